@@ -107,6 +107,9 @@ class DLedgerConfig:
     @ivar max_inflight_push_bytes, max_inflight_pushes: unanswered pushes per peer, at most.
     @ivar peer_push_throttle_point, peer_push_quota: a peer that is more than the first (bytes) behind
         gets at most the second (bytes per second).
+    @ivar push_chunk_bytes: a follower that is far behind is pushed chunks of closed log of about this many
+        bytes of records and index; 0: none, and no checksums for them are made.
+    @ivar push_chunk_behind_bytes: a follower is far behind if it lacks more bytes of records than this.
     @ivar max_queued_pushes: a follower's reorder window, in requests.
 
     Files:
@@ -174,6 +177,8 @@ class DLedgerConfig:
     max_inflight_pushes: int = _count(64)
     peer_push_throttle_point: int = _count(300 * 1024 * 1024, 0)
     peer_push_quota: int = _count(20 * 1024 * 1024)
+    push_chunk_bytes: int = _count(1024 * 1024, 0)
+    push_chunk_behind_bytes: int = _count(2 * 1024 * 1024, 0)
     max_queued_pushes: int = _count(1024)
 
     mapped_file_size_for_entry_data: int = _count(1024 * 1024 * 1024, 1024)
@@ -235,6 +240,11 @@ class DLedgerConfig:
             raise ValueError(
                 f"rpc_time_out_ms={value} must exceed tick_ms={self.tick_ms}: no peer could answer in time"
             )
+
+    @push_chunk_bytes.validator
+    def _chunk_fits_a_frame(self, _attribute: object, value: int) -> None:
+        if value > 8 * 1024 * 1024:
+            raise ValueError(f"push_chunk_bytes={value} exceeds 8388608: a chunk must fit a frame of 16 MiB")
 
     @max_vote_interval_ms.validator
     def _vote_window_is_open(self, _attribute: object, value: int) -> None:

@@ -78,7 +78,7 @@ class Connection(Protocol):
 
     @ivar is_lost: the connection has ended: output and input are dropped.
     @ivar is_congested: the transport's buffer is full.
-    @ivar unsent_bytes: bytes handed to the transport since it was last known to be drained.
+    @ivar unsent_bytes: bytes handed to the transport since it was last known to be drained, or measured.
     """
 
     def __init__(self, turn: Turn, *, frame_bytes_max: int = FRAME_BYTES_MAX, idle_s: float = IDLE_S) -> None:

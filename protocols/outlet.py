@@ -61,6 +61,16 @@ class Outlet:
         if self._is_socket:
             transport.SEND_LIMIT = SEND_BYTES_MAX
 
+    def waiting_bytes(self, known: int) -> int:
+        """Bytes that the socket has not taken yet; C{known} for a transport that does not tell."""
+        if self._is_socket:
+            transport, before = self._transport, 0
+        elif self._beneath is not None:
+            transport, before = self._beneath, sum(map(len, getattr(self._transport, "_appSendBuffer", ())))
+        else:
+            return known
+        return before + len(transport.dataBuffer) - int(transport.offset) + int(transport._tempDataLen)
+
     def send(self, *parts: bytes) -> int:
         """
         Send C{parts} behind all earlier output.

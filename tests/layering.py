@@ -27,7 +27,8 @@ THREADS = ("concurrent", "multiprocessing", "queue", "threading")
 #: What every room of the ledger and the broker may use: values, and the formats of both.
 WIRE = ("protocols.wire",)
 VALUES = (
-    "dledger.base.addresses", "dledger.base.errors", "dledger.base.group_name", "dledger.base.holes",
+    "dledger.base.addresses", "dledger.base.chunks", "dledger.base.errors", "dledger.base.group_name",
+    "dledger.base.holes",
     "dledger.base.membership", "dledger.base.option_values", "dledger.base.quorum", "dledger.base.rights",
     "dledger.base.tls_files",
 )
@@ -466,6 +467,18 @@ LAYERS: tuple[Layer, ...] = (
             "dledger.testing.group", "dledger.broker.client", "twisted.internet.reactor", "logging",
             "asyncio",
         ),
+    ),
+    Layer(
+        name="simulated raft brokers",
+        covers=("dledger.testing.raft_brokers",),
+        ours=(
+            "dledger.raft_broker", "dledger.broker", "dledger.node", "dledger.config", "dledger.base",
+            "dledger.testing.bugs", "dledger.testing.clock", "dledger.testing.disk",
+            "dledger.testing.machine", "dledger.testing.process", "dledger.testing.streams",
+            *ROCKETMQ_WIRE,
+        ),
+        third=(*TWISTED, "click"),
+        refused=("dledger.broker.client", "logging", "asyncio"),
     ),
     Layer(
         name="crashes",

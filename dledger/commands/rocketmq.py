@@ -19,7 +19,7 @@ from dledger.client.values import Entry
 from dledger.commands.common import shown_body
 from protocols.wire.errors import WireError
 from protocols.wire.fastjson import JsonObject
-from protocols.wire.rocketmq.layout import DLEDGER_BODY_OFFSET
+from protocols.wire.rocketmq.layout import DLEDGER_BODY_OFFSET, TERM_START_TOPIC
 from protocols.wire.rocketmq.message import Message, decode_entry_body, decode_start, plain_body
 
 #: Kinds of entries.
@@ -57,6 +57,8 @@ def read_entry(entry: Entry) -> Shown:
         message = decode_entry_body(entry.body, entry.pos)
     except WireError as error:
         return Shown(entry=entry, kind=DAMAGED, body=entry.body, problem=str(error))
+    if message.topic == TERM_START_TOPIC and message.transaction == "rollback":
+        return Shown(entry=entry, kind=EMPTY)
     try:
         return Shown(entry=entry, kind=MESSAGE, message=message, body=plain_body(message))
     except WireError as error:
@@ -72,7 +74,7 @@ def message_columns(entry: Entry) -> list[str]:
     message = found.message
     if message is None:
         what = {
-            EMPTY: "no message: empty body, as at the start of a term",
+            EMPTY: "no message: empty body, or the record of a broker, as at the start of a term",
             OTHER: f"no message: {len(entry.body)} bytes: {shown_body(entry.body[:200])}",
             DAMAGED: f"DAMAGED: {found.problem}",
         }

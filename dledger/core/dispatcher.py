@@ -31,7 +31,13 @@ from dledger.base.errors import DamagedEntryError
 from dledger.core import effects as fx
 from dledger.core.member_state import MemberState, Outbox
 from protocols.wire.ledger.codes import PushType, ResponseCode
-from protocols.wire.ledger.messages import EntryBatch, PushEntryRequest, PushEntryResponse, Response
+from protocols.wire.ledger.messages import (
+    EntryBatch,
+    EntryChunk,
+    PushEntryRequest,
+    PushEntryResponse,
+    Response,
+)
 
 #: An idle follower receives the commit index at least this often, in milliseconds; as in Java.
 IDLE_COMMIT_INTERVAL_MS = 1000
@@ -47,6 +53,13 @@ TURN_BYTES_MAX = 1024 * 1024
 PUSHES_AFTER_SETBACK = 2
 #: Set-backs in a row for which a follower's damaged last entry is waited for, before it is cut.
 DAMAGED_PATIENCE = 5
+#: A follower that refuses this number of chunks is pushed no more of them on its connection.
+CHUNKS_REFUSED_MAX = 2
+#: While entries of this leader are not committed, a chunk waits until fewer pushes than this are unanswered:
+#: the pushes and answers of appends should not wait behind chunks.
+CHUNKS_BESIDE_APPENDS = 2
+#: More bytes than any push has.
+UNLIMITED_BYTES = 1 << 62
 #: The throttle spares followers that are at most this many entries behind, as in Java.
 THROTTLE_SPARES_ENTRIES = 1000
 
@@ -72,13 +85,15 @@ class Inflight:
     A push without an answer.
 
     @ivar last_index: index of its last entry; for COMPARE and TRUNCATE the index asked about.
-    @ivar size: total size of its records in bytes.
+    @ivar size: total size of its records in bytes, and of the index units of a chunk.
+    @ivar is_chunk: whether its entries are an L{EntryChunk}.
     """
 
     type: PushType
     last_index: int
     size: int
     sent_ms: int
+    is_chunk: bool = False
 
 
 @attrs.define
@@ -119,9 +134,12 @@ class TurnBudget:
     is_spent: bool = False
 
     def spend(self, batch: EntryBatch) -> None:
-        """A batch was read; ask for another turn when that was the last one of this turn."""
-        self.entries -= batch.count
-        self.size -= len(batch.records)
+        """
+        A batch was read; ask for another turn when that was the last one of this turn. A chunk costs no time
+        per entry.
+        """
+        self.entries -= 0 if isinstance(batch, EntryChunk) else batch.count
+        self.size -= batch.size
         if (self.entries <= 0 or self.size <= 0) and not self.is_spent:
             self.is_spent = True
             self.out.emit(fx.ContinueLater())
@@ -175,6 +193,8 @@ class EntryDispatcher:
     _is_behind: bool = False
     _is_unreachable: bool = False
     _is_held_up: bool = False
+    _chunks_from: int = 0
+    _chunks_refused: int = 0
 
     @property
     def inflight(self) -> int:
@@ -258,9 +278,10 @@ class EntryDispatcher:
             is_batch=entries is not None and entries.count > 1,
         )
         request_id = member.out.send(self.peer_id, request, self)
-        size = len(entries.records) if entries is not None else 0
+        size = entries.size if entries is not None else 0
         last_index = entries.last_index if entries is not None else -1
-        self._inflight[request_id] = Inflight(type, last_index, size, member.out.now_ms)
+        is_chunk = isinstance(entries, EntryChunk)
+        self._inflight[request_id] = Inflight(type, last_index, size, member.out.now_ms, is_chunk)
         self._inflight_bytes += size
         self._last_push_ms = member.out.now_ms
         self._commit_sent = max(self._commit_sent, member.committed_index)
@@ -305,28 +326,65 @@ class EntryDispatcher:
             allowed = self._allowed_bytes()
             if allowed <= 0:
                 return
-            count = config.max_batch_push_count if config.enable_batch_push else 1
-            if budget is not None:
-                count, allowed = min(count, budget.entries), min(allowed, budget.size)
-            batch = member.view.read_batch(self.write_index, max_count=count, max_bytes=allowed)
-            self.quota.spend(len(batch.records))
+            batch = self._next_batch(allowed, budget)
+            if batch is None:
+                return
+            self.quota.spend(batch.size)
             self.write_index = batch.last_index + 1
             self._push(PushType.APPEND, batch)
             if budget is not None:
                 budget.spend(batch)
         self._is_behind = self.write_index <= end_index
 
+    def _next_batch(self, allowed: int, budget: TurnBudget | None) -> EntryBatch | None:
+        """
+        The next entries to push; None: they wait for the quota of the next second, or for answers to chunks.
+
+        @param allowed: bytes that the quota leaves.
+        """
+        member, config = self.member, self.member.config
+        count = config.max_batch_push_count if config.enable_batch_push else 1
+        size = min(allowed, config.max_batch_push_bytes)
+        is_busy = member.committed_index < member.ledger_end_index
+        if budget is not None:
+            if self.write_index < self._chunks_from:
+                count = min(count, self._chunks_from - self.write_index)  # the one that was refused
+            chunk = member.view.chunk_from(self.write_index) if self._takes_chunks() else None
+            if chunk is not None and chunk.last_index <= member.committed_index:
+                if chunk.first_index > self.write_index:
+                    count = min(count, chunk.first_index - self.write_index)  # then the chunk is next
+                elif is_busy and len(self._inflight) >= CHUNKS_BESIDE_APPENDS:
+                    return None
+                elif chunk.size <= allowed:
+                    entries = member.view.read_chunk(chunk)
+                    if entries is not None:
+                        return entries
+                elif chunk.size <= self.quota.per_second:
+                    return None
+            count, size = min(count, budget.entries), min(size, budget.size)
+        return member.view.read_batch(self.write_index, max_count=count, max_bytes=size)
+
+    def _takes_chunks(self) -> bool:
+        """Whether chunks of closed log may be pushed from here on."""
+        member, config = self.member, self.member.config
+        return (
+            self.peer_id in member.takes_chunks and config.push_chunk_bytes > 0 and config.wire != "remoting"
+            and self.write_index >= self._chunks_from and self._chunks_refused < CHUNKS_REFUSED_MAX
+            and self._behind_bytes() > config.push_chunk_behind_bytes
+        )  # fmt: skip
+
+    def _behind_bytes(self) -> int:
+        """Bytes of records that have not been sent."""
+        view = self.member.view
+        return view.position_of(self.member.ledger_end_index + 1) - view.position_of(self.write_index)
+
     def _allowed_bytes(self) -> int:
         member, config = self.member, self.member.config
-        end_index = member.ledger_end_index
-        allowed = config.max_batch_push_bytes
-        if end_index - self.write_index <= THROTTLE_SPARES_ENTRIES:
-            return allowed
-        view = member.view
-        behind = view.position_of(end_index + 1) - view.position_of(self.write_index)
-        if behind < config.peer_push_throttle_point:
-            return allowed
-        return min(allowed, self.quota.left(member.out.now_ms))
+        if member.ledger_end_index - self.write_index <= THROTTLE_SPARES_ENTRIES:
+            return UNLIMITED_BYTES
+        if self._behind_bytes() < config.peer_push_throttle_point:
+            return UNLIMITED_BYTES
+        return self.quota.left(member.out.now_ms)
 
     # -- answers ----------------------------------------------------------------------------
 
@@ -342,10 +400,20 @@ class EntryDispatcher:
             self._on_compared(pushed, response)
         elif response.code is ResponseCode.SUCCESS:
             self._on_success(pushed)
+        elif pushed.is_chunk and response.code is ResponseCode.UNSUPPORTED:
+            self._chunk_refused(pushed)
         elif pushed.type is not PushType.COMMIT or response.code is ResponseCode.INCONSISTENT_STATE:
             # (Our followers refuse a COMMIT when they must be compared first; Java's never do.)
             self._set_back(f"{pushed.type.name} answered {response.code.name}")
         self.dispatch()
+
+    def _chunk_refused(self, pushed: Inflight) -> None:
+        """Its entries are pushed one by one: either their follower takes them, or a read finds the damage."""
+        self._chunks_refused += 1
+        self._chunks_from = pushed.last_index + 1
+        self.member.out.report("chunk-refused", peer_id=self.peer_id, last_index=pushed.last_index,
+                               refused=self._chunks_refused)
+        self._set_back("a chunk was refused")
 
     def on_request_failed(self, peer_id: str, request_id: int, reason: str) -> None:
         """A push will not be answered."""
@@ -362,7 +430,7 @@ class EntryDispatcher:
 
     def reconnected(self) -> None:
         """A new connection to the follower is open: nothing on it follows before a COMPARE."""
-        self._is_unreachable, self._setbacks = False, 0
+        self._is_unreachable, self._setbacks, self._chunks_refused = False, 0, 0
         self._wait_until_ms = self.member.out.now_ms
         self.restart()
         self.dispatch()

@@ -27,8 +27,8 @@ from dledger.base.waiters import ThresholdWaiters
 from dledger.core import effects as fx
 from dledger.core.member_state import MemberState
 from dledger.core.proofs import BeginProof
-from protocols.wire.ledger.codes import WIRE_VERSION, PushType, ResponseCode
-from protocols.wire.ledger.messages import EntryBatch, PushEntryRequest, PushEntryResponse
+from protocols.wire.ledger.codes import WIRE_FLAG_CHUNKS, WIRE_VERSION, PushType, ResponseCode
+from protocols.wire.ledger.messages import EntryBatch, EntryChunk, PushEntryRequest, PushEntryResponse
 
 #: Deadline of a wait that ends only with an fsync or a change of leader.
 NEVER_MS = 1 << 62
@@ -233,6 +233,8 @@ class EntryHandler:
         next_index = member.ledger_end_index + 1
         if not self._is_in_step_here:
             self._answer(token, request, ResponseCode.INCONSISTENT_STATE)
+        elif isinstance(entries, EntryChunk) and entries.last_index > request.commit_index:
+            self._answer(token, request, ResponseCode.UNSUPPORTED)
         elif entries.first_index == next_index:
             self._write(token, request, entries)
         elif entries.first_index < next_index:
@@ -260,7 +262,7 @@ class EntryHandler:
         """Write the queued APPEND that is next in order, if there is one."""
         following = self._queue.pop(self.member.ledger_end_index + 1, None)
         if following is not None:
-            self._queued_bytes -= len(following.entries.records)
+            self._queued_bytes -= following.entries.size
             self._write(following.token, following.request, following.entries)
 
     def on_write_refused(self, code: ResponseCode, reason: str) -> None:
@@ -269,9 +271,13 @@ class EntryHandler:
         (token, request), self._writing = self._writing, None
         self.is_in_step = False
         self.member.out.report("push-refused", code=code.name, reason=reason, type=request.type.name)
-        if code is not ResponseCode.DISK_FULL:
+        is_chunk = isinstance(request.entries, EntryChunk)
+        if code is not ResponseCode.DISK_FULL and not is_chunk:
             self._disagreed(request)
-        self._answer(token, request, ResponseCode.INCONSISTENT_STATE)
+        is_unfit = is_chunk and code is ResponseCode.INCONSISTENT_STATE
+        # A chunk that does not fit says nothing about the entries: the leader is to push them one by one.
+        answer = ResponseCode.UNSUPPORTED if is_unfit else ResponseCode.INCONSISTENT_STATE
+        self._answer(token, request, answer)
         self._purge()
 
     def _answer_known(self, token: int, request: PushEntryRequest, entries: EntryBatch) -> None:
@@ -295,9 +301,9 @@ class EntryHandler:
         config = self.member.config
         older = self._queue.pop(entries.first_index, None)
         if older is not None:
-            self._queued_bytes -= len(older.entries.records)
+            self._queued_bytes -= older.entries.size
             self._answer(older.token, older.request, ResponseCode.REPEATED_PUSH)
-        size = len(entries.records)
+        size = entries.size
         if (
             len(self._queue) >= config.max_queued_pushes
             or self._queued_bytes + size > 2 * config.max_inflight_push_bytes
@@ -325,7 +331,7 @@ class EntryHandler:
             if not passed and member.out.now_ms - queued.arrived_ms < patience:
                 continue
             del self._queue[first_index]
-            self._queued_bytes -= len(queued.entries.records)
+            self._queued_bytes -= queued.entries.size
             if passed:
                 self._answer_known(queued.token, queued.request, queued.entries)
             else:
@@ -362,7 +368,7 @@ class EntryHandler:
         for first_index, queued in self._queue.items():
             if queued.token == token:
                 del self._queue[first_index]
-                self._queued_bytes -= len(queued.entries.records)
+                self._queued_bytes -= queued.entries.size
                 break
         if self._durable.remove(token):
             del self._answers[token]
@@ -413,5 +419,5 @@ class EntryHandler:
             count=0 if entries is None else entries.count,
             begin_index=member.view.ledger_begin_index if member.ledger_end_index >= 0 else -1,
             end_index=member.ledger_end_index,
-            wire_version=WIRE_VERSION,
+            wire_version=WIRE_VERSION | WIRE_FLAG_CHUNKS,
         ))

@@ -29,6 +29,7 @@ from dledger.core.ports import LedgerView
 from protocols.wire.ledger.bounds import TERM_MAX
 from protocols.wire.ledger.codes import (
     MEMBERS_MAX,
+    WIRE_FLAG_CHUNKS,
     WIRE_FLAG_DISK_FULL,
     WIRE_FLAG_MEMBERSHIP,
     WIRE_VERSION,
@@ -173,6 +174,7 @@ class MemberState:
     @ivar membership: the members of the group, by the last configuration entry of this ledger.
     @ivar peer_ids, voter_ids: the other members, and the other voters, in a fixed order.
     @ivar capable: whether a peer knows configuration entries, by its last answer to a heartbeat.
+    @ivar takes_chunks: peers that take chunks, as they said on this connection.
     @ivar refused_by: peers that refused a vote because they follow a leader, or do not know this member, and
         have not been asked for their members since.
     @ivar dismissed_index: index of a committed configuration entry that another member told, in which this
@@ -232,6 +234,7 @@ class MemberState:
     _told: dict[str, _Told] = attrs.Factory(dict)
     _trusted: Mapping[str, str] = attrs.field(init=False)
     capable: dict[str, bool] = attrs.Factory(dict)
+    takes_chunks: set[str] = attrs.Factory(set)
     dismissed_index: int = -1
     term_start_body: bytes = b""
     refused_by: set[str] = attrs.Factory(set)
@@ -394,6 +397,8 @@ class MemberState:
     def heard_from(self, peer_id: str, wire_version: int) -> None:
         """A message of C{peer_id} arrived."""
         self.last_heard_ms[peer_id] = self.out.now_ms
+        if wire_version & WIRE_FLAG_CHUNKS:
+            self.takes_chunks.add(peer_id)
         wire_version &= WIRE_VERSION_MASK
         if wire_version > 0 or peer_id not in self.wire_versions:
             self.wire_versions[peer_id] = wire_version
@@ -403,6 +408,7 @@ class MemberState:
         self.incompatible.discard(peer_id)
         self.wire_versions.pop(peer_id, None)
         self.capable.pop(peer_id, None)
+        self.takes_chunks.discard(peer_id)
 
     def heard_of_disk(self, peer_id: str, wire_version: int) -> None:
         """A peer answered a heartbeat; its flags tell of its version, its room on the disk, its speed."""

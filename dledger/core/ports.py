@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from dledger.base.chunks import ChunkSum
 from dledger.base.holes import Hole
 from dledger.base.membership import Membership
-from protocols.wire.ledger.messages import EntryBatch
+from protocols.wire.ledger.messages import EntryBatch, EntryChunk
 
 
 class LedgerView(Protocol):
@@ -72,6 +73,15 @@ class LedgerView(Protocol):
         Records from C{first_index} (which must be present) on: at least one, all of one term, at most
         C{max_count} entries and C{max_bytes} bytes (the first record may be longer).
         """
+
+    def chunk_from(self, index: int) -> ChunkSum | None:
+        """
+        The first chunk with recorded checksums that begins with the entry at C{index}, which must be present,
+        or behind it in the same data file; None if there is none.
+        """
+
+    def read_chunk(self, chunk: ChunkSum) -> EntryChunk | None:
+        """The entries of a chunk; None if they are not those that its checksums were made of."""
 
     def holds(self, entry: EntryBatch) -> bool:
         """

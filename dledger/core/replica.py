@@ -86,9 +86,10 @@ class DLedgerCore:
         if view.ledger_end_term > term:
             term, voted_for = view.ledger_end_term, None
         self._member = MemberState(
-            config=config, view=view, out=out, term=term, voted_for=voted_for, is_unsure=is_unsure,
-            committed_index=committed_index, repair_end_index=repair_end_index, group_name=group_name,
-            start_term=TERM_MAX if forgot_terms else term, term_start_body=term_start_body,
+            config=config, view=view, out=out, term=term, voted_for=voted_for,
+            committed_index=committed_index, repair_end_index=repair_end_index, is_unsure=is_unsure,
+            start_term=TERM_MAX if forgot_terms else term, group_name=group_name,
+            term_start_body=term_start_body,
         )
         self._member.refresh_end()
         self._member.flushed_index = self._member.ledger_end_index  # recovery has flushed all
@@ -106,8 +107,7 @@ class DLedgerCore:
         self._turn_budget = TurnBudget(out)
         self._quorum: QuorumAckChecker | None = None
         self._beats: HeartBeats | None = None
-        self._is_ready = self._is_stopped = False
-        self._next_term_start_ms = 0
+        self._is_ready, self._is_stopped, self._next_term_start_ms = False, False, 0
         self._stop_deadline_ms: int | None = None
         self._on = self._input_table()
 

@@ -24,7 +24,7 @@ _WARNINGS = frozenset({
     "stray-leader-called", "append-too-large", "message-refused", "terms-exhausted", "claim-refused",
     "agrees-again", "standing-in", "leaving-full", "unsure", "slow-fsync", "term-leap", "entries-damaged",
     "leaving-damaged", "leaving-slow-disk", "push-waits-for-damaged", "foreign-member", "request-forbidden",
-    "handshake-failed",
+    "handshake-failed", "chunk-refused",
 })
 _ERRORS = frozenset({"store-failed", "diverged", "disk-full", "entries-not-found"})
 _RESERVED = frozenset({"level", "format", "event", "facts", "self"})
@@ -41,6 +41,7 @@ _REPEATED = {
     "leaving-full": ("transferee_id",),
     "leaving-slow-disk": ("transferee_id",),
     "push-refused": ("code", "type"),
+    "chunk-refused": ("peer_id",),
     "slow-fsync": (),
     "push-set-back": ("peer_id", "state"),
     "push-waits-for-damaged": ("peer_id", "write_index"),

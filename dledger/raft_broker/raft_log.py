@@ -101,11 +101,20 @@ class RaftLog:
             return False
         self._committed_index = end_index
         is_last = end_index == ledger.ledger_end_index
-        end = ledger.end_position if is_last else ledger.position_of(end_index + 1)
+        end = ledger.end_position if is_last else self._end_of(end_index)
         if end <= self.record_end:
             return False
         self.record_end = end
         return True
+
+    def _end_of(self, index: int) -> int:
+        """End of an entry that another one follows, without the blank that may be between them."""
+        begin, following = self._ledger.position_of(index), self._ledger.position_of(index + 1)
+        if following % self.file_size:
+            return following
+        self._show(following)
+        header = self._files.pread(START_SIZE, begin)
+        return begin + START.unpack(header)[1] if len(header) == START_SIZE else following
 
     @property
     def ledger_end(self) -> int:
@@ -130,10 +139,15 @@ class RaftLog:
             self._files.show(range(bounds[0], bounds[1] + size, size), size)
 
     def read(self, offset: int, size: int) -> bytes:
-        """See L{MessageLog.read}."""
+        """
+        See L{MessageLog.read}. Where entries have expired there is nothing: the member deletes files before
+        the queues follow.
+        """
         begin, end = self.begin_offset, self.record_end
-        if not begin <= offset <= end:
+        if not 0 <= offset <= end:
             raise ValueError(f"offset {offset} outside {begin}..{end}")
+        if offset < begin:
+            return b""
         self._show(end)
         size = min(size, end - offset)
         return self._files.pread(size, offset) if size > 0 else b""

@@ -218,11 +218,11 @@ class RaftReplication:
         self._call = None
         return succeed(None)
 
-    def tick(self) -> None:
-        """See L{dledger.broker.replication.Replication}."""
-
     def keep_house(self) -> None:
-        """See L{dledger.broker.replication.Replication}. The member deletes the files of its ledger."""
+        """See L{dledger.broker.replication.Replication}: L{tick} does it."""
+
+    def tick(self) -> None:
+        """See L{dledger.broker.replication.Replication}. The member deletes files; the queues follow."""
         self._log.committed(self._node.committed_index)
         if self._log.begin_offset != self._begin_offset:
             self._begin_offset = self._log.begin_offset

@@ -29,12 +29,10 @@ from protocols.wire.rocketmq.layout import (
     FIXED_PARTS,
     MAGIC_V1,
     PROPERTIES_LENGTH,
+    TERM_START_TOPIC,
     TOPIC_LENGTHS,
     SysFlag,
 )
-
-#: Topic of the record that a leader writes when its term begins. No client uses it.
-TERM_START_TOPIC = "RMQ_SYS_TERM_START"
 
 #: The two offsets are neighbours in L{HEAD_DECLARATION}.
 _OFFSETS = struct_of(Struct("queue_offset" / Int64sb, "physical_offset" / Int64sb))

@@ -44,6 +44,8 @@ from protocols.wire.layout import struct_of
 DISPATCHED_NAME = "dispatched"
 _MARK_DECLARATION = Struct("offset" / Int64sb, "file_size" / Int64sb, "units" / Int64sb)
 _MARK = struct_of(_MARK_DECLARATION)
+#: In a mark that was lowered since.
+UNITS_UNKNOWN = -1
 _CRC = struct_of(Struct("crc" / Int32ub))
 
 
@@ -53,7 +55,7 @@ class Dispatched(NamedTuple):
 
     @ivar offset: of the log: all messages before it are in their queues.
     @ivar units: number of messages that were ever put into a queue before it: the next offsets of all queues,
-        added up.
+        added up; or L{UNITS_UNKNOWN}.
     """
 
     offset: int
@@ -108,7 +110,9 @@ class RaftStore(MessageStore):
             abort.put(str(os.getpid()))
             queues, known = cls._open_queues(config, disk, log, mark, crashed=crashed)
             log.show_to(known)
-            dispatch = EntryDispatch(log, queues, config.delay_levels_ms, offset=known)
+            dispatch = EntryDispatch(
+                log, queues, config.delay_levels_ms, offset=log.begin_offset if queues.has_lost else known
+            )
             return cls(
                 config, disk, lock, log, queues, dispatch, gives_way=False, clock=clock,
                 run_in_thread=run_in_thread, failed=failed, events=events, bad_records=BadRecords(),
@@ -130,14 +134,19 @@ class RaftStore(MessageStore):
         """
         begin, end = log.begin_offset, log.ledger_end
         known = begin if mark is None else max(min(mark.offset, end), begin)
+        path = f"{config.store_path_root_dir}/{DISPATCHED_NAME}"
+        lowered = encode_dispatched(Dispatched(begin, UNITS_UNKNOWN), log.file_size)
         queues = ConsumeQueues.open(
             config, disk, log_begin=begin, log_end=known, is_trusted=mark is not None, crashed=crashed,
             torn=TornUnits(log.read_any, range(begin, known), end + 2 * log.file_size),
+            losing=lambda: disk.write_file(path, lowered),
         )
-        if mark is None or mark.offset != known or _units_of(queues) == mark.units:
-            return queues, known
+        is_known = mark is not None and mark.offset == known and mark.units != UNITS_UNKNOWN
         found = _units_of(queues)
+        if mark is None or not is_known or queues.has_lost or found == mark.units:
+            return queues, known
         queues.close()
+        disk.write_file(path, lowered)
         cls.log_events.warn(
             "the queues have {found} messages before {offset}, not {expected}: all queues are built again",
             found=found, offset=known, expected=mark.units,

@@ -37,6 +37,7 @@ from protocols.wire.rocketmq.layout import (
     MAGIC_V1,
     MAGIC_V2,
     MIN_MESSAGE_SIZE,
+    TRANSACTION_MASK,
     SysFlag,
 )
 from protocols.wire.rocketmq.message import decode_message
@@ -231,11 +232,15 @@ class MessageDecoder(Decoder):
     def _left_out(self, found: Found) -> NDArray[np.bool_]:
         """Which sound messages the options leave out."""
         left_out = np.zeros(len(found.starts), dtype=np.bool_)
+        if self._in_entries and not self._options.include_internal:
+            # With such a record a broker on a raft log begins a term; no consumer gets it.
+            types = found.head["sys_flag"] & TRANSACTION_MASK
+            left_out |= found.is_sound & (types == int(SysFlag.ROLLBACK))
         if not self._chooses:
             return left_out
-        numbers = np.flatnonzero(found.is_sound)
+        numbers = np.flatnonzero(found.is_sound & ~left_out)
+        left = found.only(found.is_sound & ~left_out)
         left_out[numbers] = True
-        left = found.only(found.is_sound)
         # The cheap ones first.
         for choose in (self._by_time, self._by_topic, self._by_properties):
             chosen = choose(left)

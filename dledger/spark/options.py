@@ -315,10 +315,27 @@ def options_of_tls(files: TlsFiles) -> dict[str, str]:
     return {"tlsCertificate": files.certificate, "tlsKey": files.key, "tlsAuthority": files.authority}
 
 
+_BY_TIME = ("entries have no time, so option {name} does not exist; messages of RocketMQ have one: with "
+            "format=rocketmq, startingOffsets=earliest and {chooses}, in milliseconds since 1970, choose "
+            "them by it wherever they are in the log, because a broker's clock may go back")
+#: Options of Kafka's source that cannot be had here: the reason, and what to use. Names in lower case.
+_REFUSED: Mapping[str, str] = {
+    "startingtimestamp": _BY_TIME.format(name="startingTimestamp", chooses="storedFrom"),
+    "endingtimestamp": _BY_TIME.format(name="endingTimestamp", chooses="storedBefore"),
+    "startingoffsetsbytimestamp": _BY_TIME.format(name="startingOffsetsByTimestamp", chooses="storedFrom"),
+    "endingoffsetsbytimestamp": _BY_TIME.format(name="endingOffsetsByTimestamp", chooses="storedBefore"),
+    **{name.lower(): f"option {name} does not exist: a source reads one group, which option group names; "
+       "union() puts the sources of several groups into one query"
+       for name in ("subscribe", "subscribePattern", "assign")},
+}
+
+
 def _unknown(name: str, text: object) -> OptionError:
     if name.lower() == "paths":
         return OptionError(f"load() was given several directories ({text}): read one member's directory; "
                            "all members of a group hold the same entries")
+    if name.lower() in _REFUSED:
+        return OptionError(_REFUSED[name.lower()])
     # An entry is an offset; the letters alone would lead to another option.
     known = name.lower().replace("entries", "offsets").replace("messages", "offsets")
     near = difflib.get_close_matches(known, _BY_NAME, n=1, cutoff=0.5)

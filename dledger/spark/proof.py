@@ -20,6 +20,9 @@ from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE, MAGIC
 #: checksums are CRC-32s of the stored bytes, so they also tell Java's records apart, which have none.
 Proof: TypeAlias = Mapping[str, int | str]
 
+#: Before the name of the group: the key of the proof in an offset.
+PROOF_KEY = "proof."
+
 
 def of_group(group_id: str) -> dict[str, int | str]:
     """@param group_id: empty: not known."""

@@ -36,6 +36,7 @@ from dledger.spark.log import (
     Extent,
     LogPart,
     NotCommittedError,
+    ReadError,
     ScannedLog,
     await_end,
     cut,
@@ -44,7 +45,7 @@ from dledger.spark.log import (
     skipped,
 )
 from dledger.spark.options import LATEST, OptionError, ScanOptions
-from dledger.spark.proof import difference
+from dledger.spark.proof import PROOF_KEY, difference
 from dledger.spark.scan import Scan, columns_of
 from protocols.wire.fastjson import JsonObject
 
@@ -63,10 +64,6 @@ except ImportError:  # PySpark 4.0 and 4.1
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
         """A placeholder for a class that this PySpark does not have."""
-
-
-#: Before the name of the group: the key of the proof in an offset.
-_PROOF = "proof."
 
 
 def _wanted(schema: StructType) -> list[tuple[str, str]]:
@@ -178,7 +175,7 @@ class LogStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableN
     def _offset(self, number: int) -> JsonObject:
         """The offset C{number} of the log, within the last extent, with its proof."""
         group = self._scan.options.group
-        return {group: number, _PROOF + group: dict(self._open().proof(number))}
+        return {group: number, PROOF_KEY + group: dict(self._open().proof(number))}
 
     def _number(self, offset: Mapping[str, Any]) -> int:
         group = self._scan.options.group
@@ -189,7 +186,7 @@ class LogStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableN
                 "The file was changed by hand or is damaged: take another checkpoint directory"
             )
         if not isinstance(number, int):
-            groups = ", ".join(repr(name) for name in offset if not name.startswith(_PROOF))
+            groups = ", ".join(repr(name) for name in offset if not name.startswith(PROOF_KEY))
             raise DataLossError(
                 f"the checkpoint is of group {groups}, option group is {group!r}: "
                 "take another checkpoint directory, or the group that it was made with"
@@ -203,7 +200,7 @@ class LogStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableN
         @raise DataLossError: it is another one, and C{failOnDataLoss} is set.
         """
         number = self._number(offset)
-        proof = offset.get(_PROOF + self._scan.options.group)
+        proof = offset.get(PROOF_KEY + self._scan.options.group)
         if not isinstance(proof, dict):
             self._say("the checkpoint has offsets of an earlier version, without a proof: until the next "
                       "batch it is not noticed if this is another log than the one read before")
@@ -319,8 +316,17 @@ class LogStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableN
         return end
 
     def reportLatestOffset(self) -> JsonObject | None:
-        """The end of the log, for the progress of the query."""
-        return {self._scan.options.group: self._extent().end}
+        """
+        The end of the log with its proof, for the progress of the query and L{dledger.spark.lag}.
+
+        @raise ReadError: the end cannot be found out.
+        """
+        end = self._extent().end
+        try:
+            return self._offset(end)
+        except ReadError:
+            # A report does not end a query that may be far from this record. Batches there will.
+            return {self._scan.options.group: end, PROOF_KEY + self._scan.options.group: {}}
 
     def partitions(self, start: JsonObject, end: JsonObject) -> list[InputPartition]:
         """

@@ -22,14 +22,16 @@ from typing import Self
 
 import attrs
 
+from dledger.base.chunks import ChunkSum
 from dledger.base.disk.disk import Disk, File, is_no_room
-from dledger.base.disk.segment import SegmentList
 from dledger.base.disk.set_aside import KeptFile, kept_files
 from dledger.base.errors import DamagedEntryError, DLedgerError, StoreError
 from dledger.base.holes import Hole
 from dledger.base.membership import Membership
 from dledger.config import DLedgerConfig
 from dledger.storage.body_stamps import BodyStamps
+from dledger.storage.chunk_checks import check_chunk
+from dledger.storage.chunk_sums import ChunkSums
 from dledger.storage.commit_mark import COMMIT_MARK_NAME, MarkFile
 from dledger.storage.configurations import (
     MEMBERS_NAME,
@@ -59,7 +61,7 @@ from protocols.wire.errors import WireError
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.configuration import CONFIGURATION_CHANNEL, encode_configuration
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE, decode_header
-from protocols.wire.ledger.messages import EntryBatch
+from protocols.wire.ledger.messages import EntryBatch, EntryChunk
 
 #: A leader's TRUNCATE of more bytes than this is set aside first. Less is zeroed: a short tail that was never
 #: committed is raft's normal cut after a change of leader.
@@ -86,6 +88,7 @@ class FileStore:
         self._reads = StoreReads(ledger, self._marks, recovered.found.scanned_from_index, finder)
         self._mending = HoleMending(ledger, finder)
         self._flush = StoreFlush(ledger, self._marks)
+        self._sums = ChunkSums(ledger)
         self._room = StoreRoom(ledger, self._marks)
         self.identity = MemberIdentity(config, disk, ledger.guard)
         path = f"{config.self_path}/{MEMBERS_NAME}"
@@ -227,6 +230,14 @@ class FileStore:
         """See L{dledger.core.ports.LedgerView.holds}."""
         return self._reads.holds(entry)
 
+    def chunk_from(self, index: int) -> ChunkSum | None:
+        """See L{dledger.core.ports.LedgerView.chunk_from}."""
+        return self._sums.behind(index, self._reads.position_of(index))
+
+    def read_chunk(self, chunk: ChunkSum) -> EntryChunk | None:
+        """See L{ChunkSums.read}."""
+        return self._sums.read(chunk)
+
     @property
     def membership(self) -> Membership | None:
         """See L{dledger.core.ports.LedgerView.membership}."""
@@ -286,14 +297,20 @@ class FileStore:
         if entries.first_index != first:
             raise DLedgerError(ResponseCode.INCONSISTENT_STATE, reason="entries do not follow the end",
                                first_index=entries.first_index, ledger_end_index=ledger.end_index)
-        layout = check_batch(
-            entries, first_index=first, last_term=ledger.end_term, end_position=ledger.end_position,
-            previous_chain_crc=ledger.proven_chain_crc, file_size=self._data.file_size,
-        )
+        if isinstance(entries, EntryChunk):
+            layout = check_chunk(
+                entries, first_index=first, last_term=ledger.end_term, end_position=ledger.end_position,
+                previous_chain_crc=ledger.proven_chain_crc, file_size=self._data.file_size,
+            )
+        else:
+            layout = check_batch(
+                entries, first_index=first, last_term=ledger.end_term, end_position=ledger.end_position,
+                previous_chain_crc=ledger.proven_chain_crc, file_size=self._data.file_size,
+            )
         last_term = layout.terms[-1][1] if layout.terms else ledger.end_term
         one_term = not layout.terms or (len(layout.terms) == 1 and layout.terms[0][0] == first)
         self._write(first, last_term, layout, layout.configurations)
-        if one_term:
+        if one_term and layout.sums is None:
             self._reads.remember(entries)
         else:
             self._reads.forget_batches()
@@ -304,7 +321,7 @@ class FileStore:
         """@param listed: list these configuration entries before; then all is durable on return."""
         ledger = self._ledger
         with self._storing("writing failed"):
-            self._make_room(first, layout)
+            self._room.make(first, layout)
         if listed:  # (With the room made, nothing refuses the write any more.)
             self._members.note(listed)
         with self._storing("writing failed"):
@@ -314,11 +331,12 @@ class FileStore:
         if ledger.begin_index < 0:
             ledger.begin_index = first
             self._marks.note_begin()
-        ledger.end_index = first + len(layout.positions) - 1
+        ledger.end_index = first + layout.count - 1
         term_before, ledger.end_term = ledger.end_term, term
         ledger.end_position = layout.end_position
         ledger.chain_crc, ledger.is_end_proven = layout.chain_crc, True
         self._reads.written(layout, first, term_before)
+        self._sums.written(first, term, layout, is_listed=bool(listed))
         if listed:
             self._flush.sync()
 
@@ -330,45 +348,6 @@ class FileStore:
             self._index.pwrite(units[:room], position)
             units = units[room:]
             position += room
-
-    def _make_room(self, first: int, layout: Layout) -> None:
-        """Make all files that a write needs and reserve its room, or make none of them."""
-        units_end = (first + len(layout.positions)) * INDEX_UNIT_SIZE
-        if layout.end_position <= self._data.reserved_end and units_end <= self._index.reserved_end:
-            return
-        made: list[SegmentList] = []
-        try:
-            self._make_files(first, units_end - INDEX_UNIT_SIZE, layout, made)
-            for position, blob in layout.runs:
-                self._data.reserve(position, position + len(blob))
-            position, size = first * INDEX_UNIT_SIZE, self._index.file_size
-            while position < units_end:
-                end = min(units_end, self._index.base(position) + size)
-                self._index.reserve(position, end)
-                position = end
-        except OSError as error:
-            for back in reversed(made):
-                back.drop_last()
-            if is_no_room(error):
-                raise self._room.refused(
-                    f"no room for more entries: {error}", self._data.step + self._index.step
-                ) from error
-            raise
-
-    def _make_files(self, first: int, last_unit: int, layout: Layout, made: list[SegmentList]) -> None:
-        """Make the files that a write needs; C{made} lists them."""
-        wanted = []
-        for position, _ in layout.runs:
-            if not self._data.has(self._data.base(position)):
-                wanted.append((self._data, self._data.base(position)))
-        base = self._index.base(first * INDEX_UNIT_SIZE)
-        while base <= last_unit:
-            if not self._index.has(base):
-                wanted.append((self._index, base))
-            base += self._index.file_size
-        for segments, offset in wanted:
-            segments.create(offset)
-            made.append(segments)
 
     # -- truncate --------------------------------------------------------------------------------
 
@@ -441,7 +420,7 @@ class FileStore:
         written_end, units_end = ledger.end_position, (ledger.end_index + 1) * INDEX_UNIT_SIZE
         with self._storing("truncating failed"):
             if layout is not None:
-                self._make_room(keep + 1, layout)
+                self._room.make(keep + 1, layout)
             kept = position if layout is None else layout.positions[0]
             is_large = written_end - position > CUT_BYTES_MAX
             if is_large:
@@ -468,6 +447,7 @@ class FileStore:
         ledger.end_position, ledger.chain_crc, ledger.is_end_proven = position, chain or 0, True
         ledger.holes.cut(keep + 1)
         self._reads.cut(keep + 1)
+        self._sums.cut(keep + 1)
         self._members.cut(keep + 1)
         if layout is not None:
             self._members.note_after_cut(layout.configurations)
@@ -516,6 +496,7 @@ class FileStore:
         ledger.end_position, ledger.chain_crc = header.pos, 0
         ledger.holes.cut(-1)
         self._reads.begin_anew(index)
+        self._sums.begin_anew()
         self._members.begin_anew(index, ledger.committed_index, told)
         ledger.committed_index = max(ledger.committed_index, index - 1)
         self._members.note_after_cut(layout.configurations)
@@ -577,13 +558,17 @@ class FileStore:
 
     def house_keeping(self, now_s: float, local_hour: int, *, keep_from_index: int) -> list[DeletedSegment]:
         """See L{StoreRoom.house_keeping}."""
-        return self._room.house_keeping(now_s, local_hour, keep_from_index=keep_from_index)
+        deleted = self._room.house_keeping(now_s, local_hour, keep_from_index=keep_from_index)
+        if deleted:
+            self._sums.files_gone()
+        return deleted
 
     # -- end -------------------------------------------------------------------------------------
 
     def clean_close(self) -> None:
         """Bring everything to stable storage, mark the directory clean, release it."""
         assert self._flush.job is None, "a flush is under way"
+        self._sums.close()
         # A mark that says "clean" beside an older checkpoint would look like a directory that Java has used.
         if not self._ledger.guard.broken and self._flush.write_checkpoint():
             self._marks.close_clean()
@@ -594,6 +579,7 @@ class FileStore:
         self._ledger.guard.fail("it is closed")
         self._data.close()
         self._index.close()
+        self._sums.abandon()
         if self._flush.job is None:
             self._marks.close()
         self.identity.close()

@@ -28,16 +28,16 @@ from protocols.wire.ledger.configuration import CHANNEL_FIRST_BYTE, CONFIGURATIO
 from protocols.wire.ledger.entry import (
     BLANK,
     BLANK_MAGIC,
+    CHANNEL_AT,
     ENTRY_HEADER,
     ENTRY_HEADER_SIZE,
     INDEX_UNIT,
+    INDEX_UNIT_SIZE,
     MAGIC,
     MIN_BLANK_SIZE,
 )
 from protocols.wire.ledger.messages import EntryBatch
 
-#: Place of the first byte of C{channel} in a record.
-_CHANNEL_AT = 32
 _WORD = struct_of(Struct("word" / Int32sb))
 _NO_WORD = bytes(4)
 
@@ -50,11 +50,12 @@ class Layout:
     @ivar runs: pairs of stream offset and bytes, at most one per data file, blanks included.
     @ivar records: the records alone, without blanks.
     @ivar units: the index units of the records.
-    @ivar positions: stream offset of each record.
+    @ivar positions: stream offset of each record; empty for a chunk.
     @ivar end_position: stream offset behind the last record.
     @ivar chain_crc: C{chainCrc} of the last record.
     @ivar terms: index and term of each entry whose term differs from the entry before.
     @ivar configurations: index, term and body of each configuration entry.
+    @ivar sums: of a chunk: the checksums over its records and over its units.
     """
 
     runs: list[tuple[int, bytes]]
@@ -65,6 +66,12 @@ class Layout:
     chain_crc: int
     terms: list[tuple[int, int]]
     configurations: tuple[tuple[int, int, bytes], ...] = ()
+    sums: tuple[int, int] | None = None
+
+    @property
+    def count(self) -> int:
+        """Number of records."""
+        return len(self.units) // INDEX_UNIT_SIZE
 
 
 def record_fits(size: int, file_size: int) -> bool:
@@ -228,7 +235,7 @@ def _uniform_batch(
     room = file_size - end_position % file_size - MIN_BLANK_SIZE
     if not found_count == count > 0 or len(records) != count * size:
         return None
-    if len(records) > room or size > MAX_RECORD_BYTES or CHANNEL_FIRST_BYTE in records[_CHANNEL_AT::size]:
+    if len(records) > room or size > MAX_RECORD_BYTES or CHANNEL_FIRST_BYTE in records[CHANNEL_AT::size]:
         return None
     found = check_run(
         records, 0, count=count, size=size, index=first_index, position=end_position, term_min=last_term,

@@ -89,6 +89,9 @@ class StoreReads:
 
         @param term_before: of the entry before C{first_index}; -1 if there is none.
         """
+        if layout.sums is not None:  # a chunk; its index units are read when somebody asks
+            self._recent.reset(first_index + layout.count)
+            return
         terms = layout.terms
         if term_before >= 0 and self._recent.next_index == self._recent.first_index:
             terms = [(first_index, term_before), *terms]  # nothing is known that they could continue

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import attrs
 
+from dledger.base.disk.disk import is_no_room
 from dledger.base.disk.expiry import Expiry, ExpiryRules
+from dledger.base.disk.segment import SegmentList
 from dledger.base.errors import DLedgerError
 from dledger.config import DLedgerConfig
 from dledger.storage.mark_writer import MarkWriter
 from dledger.storage.open_ledger import OpenLedger
+from dledger.storage.records import Layout
 from dledger.storage.recovery import Scanner
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import INDEX_UNIT_SIZE
@@ -86,6 +89,52 @@ class StoreRoom:
         )
         if self._expiry.why_full and not is_term_start:
             raise DLedgerError(ResponseCode.DISK_FULL, reason=self._expiry.why_full)
+
+    def make(self, first: int, layout: Layout) -> None:
+        """
+        Make all files that a write needs and reserve its room, or make none of them.
+
+        @param first: index of the first entry of the layout.
+        @raise DLedgerError: DISK_FULL, and nothing has changed.
+        @raise OSError: it failed for another reason.
+        """
+        ledger = self._ledger
+        units_end = (first + layout.count) * INDEX_UNIT_SIZE
+        if layout.end_position <= ledger.data.reserved_end and units_end <= ledger.index.reserved_end:
+            return
+        made: list[SegmentList] = []
+        try:
+            self._make_files(first, units_end - INDEX_UNIT_SIZE, layout, made)
+            for position, blob in layout.runs:
+                ledger.data.reserve(position, position + len(blob))
+            position, size = first * INDEX_UNIT_SIZE, ledger.index.file_size
+            while position < units_end:
+                end = min(units_end, ledger.index.base(position) + size)
+                ledger.index.reserve(position, end)
+                position = end
+        except OSError as error:
+            for back in reversed(made):
+                back.drop_last()
+            if is_no_room(error):
+                raise self.refused(
+                    f"no room for more entries: {error}", ledger.data.step + ledger.index.step
+                ) from error
+            raise
+
+    def _make_files(self, first: int, last_unit: int, layout: Layout, made: list[SegmentList]) -> None:
+        """Make the files that a write needs; C{made} lists them."""
+        ledger, wanted = self._ledger, []
+        for position, _ in layout.runs:
+            if not ledger.data.has(ledger.data.base(position)):
+                wanted.append((ledger.data, ledger.data.base(position)))
+        base = ledger.index.base(first * INDEX_UNIT_SIZE)
+        while base <= last_unit:
+            if not ledger.index.has(base):
+                wanted.append((ledger.index, base))
+            base += ledger.index.file_size
+        for segments, offset in wanted:
+            segments.create(offset)
+            made.append(segments)
 
     def house_keeping(self, now_s: float, local_hour: int, *, keep_from_index: int) -> list[DeletedSegment]:
         """

@@ -286,7 +286,7 @@ class ClientConnection(Connection, Generic[_Token]):
             self.is_lost
             or self._is_closing
             or len(self._outstanding) >= self._outstanding_max
-            or (self.is_congested and self.unsent_bytes >= self._unsent_bytes_max)
+            or self._has_unsent(self._unsent_bytes_max)
         ):
             return False
         opaque = self._next_opaque
@@ -301,6 +301,15 @@ class ClientConnection(Connection, Generic[_Token]):
             self._is_flush_asked = True
             self._turn.output(self._flush)
         return True
+
+    def _has_unsent(self, bytes_max: int) -> bool:
+        """
+        Whether this number of bytes waits for the other end. A transport that is never drained, because
+        more is written while it sends, is measured.
+        """
+        if self.is_congested and self.unsent_bytes >= bytes_max and self._outlet is not None:
+            self.unsent_bytes = self._outlet.waiting_bytes(self.unsent_bytes)
+        return self.is_congested and self.unsent_bytes >= bytes_max
 
     def sweep(self, now_s: float, time_out_s: float) -> None:
         """

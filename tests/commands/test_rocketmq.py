@@ -13,6 +13,7 @@ from dledger.client.values import Entry
 from dledger.commands.rocketmq import message_json, message_line, read_entry
 from dledger.config import DLedgerConfig
 from dledger.storage.file_store import FileStore
+from protocols.wire.rocketmq.layout import TERM_START_TOPIC, SysFlag
 from protocols.wire.rocketmq.message import Host, encode_message, make_message
 from tests.commands.fakes import CliCase
 
@@ -54,7 +55,8 @@ class TailTests(RocketMqCase):
         self.assertExit(result, 0)
         lines = [line.split("\t") for line in result.stdout.splitlines()]
         self.assertEqual([line[:2] for line in lines], [[f"index={index}", "term=1"] for index in range(5)])
-        self.assertEqual(lines[0][2:], ["no message: empty body, as at the start of a term"])
+        begins = "no message: empty body, or the record of a broker, as at the start of a term"
+        self.assertEqual(lines[0][2:], [begins])
         self.assertEqual(
             lines[1][2:],
             ["topic=orders", "queue=3", "queueOffset=17", "tags=A", "keys=k1 k2",
@@ -138,6 +140,8 @@ class EntryTests(CliCase):
     def test_kinds(self) -> None:
         """By magic, by lengths, by position, and by what stands behind it."""
         self.assertEqual(self.kind(body(1)), "message")
+        self.assertEqual(self.kind(body(1, topic=TERM_START_TOPIC, sys_flag=int(SysFlag.ROLLBACK))), "empty")
+        self.assertEqual(self.kind(body(1, sys_flag=int(SysFlag.ROLLBACK))), "message")
         self.assertEqual(self.kind(body(1), pos=101), "damaged")
         self.assertEqual(self.kind(body(1)[:-1]), "damaged")
         self.assertEqual(self.kind(body(1) + b"x"), "damaged")
@@ -190,6 +194,6 @@ class ReadFileTests(CliCase):
         result = self.run_cli("readfile", config.self_path, "--format", "rocketmq")
         self.assertExit(result, 0)
         first, second = result.stdout.splitlines()
-        self.assertTrue(first.endswith("\tno message: empty body, as at the start of a term"))
+        self.assertIn("\tno message: empty body, or the record of a broker,", first)
         self.assertTrue(second.startswith("index=1 term=1 pos=48 "))
         self.assertIn("\ttopic=orders\tqueue=3\t", second)

@@ -40,7 +40,7 @@ from protocols.wire.ledger.messages import (
     VoteRequest,
     VoteResponse,
 )
-from tests.core.listed import ListedMemberships
+from tests.core.listed import ListedChunks
 
 AnyEffect = TypeVar("AnyEffect", bound=fx.Effect)
 AnyRequest = TypeVar("AnyRequest", bound=Request)
@@ -74,7 +74,7 @@ def unpack(entries: EntryBatch) -> list[tuple[int, int, bytes]]:
 
 
 @attrs.define
-class ListLedger(ListedMemberships):
+class ListLedger(ListedChunks):
     """
     A ledger in memory, with the reads of a view and the writes of a store.
 

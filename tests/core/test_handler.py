@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
 from dledger.core.handler import EntryHandler
-from protocols.wire.ledger.codes import PushType, ResponseCode
+from protocols.wire.ledger.codes import WIRE_FLAG_CHUNKS, WIRE_VERSION, PushType, ResponseCode
 from protocols.wire.ledger.messages import EntryBatch, PushEntryRequest, PushEntryResponse
 from tests.core.helpers import (
     Bench,
@@ -62,7 +62,8 @@ def answer(
     entries = request.entries
     return PushEntryResponse(
         group="g", code=code, term=term, index=entries.first_index if entries else None,
-        count=entries.count if entries else 0, begin_index=begin_index, end_index=end_index, wire_version=1,
+        count=entries.count if entries else 0, begin_index=begin_index, end_index=end_index,
+        wire_version=WIRE_VERSION | WIRE_FLAG_CHUNKS,
     )
 
 

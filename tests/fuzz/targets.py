@@ -27,6 +27,7 @@ from protocols.wire.ledger.json_bodies import decode_request, decode_response, e
 from protocols.wire.ledger.messages import (
     AppendRequest,
     EntryBatch,
+    EntryChunk,
     MetadataRequest,
     MetadataResponse,
     PushEntryRequest,
@@ -47,6 +48,7 @@ from protocols.wire.rocketmq.message import (
     plain_body,
 )
 from protocols.wire.rocketmq.send_request import SendReader
+from tests.fuzz.chunks import fuzz_chunks
 from tests.fuzz.ha import fuzz_ha
 from tests.fuzz.mutation import EDGES, damaged, damaged_json, loosely
 from tests.fuzz.name_server import fuzz_name_server
@@ -69,7 +71,12 @@ _MESSAGES: tuple[Request | Response, ...] = (
     PushEntryRequest(group="größe", entries=three(), is_batch=True),
     PushEntryRequest(type=PushType.TRUNCATE, entries=HELLO),
 )
-_NATIVE_ONLY = (AppendRequest(group="g", bodies=(b"", b"hello", b"x" * 100)),)
+_NATIVE_ONLY = (
+    AppendRequest(group="g", bodies=(b"", b"hello", b"x" * 100)),
+    PushEntryRequest(group="g", commit_index=9, is_batch=True, entries=EntryChunk(
+        first_index=2, count=3, term=1, records=three().records, units=bytes(96), records_crc=1, units_crc=2,
+    )),
+)
 
 
 def _native(message: Request | Response, opaque: int = 7) -> bytes:
@@ -323,7 +330,7 @@ def fuzz_rocketmq(rng: random.Random) -> None:
 #: The targets that decode bytes from a network or a file.
 DECODERS = (
     "framing", "remoting", "json-bytes", "json-values", "json-syntax", "native", "broker", "appends",
-    "sends", "records", "rocketmq", "ha", "name-server",
+    "sends", "records", "rocketmq", "ha", "name-server", "chunks",
 )  # fmt: skip
 
 #: Name on the command line to target. A target takes all its randomness from its argument.
@@ -342,4 +349,5 @@ TARGETS: Mapping[str, Target] = {
     "ha": fuzz_ha,
     "name-server": fuzz_name_server,
     "recovery": fuzz_recovery,
+    "chunks": fuzz_chunks,
 }

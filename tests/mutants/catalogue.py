@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 import attrs
 
+from tests.mutants.chunks_catalogue import CHUNK_MUTANTS
 from tests.mutants.ha_catalogue import HA_MUTANTS
 from tests.mutants.history_catalogue import HISTORY_MUTANTS
 from tests.mutants.members_catalogue import MEMBER_MUTANTS
@@ -230,8 +231,8 @@ _REPLICATION = (
         Patch(HANDLER, "anew = not holds and index - 1 > known_index", "anew = False"),
     ), script="diverged_beginning"),
     Mutant("refused-write-acknowledged", "a write that the store refused is answered as done", (
-        Patch(HANDLER, "request, ResponseCode.INCONSISTENT_STATE)\n        self._purge()\n",
-              "request, ResponseCode.SUCCESS)\n        self._purge()\n"),
+        Patch(HANDLER, "self._answer(token, request, answer)\n        self._purge()\n",
+              "self._answer(token, request, ResponseCode.SUCCESS)\n        self._purge()\n"),
     ), faults=("fill_disk", "isolate"), settings={"mapped_file_size_for_entry_data": 1024}),
     Mutant("flush-outlives-truncation", "an fsync that began before a truncation counts for later entries", (
         Patch(FLUSHER, "if self._is_void or proved <=", "if proved <="),
@@ -364,7 +365,7 @@ _HISTORY = tuple(
 
 _MEMBERS = tuple(
     Mutant(name, says, patches, **fields)  # type: ignore[arg-type]
-    for name, says, patches, fields in MEMBER_MUTANTS
+    for name, says, patches, fields in (*MEMBER_MUTANTS, *CHUNK_MUTANTS)
 )
 
 MUTANTS: tuple[Mutant, ...] = (

@@ -63,10 +63,10 @@ MEMBER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], 
         Patch(_STORE, "        if listed:\n            self._flush.sync()\n", ""),
     ), {"test": "tests.storage.test_configurations.EntryTests.test_durable_with_async"}),
     ("change-listed-without-room", "a change that the disk has no room for is listed", (
-        Patch(_STORE, "            self._make_room(first, layout)\n        if listed:",
+        Patch(_STORE, "            self._room.make(first, layout)\n        if listed:",
               "            pass\n        if listed:"),
         Patch(_STORE, "            for position, blob in layout.runs:\n                self._data.pwrite(",
-              "            self._make_room(first, layout)\n"
+              "            self._room.make(first, layout)\n"
               "            for position, blob in layout.runs:\n                self._data.pwrite("),
     ), {"test": "tests.storage.test_configurations.EntryTests.test_no_room"}),
     ("lost-list", "a member that has lost its list of members counts those of --peers", (

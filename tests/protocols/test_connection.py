@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 from OpenSSL import SSL
 from twisted.internet.error import VerifyError
 from twisted.internet.task import Clock
@@ -497,6 +499,23 @@ class ClientBoundTests(ClientTestCase):
         self.assertEqual(sent, [True, True, True, False, False])
         self.connection.resumeProducing()
         self.assertTrue(self.connection.ask(push, 9))
+
+    def test_busy_without_a_pause(self) -> None:
+        """A transport that sends, and is never drained, is measured: only bytes that wait count."""
+        self.open(wire="binary", unsent_bytes_max=2000)
+        self.connection.pauseProducing()
+        waiting = mock.Mock(return_value=950)
+        assert self.connection._outlet is not None
+        push = AppendRequest(group="g", bodies=(bytes(900),))
+        with mock.patch.object(self.connection._outlet, "waiting_bytes", waiting):
+            for token in range(12):
+                self.assertTrue(self.connection.ask(push, token), token)
+                self.end_turn()
+            waiting.return_value = 2000
+            for token in range(12, 15):
+                self.connection.ask(push, token)
+                self.end_turn()
+            self.assertFalse(self.connection.ask(push, 15))
 
     def test_a_transport_that_flows_has_no_bound(self) -> None:
         """Bytes that are gone do not count."""

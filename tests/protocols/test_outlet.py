@@ -79,6 +79,15 @@ class OutletTests(SynchronousTestCase):
         self.assertEqual(self.socket.sent, b"onetwo")
         self.assertEqual(self.socket.calls, ["writeSomeData"] * 2)
 
+    def test_waiting_bytes(self) -> None:
+        """Those in both buffers of a socket; another transport does not tell."""
+        transport = Connection(Kernel(), Protocol(), MemoryReactor())
+        outlet = Outlet(transport)
+        transport.dataBuffer, transport.offset = b"12345", 2
+        transport._tempDataLen = 10
+        self.assertEqual(outlet.waiting_bytes(99), 13)
+        self.assertEqual(Outlet(StringTransport()).waiting_bytes(99), 99)
+
     def test_parts(self) -> None:
         """Small ones are one call to the socket; a long train goes the transport's way, and is not copied."""
         self.outlet.send(b"a", b"b")

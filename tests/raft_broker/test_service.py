@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from dledger.base.errors import StoreError
 from dledger.core import inputs as ev
-from dledger.raft_broker.stamps import TERM_START_TOPIC
 from protocols.wire.remoting import RemotingCommand
+from protocols.wire.rocketmq.layout import TERM_START_TOPIC
 from protocols.wire.rocketmq.message import decode_message
 from tests.broker.send_support import send_of
 from tests.broker.support import message, plain

@@ -134,6 +134,21 @@ class StoreTests(SynchronousTestCase):
         again = self.open()
         self.assertEqual(again._dispatcher.dispatched, 0)
 
+    def test_lost_file(self) -> None:
+        """A file of a queue is missing: all is dispatched again, also after a crash on the way."""
+        self.fill(40)
+        self.close(self.open())
+        self.ledger.disk.unlink(f"base/consumequeue/T1/0/{200:020d}")
+        RaftStore.open(
+            config_of(), self.ledger.disk, self.ledger.log(), clock=self.clock, run_in_thread=inline,
+            failed=lambda _: None, events=BrokerEvents(),
+        ).abandon()
+        again = self.open()
+        self.assertEqual(self.size(again), 40)
+        queue = again.queues.get("T1", 0)
+        assert queue is not None
+        self.assertEqual([unit.queue_offset for unit in queue.read(0, 99)], list(range(40)))
+
     def test_lost_entries(self) -> None:
         """A power cut took entries that were dispatched: their units go, too, as others may come instead."""
         self.fill(10)

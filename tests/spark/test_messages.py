@@ -19,6 +19,7 @@ from dledger.spark.log import DamageError
 from dledger.spark.messages import MESSAGE_COLUMNS
 from dledger.spark.properties import PropertyColumns
 from protocols.wire.errors import WireError
+from protocols.wire.rocketmq.layout import TERM_START_TOPIC, SysFlag
 from protocols.wire.rocketmq.message import (
     Host,
     Message,
@@ -154,6 +155,21 @@ class EntryTests(LedgerCase):
         nothing = (None,) * (len(MESSAGE_COLUMNS) - 2)
         found = scanned({"path": self.path, "format": "rocketmq", "includeInternal": "true"})
         self.assertEqual(found, [(0, 1, *nothing), *self.expected(), (6, 2, *nothing)])
+
+    def test_term_start(self) -> None:
+        """The record with which a broker on a raft log begins a term is no row, except on request."""
+        self.fill(5)
+        append_messages(self.ledger, 1, lambda at, _: encode_message(
+            make_message(TERM_START_TOPIC, b"", sys_flag=int(SysFlag.ROLLBACK), physical_offset=at)))
+        self.ledger.commit()
+        options = {"path": self.path, "format": "rocketmq"}
+        columns = [("topic", "string")]
+        for chosen in ({}, {"storedFrom": "0"}):
+            found = scanned({**options, **chosen}, columns)
+            self.assertEqual(len(found), 5)
+            self.assertNotIn((TERM_START_TOPIC,), found)
+        internal = scanned({**options, "includeInternal": "true"}, columns)
+        self.assertIn((TERM_START_TOPIC,), internal)
 
     def test_no_message(self) -> None:
         """Entries that are no message are errors with the codec's words, or skipped."""

@@ -41,6 +41,21 @@ class OptionTests(SynchronousTestCase):
         self.refused("unknown option zzzz; known are path, dataPath,", zzzz="1")
         self.refused("several directories", paths='["a", "b"]')
 
+    def test_options_of_kafka(self) -> None:
+        """Some that cannot be had here are refused with the reason, and with what does the same."""
+        for name, words in (
+            ("startingTimestamp", "startingOffsets=earliest and storedFrom,"),
+            ("endingTimestamp", "startingOffsets=earliest and storedBefore,"),
+            ("startingOffsetsByTimestamp", "entries have no time, so option startingOffsetsByTimestamp"),
+            ("ENDINGOFFSETSBYTIMESTAMP", "option endingOffsetsByTimestamp does not exist"),
+            ("subscribe", "option subscribe does not exist: a source reads one group"),
+            ("subscribePattern", "union() puts the sources of several groups into one query"),
+            ("assign", "option assign does not exist"),
+        ):
+            with self.subTest(name=name):
+                self.refused(words, **{name: "5"})
+                self.refused(words, is_stream=True, format="rocketmq", **{name: "5"})
+
     def test_values(self) -> None:
         """What is no value of its kind is refused by name."""
         self.refused("failOnDataLoss='yes': true or false", failOnDataLoss="yes")

@@ -79,3 +79,22 @@ class UpstreamTests(SynchronousTestCase):
         frame = session.read.format("dledger_upstream_numbers").load()
         self.assertEqual(frame.where("x < 10").count(), 10)
         self.assertEqual(frame.count(), 10, "it should be 100; if it is now, the fault is mended")
+
+    def test_no_metrics(self) -> None:
+        """
+        A stream of a Python source reports no metrics to Spark. When this fails, the lag of
+        L{dledger.spark.lag} can stand in the progress itself, as Kafka's does.
+        """
+        jvm = spark().sparkContext._jvm
+        assert jvm is not None
+        loader = jvm.Thread.currentThread().getContextClassLoader()
+
+        def class_of(name: str) -> Any:
+            return jvm.java.lang.Class.forName(f"org.apache.spark.sql.{name}", False, loader)
+
+        reports = class_of("connector.read.streaming.ReportsSourceMetrics")
+        python = "execution.datasources.v2.python.PythonMicroBatchStream"
+        streams = class_of("connector.read.streaming.MicroBatchStream")
+        self.assertTrue(streams.isAssignableFrom(class_of(python)), "the classes are the right ones")
+        for kind in ("", "Base", "WithAdmissionControl", "WithTriggerAvailableNow"):
+            self.assertFalse(reports.isAssignableFrom(class_of(python + kind)), kind)

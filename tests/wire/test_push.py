@@ -12,12 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from protocols.ledger.push import NativeReader
 from protocols.wire.errors import WireError
 from protocols.wire.layout import struct_of
+from protocols.wire.ledger.bounds import INDEX_MAX, TERM_MAX
 from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, ResponseCode, VoteResult
+from protocols.wire.ledger.json_bodies import decode_request, encode_request
 from protocols.wire.ledger.messages import (
     MESSAGES,
     AppendRequest,
+    EntryChunk,
     GetRequest,
     GetResponse,
     LeadershipTransferRequest,
@@ -342,8 +346,8 @@ class RefusalTests(SynchronousTestCase):
             self.refused(changed(message, consistency=2), "consistency=2")
 
     def test_push_types(self) -> None:
-        """Four of them, and each has its number of entries."""
-        self.refused(changed(PUSH, type=4), "type=4")
+        """Five of them, and each has its number of entries."""
+        self.refused(changed(PUSH, type=5), "type=5")
         self.refused(changed(PUSH, type=PushType.COMMIT), "COMMIT push with 1 entries")
         for push_type in (PushType.COMPARE, PushType.TRUNCATE):
             request = PushEntryRequest(type=push_type, entries=HELLO)
@@ -406,3 +410,72 @@ class RefusalTests(SynchronousTestCase):
     def test_kinds(self) -> None:
         """Every message has a number, but for those that are always JSON."""
         self.assertEqual(KINDS.keys(), set(RequestCode) - JSON_ONLY)
+
+
+def chunk_push(records: bytes = HELLO.records * 3, **fields: int) -> PushEntryRequest:
+    """An APPEND of a chunk of three entries. Only a store can check its records."""
+    values = {"first_index": 5, "count": 3, "term": 2, "records_crc": 0xFFFFFFFE, "units_crc": 7, **fields}
+    units = bytes(range(32)) * max(values["count"], 0)
+    return PushEntryRequest(
+        type=PushType.APPEND, commit_index=99, is_batch=True,
+        entries=EntryChunk(records=records, units=units, **values),  # type: ignore[arg-type]
+    )
+
+
+class ChunkTests(SynchronousTestCase):
+    """A push of type 4 is an APPEND of a chunk: its sums, its index units, its records."""
+
+    def test_layout(self) -> None:
+        """The bytes behind the fixed part, whole and read by a connection."""
+        request = chunk_push()
+        frame = encode_request_frame(request, 3)
+        assert isinstance(request.entries, EntryChunk)
+        behind = bytes.fromhex("fffffffe 00000007") + request.entries.units + request.entries.records
+        self.assertTrue(frame.endswith(behind))
+        self.assertEqual(decode_frame(frame), (3, request))
+        self.assertEqual(NativeReader().read(frame), (3, request))
+        self.assertEqual(b"".join(encode_request_parts(request, 3)), frame)
+
+    def test_no_copies(self) -> None:
+        """Records and units are not copied into the frame."""
+        request = chunk_push()
+        assert isinstance(request.entries, EntryChunk)
+        parts = encode_request_parts(request, 3)
+        self.assertTrue(any(part is request.entries.records for part in parts))
+        self.assertTrue(any(part is request.entries.units for part in parts))
+
+    def test_cut(self) -> None:
+        """No beginning of it is a frame."""
+        frame = encode_request_frame(chunk_push(), 3)
+        for size in range(len(frame)):
+            self.assertRaises(WireError, decode_frame, frame[:size])
+
+    def test_bounds(self) -> None:
+        """Every number has its bound, and nothing is allocated before it is checked."""
+        frame = encode_request_frame(chunk_push(), 3)
+        for count in (0, -1, 4, 1 << 30, (1 << 31) - 1):
+            self.assertRaises(WireError, decode_frame, changed_push(frame, count=count))
+        for fields in ({"first_index": -1}, {"first_index": INDEX_MAX}, {"entries_term": -1},
+                       {"entries_term": TERM_MAX + 1}):
+            self.assertRaises(WireError, decode_frame, changed_push(frame, **fields))
+        self.assertRaises(WireError, decode_frame, encode_request_frame(chunk_push(bytes(3 * 48 - 1)), 3))
+
+    def test_as_json(self) -> None:
+        """To a connection without native frames it is a push of its entries."""
+        batch = three()
+        chunk = EntryChunk(first_index=batch.first_index, count=3, term=batch.term, records=batch.records,
+                           units=bytes(96), records_crc=1, units_crc=2)
+        body = encode_request(PushEntryRequest(type=PushType.APPEND, is_batch=True, entries=chunk))
+        read = decode_request(RequestCode.PUSH, body)
+        assert isinstance(read, PushEntryRequest)
+        self.assertEqual(read.entries, batch)
+
+
+def changed_push(frame: bytes, **fields: int) -> bytes:
+    """The frame with other numbers in its fixed part."""
+    fixed = struct_of(REQUEST_DECLARATIONS[RequestCode.PUSH])
+    names = [field.name for field in REQUEST_DECLARATIONS[RequestCode.PUSH].subcons]
+    values = dict(zip(names, fixed.unpack_from(frame, FRAME_HEADER_SIZE), strict=True))
+    changed_frame = bytearray(frame)
+    fixed.pack_into(changed_frame, FRAME_HEADER_SIZE, *{**values, **fields}.values())
+    return bytes(changed_frame)

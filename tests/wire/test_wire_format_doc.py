@@ -12,6 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.broker.store.checkpoint import CHECKPOINT_DECLARATION
 from dledger.broker.store.consume_queue import UNIT_DECLARATION
 from dledger.broker.store.log_mark import LOG_MARK_DECLARATION
+from dledger.storage.chunk_sums import CHUNK_ROW_DECLARATION
 from dledger.storage.commit_mark import COMMIT_MARK_DECLARATION
 from dledger.storage.configurations import MEMBERS_DECLARATION
 from protocols.wire.ledger.codes import RequestCode
@@ -19,6 +20,7 @@ from protocols.wire.ledger.configuration import CONFIGURATION_DECLARATION
 from protocols.wire.ledger.entry import BLANK_DECLARATION, ENTRY_HEADER_DECLARATION, INDEX_UNIT_DECLARATION
 from protocols.wire.ledger.messages import MESSAGES
 from protocols.wire.ledger.push_layout import (
+    CHUNK_SUMS_DECLARATION,
     JSON_ONLY,
     KINDS,
     METADATA_REQUEST_DECLARATION,
@@ -76,6 +78,8 @@ DECLARED = {
     "List of members": fields_of(MEMBERS_DECLARATION),
     "Index units": fields_of(INDEX_UNIT_DECLARATION),
     "Commit mark": fields_of(COMMIT_MARK_DECLARATION),
+    "Chunks": fields_of(CHUNK_ROW_DECLARATION),
+    "Sums of a chunk": fields_of(CHUNK_SUMS_DECLARATION),
     "Message head": fields_of(HEAD_DECLARATION),
     "Message middle": fields_of(MIDDLE_DECLARATIONS[False, False]),
     "Message in a batch request": fields_of(BATCH_ITEM_DECLARATION),

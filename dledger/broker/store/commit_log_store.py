@@ -259,14 +259,17 @@ def _open_queues(
         crashed=seen.crashed,
         # (A file that a power cut took may have held records, too.)
         torn=TornUnits(log.read, range(begin, known), end + 2 * log.file_size),
+        losing=lambda: log.flusher.record_dispatched(begin),
     )
+    if queues.has_lost:
+        known = begin
     if begin == end:
         try:
             queues.destroy()
         except OSError as error:
             raise StoreError(f"deleting consume queues: {error}") from error
         return queues, end
-    if seen.mark is None and not seen.crashed:
+    if seen.mark is None and not seen.crashed and not queues.has_lost:
         known = max(queues.log_end, begin)
     if seen.mark is None:
         log.flusher.record_dispatched(known)

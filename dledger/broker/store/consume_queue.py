@@ -121,6 +121,7 @@ class ConsumeQueue:
     @ivar log_end: end of the last unit's record in the log; 0 without units.
     @ivar misplaced: count of records that were put at another index than their own; see rule 1.
     @ivar begun_anew: count of restarts; see rule 4.
+    @ivar has_lost: a start found no file for units of the log that it was asked for.
     """
 
     def __init__(self, disk: Disk, directory: str, file_size: int, offsets: tuple[int, ...] = ()) -> None:
@@ -131,11 +132,12 @@ class ConsumeQueue:
         self.log_end = 0
         self.misplaced = 0
         self.begun_anew = 0
+        self.has_lost = False
 
     @classmethod
     def open(
         cls, disk: Disk, directory: str, file_size: int, *, log_begin: int, log_end: int, is_trusted: bool,
-        crashed: bool, is_torn: IsTorn,
+        crashed: bool, is_torn: IsTorn, losing: Callable[[], None] = lambda: None,
     ) -> ConsumeQueue:
         """
         Open the queue in C{directory} as far as its records are in the log.
@@ -146,21 +148,29 @@ class ConsumeQueue:
         @param crashed: names of files may be in the cache only, so the next flush syncs the directory, too;
             and the last units may be torn.
         @param is_torn: judges the last units after a crash.
+        @param losing: called before units of records below C{log_end} are given up, as a file before them is
+            missing: it must record durably that they have to be dispatched again.
         @raise DirectoryError: the directory has foreign files.
         @raise OSError: reading or cutting failed.
         """
         listing = list_segments(disk, directory, file_size, "mapped_file_size_consume_queue")
         offsets = listing.offsets
-        sound = all(two == one + file_size for one, two in zip(offsets, offsets[1:], strict=False))
+        row = next((at for at in range(1, len(offsets)) if offsets[at] != offsets[at - 1] + file_size),
+                   len(offsets))  # fmt: skip
+        kept, behind_gap = offsets[:row], offsets[row:]
         if listing.unfinished and not crashed:
             raise DirectoryError(
                 f"{directory}/{file_name(listing.unfinished[0])} has {listing.unfinished_size} bytes, but "
                 f"mapped_file_size_consume_queue={file_size}: start with the size of its files"
             )
-        gone = listing.unfinished if sound else (*offsets, *listing.unfinished)
-        for offset in reversed(gone):  # files whose creation a crash interrupted
+        has_lost = any(_has_unit_below(disk, directory, offset, log_end) for offset in behind_gap)
+        if has_lost:
+            losing()
+        # Files whose creation a crash interrupted, or before which a power cut took one.
+        for offset in reversed((*behind_gap, *listing.unfinished)):
             disk.unlink(f"{directory}/{file_name(offset)}")
-        queue = cls(disk, directory, file_size, offsets if sound else ())
+        queue = cls(disk, directory, file_size, kept)
+        queue.has_lost = has_lost
         queue._recover(log_begin, log_end, is_trusted=is_trusted, is_torn=is_torn if crashed else None)
         queue._segments.directory_dirty = crashed and bool(queue._segments.offsets)
         return queue
@@ -413,3 +423,15 @@ class ConsumeQueue:
         """Close the files; they are opened again when needed."""
         self._segments.close()
 
+
+def _has_unit_below(disk: Disk, directory: str, offset: int, log_end: int) -> bool:
+    """Whether a file begins with the unit of a record before C{log_end}."""
+    file = disk.open(f"{directory}/{file_name(offset)}")
+    try:
+        data = file.pread(UNIT_SIZE, 0)
+    finally:
+        file.close()
+    if len(data) < UNIT_SIZE:
+        return False
+    position, size, _ = UNIT.unpack(data)
+    return bool(size > 0 and 0 <= position < log_end)

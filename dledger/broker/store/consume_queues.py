@@ -57,6 +57,8 @@ class ConsumeQueues:
     Invariant: C{_touched} are the queues with units to write or open files, the most recently used last;
     C{_closed} are those whose files are closed and need a sync.
 
+    @ivar has_lost: a start found no file for units of the log: all records must be dispatched again, which
+        puts the missing ones, and passes over the others.
     @ivar refused: count of records whose topic or queue number is invalid.
     @ivar unwritten: count of units that were put since the last L{write}: readable, but not in the files.
     """
@@ -70,16 +72,18 @@ class ConsumeQueues:
         self._flushing: list[ConsumeQueue] = []
         self._open_max = open_queues_max()
         self.refused = self.unwritten = 0
+        self.has_lost = False
 
     @classmethod
     def open(
         cls, config: StoreConfig, disk: Disk, *, log_begin: int, log_end: int, is_trusted: bool,
-        crashed: bool, torn: TornUnits,
+        crashed: bool, torn: TornUnits, losing: Callable[[], None] = lambda: None,
     ) -> ConsumeQueues:
         """
         Open every queue, as far as its records are in the log; see L{ConsumeQueue.open}.
 
         @param torn: judges the last units after a crash.
+        @param losing: see L{ConsumeQueue.open}.
         @raise DirectoryError: a directory has foreign files.
         @raise StoreError: reading or cutting failed.
         """
@@ -89,10 +93,11 @@ class ConsumeQueues:
                 queue = ConsumeQueue.open(
                     disk, queues._path(topic, queue_id), config.mapped_file_size_consume_queue,
                     log_begin=log_begin, log_end=log_end, is_trusted=is_trusted, crashed=crashed,
-                    is_torn=partial(torn.is_torn, topic, queue_id),
+                    is_torn=partial(torn.is_torn, topic, queue_id), losing=losing,
                 )  # fmt: skip
                 queues._queues[topic, queue_id] = queue
                 queues._touch((topic, queue_id), queue)
+                queues.has_lost = queues.has_lost or queue.has_lost
         except OSError as error:
             queues.close()
             raise StoreError(f"{config.consume_queue_path} cannot be read: {error}") from error

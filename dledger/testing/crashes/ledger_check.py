@@ -8,6 +8,8 @@ storage in both may be missing or different, and nothing else may be in its plac
 
 from __future__ import annotations
 
+from zlib import crc32
+
 import attrs
 
 from dledger.base.disk.set_aside import set_aside_directory
@@ -31,6 +33,7 @@ def crash_config(**options: object) -> DLedgerConfig:
     values: dict[str, object] = {
         "group": "g", "self_id": "n0", "peers": peers, "store_base_dir": "base", "file_reserved_hours": 1,
         "mapped_file_size_for_entry_data": DATA_BYTES, "mapped_file_size_for_entry_index": INDEX_BYTES,
+        "push_chunk_bytes": 0,
     }
     return DLedgerConfig(**{**values, **options})  # type: ignore[arg-type]
 
@@ -165,7 +168,25 @@ def check_ledger(
     demand(store.committed_index <= min(promise.committed, end) or end < store.ledger_begin_index,
            f"committed {store.committed_index}, but only {promise.committed} was")
     _check_kept(config, disk, promise)
+    if not promise.damaged:
+        _check_chunks(store)
     return store, terms
+
+
+def _check_chunks(store: FileStore) -> None:
+    """Every chunk that the store tells has the bytes of the ledger, and their checksums."""
+    index = store.ledger_begin_index
+    while 0 <= index <= store.ledger_end_index:
+        chunk = store.chunk_from(index)
+        entries = None if chunk is None else store.read_chunk(chunk)
+        if chunk is None or entries is None:
+            index += 1
+            continue
+        demand(chunk.last_index <= store.ledger_end_index, f"the chunk {chunk} is behind the end")
+        batch = store.read_range(chunk.first_index, end_index=chunk.last_index, max_bytes=1 << 20)
+        demand(entries.records == batch.records and crc32(batch.records) == chunk.records_crc
+               and crc32(entries.units) == chunk.units_crc, f"the chunk {chunk} is of other bytes")
+        index = chunk.last_index + 1
 
 
 def _check_kept(config: DLedgerConfig, disk: CrashDisk, promise: LedgerPromise) -> None:

@@ -17,6 +17,7 @@ import attrs
 from dledger.base.errors import DamagedEntryError
 from dledger.config import DLedgerConfig
 from dledger.storage import file_store
+from dledger.storage.memory_store import MemoryStore
 from dledger.storage.term_file import TermVote
 from dledger.testing.crashes.disk import CrashDisk
 from dledger.testing.crashes.engine import Story
@@ -29,11 +30,19 @@ from dledger.testing.crashes.ledger_check import (
     crash_config,
     start,
 )
-from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, MIN_BLANK_SIZE, decode_header, pack_record
+from protocols.wire.ledger.entry import (
+    ENTRY_HEADER_SIZE,
+    MIN_BLANK_SIZE,
+    decode_header,
+    iterate_records,
+    pack_record,
+)
 from protocols.wire.ledger.messages import EntryBatch
 
 #: Behind this many bytes a cut is set aside in these workloads.
 CUT_BYTES = 300
+#: Bytes of records and index units of a chunk.
+CHUNK_BYTES = 400
 
 
 class LedgerActor:
@@ -108,6 +117,16 @@ class LedgerActor:
         # No promise is made for the new entries before the write has ended.
         self.promise(log, acknowledged=self.flushed if self.config.is_sync else self.log.end)
         self.store.append_bodies(bodies, term)
+        self._is_now(log, flushed=self.flushed)
+        if flush:
+            self.flush()
+
+    def take(self, entries: EntryBatch, *, flush: bool) -> None:
+        """A leader's push, of a chunk or of entries."""
+        new = tuple((header.term, body) for header, body in iterate_records(entries))
+        log = attrs.evolve(self.log, entries=(*self.log.entries, *new))
+        self.promise(log, acknowledged=self.flushed if self.config.is_sync else self.log.end)
+        self.store.append_entries(entries)
         self._is_now(log, flushed=self.flushed)
         if flush:
             self.flush()
@@ -226,6 +245,36 @@ class LedgerActor:
         self.damaged |= {index for _, index in places}
         self.promise()
         self.reopen()
+
+
+class Leader:
+    """The ledger of a leader, in memory, with the entries of a follower and more."""
+
+    def __init__(self, follower: LedgerActor) -> None:
+        self._follower = follower
+        self._store = MemoryStore.open(follower.config)
+        for index in range(follower.log.end + 1):
+            self._store.append_entries(follower.entry(index))
+
+    @property
+    def end(self) -> int:
+        """Its last index."""
+        return self._store.ledger_end_index
+
+    def append(self, *sizes: int) -> None:
+        """Write entries."""
+        for size in sizes:
+            self._store.append_bodies((self._follower.body(size),), self._follower.term.term)
+
+    def next(self, index: int) -> EntryBatch:
+        """Its push of the entries from C{index} on: a chunk, or what is before the next one."""
+        chunk = self._store.chunk_from(index)
+        if chunk is not None and chunk.first_index == index:
+            entries = self._store.read_chunk(chunk)
+            assert entries is not None, "its own bytes"
+            return entries
+        end_index = self.end if chunk is None else chunk.first_index - 1
+        return self._store.read_range(index, end_index=end_index, max_bytes=1 << 20)
 
 
 @attrs.frozen(eq=False)
@@ -455,6 +504,32 @@ def _unsure(actor: LedgerActor) -> None:
     actor.store.identity.end_unsure()
 
 
+def _take_chunks(actor: LedgerActor) -> None:
+    actor.append(20, flush=True)
+    leader = Leader(actor)
+    leader.append(*[60] * 6, 700, *[40] * 9)
+    while leader.end > actor.log.end:
+        actor.take(leader.next(actor.log.end + 1), flush=actor.log.end % 2 == 0)
+    actor.flush()
+    actor.append(30, flush=True)
+
+
+def _cut_chunks(actor: LedgerActor) -> None:
+    actor.append(*[50] * 9, flush=True)
+    actor.truncate(5)
+    actor.append(*[50] * 4)
+    actor.truncate(2, size=70)
+    actor.append(*[90] * 5, flush=True)
+
+
+def _expire_chunks(actor: LedgerActor) -> None:
+    actor.append(*[300] * 9, flush=True)
+    actor.commit(8)
+    actor.check_point(force=True)
+    actor.expire(99)
+    actor.append(*[100] * 4)
+
+
 WORKLOADS: dict[str, Callable[[LedgerActor], None]] = {
     "append": _append, "roll": _roll, "flush": _flush, "truncate": _truncate,
     "truncate-files": _truncate_files, "set-aside": _set_aside, "checkpoint": _check_point, "expire": _expire,
@@ -462,11 +537,17 @@ WORKLOADS: dict[str, Callable[[LedgerActor], None]] = {
     "cut-in-hole": _cut_in_hole, "identity": _unsure,
 }
 
+CHUNK_WORKLOADS: dict[str, Callable[[LedgerActor], None]] = {
+    "take-chunks": _take_chunks, "cut-chunks": _cut_chunks, "expire-chunks": _expire_chunks,
+}
+
 
 def ledger_stories() -> list[Story[LedgerPromise]]:
-    """Every workload, with both kinds of flushing."""
+    """Every workload, with both kinds of flushing; those of chunks with small ones."""
     stories: list[Story[LedgerPromise]] = []
     for kind in ("sync", "async"):
         config = crash_config(flush_disk_type=kind)
         stories += [LedgerStory(f"{name}-{kind}", work, config) for name, work in WORKLOADS.items()]
+        config = crash_config(flush_disk_type=kind, push_chunk_bytes=CHUNK_BYTES)
+        stories += [LedgerStory(f"{name}-{kind}", work, config) for name, work in CHUNK_WORKLOADS.items()]
     return stories

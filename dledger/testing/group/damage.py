@@ -13,7 +13,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from dledger.base.disk.segment import file_name
 from dledger.base.disk.two_slots import SLOT_SIZE
+from dledger.storage.chunk_sums import CHUNKS_NAME
 from dledger.storage.commit_mark import COMMIT_MARK_NAME, decode_mark
 from dledger.storage.hole_list import HOLES_NAME
 from dledger.storage.identity import IDENTITY_NAME, decode_identity
@@ -27,6 +29,7 @@ from protocols.wire.ledger.entry import INDEX_UNIT_SIZE, decode_header
 _SLOTS: dict[str, Callable[[bytes], object] | None] = {
     TERM_FILE_NAME: None, TERM_TWIN_NAME: decode_term_twin, COMMIT_MARK_NAME: decode_mark,
     LEDGER_CHECKPOINT_NAME: None, HOLES_NAME: None, IDENTITY_NAME: decode_identity,
+    f"{CHUNKS_NAME}/{file_name(0)}": None,
 }
 
 
@@ -184,6 +187,7 @@ class Rot:
         that went astray.
         """
         disk, chance = member.disk, self._rng.random()
+        self._cluster.world.chunks.is_rotten = True
         content = disk.read_anyway(path)
         size = 1 + int(self._rng.random() * min(most, len(content) - at))
         if chance < 0.7:

@@ -22,6 +22,7 @@ from dledger.storage.term_file import TERM_FILE_NAME, TERM_TWIN_NAME
 from dledger.testing.bugs import BugWatch
 from dledger.testing.clock import SimClock
 from dledger.testing.disk import PowerLoss
+from dledger.testing.group.chunks import ChunkRules
 from dledger.testing.group.invariants import GroupInvariants
 from dledger.testing.group.network import GroupNetwork
 from dledger.testing.group.watched import WatchedDriver
@@ -55,6 +56,7 @@ class World:
     ending: Ending
     flush_us: int = 500
     turn_us: int = 0
+    chunks: ChunkRules = attrs.Factory(ChunkRules)
 
 
 class SimMember:

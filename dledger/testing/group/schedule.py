@@ -103,6 +103,9 @@ def member_options(seed: int, members: int | None = None) -> tuple[GroupOptions,
     if rng.random() < 0.2:
         for number in rng.sample(range(count), 1 + int(rng.random() * (count // 2))):
             single[f"n{number}"] = {"never_lead": True}
+    chunks = random.Random(f"{seed} chunks")
+    settings["push_chunk_bytes"] = chunks.choice((0, 200, 200, 500, 500, 1500))
+    settings["push_chunk_behind_bytes"] = chunks.choice((0, 0, 400))
     options = GroupOptions(
         members=count, settings=settings, member_settings=single, is_native=rng.random() < 0.7,
         hides_wire_version=rng.random() < 0.1, flush_us=rng.choice((100, 500, 5000, 20_000)),

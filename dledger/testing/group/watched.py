@@ -16,6 +16,7 @@ from dledger.core import inputs as ev
 from dledger.core.replica import DLedgerCore
 from dledger.node.driver import Driver, Ledger, Surroundings, Terms
 from dledger.testing.clock import SimClock
+from dledger.testing.group.chunks import ChunkRules
 from dledger.testing.group.invariants import CheckedMember, GroupInvariants, require
 from dledger.testing.trace import Trace
 from protocols.wire.ledger.codes import PushType, ResponseCode
@@ -30,6 +31,7 @@ class WatchedWorld(Protocol):
 
     clock: SimClock
     invariants: GroupInvariants
+    chunks: ChunkRules
     trace: Trace
 
 
@@ -199,6 +201,7 @@ class WatchedAround:
         """See L{Surroundings.send_request}."""
         if not self._member.is_dying:
             self._member.world.invariants.asks(self._member, request)
+            self._member.world.chunks.asks(self._member, request)
             if isinstance(request, PushEntryRequest):
                 pushes, key = self._driver.pushes, (peer_id, request.type)
                 pushes[key] = pushes.get(key, 0) + 1
@@ -208,7 +211,9 @@ class WatchedAround:
         """See L{Surroundings.reply}."""
         request = self._driver.asked.pop(token, None)
         if request is not None and not self._member.is_dying:
-            self._member.world.invariants.answers(self._member, request, response)
+            world = self._member.world
+            world.invariants.answers(self._member, request, response)
+            world.chunks.answers(self._member, request, response, world.invariants)
             self._driver.heard(token, response)
         self._around.reply(token, response)
 

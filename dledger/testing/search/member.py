@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import attrs
 
+from dledger.base.chunks import ChunkSum
 from dledger.base.group_name import GroupName
 from dledger.base.holes import Hole
 from dledger.base.membership import Membership
@@ -145,6 +146,12 @@ class SearchedLedger:
         ):
             last += 1
         return batch_of(first_index, self.entries[first_index : last + 1])
+
+    def chunk_from(self, index: int) -> None:
+        """It has no chunks."""
+
+    def read_chunk(self, chunk: ChunkSum) -> None:
+        """Never asked for."""
 
     def holds(self, entry: EntryBatch) -> bool:
         """Whether it has this one."""

@@ -124,6 +124,8 @@ WIRE_FLAG_DISK_FULL = 0x100
 WIRE_FLAG_UNSURE_VOTE = 0x200
 #: In an answer to a heartbeat: the sender knows configuration entries.
 WIRE_FLAG_MEMBERSHIP = 0x400
+#: In an answer to a push: the sender takes chunks of closed log (L{EntryChunk}) in native pushes.
+WIRE_FLAG_CHUNKS = 0x800
 #: In an answer to a heartbeat: the flush time of the sender, see L{flush_time_flags}.
 WIRE_FLUSH_TIME_SHIFT = 16
 WIRE_FLUSH_TIME_MASK = 0x3F

@@ -41,6 +41,8 @@ ENTRY_HEADER_SIZE = 48
 assert ENTRY_HEADER.size == ENTRY_HEADER_SIZE
 #: Position of C{chain_crc} in a record, and its size, in bytes.
 CHAIN_CRC_AT, CHAIN_CRC_SIZE = 36, 4
+#: Position of C{channel}.
+CHANNEL_AT = 32
 
 INDEX_UNIT_DECLARATION = Struct(
     "magic" / Int32sb,

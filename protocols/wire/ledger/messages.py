@@ -41,6 +41,31 @@ class EntryBatch:
         """Index of the last entry, inclusive."""
         return self.first_index + self.count - 1
 
+    @property
+    def size(self) -> int:
+        """Bytes that it carries."""
+        return len(self.records)
+
+
+@attrs.frozen(kw_only=True)
+class EntryChunk(EntryBatch):
+    """
+    I{Ours}: a batch of one term and one data file, with the checksums that its leader made when it wrote the
+    entries. A follower compares those, and does not check each record.
+
+    @ivar units: the index units of the entries, as on disk.
+    @ivar records_crc, units_crc: CRC-32 of C{records} and of C{units} when they were written.
+    """
+
+    units: bytes
+    records_crc: int
+    units_crc: int
+
+    @property
+    def size(self) -> int:
+        """Bytes that it carries."""
+        return len(self.records) + len(self.units)
+
 
 @attrs.frozen(kw_only=True)
 class LedgerMessage:

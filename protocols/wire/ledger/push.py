@@ -29,14 +29,15 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from protocols.wire.errors import WireError
 from protocols.wire.layout import struct_of
-from protocols.wire.ledger.bounds import check_bounds
+from protocols.wire.ledger.bounds import INDEX_MAX, TERM_MAX, check_bounds
 from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, ResponseCode, VoteResult
-from protocols.wire.ledger.entry import check_records
+from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE, check_records
 from protocols.wire.ledger.messages import (
     MESSAGES,
     AppendRequest,
     AppendResponse,
     EntryBatch,
+    EntryChunk,
     GetRequest,
     GetResponse,
     HeartBeatRequest,
@@ -55,6 +56,8 @@ from protocols.wire.ledger.messages import (
 from protocols.wire.ledger.push_layout import (
     BODIES_MAX,
     BODY_LENGTH_DECLARATION,
+    CHUNK_SUMS_DECLARATION,
+    CHUNK_TYPE,
     JSON_ONLY,
     KINDS,
     PEER_DECLARATION,
@@ -85,6 +88,7 @@ _RESPONSE_CODES = {int(code): code for code in ResponseCode}
 
 _PEER = struct_of(PEER_DECLARATION)
 _BODY_LENGTH = struct_of(BODY_LENGTH_DECLARATION)
+_CHUNK_SUMS = struct_of(CHUNK_SUMS_DECLARATION)
 
 _M = TypeVar("_M", bound=LedgerMessage)
 #: A message beyond the base: numbers of its fixed part, then pieces of texts and payload.
@@ -336,26 +340,46 @@ def _read_heart_beat_request(numbers: tuple[int, ...], rest: Rest) -> _Fields:
 def _write_push_request(message: PushEntryRequest) -> _Written:
     batch = message.entries
     numbers = (message.type, message.is_batch, message.commit_index, *_batch_numbers(batch))
+    if isinstance(batch, EntryChunk):
+        assert message.type is PushType.APPEND, message.type
+        sums = _CHUNK_SUMS.pack(batch.records_crc, batch.units_crc)
+        return (CHUNK_TYPE, *numbers[1:]), [sums, batch.units, batch.records]
     return numbers, _batch_pieces(batch)
+
+
+def _chunk(rest: Rest, first_index: int, count: int, term: int) -> EntryChunk:
+    """The chunk at the end of the frame. The store checks its records, which takes no time per record."""
+    records_crc, units_crc = _CHUNK_SUMS.unpack(rest.take(_CHUNK_SUMS.size, "sums of a chunk"))
+    units = rest.take(count * INDEX_UNIT_SIZE, "index units of a chunk")
+    records = rest.take(len(rest.frame) - rest.at, "records")
+    if len(records) < count * ENTRY_HEADER_SIZE:
+        raise WireError(f"native frame: {len(records)} bytes are too few for a chunk of {count} entries")
+    if first_index < 0 or first_index + count - 1 > INDEX_MAX or not 0 <= term <= TERM_MAX:
+        raise WireError(f"native frame: chunk of {count} entries, first_index={first_index}, term={term}; "
+                        f"allowed are indexes 0..{INDEX_MAX} and terms 0..{TERM_MAX}")
+    return EntryChunk(first_index=first_index, count=count, term=term, records=records, units=units,
+                      records_crc=records_crc, units_crc=units_crc)
 
 
 def _read_push_request(numbers: tuple[int, ...], rest: Rest) -> _Fields:
     push_type, is_batch, commit_index, first_index, count, term = numbers
-    if push_type >= len(PushType):
-        raise WireError(f"native frame: push type={push_type}, known are 0..{len(PushType) - 1}")
-    allowed = _ENTRY_COUNTS[push_type]
-    if count not in allowed:
-        raise WireError(f"native frame: {PushType(push_type).name} push with {count} entries")
+    if push_type > CHUNK_TYPE:
+        raise WireError(f"native frame: push type={push_type}, known are 0..{CHUNK_TYPE}")
+    is_chunk = push_type == CHUNK_TYPE
+    kind = PushType.APPEND if is_chunk else PushType(push_type)
+    if count not in _ENTRY_COUNTS[push_type]:
+        raise WireError(f"native frame: {kind.name} push with {count} entries")
+    read = _chunk if is_chunk else _entries
     return {
-        "type": PushType(push_type),
+        "type": kind,
         "is_batch": _flag(is_batch, "is_batch"),
         "commit_index": commit_index,
-        "entries": _entries(rest, first_index, count, term),
+        "entries": read(rest, first_index, count, term),
     }
 
 
 #: Allowed numbers of entries of each type of push, in the order of the types.
-_ENTRY_COUNTS = (range(1, 1 << 31), range(0, 1), range(1, 2), range(1, 2))
+_ENTRY_COUNTS = (range(1, 1 << 31), range(0, 1), range(1, 2), range(1, 2), range(1, 1 << 31))
 
 
 def _write_push_response(message: PushEntryResponse) -> _Written:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from construct import Int8ub, Int16sb, Int32sb, Int64sb, Struct
+from construct import Int8ub, Int16sb, Int32sb, Int32ub, Int64sb, Struct
 
 from protocols.wire.ledger.codes import RequestCode
 
@@ -103,11 +103,14 @@ HEART_BEAT_REQUEST_DECLARATION = Struct(*_BASE, "heart_beat_interval_ms" / Int32
 HEART_BEAT_RESPONSE_DECLARATION = Struct(*_BASE, *_CODE)
 PUSH_REQUEST_DECLARATION = Struct(
     *_BASE,
-    "type" / Int8ub,  # 0 APPEND, 1 COMMIT, 2 COMPARE, 3 TRUNCATE
+    "type" / Int8ub,  # 0 APPEND, 1 COMMIT, 2 COMPARE, 3 TRUNCATE, 4 an APPEND of a chunk
     "is_batch" / Int8ub,  # 0 or 1
     "commit_index" / Int64sb,
     *_BATCH,
 )
+#: Type of a push that is an APPEND of a chunk: its sums follow, then "count" index units, then the records.
+CHUNK_TYPE = 4
+CHUNK_SUMS_DECLARATION = Struct("records_crc" / Int32ub, "units_crc" / Int32ub)
 PUSH_RESPONSE_DECLARATION = Struct(
     *_BASE,
     *_CODE,

@@ -123,6 +123,9 @@ BATCH_ITEM = struct_of(BATCH_ITEM_DECLARATION)
 #: In DLedger mode, bytes from the start of an entry's record to the start of its message.
 DLEDGER_BODY_OFFSET = 48
 
+#: In DLedger mode, topic of the record with which a leader of ours begins a term. No client uses it.
+TERM_START_TOPIC = "RMQ_SYS_TERM_START"
+
 #: Bytes of the smallest record: IPv4, version 1, empty body, topic and properties.
 MIN_MESSAGE_SIZE = 91
 TOPIC_BYTES_MAX = {1: 127, 2: 32767}

@@ -30,7 +30,7 @@ class QueueContract(_Case):
     disk: Disk
     root: str
 
-    def open(self, **options: int) -> ConsumeQueue:
+    def open(self, **options: Any) -> ConsumeQueue:
         """The queue as it is on the disk."""
         values = {"log_begin": 0, "log_end": NO_END, "is_trusted": False, "crashed": False,
                   "is_torn": lambda unit, before: False, **options}
@@ -66,6 +66,30 @@ class QueueContract(_Case):
         self.assertEqual((queue.next_index, queue.log_end), (25, 300 * 24 + 100))
         queue.write()
         self.assertEqual(self.units(self.open()), put)
+
+    def test_missing_file(self) -> None:
+        """
+        A power cut took the name of a file, not those behind it. What is before it stays; it is told, before
+        anything changes, if units that were known to be there are behind it.
+        """
+        path = f"{self.root}/{200:020d}"
+        for log_end, has_lost in ((300 * 10, False), (300 * 20 + 1, True)):
+            queue = self.open()
+            put = self.fill(queue, 25)
+            queue.write()
+            self.disk.unlink(path)
+            told: list[bool] = []
+
+            def losing(told: list[bool] = told) -> None:
+                told.append(self.disk.exists(f"{self.root}/{400:020d}"))
+
+            queue = self.open(log_end=log_end, is_trusted=True, crashed=True, losing=losing)
+            self.assertEqual((self.units(queue), queue.has_lost), (put[:10], has_lost))
+            self.assertEqual(told, [True] if has_lost else [])
+            self.assertFalse(self.disk.exists(f"{self.root}/{400:020d}"))
+            self.fill(queue, 15, 10)
+            self.assertEqual(self.units(queue), put)
+            queue.destroy()
 
     def test_bytes(self) -> None:
         """20 bytes each: offset, size, code; zeroes behind the last, every file of full length."""
@@ -225,14 +249,14 @@ class QueueContract(_Case):
         self.assertEqual((queue.next_index, queue.log_end, self.disk.listdir(self.root)), (0, 0, []))
 
     def test_gap_between_files(self) -> None:
-        """Nothing of it can be used: it will be made again."""
+        """What is before the gap stays; the rest is dispatched again."""
         queue = self.open()
         self.fill(queue, 35)
         queue.write()
         queue.close()
         self.disk.unlink(f"{self.root}/{200:020d}")
         again = self.open()
-        self.assertEqual((again.next_index, again.log_end), (0, 0))
+        self.assertEqual((again.next_index, again.log_end, again.has_lost), (10, 2800, True))
 
     def test_other_file_size(self) -> None:
         """Refused, and nothing is touched."""

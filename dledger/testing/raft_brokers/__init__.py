@@ -1,0 +1,1 @@
+"""Simulated groups of brokers on raft logs."""

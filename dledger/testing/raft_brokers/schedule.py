@@ -1,0 +1,337 @@
+# -*- test-case-name: tests.sim.test_raft_brokers -*-
+"""
+One schedule of a group of brokers on a raft log: producers put messages, machines fail, and in the end every
+acknowledged message must be where its producer was told, on all brokers.
+
+    python -m dledger.testing.raft_brokers --seeds 1..100
+
+Invariant 1: no two acknowledged messages have the same place in a queue, or in the log.
+Invariant 2: no put is answered like a stored one that may be lost (codes 10, 11, 12).
+Invariant 3: a refused put is not in the log (unless the broker says that it does not know).
+Invariant 4: in the end the logs are equal up to the commit; the queues are equal on all brokers, dense, and
+have every acknowledged message at its place.
+Invariant 5: in the end there is a master, and it takes messages.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from dledger.broker.ha.put_status import PutStatus
+from dledger.broker.sending.puts import NotPut
+from dledger.broker.store.plain_records import Placed, plain_batch
+from dledger.broker.store.records import NewMessage
+from dledger.testing.bugs import BugWatch
+from dledger.testing.clock import SimClock
+from dledger.testing.disk import PowerLoss, ProcessKilled
+from dledger.testing.raft_brokers.machine import BrokerWorld, SimRaftBroker
+from dledger.testing.streams import ByteNetwork
+from protocols.wire.rocketmq.message import Host, decode_message, encode_properties
+
+SECOND_US = 1_000_000
+TOPICS, QUEUES = ("T1", "T2"), 2
+#: Simulated seconds with faults, and after them at most until all is equal.
+FAULTS_S, SETTLE_S = 20, 60
+_HOST = Host.of("10.0.0.1", 10911)
+
+
+class QueuesBroken(AssertionError):
+    """An invariant does not hold."""
+
+
+@attrs.frozen
+class Acked:
+    """The place of an acknowledged message, as its producer was told."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    offset: int
+
+
+@attrs.frozen(kw_only=True)
+class RaftBrokersOutcome:
+    """
+    Counts of one schedule.
+
+    @ivar acked, unknown, refused: messages by outcome; the rest had none.
+    @ivar masters: number of times that a broker became master.
+    """
+
+    seed: int
+    acked: int
+    unknown: int
+    refused: int
+    masters: int
+    faults: int
+    simulated_s: float
+
+
+class RaftBrokers:
+    """One group, and its producers."""
+
+    def __init__(self, seed: int, *, members: int = 3) -> None:
+        self.seed = seed
+        self.rng = random.Random(f"{seed} schedule")
+        self.clock = SimClock()
+        self.bugs = BugWatch()
+        network = ByteNetwork(self.clock, random.Random(f"{seed} network"))
+        ids = [f"n{number}" for number in range(members)]
+        self.is_sync = self.rng.random() < 0.5
+        world = BrokerWorld(
+            clock=self.clock, network=network, bugs=self.bugs,
+            peers={one: f"{one}.sim:20911" for one in ids},
+            is_sync=self.is_sync, options={},
+        )
+        self.network = network
+        self.brokers = {one: SimRaftBroker(world, one, random.Random(f"{seed} {one}")) for one in ids}
+        self.acked: dict[str, Acked] = {}
+        self.refused_keys: set[str] = set()
+        self.unknown = self.faults = self.masters = 0
+        self._masters: dict[str, bool] = {}
+        self._number = 0
+        self._is_loaded = True
+
+    # -- producers -------------------------------------------------------------------------------
+
+    def _produce(self) -> None:
+        if not self._is_loaded:
+            return
+        self.clock.after(int(self.rng.expovariate(1 / 30_000)) + 1, self._produce)
+        broker = self.brokers[self.rng.choice(list(self.brokers))]
+        if broker.is_up and not broker.process.is_frozen:
+            broker.call(self._put, broker)
+
+    def _put(self, sim: SimRaftBroker) -> None:
+        broker = sim.broker
+        if broker is None:
+            return
+        messages: list[NewMessage] = []
+        for _ in range(self.rng.choice((1, 1, 2, 5))):
+            self._number += 1
+            messages.append(NewMessage(
+                topic=self.rng.choice(TOPICS), queue_id=self.rng.randrange(QUEUES),
+                body=bytes(self.rng.choice((0, 10, 200, 900))), flag=0, sys_flag=0,
+                properties_data=encode_properties({"KEYS": f"m{self._number}"}),
+                born_timestamp=1, born_host=_HOST, store_host=_HOST,
+            ))  # fmt: skip
+        keys = [f"m{self._number - len(messages) + 1 + number}" for number in range(len(messages))]
+        try:
+            put = broker.pipeline.put(plain_batch(messages))
+        except NotPut as error:
+            if not error.status.is_stored and error.status is not PutStatus.UNKNOWN_ERROR:
+                self.refused_keys.update(keys)
+            return
+        put.done.addCallback(self._ended, messages, keys, put.placed)
+
+    def _ended(
+        self, status: PutStatus, messages: list[NewMessage], keys: list[str], placed: Placed
+    ) -> None:
+        if status is PutStatus.PUT_OK:
+            if not len(placed.offsets) == len(placed.queue_offsets) == len(messages):
+                self.bugs.note(QueuesBroken(f"{len(placed.offsets)} places for {len(messages)} messages"))
+            for at, (one, key) in enumerate(zip(messages, keys, strict=True)):
+                self.acked[key] = Acked(one.topic, one.queue_id, placed.queue_offsets[at], placed.offsets[at])
+        elif status.is_stored:
+            self.bugs.note(QueuesBroken(f"a put was answered {status.name}"))
+        elif status is PutStatus.UNKNOWN_ERROR:
+            self.unknown += len(messages)
+        else:
+            self.refused_keys.update(keys)
+
+    # -- faults ----------------------------------------------------------------------------------
+
+    def _harm(self) -> None:
+        if not self._is_loaded:
+            return
+        rng = self.rng
+        self.clock.after(int(rng.uniform(0.2, 2.0) * SECOND_US), self._harm)
+        broker = self.brokers[rng.choice(list(self.brokers))]
+        kinds: list[Callable[[SimRaftBroker], None]] = [
+            self._kill, self._kill, self._kill_in_write, self._freeze, self._cut_off, self._stop,
+            self._hand_over, self._slow_disk,
+        ]
+        if self.is_sync:
+            kinds += [self._lose_power, self._lose_power_in_write]
+        self.faults += 1
+        rng.choice(kinds)(broker)
+
+    def _again(self, broker: SimRaftBroker, seconds: float = 2.0) -> None:
+        self.clock.after(int(self.rng.uniform(0.1, seconds) * SECOND_US), broker.start)
+
+    def _kill(self, broker: SimRaftBroker) -> None:
+        broker.kill()
+        self._again(broker)
+
+    def _lose_power(self, broker: SimRaftBroker) -> None:
+        broker.lose_power()
+        self._again(broker)
+
+    def _kill_in_write(self, broker: SimRaftBroker) -> None:
+        broker.disk.arm(die_in=1 + int(self.rng.random() * 12), death=ProcessKilled)
+
+    def _lose_power_in_write(self, broker: SimRaftBroker) -> None:
+        broker.disk.arm(die_in=1 + int(self.rng.random() * 12), death=PowerLoss)
+
+    def _freeze(self, broker: SimRaftBroker) -> None:
+        broker.freeze()
+        self.clock.after(int(self.rng.uniform(0.2, 5.0) * SECOND_US), broker.thaw)
+
+    def _cut_off(self, broker: SimRaftBroker) -> None:
+        for other in self.brokers:
+            if other != broker.peer_id and self.rng.random() < 0.8:
+                for ends in ((broker.peer_id, other), (other, broker.peer_id)):
+                    if self.rng.random() < 0.8:
+                        self.network.cut(*ends)
+        self.clock.after(int(self.rng.uniform(0.2, 5.0) * SECOND_US), self.network.heal_all)
+
+    def _stop(self, broker: SimRaftBroker) -> None:
+        broker.stop()
+        self._again(broker, 8.0)
+
+    def _hand_over(self, broker: SimRaftBroker) -> None:
+        def ask() -> None:
+            node = broker.node
+            if node is not None and node.is_running and node.is_leader:
+                others = [one for one in self.brokers if one != broker.peer_id]
+                node.transfer(self.rng.choice(others)).addErrback(lambda _: None)
+
+        broker.call(ask)
+
+    def _slow_disk(self, broker: SimRaftBroker) -> None:
+        broker.flush_us = self.rng.choice((200, 500, 20_000))
+
+    # -- watching --------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        self.clock.after(50_000, self._watch)
+        for peer_id, broker in self.brokers.items():
+            parts = broker.broker
+            is_master = parts is not None and not parts.config.is_slave
+            if is_master and not self._masters.get(peer_id):
+                self.masters += 1
+            self._masters[peer_id] = is_master
+            if not broker.is_up:
+                self.clock.after(SECOND_US, broker.start)  # one that ended by itself
+        self.bugs.tell()
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def run(self) -> RaftBrokersOutcome:
+        """
+        Play the schedule.
+
+        @raise AssertionError: an invariant does not hold, or the code under test has failed.
+        """
+        with self.bugs.listening():
+            for broker in self.brokers.values():
+                self.clock.after(int(self.rng.random() * 50_000), broker.start)
+            self.clock.after(1, self._produce)
+            self.clock.after(3 * SECOND_US, self._harm)
+            self.clock.after(1, self._watch)
+            self.clock.run_until(FAULTS_S * SECOND_US)
+            self._is_loaded = False
+            self.network.heal_all()
+            for broker in self.brokers.values():
+                broker.disk.disarm()
+                broker.flush_us = 500
+                broker.thaw()
+                broker.start()
+            end_us = self.clock.now_us + SETTLE_S * SECOND_US
+            why = "not looked at"
+            while why:
+                if self.clock.now_us >= end_us:
+                    raise QueuesBroken(f"after {SETTLE_S} s without faults: {why}")
+                self.clock.run_until(self.clock.now_us + SECOND_US // 2)
+                why = self._difference()
+            self._check()
+            self._check_takes()
+        problems = [reason for broker in self.brokers.values() for reason in broker.reasons]
+        if problems:
+            raise QueuesBroken(f"ended by themselves: {problems}")
+        return RaftBrokersOutcome(
+            seed=self.seed, acked=len(self.acked), unknown=self.unknown, refused=len(self.refused_keys),
+            masters=self.masters, faults=self.faults, simulated_s=self.clock.now_us / SECOND_US,
+        )
+
+    def _difference(self) -> str:
+        """What is still to come; empty if all brokers run and have caught up."""
+        ends = set()
+        masters = 0
+        for peer_id, broker in self.brokers.items():
+            parts, node = broker.broker, broker.node
+            if parts is None or node is None or not parts.store.is_ready:
+                return f"{peer_id} does not run"
+            log: Any = parts.store.log
+            masters += not parts.config.is_slave
+            ends.add((log.record_end, log.ledger_end, parts.store.reput.offset))
+        if masters != 1:
+            return f"{masters} masters"
+        if len(ends) != 1 or len(set(*ends)) != 1:
+            return f"ends {ends}"
+        return ""
+
+    def _queues(self, broker: SimRaftBroker) -> dict[tuple[str, int], list[tuple[int, int, str]]]:
+        """Queue to queue offset, offset in the log and key of its messages."""
+        parts = broker.broker
+        assert parts is not None
+        found: dict[tuple[str, int], list[tuple[int, int, str]]] = {}
+        for key in parts.store.queues.keys():
+            queue = parts.store.queues.get(*key)
+            assert queue is not None
+            units = queue.read(queue.begin_index, queue.next_index - queue.begin_index)
+            messages = [decode_message(parts.store.log.read(unit.offset, unit.size)) for unit in units]
+            found[key] = [(one.queue_offset, one.physical_offset, one.keys[0]) for one in messages]
+        return found
+
+    def _check(self) -> None:
+        queues = {peer_id: self._queues(broker) for peer_id, broker in self.brokers.items()}
+        first, *others = queues
+        for peer_id in others:
+            if queues[peer_id] != queues[first]:
+                where = _first_difference(queues[peer_id], queues[first])
+                raise QueuesBroken(f"the queues of {peer_id} and {first} differ: {where}")
+        places: dict[str, Acked] = {}
+        for (topic, queue_id), messages in queues[first].items():
+            if [place for place, _, _ in messages] != list(range(len(messages))):
+                raise QueuesBroken(f"queue {topic}/{queue_id} is not dense")
+            for place, offset, key in messages:
+                if key in places:
+                    raise QueuesBroken(f"{key} is in the queues twice")
+                places[key] = Acked(topic, queue_id, place, offset)
+        for key, acked in self.acked.items():
+            if places.get(key) != acked:
+                raise QueuesBroken(f"{key} was acknowledged at {acked}, and is at {places.get(key)}")
+        stored = self.refused_keys & places.keys()
+        if stored:
+            raise QueuesBroken(f"refused, but stored: {sorted(stored)[:5]}")
+
+    def _check_takes(self) -> None:
+        before = len(self.acked)
+        for broker in self.brokers.values():
+            broker.call(self._put, broker)
+        self.clock.run_until(self.clock.now_us + 2 * SECOND_US)
+        if len(self.acked) == before:
+            raise QueuesBroken("the master takes no messages")
+
+
+def _first_difference(
+    one: dict[tuple[str, int], list[tuple[int, int, str]]],
+    other: dict[tuple[str, int], list[tuple[int, int, str]]],
+) -> str:
+    for key in sorted(one.keys() | other.keys()):
+        ours, theirs = one.get(key, []), other.get(key, [])
+        if ours != theirs:
+            at = next((at for at, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b),
+                      min(len(ours), len(theirs)))
+            return f"{key} from {at} of {len(ours)} and {len(theirs)}: {ours[at:at + 3]}, {theirs[at:at + 3]}"
+    return "none"
+
+
+def run_seed(seed: int) -> RaftBrokersOutcome:
+    """Play the schedule of a seed. @raise AssertionError: see L{RaftBrokers.run}."""
+    return RaftBrokers(seed).run()

@@ -1,0 +1,86 @@
+# -*- test-case-name: tests.sim.test_chunks -*-
+"""Schedules push chunks, and their rules are checked."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import attrs
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.testing.group.chunks import ChunkRules
+from dledger.testing.group.cluster import SimCluster
+from dledger.testing.group.invariants import InvariantError
+from dledger.testing.group.schedule import run_schedule
+from protocols.wire.ledger.codes import PushType, ResponseCode
+from protocols.wire.ledger.configuration import CONFIGURATION_CHANNEL
+from protocols.wire.ledger.entry import ENTRY_HEADER
+from protocols.wire.ledger.messages import EntryChunk, PushEntryRequest, PushEntryResponse
+
+
+def chunk(channel: int = 0) -> EntryChunk:
+    """One entry, 7."""
+    record = ENTRY_HEADER.pack(1, 48, 7, 1, 0, channel, 0, 0, 0)
+    return EntryChunk(
+        first_index=7, count=1, term=1, records=record, units=bytes(32), records_crc=0, units_crc=0
+    )
+
+
+class ScheduleTests(SynchronousTestCase):
+    """What seeds do."""
+
+    def test_chunks_come_often(self) -> None:
+        """Many schedules push many."""
+        clusters: list[SimCluster] = []
+        begin = SimCluster.__init__
+
+        def begun(cluster: SimCluster, *args: object, **options: object) -> None:
+            begin(cluster, *args, **options)  # type: ignore[arg-type]
+            clusters.append(cluster)
+
+        with mock.patch.object(SimCluster, "__init__", begun):
+            for seed in range(1, 13):
+                self.assertEqual(run_schedule(seed).failure, "")
+        taken = [cluster.world.chunks.taken for cluster in clusters]
+        self.assertGreater(sum(taken), 100)
+        self.assertGreater(sum(count > 0 for count in taken), 3)
+
+
+class RulesTests(SynchronousTestCase):
+    """Each rule notices its breach."""
+
+    def setUp(self) -> None:
+        self.rules = ChunkRules()
+        self.member = mock.Mock(member_id="n0")
+        self.member.core.committed_index = 7
+        self.invariants = mock.Mock(is_wire_sound=True)
+        self.push = PushEntryRequest(type=PushType.APPEND, entries=chunk(), commit_index=7)
+
+    def test_sound(self) -> None:
+        """A sound one is counted."""
+        self.rules.asks(self.member, self.push)
+        self.rules.answers(self.member, self.push, PushEntryResponse(), self.invariants)
+        self.assertEqual((self.rules.sent, self.rules.taken, self.rules.refused), (1, 1, 0))
+
+    def test_not_committed(self) -> None:
+        """Neither above the leader's commit, nor above that of the push."""
+        push = attrs.evolve(self.push, commit_index=6)
+        self.assertRaises(InvariantError, self.rules.asks, self.member, push)
+        self.member.core.committed_index = 6
+        self.assertRaises(InvariantError, self.rules.asks, self.member, self.push)
+
+    def test_configuration(self) -> None:
+        """A configuration entry is pushed as such."""
+        push = attrs.evolve(self.push, entries=chunk(CONFIGURATION_CHANNEL))
+        self.assertRaises(InvariantError, self.rules.asks, self.member, push)
+
+    def test_refused(self) -> None:
+        """Only rot, or a lie on the way, explains a refusal."""
+        answer = PushEntryResponse(code=ResponseCode.UNSUPPORTED)
+        told = self.member, self.push, answer, self.invariants
+        self.assertRaises(InvariantError, self.rules.answers, *told)
+        self.rules.is_rotten = True
+        self.rules.answers(*told)
+        self.rules.is_rotten, self.invariants.is_wire_sound = False, False
+        self.rules.answers(*told)
+        self.assertEqual(self.rules.refused, 3)

@@ -1,0 +1,88 @@
+# -*- test-case-name: tests.sim.test_raft_brokers -*-
+"""Whole brokers on raft logs in a simulated world: schedules of faults, and what the rig notices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.raft_broker.raft_log import RaftLog
+from dledger.raft_broker.replication import RaftReplication
+from dledger.raft_broker.stamps import MessageStamps
+from dledger.testing.raft_brokers.schedule import run_seed
+
+#: In the suite; more on request: C{python -m dledger.testing.raft_brokers --seeds 1..1000}.
+SEEDS = range(1, 13)
+
+
+class RigCase(SynchronousTestCase):
+    """What dying processes log is no failure of a test: the rig itself hears of bugs."""
+
+    def tearDown(self) -> None:
+        self.flushLoggedErrors()
+
+
+class ScheduleTests(RigCase):
+    """Sound code."""
+
+    def test_seeds(self) -> None:
+        """Nothing that was acknowledged is lost or moved, whatever fails."""
+        outcomes = [run_seed(seed) for seed in SEEDS]
+        self.assertGreater(sum(one.acked for one in outcomes), 2000)
+        self.assertGreater(sum(one.masters for one in outcomes), 2 * len(SEEDS))
+        self.assertGreater(sum(one.faults for one in outcomes), 10 * len(SEEDS))
+
+    def test_found_before(self) -> None:
+        """Power cuts that left a gap between the files of a queue."""
+        for seed in (14, 20, 52):
+            run_seed(seed)
+
+    def test_deterministic(self) -> None:
+        """One seed, one history."""
+        self.assertEqual(run_seed(3), run_seed(3))
+
+
+class MutantTests(RigCase):
+    """Broken code: the rig notices it."""
+
+    def noticed(self) -> bool:
+        """By some seed."""
+        for seed in SEEDS:
+            try:
+                run_seed(seed)
+            except AssertionError:
+                return True
+        return False
+
+    def test_queues_stay_open(self) -> None:
+        """Queue offsets are given out by one who leads no more."""
+        self.patch(MessageStamps, "close", lambda self: None)
+        self.assertTrue(self.noticed())
+
+    def test_offsets_kept(self) -> None:
+        """Queue offsets are not taken from the queues when leadership is gained."""
+        opened = MessageStamps.open
+
+        def kept(stamps: MessageStamps, queue_offsets: Any) -> None:
+            opened(stamps, {**queue_offsets, **stamps.queue_offsets})
+
+        self.patch(MessageStamps, "open", kept)
+        self.assertTrue(self.noticed())
+
+    def test_uncommitted_shown(self) -> None:
+        """What is not committed is dispatched."""
+        self.patch(RaftLog, "committed", _all_is_committed)
+        self.assertTrue(self.noticed())
+
+    def test_master_too_early(self) -> None:
+        """A leader does not wait until all is committed and dispatched."""
+        self.patch(RaftReplication, "_may_be_master", lambda self: self._store.is_ready)
+        self.assertTrue(self.noticed())
+
+
+_COMMITTED = RaftLog.committed
+
+
+def _all_is_committed(log: RaftLog, committed_index: int) -> bool:
+    return _COMMITTED(log, log._ledger.ledger_end_index)
