@@ -13,15 +13,18 @@ SUITE ?=
 SCHEDULES ?= 2000
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test unit lint types sim mutants fuzz processes hostile spark interop bench docs format clean
+.PHONY: help venv demo demo-rocketmq test unit lint types sim mutants fuzz processes hostile spark interop bench docs format clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: $(LIGHT) ## .venv for unit tests and lint, without PySpark
 
 demo: $(READY) ## three members on this machine, the leader killed half-way, nothing lost (under a minute)
 	@$(BIN)/python -m demo.run
+
+demo-rocketmq: $(LIGHT) ## three brokers and a name server, the master killed half-way, nothing lost
+	@$(BIN)/python -m demo.rocketmq
 
 test: $(READY) ## every check: style, types, unit, simulation, fuzz, real processes, Java peers, attacks (under 45 minutes when idle)
 	@$(BIN)/python -m tests.run_all $(if $(ONLY),--only $(ONLY))

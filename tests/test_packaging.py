@@ -84,7 +84,7 @@ class SetupTests(SynchronousTestCase):
         make = (ROOT / "Makefile").read_text("utf-8")
         phony = re.search(r"^\.PHONY: (.*)$", make, re.M)
         assert phony is not None
-        self.assertEqual(sorted(re.findall(r"^([a-z]+):.*## ", make, re.M)), sorted(phony[1].split()))
+        self.assertEqual(sorted(re.findall(r"^([a-z-]+):.*## ", make, re.M)), sorted(phony[1].split()))
 
     def test_news_fragments(self) -> None:
         """A fragment is C{+<change>.<kind>}, of a kind that towncrier knows, in one line."""

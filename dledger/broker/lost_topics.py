@@ -9,6 +9,8 @@ them: the deletion is written before it is answered, and the messages of the top
 
 from __future__ import annotations
 
+import attrs
+
 from dledger.broker.metadata.tables import TopicConfig
 from dledger.broker.store.queries import offset_at
 from dledger.broker.store.store import MessageStore
@@ -32,9 +34,33 @@ def lost_topics(
     found = []
     for name, ids in sorted(queues.items()):
         if any(_has_since(store, name, queue_id, table_ms) for queue_id in ids):
-            count = max(max(ids) + 1, 1 if name.startswith("%") else queue_nums)
-            found.append(TopicConfig(topic_name=name, read_queue_nums=count, write_queue_nums=count))
+            found.append(lost_topic(name, max(ids), queue_nums=queue_nums))
     return found
+
+
+def lost_topic(name: str, queue_id: int, *, queue_nums: int) -> TopicConfig:
+    """A topic that has this queue, as L{lost_topics} makes it."""
+    count = max(queue_id + 1, 1 if name.startswith("%") else queue_nums)
+    return TopicConfig(topic_name=name, read_queue_nums=count, write_queue_nums=count)
+
+
+@attrs.frozen
+class TopicsAtStart:
+    """
+    What a broker knew when it became a master, before it added topics.
+
+    @ivar known: names in the table of topics.
+    @ivar table_ms: time of the table's last change, ms since 1970.
+    @ivar end_offset: end of the log; later messages are in topics that this broker knows, or has deleted.
+    """
+
+    known: frozenset[str] = frozenset()
+    table_ms: int = 0
+    end_offset: int = 0
+
+    def lost(self, topic: str, offset: int, stored_ms: int) -> bool:
+        """Whether the topic of a message, at this place and of this time, was lost."""
+        return offset < self.end_offset and stored_ms >= self.table_ms and topic not in self.known
 
 
 def _has_since(store: MessageStore, topic: str, queue_id: int, since_ms: int) -> bool:

@@ -14,6 +14,8 @@ Rule 2: a failure at one name server does not delay the others. The registration
 that grows to the usual interval; the problem is logged when it begins and when it ends.
 Rule 3: the answer to a slave names its master; C{learned} is called once for every new pair of addresses.
 Rule 4: a name server of 5.x refuses a new broker with exactly one topic, so we never register exactly one.
+Rule 5: a new role is told at once, and again every few seconds for a while: the master of before, in a group
+of brokers, may tell its old role after it, and its new one later, which leaves the name server no master.
 
 Source: BrokerOuterAPI.registerBrokerAll, BrokerController.start (4.9.8); RouteInfoManager (4.9.8, 5.3.3).
 """
@@ -46,6 +48,8 @@ TIMEOUT_S = 6.0
 UNREGISTER_TIMEOUT_S = 3.0
 #: Seconds between two registrations of a slave that does not know its master.
 SEEK_S = 2.0
+#: Seconds after a change of role in which it is told again every L{SEEK_S}.
+UNSETTLED_S = 20.0
 TICK_S = 1.0
 #: More ticks at once than these are logged: the reactor was busy elsewhere.
 STALL_TICKS = 3
@@ -142,6 +146,7 @@ class NameServerRegistrar:
         self._looping = LoopingCall.withCount(self._loop)
         self._looping.clock = clock
         self._is_stopped = False
+        self._unsettled_until_s = 0.0
         self._identity = identity
 
     def start(self) -> None:
@@ -156,12 +161,13 @@ class NameServerRegistrar:
     def role_changed(self) -> None:
         """Register under the new id now: producers and slaves wait for it."""
         self._master = (None, None)
+        self._unsettled_until_s = self._clock.seconds() + UNSETTLED_S
         if self._looping.running and not self._is_stopped:
             for server in self._servers:
                 server.due_s = 0.0
-                if server.asking is not None:
-                    # It tells of the old role; a name server answers in order, so the next one counts.
-                    asking, server.asking = server.asking, None
+                # It tells of the old role; a name server answers in order, so the next one counts.
+                asking, server.asking, server.failed = server.asking, None, 0
+                if asking is not None:
                     asking.cancel()
             self._tick()
 
@@ -198,6 +204,8 @@ class NameServerRegistrar:
             self.log.warn(
                 "reactor stalled for {seconds} s: no registration was sent", seconds=count * TICK_S
             )
+            # The role may have gone to another broker meanwhile; this one hears of it in its next turns.
+            return
         self._tick()
 
     def _tick(self) -> None:
@@ -224,7 +232,8 @@ class NameServerRegistrar:
         asking = self._asker.ask(server.address, self._registration(), timeout_s=self._timeout_s)
         server.asking = asking
         asking.addCallbacks(
-            self._answered, self._not_answered, callbackArgs=(server, version), errbackArgs=(server,)
+            self._answered, self._not_answered, callbackArgs=(server, asking, version),
+            errbackArgs=(server, asking),
         )
         asking.addErrback(lambda failure: self.log.failure("handling a name server's answer failed", failure))
 
@@ -252,7 +261,11 @@ class NameServerRegistrar:
     def _unregistration(self) -> RemotingCommand:
         return RemotingCommand(code=UNREGISTER_BROKER, opaque=0, ext_fields=self._fields())
 
-    def _answered(self, answer: RemotingCommand, server: _Server, version: DataVersion) -> None:
+    def _answered(
+        self, answer: RemotingCommand, server: _Server, asking: Deferred[Any], version: DataVersion
+    ) -> None:
+        if server.asking is not asking:
+            return  # the role has changed meanwhile
         if answer.code != SUCCESS:
             self._failed(server, f"it answered {answer.code}: {answer.remark or 'no reason given'}")
             return
@@ -267,10 +280,12 @@ class NameServerRegistrar:
         if found != (None, None) and found != self._master and not self._is_stopped:
             self._master = found
             self._learned(*found)
-        if self._seeks_master():
+        if self._seeks_master() or self._clock.seconds() < self._unsettled_until_s:
             server.due_s = self._clock.seconds() + SEEK_S
 
-    def _not_answered(self, failure: Failure, server: _Server) -> None:
+    def _not_answered(self, failure: Failure, server: _Server, asking: Deferred[Any]) -> None:
+        if server.asking is not asking:
+            return
         self._failed(server, failure.getErrorMessage() or type(failure.value).__name__)
 
     def _failed(self, server: _Server, reason: str) -> None:

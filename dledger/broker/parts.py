@@ -41,7 +41,7 @@ from dledger.broker.consuming.offset_commands import OffsetCommands
 from dledger.broker.consuming.pulls import PullCommands, usual_slow_bytes
 from dledger.broker.consuming.queue_locks import QueueLocks
 from dledger.broker.gate import AccessGate, GuardedNatives
-from dledger.broker.lost_topics import lost_topics
+from dledger.broker.lost_topics import TopicsAtStart, lost_topic, lost_topics
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.tables import AUTO_CREATE_TOPIC, PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig
 from dledger.broker.name_server import BrokerIdentity, NameServerRegistrar
@@ -138,6 +138,7 @@ class BrokerParts(BrokerEvents):
             self.store.abandon()
             raise
         self._topics_ms = metadata.topics.version.timestamp if metadata.topics.entries else 0
+        self._at_start = TopicsAtStart()
         for path in metadata.restored:
             self.log.warn("{path} was restored from its .bak", path=path)
         if not config.is_slave:
@@ -158,7 +159,8 @@ class BrokerParts(BrokerEvents):
             config, store, metadata, pipeline, rules, own=own, wall_ms=wall_ms, rng=self._around.rng
         )
         self.schedule = ScheduleMessageService(
-            store, metadata.delay_offsets, pipeline, own=own, clock=self._around.reactor, wall_ms=wall_ms
+            store, metadata.delay_offsets, pipeline, own=own, clock=self._around.reactor, wall_ms=wall_ms,
+            delivers=self._delivers,
         )
 
     def _make_consuming(self) -> None:
@@ -236,8 +238,10 @@ class BrokerParts(BrokerEvents):
         if self.config.is_slave:
             self.schedule.stop()
         else:
+            # As it was copied from the last master: what is added below must not make it look younger.
+            topics = self.metadata.topics
+            self._topics_ms = topics.version.timestamp if topics.entries else 0
             add_system_topics(self.metadata, self.config, self.wall_ms())
-            self._topics_ms = self.metadata.topics.version.timestamp
             self.restore_topics()
             self.schedule.start()
         self.registrar.role_changed()
@@ -251,8 +255,11 @@ class BrokerParts(BrokerEvents):
         topics, config = self.metadata.topics, self.config
         if config.is_slave:
             return
+        self._at_start = TopicsAtStart(
+            frozenset(topics.entries), self._topics_ms, self.store.log.end_offset
+        )
         lost = lost_topics(
-            self.store, frozenset(topics.entries), table_ms=self._topics_ms,
+            self.store, self._at_start.known, table_ms=self._topics_ms,
             queue_nums=config.default_topic_queue_nums,
         )
         for topic in lost:
@@ -263,6 +270,15 @@ class BrokerParts(BrokerEvents):
                 "to it: {names}", count=len(lost), file=topics.file_name,
                 names=", ".join(topic.topic_name for topic in lost[:10]),
             )  # fmt: skip
+
+    def _delivers(self, topic: str, queue_id: int, offset: int, stored_ms: int) -> None:
+        """A delayed message, which was stored at this time, goes to this queue."""
+        topics = self.metadata.topics
+        if topic not in topics.entries and self._at_start.lost(topic, offset, stored_ms):
+            nums = self.config.default_topic_queue_nums
+            topics.put(lost_topic(topic, queue_id, queue_nums=nums), self.wall_ms())
+            self.log.warn("topic {topic} was lost, and has a delayed message: it is added", topic=topic)
+            self.topics_changed()
 
     def tick(self) -> None:
         """Do the periodic work. Called once a second, also before L{begin}."""

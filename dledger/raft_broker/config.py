@@ -7,7 +7,7 @@ Source: DLedgerCommitLog's constructor, BrokerStartup (4.9.8, 5.3.3).
 
 from __future__ import annotations
 
-from dledger.base.addresses import parse_address
+from dledger.base.addresses import parse_address, parse_members
 from dledger.broker.common.config import FAST_PORT_DISTANCE, BrokerConfig
 from dledger.broker.ha.config import SYNC_FLUSH
 from dledger.config import DLedgerConfig, from_mapping
@@ -20,8 +20,8 @@ def member_config(broker: BrokerConfig) -> DLedgerConfig:
     @raise ValueError: options do not fit together; the text says which.
     """
     raft, store = broker.raft, broker.store
-    ids = [part.partition("-")[0].strip() for part in raft.dleger_peers.split(";")]
-    if raft.dleger_self_id not in ids:
+    peers = parse_members(raft.dleger_peers, "dLegerPeers")
+    if raft.dleger_self_id not in peers:
         raise ValueError(f"dLegerSelfId={raft.dleger_self_id} is none of dLegerPeers={raft.dleger_peers}")
     config = from_mapping({
         "group": raft.dleger_group or broker.broker_name, "self_id": raft.dleger_self_id,
@@ -34,7 +34,7 @@ def member_config(broker: BrokerConfig) -> DLedgerConfig:
         "disk_space_ratio_to_check_expired": store.disk_max_used_space_ratio / 100,
         "disk_full_ratio": store.disk_space_warning_level_ratio,
     })
-    _, port = parse_address(config.peers[config.self_id])
+    _, port = parse_address(peers[config.self_id])
     ours = {
         broker.listen_port: "listenPort", broker.listen_port - FAST_PORT_DISTANCE: "listenPort - 2",
     }

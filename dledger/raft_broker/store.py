@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import NamedTuple
 from zlib import crc32
 
 from construct import Int32ub, Int64sb, Struct
@@ -41,25 +42,44 @@ from protocols.wire.layout import struct_of
 
 #: Tells up to where the queues are complete. A directory of RocketMQ has none: all queues are built again.
 DISPATCHED_NAME = "dispatched"
-_MARK_DECLARATION = Struct("offset" / Int64sb, "file_size" / Int64sb)
+_MARK_DECLARATION = Struct("offset" / Int64sb, "file_size" / Int64sb, "units" / Int64sb)
 _MARK = struct_of(_MARK_DECLARATION)
+#: In a mark that was lowered since.
+UNITS_UNKNOWN = -1
 _CRC = struct_of(Struct("crc" / Int32ub))
 
 
-def encode_dispatched(offset: int, file_size: int) -> bytes:
-    """The bytes of the file: an offset of the log, the size of its files, and their checksum."""
-    data = _MARK.pack(offset, file_size)
+class Dispatched(NamedTuple):
+    """
+    Up to where the queues are complete.
+
+    @ivar offset: of the log: all messages before it are in their queues.
+    @ivar units: number of messages that were ever put into a queue before it: the next offsets of all queues,
+        added up; or L{UNITS_UNKNOWN}.
+    """
+
+    offset: int
+    units: int
+
+
+def encode_dispatched(mark: Dispatched, file_size: int) -> bytes:
+    """The bytes of the file: the mark, the size of the log's files, and their checksum."""
+    data = _MARK.pack(mark.offset, file_size, mark.units)
     return data + _CRC.pack(crc32(data))
 
 
-def decode_dispatched(data: bytes | None, file_size: int) -> int | None:
-    """The offset in the file; None if it is missing, damaged, or of a log with files of another size."""
+def decode_dispatched(data: bytes | None, file_size: int) -> Dispatched | None:
+    """The mark in the file; None if it is missing, damaged, or of a log with files of another size."""
     if data is None or len(data) != _MARK.size + _CRC.size:
         return None
-    offset, size = _MARK.unpack_from(data)
+    offset, size, units = _MARK.unpack_from(data)
     if _CRC.unpack_from(data, _MARK.size)[0] != crc32(data[: _MARK.size]) or size != file_size or offset < 0:
         return None
-    return int(offset)
+    return Dispatched(offset, units)
+
+
+def _units_of(queues: ConsumeQueues) -> int:
+    return sum(queues.next_indexes().values())
 
 
 class RaftStore(MessageStore):
@@ -88,17 +108,10 @@ class RaftStore(MessageStore):
             crashed = abort.is_there
             mark = decode_dispatched(read_small(disk, f"{root}/{DISPATCHED_NAME}"), log.file_size)
             abort.put(str(os.getpid()))
-            begin, end = log.begin_offset, log.ledger_end
-            known = max(min(mark if mark is not None else begin, end), begin)
-            lowered = encode_dispatched(begin, log.file_size)
-            queues = ConsumeQueues.open(
-                config, disk, log_begin=begin, log_end=known, is_trusted=mark is not None, crashed=crashed,
-                torn=TornUnits(log.read_any, range(begin, known), end + 2 * log.file_size),
-                losing=lambda: disk.write_file(f"{root}/{DISPATCHED_NAME}", lowered),
-            )
+            queues, known = cls._open_queues(config, disk, log, mark, crashed=crashed)
             log.show_to(known)
             dispatch = EntryDispatch(
-                log, queues, config.delay_levels_ms, offset=begin if queues.has_lost else known
+                log, queues, config.delay_levels_ms, offset=log.begin_offset if queues.has_lost else known
             )
             return cls(
                 config, disk, lock, log, queues, dispatch, gives_way=False, clock=clock,
@@ -111,6 +124,35 @@ class RaftStore(MessageStore):
                 raise StoreError(f"{config.store_path_root_dir} cannot be opened: {error}") from error
             raise
 
+    @classmethod
+    def _open_queues(
+        cls, config: StoreConfig, disk: Disk, log: RaftLog, mark: Dispatched | None, *, crashed: bool
+    ) -> tuple[ConsumeQueues, int]:
+        """
+        @return: the queues, and the offset up to which they are complete. If messages before the mark are
+            missing, as after somebody has deleted queues to have them built again, that is the log's begin.
+        """
+        begin, end = log.begin_offset, log.ledger_end
+        known = begin if mark is None else max(min(mark.offset, end), begin)
+        path = f"{config.store_path_root_dir}/{DISPATCHED_NAME}"
+        lowered = encode_dispatched(Dispatched(begin, UNITS_UNKNOWN), log.file_size)
+        queues = ConsumeQueues.open(
+            config, disk, log_begin=begin, log_end=known, is_trusted=mark is not None, crashed=crashed,
+            torn=TornUnits(log.read_any, range(begin, known), end + 2 * log.file_size),
+            losing=lambda: disk.write_file(path, lowered),
+        )
+        is_known = mark is not None and mark.offset == known and mark.units != UNITS_UNKNOWN
+        found = _units_of(queues)
+        if mark is None or not is_known or queues.has_lost or found == mark.units:
+            return queues, known
+        queues.close()
+        disk.write_file(path, lowered)
+        cls.log_events.warn(
+            "the queues have {found} messages before {offset}, not {expected}: all queues are built again",
+            found=found, offset=known, expected=mark.units,
+        )
+        return cls._open_queues(config, disk, log, None, crashed=crashed)
+
     def __init__(
         self, config: StoreConfig, disk: Disk, lock: File, log: RaftLog, queues: ConsumeQueues,
         dispatcher: EntryDispatch, *, gives_way: bool, clock: IReactorTime, run_in_thread: RunInThread,
@@ -121,6 +163,7 @@ class RaftStore(MessageStore):
             run_in_thread=run_in_thread, failed=failed, events=events, bad_records=bad_records,
         )
         self._entries = dispatcher
+        self._units = 0
 
     def forget_topic(self, topic: str) -> None:
         """
@@ -143,10 +186,14 @@ class RaftStore(MessageStore):
         except OSError as error:
             raise StoreError(f"deleting old files of queues: {error}") from error
 
+    async def _before_checkpoint(self) -> None:
+        """See L{MessageStore._before_checkpoint}. The checkpoint's offset is that of this moment, too."""
+        self._units = _units_of(self.queues)
+
     async def _record_dispatched(self, offset: int, store_timestamp: int) -> None:
         root, disk = self.config.store_path_root_dir, self._disk
         times = Checkpoint(physic_msg_timestamp=store_timestamp, logics_msg_timestamp=store_timestamp)
-        mark = encode_dispatched(offset, self.log.file_size)
+        mark = encode_dispatched(Dispatched(offset, self._units), self.log.file_size)
         await self._run_in_thread(lambda: run_steps([
             lambda: disk.write_file(f"{root}/{CHECKPOINT_NAME}", encode_checkpoint(times)),
             lambda: disk.write_file(f"{root}/{DISPATCHED_NAME}", mark),

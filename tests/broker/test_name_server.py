@@ -82,6 +82,14 @@ class RegistrarTests(SynchronousTestCase):
         (stall,) = [event for event in events if "stalled" in event["log_format"]]
         self.assertEqual((stall["log_level"], stall["seconds"]), (LogLevel.warn, 10.0))
 
+    def test_old_role_after_a_stall(self) -> None:
+        """After a stall the role may be another's: nothing is told before the next tick."""
+        self.servers.answer()
+        self.clock.advance(45)
+        self.assertEqual(self.servers.asked, [])
+        self.clock.advance(1)
+        self.assertEqual(self.servers.answer(), ["n1:9876", "n2:9876"])
+
     def wait(self, seconds: float) -> None:
         """Let the registrar look once a second."""
         self.clock.pump([0.5] * int(seconds * 2))
@@ -142,6 +150,32 @@ class RegistrarTests(SynchronousTestCase):
         self.servers.answer()
         self.wait(1)
         self.assertIn("t", self.body()[1])
+
+    def test_role_while_under_way(self) -> None:
+        """A new role is told at once, also while a registration with the old one is under way, or failed."""
+        old = self.servers.take()
+        self.registrar.role_changed()
+        self.assertEqual([address for address, _, _ in self.servers.asked], ["n1:9876", "n2:9876"])
+        self.assertEqual(self.registrar.problems, {})
+        for _, _, done in old:
+            self.assertTrue(done.called, "cancelled")
+        self.servers.answer(NotAsked("lost"))
+        self.registrar.role_changed()
+        self.assertEqual(self.servers.answer(), ["n1:9876", "n2:9876"])
+
+    def test_unsettled_after_a_change(self) -> None:
+        """
+        The last master may tell name servers of its role after us, and then that it is a slave: they would
+        know no master. So a new role is told again for a while.
+        """
+        self.servers.answer()
+        self.registrar.role_changed()
+        self.assertEqual(len(self.servers.answer()), 2)
+        told = []
+        for second in range(30):
+            self.wait(1)
+            told += [second for _ in self.servers.answer()]
+        self.assertEqual(told, sorted([*range(1, 20, 2)] * 2))
 
     def test_lost_connection(self) -> None:
         """A name server has forgotten us when the connection is lost: it is told again at once."""

@@ -30,22 +30,26 @@ FOUND, NOT_FOUND, NO_TOPIC = 0, 19, 17
 
 
 class Remoting:
-    """One connection. Every failure is an OSError."""
+    """
+    One connection. Every failure is an OSError.
+
+    @ivar last: number of the last request.
+    """
 
     def __init__(self, address: str, *, seconds: float = 20.0) -> None:
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), timeout=seconds)
         self._frames = FrameBuffer()
         self._answers: list[RemotingCommand] = []
-        self._last = 0
+        self.last = 0
 
     def send(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> int:
         """Send a request without waiting. @return: its number."""
-        self._last += 1
+        self.last += 1
         self._socket.sendall(encode_command(RemotingCommand(
-            code=code, opaque=self._last, version=409, language="JAVA", ext_fields=fields, body=body
+            code=code, opaque=self.last, version=409, language="JAVA", ext_fields=fields, body=body
         )))  # fmt: skip
-        return self._last
+        return self.last
 
     def next(self) -> RemotingCommand:
         """The next answer."""
@@ -63,12 +67,13 @@ class Remoting:
         assert answer.opaque == number, (answer.opaque, number)
         return answer
 
-    def put(self, topic: str, queue_id: int, body: bytes) -> int:
-        """Send a message without waiting. @return: the number of the request."""
+    def put(self, topic: str, queue_id: int, body: bytes, **properties: str) -> int:
+        """Send a message with further properties without waiting. @return: the number of the request."""
+        told = {"KEYS": str(queue_id), "WAIT": "true", **properties}
         return self.send(SEND_MESSAGE_V2, {
             "a": "P", "b": topic, "c": "TBW102", "d": str(QUEUES), "e": str(queue_id), "f": "0",
-            "g": "1700000000000", "h": "0", "i": f"KEYS\x01{queue_id}\x02WAIT\x01true", "j": "0",
-            "k": "false",
+            "g": "1700000000000", "h": "0", "i": "\x02".join(f"{name}\x01{told[name]}" for name in told),
+            "j": "0", "k": "false",
         }, body)  # fmt: skip
 
     def pull(self, topic: str, queue_id: int, offset: int) -> RemotingCommand:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from dledger.base.errors import StoreError
 from dledger.core import inputs as ev
 from protocols.wire.remoting import RemotingCommand
@@ -194,6 +196,72 @@ class RoleTests(RaftCase):
         self.assertIn("New", self.broker.metadata.topics.entries)
         self.stop()
 
+
+    def copy_of_before(self, requests: Sequence[RemotingCommand]) -> None:
+        """
+        Ask, and become the master again with the table of topics of before, as a slave that has not copied it
+        since; the table lacks a topic of every master, too.
+        """
+        topics = self.broker.metadata.topics
+        topics.delete("BenchmarkTest", self.broker.wall_ms())
+        copied = topics.file_bytes()
+        self.settle(0.5)
+        self.assertEqual({answer.code for answer in self.ask(*requests)}, {0})
+        self.settle(0.1)
+        topics.load(copied)
+        self.lose()
+        self.settle(1.0)
+
+    def test_topics_after_the_copy(self) -> None:
+        """Topics that are younger than the copy of the last master's table are not lost with it."""
+        self.start()
+        self.copy_of_before([send_of(b"one", topic="New", queueId=1)])
+        self.settle(2.0)
+        self.assertIn("BenchmarkTest", self.broker.metadata.topics.entries)
+        self.assertEqual(self.broker.metadata.topics.entries["New"].read_queue_nums, 8)
+        self.stop()
+
+    def test_topics_of_delayed_messages(self) -> None:
+        """A topic whose only message waits is added when the message is delivered."""
+        self.start(message_delay_level="3s")
+        self.copy_of_before([send_of(b"later", topic="New", **DELAYED)])
+        self.settle(5.0)
+        self.assertIn("New", self.broker.metadata.topics.entries)
+        self.assertIn(b"later", self.pull("New").body)
+        self.stop()
+
+    def assert_stays_deleted(self, *steps: Callable[[], object]) -> None:
+        """A topic with a delayed message is deleted, among other steps, and does not come back with it."""
+        self.start(message_delay_level="4s")
+        for step in steps:
+            step()
+            self.settle(0.3)
+        self.settle(6.0)
+        self.assertEqual(self.broker.schedule.delivered, 1)
+        self.assertNotIn("New", self.broker.metadata.topics.entries)
+        self.stop()
+
+    def send_delayed(self) -> None:
+        """A message that waits, in a topic that is new."""
+        (answer,) = self.ask(send_of(b"later", topic="New", **DELAYED))
+        self.assertEqual(answer.code, 0)
+
+    def delete(self) -> None:
+        """As an administrator."""
+        (answer,) = self.ask(RemotingCommand(code=215, opaque=1, ext_fields={"topic": "New"}))
+        self.assertEqual(answer.code, 0)
+
+    def test_deleted_before_a_change(self) -> None:
+        """A topic that another master has deleted."""
+        self.assert_stays_deleted(self.send_delayed, self.delete, self.lose)
+
+    def test_deleted_after_a_change(self) -> None:
+        """A topic that a new master knew, and has deleted."""
+        self.assert_stays_deleted(self.send_delayed, self.lose, lambda: self.settle(2.0), self.delete)
+
+    def test_deleted_without_a_change(self) -> None:
+        """A topic that was made and deleted by one master."""
+        self.assert_stays_deleted(self.send_delayed, self.delete)
 
     def test_deleted_topic(self) -> None:
         """A new topic of the same name goes on where the queues of the other members are."""

@@ -10,7 +10,13 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.errors import DirectoryError
 from dledger.broker.common.events import BrokerEvents
-from dledger.raft_broker.store import DISPATCHED_NAME, RaftStore, decode_dispatched, encode_dispatched
+from dledger.raft_broker.store import (
+    DISPATCHED_NAME,
+    Dispatched,
+    RaftStore,
+    decode_dispatched,
+    encode_dispatched,
+)
 from tests.broker.support import config_of, inline, message
 from tests.raft_broker.rig import FILE_SIZE, LedgerOfMessages
 
@@ -20,11 +26,11 @@ class MarkTests(SynchronousTestCase):
 
     def test_read(self) -> None:
         """What was written; nothing of any other bytes."""
-        data = encode_dispatched(77, 4096)
-        self.assertEqual(decode_dispatched(data, 4096), 77)
+        data = encode_dispatched(Dispatched(77, 5), 4096)
+        self.assertEqual(decode_dispatched(data, 4096), (77, 5))
         self.assertIsNone(decode_dispatched(data, 8192))
         self.assertIsNone(decode_dispatched(None, 4096))
-        self.assertIsNone(decode_dispatched(encode_dispatched(-1, 4096), 4096))
+        self.assertIsNone(decode_dispatched(encode_dispatched(Dispatched(-1, 5), 4096), 4096))
         for at in range(len(data)):
             flipped = bytearray(data)
             flipped[at] ^= 1
@@ -105,6 +111,28 @@ class StoreTests(SynchronousTestCase):
             again = self.open()
             self.assertEqual((self.size(again), again._dispatcher.dispatched), (10, 10))
             self.close(again)
+
+    def test_deleted_queues(self) -> None:
+        """
+        Queues that somebody deletes, to have them built again as with RocketMQ, are built again, whichever
+        they were: offsets that begin at 0 again would be those of other messages.
+        """
+        disk = self.ledger.disk
+        for _ in range(5):
+            self.ledger.append(message(), message(topic="T2"), message(topic="T2", queue_id=3))
+        self.close(self.open())
+        for deleted in ("T1/0", "T2/3"):
+            path = f"base/consumequeue/{deleted}"
+            for name in disk.listdir(path):
+                disk.unlink(f"{path}/{name}")
+            again = self.open()
+            self.assertEqual(
+                again.queues.next_indexes(), {("T1", 0): 5, ("T2", 0): 5, ("T2", 3): 5}, deleted
+            )
+            self.assertEqual(again._dispatcher.dispatched, 15)
+            self.close(again)
+        again = self.open()
+        self.assertEqual(again._dispatcher.dispatched, 0)
 
     def test_lost_file(self) -> None:
         """A file of a queue is missing: all is dispatched again, also after a crash on the way."""

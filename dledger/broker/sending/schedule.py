@@ -80,15 +80,20 @@ class ScheduleMessageService:
 
     def __init__(
         self, store: MessageStore, offsets: DelayOffsets, pipeline: PutPipeline, *, own: OwnAddress,
-        clock: IReactorTime, wall_ms: Callable[[], int],
+        clock: IReactorTime, wall_ms: Callable[[], int], delivers: Callable[[str, int, int, int], None],
     ) -> None:
-        """@param wall_ms: milliseconds since 1970."""
+        """
+        @param wall_ms: milliseconds since 1970.
+        @param delivers: called with the topic and the queue of each message before it is delivered, and
+            where, in the log, and when, in ms since 1970, it was stored to wait.
+        """
         self._store = store
         self._offsets = offsets
         self._pipeline = pipeline
         self._own = own
         self._clock = clock
         self._wall_ms = wall_ms
+        self._delivers = delivers
         self._delays_ms = store.config.delay_levels_ms
         self._call: IDelayedCall | None = None
         self._is_running = self._is_putting = self._has_arrived = False
@@ -238,6 +243,7 @@ class ScheduleMessageService:
         except ValueError as error:
             self._pass_over(unit, str(error))
             return None
+        self._delivers(topic, made.queue_id, unit.offset, message.store_timestamp)
         return checked
 
     def _pass_over(self, unit: Unit, reason: str) -> None:

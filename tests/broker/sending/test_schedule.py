@@ -43,12 +43,14 @@ class ScheduleCase(SynchronousTestCase):
     def make(self) -> None:
         """Started; also once more on the same disk, and with the same offsets."""
         self.writing = Writing(self.disk, store={"message_delay_level": "1s 5s 10s"})
+        self.told: list[tuple[str, int, int, int]] = []
         self.skew_ms = 0
         own = OwnAddress()
         own.bind("10.0.0.9", 10911)
         self.schedule = ScheduleMessageService(
             self.writing.store, self.offsets, self.writing.pipeline, own=own,
             clock=self.writing.clock, wall_ms=self.wall_ms,
+            delivers=lambda *message: self.told.append(message),
         )
         self.writing.broker.schedule = self.schedule
         self.schedule.start()
@@ -98,6 +100,13 @@ class DeliveryTests(ScheduleCase):
             self.assertEqual(self.bodies(), bodies)
         self.assertEqual([self.offsets.get(level) for level in (1, 2, 3)], [1, 1, 1])
         self.assertEqual(self.schedule.delivered, 3)
+
+    def test_told(self) -> None:
+        """Where each message goes is told when it is delivered, and where and when it was stored."""
+        self.put(delayed(b"one", 1, topic="T2", queue_id=3))
+        self.assertEqual(self.told, [])
+        self.wait(1.2)
+        self.assertEqual(self.told, [("T2", 3, 0, WALL_MS)])
 
     def test_exactly(self) -> None:
         """The timer is set for the moment, not for the next look."""
