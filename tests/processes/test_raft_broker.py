@@ -28,8 +28,8 @@ from tests.processes.asking import ask
 from tests.processes.brokers import Remoting
 from tests.processes.children import ChildError, free_ports, wait_until
 from tests.processes.members import Member, ended_well
-from tests.processes.raft_brokers import FILE_BYTES, GROUP, PATIENCE_S, RaftMember, RaftTrio
-from tests.processes.raft_writers import QUEUES, STORED, WINDOW, RaftWriter, body_of
+from tests.processes.raft_brokers import FILE_BYTES, GROUP, PATIENCE_S, Kept, RaftMember, RaftTrio
+from tests.processes.raft_writers import QUEUES, STORED, UNKNOWN, WINDOW, RaftWriter, Told, body_of
 
 ROUNDS = int(os.environ.get("DLEDGER_RAFT_BROKER_ROUNDS", "9"))
 SEED = int(os.environ.get("DLEDGER_RAFT_BROKER_SEED", "1"))
@@ -186,6 +186,41 @@ class ChaosTests(RaftCase):
         if leader_id != taker_id and self.group.hand_over(leader_id, taker_id):
             self.group.wait_master(other_than=[leader_id])
         self.wait_taken(time.monotonic())
+
+
+class JudgeTests(SynchronousTestCase):
+    """The judge of the producers notices what must not be."""
+
+    def setUp(self) -> None:
+        """Message 0 is acknowledged, 1 refused, 2 unknown; the queues have the first alone."""
+        self.writer = RaftWriter(RaftTrio(Path(self.mktemp())), 0, TOPIC)
+        self.writer.acknowledged[0] = Told(0, 0, 48)
+        self.writer.refused.append(1)
+        self.writer.unknown.append(2)
+        self.writer.codes.update({STORED: 1, 14: 1, UNKNOWN: 1})
+        self.queues = [[Kept(0, 48, body_of(0, 0))], []]
+
+    def test_good(self) -> None:
+        """An unknown message is there once, or not at all."""
+        self.assertEqual(self.writer.judge(self.queues), [])
+        self.queues[1].append(Kept(0, 100, body_of(0, 2)))
+        self.assertEqual(self.writer.judge(self.queues), [])
+
+    def test_wrong(self) -> None:
+        """Lost, elsewhere in the queue or the log, twice, stored though refused; a code that is none."""
+        self.writer.codes[11] = 1
+        there, again = self.queues[0][0], Kept(0, 100, body_of(0, 2))
+        for queues, words in (
+            ([[], []], "acknowledged 0/0"), ([[], [there]], "acknowledged 0/0"),
+            ([[there._replace(physical_offset=50)], []], "acknowledged 0/0"),
+            ([[there, there], []], "acknowledged 0/0"),
+            ([[there], [Kept(0, 100, body_of(0, 1))]], "refused 0/1 is stored"),
+            ([[there], [again, again]], "0/2 was sent once and is stored twice"),
+        ):  # fmt: skip
+            wrong = self.writer.judge(queues)
+            self.assertEqual(len(wrong), 2, wrong)
+            self.assertIn("code 11", wrong[0])
+            self.assertIn(words, wrong[1])
 
 
 class FailOverTests(RaftCase):
