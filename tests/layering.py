@@ -227,7 +227,7 @@ LAYERS: tuple[Layer, ...] = (
     ),
     # -- the broker: nothing of core, node, storage or client --------------------------------------
     # Before all rooms of the broker: each of them may tell of events.
-    Layer(name="broker events", covers=("dledger.broker.common.events",)),
+    Layer(name="broker events", covers=("dledger.broker.common.events",), third=("twisted",)),
     Layer(
         name="broker store",
         covers=("dledger.broker.store",),

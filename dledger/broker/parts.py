@@ -19,8 +19,7 @@ Source: BrokerController (4.9.8).
 
 from __future__ import annotations
 
-from functools import partial
-
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -172,10 +171,12 @@ class BrokerParts(BrokerEvents):
         )
         self.consumers = ConsumerCommands(config, metadata, self.consumer_table, wall_ms=wall_ms)
         self.locks = QueueLocks(wall_ms=wall_ms)
-        self.offsets = OffsetCommands(config, store, metadata, wall_ms=wall_ms, slow_bytes=slow_bytes)
+        self.offsets = OffsetCommands(
+            config, store, metadata, wall_ms=wall_ms, slow_bytes=slow_bytes, settled=self.replication.settled
+        )
         self.admin = AdminCommands(AdminParts(
             config=config, store=store, metadata=metadata, disk=self._around.disk, pulls=self.pulls,
-            wall_ms=wall_ms, save=partial(metadata.save, self._around.run_in_thread),
+            wall_ms=wall_ms, save=self._save_and_settle,
             topics_changed=self.topics_changed, ha_status=self.replication.status, stored=self._stored,
             refused=lambda: str(self.refusals),
         ), clock=clock)  # fmt: skip
@@ -218,6 +219,18 @@ class BrokerParts(BrokerEvents):
     def acknowledged(self) -> None:
         """See L{BrokerEvents}."""
         self.store.reput.release()
+
+    def metadata_logged(self, record: bytes, offset: int, term: int) -> None:
+        """See L{BrokerEvents}."""
+        self.replication.metadata_logged(record, offset, term)
+
+    def keep_metadata(self) -> Deferred[None]:
+        """See L{BrokerEvents}."""
+        return self.metadata.save(self._around.run_in_thread)
+
+    def _save_and_settle(self) -> Deferred[None]:
+        """An administrator has changed metadata: bring them to stable storage, and to the next master."""
+        return self.keep_metadata().addCallback(lambda _: self.replication.settled())
 
     def topics_changed(self) -> None:
         """See L{BrokerEvents}."""

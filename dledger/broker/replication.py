@@ -115,6 +115,17 @@ class Replication(Protocol):
     def tick(self) -> None:
         """Called once a second until the broker ceases."""
 
+    def metadata_logged(self, record: bytes, offset: int, term: int) -> None:
+        """See L{BrokerEvents.metadata_logged}."""
+
+    def settled(self) -> Deferred[None]:
+        """
+        The metadata were changed, and the change is to be acknowledged.
+
+        @return: fires when the next master will know it, as far as this replication can tell; fails with
+            L{DLedgerError} if that is not certain.
+        """
+
     def keep_house(self) -> None:
         """Check the free disk space; delete old files that may go."""
 
@@ -245,6 +256,13 @@ class HAReplication:
         self._store.scrub.tick()
         if self.following is not None and self.following.offers is not None:
             self.following.offers.tick()
+
+    def metadata_logged(self, record: bytes, offset: int, term: int) -> None:
+        """See L{Replication}. A commit log has none."""
+
+    def settled(self) -> Deferred[None]:
+        """See L{Replication}. Slaves copy metadata when they ask for them; nobody waits for that."""
+        return succeed(None)
 
     def keep_house(self) -> None:
         """See L{Replication}."""

@@ -364,6 +364,11 @@ class Node:
         return self._core.members.is_leader
 
     @property
+    def term(self) -> int:
+        """Current term of this member."""
+        return self._core.members.term
+
+    @property
     def is_settled_leader(self) -> bool:
         """Whether this member leads, and all its entries are committed: none of an earlier term is lost."""
         core = self._core

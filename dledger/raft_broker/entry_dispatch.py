@@ -13,16 +13,20 @@ Source: DLedgerCommitLog.checkMessageAndReturnSize, ReputMessageService (4.9.8).
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 
 from twisted.logger import Logger
 
 from dledger.base.errors import StoreError
-from dledger.broker.common.events import Arrived
+from dledger.broker.common.events import Arrived, BrokerEvents
+from dledger.broker.store.consume_queues import ConsumeQueues
 from dledger.broker.store.records import read_plain_record, read_record
-from dledger.broker.store.reput import SLICE_BYTES_MAX, Dispatcher
+from dledger.broker.store.reput import SLICE_BYTES_MAX, DispatchedLog, Dispatcher
 from protocols.wire.errors import WireError
-from protocols.wire.ledger.entry import BLANK, BLANK_MAGIC, ENTRY_HEADER_SIZE, MAGIC
-from protocols.wire.rocketmq.layout import START_SIZE
+from protocols.wire.ledger.entry import BLANK, BLANK_MAGIC, ENTRY_HEADER, ENTRY_HEADER_SIZE, MAGIC
+from protocols.wire.rocketmq.layout import METADATA_TOPIC, START_SIZE
+
+_METADATA_TOPIC = METADATA_TOPIC.encode()
 
 
 class EntryDispatch(Dispatcher):
@@ -34,6 +38,18 @@ class EntryDispatch(Dispatcher):
 
     log_events = Logger()
     passed_over = 0
+
+    def __init__(
+        self, log: DispatchedLog, queues: ConsumeQueues, delay_levels_ms: Sequence[int], *, offset: int,
+        metadata_from: int = 0, events: BrokerEvents,
+    ) -> None:
+        """
+        @param metadata_from: metadata in the log before this offset are in the tables.
+        @param events: hears of the metadata in the log.
+        """
+        super().__init__(log, queues, delay_levels_ms, offset=offset)
+        self._metadata_from = metadata_from
+        self._events = events
 
     def step(self, *, bound: int, bytes_max: int = SLICE_BYTES_MAX) -> Arrived:
         """See L{Dispatcher.step}. @raise OSError: also if the log is damaged here."""
@@ -71,12 +87,20 @@ class EntryDispatch(Dispatcher):
                     topic = topics.get(raw) or self._topic(raw)
                     if put(topic, queue_id, index, base + at + ENTRY_HEADER_SIZE, body_size, code):
                         arrived.add((topic, queue_id))
+                elif raw == _METADATA_TOPIC and base + at >= self._metadata_from:
+                    self._metadata(data[at : at + size], base + at)
                 self.dispatched += 1
             else:
                 self._entry(data, at, base + at, size, arrived)
             at += size
             self.offset = base + at
         return at
+
+    def _metadata(self, entry: bytes, offset: int) -> None:
+        """An entry with metadata of a master."""
+        self._events.metadata_logged(
+            entry[ENTRY_HEADER_SIZE:], offset + ENTRY_HEADER_SIZE, ENTRY_HEADER.unpack_from(entry)[3]
+        )
 
     def _entry(self, data: bytes, at: int, offset: int, size: int, arrived: Arrived) -> None:
         """An entry of any kind."""

@@ -29,6 +29,7 @@ from dledger.broker.ha.service import HAStatus
 from dledger.broker.metadata.slave_synchronize import SlaveSynchronize
 from dledger.broker.replication import ReplicationNeeds
 from dledger.broker.sending.puts import LogWriter
+from dledger.raft_broker.metadata_log import MetadataLog
 from dledger.raft_broker.raft_log import RaftLog
 from dledger.raft_broker.stamps import MessageStamps
 from dledger.raft_broker.store import RaftStore
@@ -64,6 +65,10 @@ class Leads(AppendsEntries, Protocol):
     def committed_index(self) -> int:
         """Last index known to be committed."""
 
+    @property
+    def term(self) -> int:
+        """Its term."""
+
 
 class RaftReplication:
     """
@@ -92,16 +97,21 @@ class RaftReplication:
         self._tell = needs.events
         self._call: IDelayedCall | None = None
         self._is_running = False
-        self._master_address: str | None = None
+        self._logged_term = -1
         self._begin_offset = self._log.begin_offset
         self._writer = RaftWriter(
             node, stamps, body_bytes_max=body_bytes_max,
-            message_bytes_max=config.store.max_message_size,
+            message_bytes_max=config.store.max_message_size, before=lambda: self.metadata.topics_first(),
         )
         self.synchronize = SlaveSynchronize(
             needs.metadata, needs.client, own_address=lambda: needs.own.text, clock=around.reactor,
             run_in_thread=around.run_in_thread, interval_s=SYNCHRONIZE_S,
             local_topics=lambda: {topic for topic, _ in store.queues.keys()},
+            is_stopped=lambda: self._is_carried,
+        )
+        self.metadata = MetadataLog(
+            needs.metadata, node, around.reactor, wall_ms=lambda: int(around.wall_s() * 1000),
+            body_bytes_max=body_bytes_max,
         )
 
     # -- the member ------------------------------------------------------------------------------
@@ -116,6 +126,7 @@ class RaftReplication:
     def role_changed(self) -> None:
         """The member has another role, term or leader. Called in the middle of a step of the member."""
         self._stamps.close()
+        self.metadata.is_open = False
         self._look_soon(0)
 
     def _look_soon(self, wait_s: float) -> None:
@@ -159,9 +170,11 @@ class RaftReplication:
             "{name} is the master now: its member leads, and its {end} bytes are committed and dispatched",
             name=self._config.broker_name, end=self._log.record_end,
         )
+        self.metadata.begin(self._log.ledger_end)
         self._tell.role_changed()
 
     def _become_slave(self) -> None:
+        self.metadata.cease()
         self._role.become(FOLLOWER_ROLE, self._config.raft.slave_id)
         self.events.info("{name} is a slave now: its member does not lead", name=self._config.broker_name)
         self.synchronize.master_address = None
@@ -213,6 +226,7 @@ class RaftReplication:
         """See L{dledger.broker.replication.Replication}."""
         self._is_running = False
         self._stamps.close()
+        self.metadata.cease()
         if self._call is not None and self._call.active():
             self._call.cancel()
         self._call = None
@@ -224,12 +238,27 @@ class RaftReplication:
     def tick(self) -> None:
         """See L{dledger.broker.replication.Replication}. The member deletes files; the queues follow."""
         self._log.committed(self._node.committed_index)
+        self.metadata.tick(self._log.begin_offset)
         if self._log.begin_offset != self._begin_offset:
             self._begin_offset = self._log.begin_offset
             try:
                 self._store.expire_queues()
             except StoreError as error:
                 self._failed(f"house-keeping: {error}")
+
+    @property
+    def _is_carried(self) -> bool:
+        """Whether the master carries its metadata in the log. One of RocketMQ does not: its are copied."""
+        return self._logged_term == self._node.term
+
+    def metadata_logged(self, record: bytes, offset: int, term: int) -> None:
+        """See L{dledger.broker.replication.Replication}."""
+        if not self.metadata.is_open and self.metadata.apply(record, offset):
+            self._logged_term = max(self._logged_term, term)
+
+    def settled(self) -> Deferred[None]:
+        """See L{dledger.broker.replication.Replication}."""
+        return self.metadata.settled()
 
     def status(self) -> HAStatus | None:
         """See L{dledger.broker.replication.Replication}. The member's pages tell of a raft group."""
@@ -243,7 +272,7 @@ class RaftReplication:
 
     def seeks_master(self) -> bool:
         """See L{dledger.broker.replication.Replication}. The address may be that of a lost leader."""
-        if not self._role.is_slave:
+        if not self._role.is_slave or self._is_carried:
             return False
         last = self.synchronize.last
         return self.synchronize.master_address is None or last is None or bool(last.failed)

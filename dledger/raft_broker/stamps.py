@@ -16,6 +16,7 @@ Source: DLedgerCommitLog.asyncPutMessage (4.9.8).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from zlib import crc32
 
 import attrs
 from construct import Int64sb, Struct
@@ -40,16 +41,26 @@ _OFFSETS_AT = 20
 _OFFSETS_END = _OFFSETS_AT + _OFFSETS.size
 
 
-def term_start_record() -> bytes:
+def unseen_record(topic: str, body: bytes = b"", now_ms: int = 0) -> bytes:
     """
     A record that RocketMQ stores and dispatches, and puts into no queue and no index: its type is that of a
-    transaction that was rolled back. An empty entry would make RocketMQ skip the messages behind it.
+    transaction that was rolled back.
+
+    @param now_ms: its store time, ms since 1970.
     """
-    topic = TERM_START_TOPIC.encode()
+    name = topic.encode()
     form = FIXED_PARTS[False, False]
-    size = form.size + 1 + len(topic) + PROPERTIES_LENGTH.size
-    head = form.pack(size, MAGIC_V1, 0, 0, 0, 0, 0, int(SysFlag.ROLLBACK), 0, 0, 0, 0, 0, 0, 0, 0, 0)
-    return head + TOPIC_LENGTHS[1].pack(len(topic)) + topic + PROPERTIES_LENGTH.pack(0)
+    size = form.size + len(body) + 1 + len(name) + PROPERTIES_LENGTH.size
+    checksum = crc32(body) & 0x7FFFFFFF
+    head = form.pack(
+        size, MAGIC_V1, checksum, 0, 0, 0, 0, int(SysFlag.ROLLBACK), 0, 0, 0, now_ms, 0, 0, 0, 0, len(body)
+    )
+    return b"".join((head, body, TOPIC_LENGTHS[1].pack(len(name)), name, PROPERTIES_LENGTH.pack(0)))
+
+
+def term_start_record() -> bytes:
+    """The first record of a term. An empty entry would make RocketMQ skip the messages behind it."""
+    return unseen_record(TERM_START_TOPIC)
 
 
 @attrs.define(eq=False)

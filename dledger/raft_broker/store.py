@@ -42,7 +42,9 @@ from protocols.wire.layout import struct_of
 
 #: Tells up to where the queues are complete. A directory of RocketMQ has none: all queues are built again.
 DISPATCHED_NAME = "dispatched"
-_MARK_DECLARATION = Struct("offset" / Int64sb, "file_size" / Int64sb, "units" / Int64sb)
+_MARK_DECLARATION = Struct(
+    "offset" / Int64sb, "file_size" / Int64sb, "units" / Int64sb, "metadata_from" / Int64sb
+)
 _MARK = struct_of(_MARK_DECLARATION)
 #: In a mark that was lowered since.
 UNITS_UNKNOWN = -1
@@ -56,15 +58,18 @@ class Dispatched(NamedTuple):
     @ivar offset: of the log: all messages before it are in their queues.
     @ivar units: number of messages that were ever put into a queue before it: the next offsets of all queues,
         added up; or L{UNITS_UNKNOWN}.
+    @ivar metadata_from: metadata in the log before it are in the tables. They stay there while queues are
+        built again: what came from a master of RocketMQ since is not in the log.
     """
 
     offset: int
     units: int
+    metadata_from: int
 
 
 def encode_dispatched(mark: Dispatched, file_size: int) -> bytes:
     """The bytes of the file: the mark, the size of the log's files, and their checksum."""
-    data = _MARK.pack(mark.offset, file_size, mark.units)
+    data = _MARK.pack(mark.offset, file_size, mark.units, mark.metadata_from)
     return data + _CRC.pack(crc32(data))
 
 
@@ -72,10 +77,10 @@ def decode_dispatched(data: bytes | None, file_size: int) -> Dispatched | None:
     """The mark in the file; None if it is missing, damaged, or of a log with files of another size."""
     if data is None or len(data) != _MARK.size + _CRC.size:
         return None
-    offset, size, units = _MARK.unpack_from(data)
+    offset, size, units, metadata_from = _MARK.unpack_from(data)
     if _CRC.unpack_from(data, _MARK.size)[0] != crc32(data[: _MARK.size]) or size != file_size or offset < 0:
         return None
-    return Dispatched(offset, units)
+    return Dispatched(offset, units, metadata_from)
 
 
 def _units_of(queues: ConsumeQueues) -> int:
@@ -108,10 +113,14 @@ class RaftStore(MessageStore):
             crashed = abort.is_there
             mark = decode_dispatched(read_small(disk, f"{root}/{DISPATCHED_NAME}"), log.file_size)
             abort.put(str(os.getpid()))
-            queues, known = cls._open_queues(config, disk, log, mark, crashed=crashed)
+            metadata_from = 0 if mark is None else mark.metadata_from
+            queues, known = cls._open_queues(
+                config, disk, log, mark, crashed=crashed, metadata_from=metadata_from
+            )
             log.show_to(known)
             dispatch = EntryDispatch(
-                log, queues, config.delay_levels_ms, offset=log.begin_offset if queues.has_lost else known
+                log, queues, config.delay_levels_ms, offset=log.begin_offset if queues.has_lost else known,
+                metadata_from=metadata_from, events=events,
             )
             return cls(
                 config, disk, lock, log, queues, dispatch, gives_way=False, clock=clock,
@@ -126,16 +135,18 @@ class RaftStore(MessageStore):
 
     @classmethod
     def _open_queues(
-        cls, config: StoreConfig, disk: Disk, log: RaftLog, mark: Dispatched | None, *, crashed: bool
+        cls, config: StoreConfig, disk: Disk, log: RaftLog, mark: Dispatched | None, *, crashed: bool,
+        metadata_from: int,
     ) -> tuple[ConsumeQueues, int]:
         """
+        @param metadata_from: of the mark that a rebuild begins with.
         @return: the queues, and the offset up to which they are complete. If messages before the mark are
             missing, as after somebody has deleted queues to have them built again, that is the log's begin.
         """
         begin, end = log.begin_offset, log.ledger_end
         known = begin if mark is None else max(min(mark.offset, end), begin)
         path = f"{config.store_path_root_dir}/{DISPATCHED_NAME}"
-        lowered = encode_dispatched(Dispatched(begin, UNITS_UNKNOWN), log.file_size)
+        lowered = encode_dispatched(Dispatched(begin, UNITS_UNKNOWN, metadata_from), log.file_size)
         queues = ConsumeQueues.open(
             config, disk, log_begin=begin, log_end=known, is_trusted=mark is not None, crashed=crashed,
             torn=TornUnits(log.read_any, range(begin, known), end + 2 * log.file_size),
@@ -151,7 +162,7 @@ class RaftStore(MessageStore):
             "the queues have {found} messages before {offset}, not {expected}: all queues are built again",
             found=found, offset=known, expected=mark.units,
         )
-        return cls._open_queues(config, disk, log, None, crashed=crashed)
+        return cls._open_queues(config, disk, log, None, crashed=crashed, metadata_from=metadata_from)
 
     def __init__(
         self, config: StoreConfig, disk: Disk, lock: File, log: RaftLog, queues: ConsumeQueues,
@@ -163,7 +174,9 @@ class RaftStore(MessageStore):
             run_in_thread=run_in_thread, failed=failed, events=events, bad_records=bad_records,
         )
         self._entries = dispatcher
+        self._events = events
         self._units = 0
+        self._is_metadata_kept = True
 
     def forget_topic(self, topic: str) -> None:
         """
@@ -189,11 +202,18 @@ class RaftStore(MessageStore):
     async def _before_checkpoint(self) -> None:
         """See L{MessageStore._before_checkpoint}. The checkpoint's offset is that of this moment, too."""
         self._units = _units_of(self.queues)
+        try:
+            await self._events.keep_metadata()
+            self._is_metadata_kept = True
+        except StoreError:  # whoever writes them every second tells of it
+            self._is_metadata_kept = False
 
     async def _record_dispatched(self, offset: int, store_timestamp: int) -> None:
+        if not self._is_metadata_kept:
+            return  # the next start reads these metadata again
         root, disk = self.config.store_path_root_dir, self._disk
         times = Checkpoint(physic_msg_timestamp=store_timestamp, logics_msg_timestamp=store_timestamp)
-        mark = encode_dispatched(Dispatched(offset, self._units), self.log.file_size)
+        mark = encode_dispatched(Dispatched(offset, self._units, offset), self.log.file_size)
         await self._run_in_thread(lambda: run_steps([
             lambda: disk.write_file(f"{root}/{CHECKPOINT_NAME}", encode_checkpoint(times)),
             lambda: disk.write_file(f"{root}/{DISPATCHED_NAME}", mark),

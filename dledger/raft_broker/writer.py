@@ -14,7 +14,7 @@ Source: DLedgerCommitLog.asyncPutMessage, asyncPutMessages (4.9.8).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 from zlib import crc32
 
@@ -72,9 +72,11 @@ class RaftWriter:
     always_waits = True
 
     def __init__(
-        self, node: AppendsEntries, stamps: MessageStamps, *, body_bytes_max: int, message_bytes_max: int
+        self, node: AppendsEntries, stamps: MessageStamps, *, body_bytes_max: int, message_bytes_max: int,
+        before: Callable[[], None],
     ) -> None:
         """
+        @param before: called before an append: its topics may have to go first.
         @param stamps: open while this broker is the master.
         @param body_bytes_max: of a record, as the ledger takes it.
         @param message_bytes_max: of the body of a message.
@@ -83,6 +85,7 @@ class RaftWriter:
         self._stamps = stamps
         self._body_bytes_max = body_bytes_max
         self._message_bytes_max = message_bytes_max
+        self._before = before
 
     def refusal(self) -> NotPut | None:
         """See L{LogWriter.refusal}."""
@@ -115,6 +118,7 @@ class RaftWriter:
         place = PutPlaces()
         placed = Placed(place.offsets, place.queue_offsets, 0, now_ms)
         bodies = [unplaced(message, now_ms, place) for message in messages]
+        self._before()
         done = self._node.append(bodies).addCallbacks(_committed, self._not_committed)
         return Put(placed, done, is_placed=False)
 

@@ -7,6 +7,7 @@ import random
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.broker.common.events import BrokerEvents
 from dledger.broker.store.consume_queues import ConsumeQueues
 from dledger.raft_broker.entry_dispatch import EntryDispatch
 from tests.broker.support import config_of, message, some_message
@@ -26,7 +27,8 @@ class DispatchTests(SynchronousTestCase):
         """Everything that is committed."""
         log = self.ledger.log(committed_index)
         self.addCleanup(log.close)
-        dispatch = EntryDispatch(log, self.queues, config_of().delay_levels_ms, offset=0)
+        levels = config_of().delay_levels_ms
+        dispatch = EntryDispatch(log, self.queues, levels, offset=0, events=BrokerEvents())
         before = -1
         while dispatch.offset != before:
             before = dispatch.offset
@@ -90,7 +92,7 @@ class DispatchTests(SynchronousTestCase):
         self.addCleanup(log.close)
         file = self.ledger.disk.open(f"base/dledger-n0/data/{0:020d}")
         file.pwrite(b"\x07", 3)
-        dispatch = EntryDispatch(log, self.queues, (), offset=0)
+        dispatch = EntryDispatch(log, self.queues, (), offset=0, events=BrokerEvents())
         error = self.assertRaises(OSError, dispatch.step, bound=log.record_end)
         self.assertIn("no entry begins at 0", str(error))
         file.pwrite(b"\x01", 3)

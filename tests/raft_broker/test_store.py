@@ -26,11 +26,11 @@ class MarkTests(SynchronousTestCase):
 
     def test_read(self) -> None:
         """What was written; nothing of any other bytes."""
-        data = encode_dispatched(Dispatched(77, 5), 4096)
-        self.assertEqual(decode_dispatched(data, 4096), (77, 5))
+        data = encode_dispatched(Dispatched(77, 5, 70), 4096)
+        self.assertEqual(decode_dispatched(data, 4096), (77, 5, 70))
         self.assertIsNone(decode_dispatched(data, 8192))
         self.assertIsNone(decode_dispatched(None, 4096))
-        self.assertIsNone(decode_dispatched(encode_dispatched(Dispatched(-1, 5), 4096), 4096))
+        self.assertIsNone(decode_dispatched(encode_dispatched(Dispatched(-1, 5, 0), 4096), 4096))
         for at in range(len(data)):
             flipped = bytearray(data)
             flipped[at] ^= 1

@@ -38,7 +38,9 @@ class WriterTests(SynchronousTestCase):
         self.node = Node()
         self.stamps = MessageStamps()
         self.stamps.open({})
-        self.writer = RaftWriter(self.node, self.stamps, body_bytes_max=1000, message_bytes_max=800)
+        self.writer = RaftWriter(
+            self.node, self.stamps, body_bytes_max=1000, message_bytes_max=800, before=lambda: None
+        )
 
     def outcome(self, error: Exception | None) -> PutStatus:
         """Of an append that ends so."""

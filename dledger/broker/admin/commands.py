@@ -44,6 +44,7 @@ from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.errors import BodyError
 from protocols.wire.fastjson import shown
 from protocols.wire.remoting import RemotingCommand
+from protocols.wire.rocketmq.layout import METADATA_TOPIC, TERM_START_TOPIC
 
 UPDATE_AND_CREATE_TOPIC = 17
 GET_BROKER_CONFIG = 26
@@ -61,7 +62,7 @@ _USUAL_ATTRIBUTES = ("", "+message.type=NORMAL")
 SYSTEM_TOPICS = frozenset({
     "TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRACE_TOPIC",
     "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
-    "CHECKPOINT_TOPIC",
+    "CHECKPOINT_TOPIC", TERM_START_TOPIC, METADATA_TOPIC,
 })  # fmt: skip
 
 

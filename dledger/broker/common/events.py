@@ -10,6 +10,7 @@ The events inside one broker: one interface, with direct calls.
     acknowledged      the master, when a slave holds more,      dispatch
                       and after the answers to waiting puts
     topics_changed    topic checks and administration           name servers; metadata files
+    metadata_logged   the dispatch of a raft log                the replication
 
 L{dledger.broker.parts.BrokerParts} implements the interface; only that module has the order. Slaves hear of
 new bytes first, because a producer may wait for them.
@@ -21,6 +22,8 @@ end the broker.
 """
 
 from __future__ import annotations
+
+from twisted.internet.defer import Deferred, succeed
 
 #: Topic and number of the queues that have new messages.
 Arrived = set[tuple[str, int]]
@@ -54,3 +57,14 @@ class BrokerEvents:
 
     def topics_changed(self) -> None:
         """A topic was created, changed or deleted."""
+
+    def metadata_logged(self, record: bytes, offset: int, term: int) -> None:
+        """The log, a raft log, has metadata of the master of this term, in a record at this offset."""
+
+    def keep_metadata(self) -> Deferred[None]:
+        """
+        Not an event, but asked for by the store of a raft log before it forgets what it has dispatched.
+
+        @return: fires when the metadata that the log has told are on stable storage.
+        """
+        return succeed(None)

@@ -19,6 +19,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from twisted.internet.defer import Deferred
+
 from dledger.base.commands.refusals import LONG_MAX, LONG_MIN, Code, CommandGroup, Fields, Handlers, Refused
 from dledger.base.errors import StoreError
 from dledger.broker.common.config import BrokerConfig
@@ -54,10 +56,11 @@ class OffsetCommands(CommandGroup):
 
     def __init__(
         self, config: BrokerConfig, store: MessageStore, metadata: Metadata, *,
-        wall_ms: Callable[[], int], slow_bytes: int = 0,
+        wall_ms: Callable[[], int], settled: Callable[[], Deferred[None]], slow_bytes: int = 0,
     ) -> None:
         """
         @param wall_ms: milliseconds since 1970.
+        @param settled: see L{dledger.broker.replication.Replication.settled}.
         @param slow_bytes: a message further than this before the end of the log is not recent; 0: no limit.
         """
         self._config = config
@@ -65,6 +68,7 @@ class OffsetCommands(CommandGroup):
         self._metadata = metadata
         self._wall_ms = wall_ms
         self._slow_bytes = slow_bytes
+        self._settled = settled
 
     def handlers(self) -> Handlers:
         """By request code."""
@@ -112,7 +116,15 @@ class OffsetCommands(CommandGroup):
         if self._metadata.topics.get(topic) is None:
             raise Refused(Code.TOPIC_NOT_EXIST, f"Topic {shown(topic)} not exist!")
         self._metadata.consumer_offsets.commit(group, topic, queue_id, offset, self._wall_ms())
-        connection.answer(request)
+        if self._config.is_slave:
+            connection.answer(request)
+        elif not request.is_oneway:
+            self._settled().addCallbacks(
+                lambda _: connection.answer(request),
+                lambda failure: connection.answer(
+                    request, code=Code.SYSTEM_ERROR, remark=failure.getErrorMessage()
+                ),
+            )
 
     # -- bounds of queues ------------------------------------------------------------------------
 

@@ -18,7 +18,8 @@ from twisted.internet.defer import Deferred, DeferredLock
 from dledger.base.disk.disk import Disk
 from dledger.base.errors import DirectoryError, StoreError
 from dledger.base.threads import RunInThread
-from dledger.broker.metadata.tables import ConsumerOffsets, DelayOffsets, Groups, RequestModes, Table, Topics
+from dledger.broker.metadata.offsets import ConsumerOffsets, DelayOffsets
+from dledger.broker.metadata.tables import Groups, RequestModes, Table, Topics
 from protocols.wire.errors import BodyError
 
 

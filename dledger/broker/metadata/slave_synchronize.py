@@ -132,7 +132,7 @@ class SlaveSynchronize:
     ) -> None:
         """
         @param local_topics: returns the topics that have consume queues here.
-        @param is_stopped: returns whether replication of the log is stopped.
+        @param is_stopped: returns whether nothing is to be copied now.
         """
         self._metadata = metadata
         self._asker = asker
@@ -214,6 +214,8 @@ class SlaveSynchronize:
     async def _take_over(self, address: str, code: int) -> bool:
         request = RemotingCommand(code=code, opaque=0)
         answer = await self._asker.ask(address, request, timeout_s=self._timeout_s)
+        if self._is_stopped():
+            return False  # since the request was sent
         if code == GET_ALL_MESSAGE_REQUEST_MODE and answer.code == REQUEST_CODE_NOT_SUPPORTED:
             return False  # a master of 4.9
         if answer.code != SUCCESS:

@@ -5,15 +5,16 @@ The metadata of a broker: topics, subscription groups, offsets of consumers and 
 Each table is the same document in three places: in memory, in a file of C{config/}, in the answer to a
 slave. A slave adopts a whole table or nothing of it.
 
-Rule 1: a table with another data version replaces ours; a table with the same version is ignored. Consumer
-offsets are always merged, since their version does not change with every commit: the master's offset
-replaces ours, except where a consumer has committed more here, until the master has caught up.
+Rule 1: a table with another data version replaces ours; a table with the same version is ignored. The
+offsets of consumers are an exception, see L{dledger.broker.metadata.offsets}.
 Rule 2: unknown fields are kept, and written again.
 Rule 3: tables are changed on the reactor's thread; a copy of their state is written in another thread, see
 L{dledger.broker.metadata.files}.
 
-Source: TopicConfigManager, SubscriptionGroupManager, ConsumerOffsetManager, ScheduleMessageService,
-MessageRequestModeManager (4.9.8, 5.3.3).
+Rule 4: a broker whose log is a raft group carries the changes of its tables in the log: a table notes the
+names of its changed entries (L{LoggedTable}). A table that nobody asks has at most its own names noted.
+
+Source: TopicConfigManager, SubscriptionGroupManager, MessageRequestModeManager (4.9.8, 5.3.3).
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ from dledger.base.commands.java_json import (
     file_json,
     file_text,
     read_document,
-    to_long,
     to_object,
     wire_json,
 )
@@ -183,9 +183,38 @@ class Table(Protocol):
         """
 
 
+class LoggedTable(Protocol):
+    """
+    A table whose changes are carried in the log, entry by entry.
+
+    @ivar changed: names of the entries that were put or deleted here, the oldest change first. Who carries
+        them takes them out.
+    """
+
+    changed: dict[str, None]
+
+    def names(self) -> list[str]:
+        """Names of all entries."""
+
+    def logged(self, name: str) -> object:
+        """An entry as in the file; None: there is no such entry (any more)."""
+
+    def logged_version(self) -> object:
+        """The data version, as in the file; None: the table has none."""
+
+    def apply(self, changes: JsonObject, version: object) -> None:
+        """
+        Take entries over from the master's log.
+
+        @param changes: names to L{logged} entries.
+        @param version: what L{logged_version} said there.
+        @raise BodyError: a value is malformed; nothing has changed.
+        """
+
+
 class ConfigTable(Generic[_Entry]):
     """
-    Entries by name, with a data version that rises with each change. See L{Table}.
+    Entries by name, with a data version that rises with each change. See L{Table} and L{LoggedTable}.
 
     @ivar entries: read only for callers.
     @ivar kept: names of the entries that the last adopted table did not have.
@@ -201,6 +230,7 @@ class ConfigTable(Generic[_Entry]):
         self.version = DataVersion(timestamp=now_ms)
         self.entries: dict[str, _Entry] = {}
         self.kept: tuple[str, ...] = ()
+        self.changed: dict[str, None] = {}
         self.is_dirty = False
         self._rest: JsonObject = {}
         self._texts: dict[str, tuple[_Entry, FileText]] = {}
@@ -214,17 +244,43 @@ class ConfigTable(Generic[_Entry]):
         name: str = entry.name  # type: ignore[attr-defined]
         if self.entries.get(name) != entry:
             self.entries[name] = entry
-            self._changed(now_ms)
+            self._changed(name, now_ms)
 
     def delete(self, name: str, now_ms: int) -> bool:
         """Delete an entry. @return: whether it existed."""
         if self.entries.pop(name, None) is None:
             return False
-        self._changed(now_ms)
+        self._changed(name, now_ms)
         return True
 
-    def _changed(self, now_ms: int) -> None:
+    def _changed(self, name: str, now_ms: int) -> None:
         self.version = self.version.following(now_ms)
+        self.is_dirty = True
+        self.changed.pop(name, None)
+        self.changed[name] = None
+
+    def names(self) -> list[str]:
+        """See L{LoggedTable.names}."""
+        return list(self.entries)
+
+    def logged(self, name: str) -> object:
+        """See L{LoggedTable.logged}."""
+        entry = self.entries.get(name)
+        return None if entry is None else entry.document()
+
+    def logged_version(self) -> object:
+        """See L{LoggedTable.logged_version}."""
+        return self.version.document()
+
+    def apply(self, changes: JsonObject, version: object) -> None:
+        """See L{LoggedTable.apply}."""
+        read = {name: None if value is None else self._read(name, value) for name, value in changes.items()}
+        self.version = DataVersion.read(version)
+        for name, entry in read.items():
+            if entry is None:
+                self.entries.pop(name, None)
+            else:
+                self.entries[name] = entry
         self.is_dirty = True
 
     def file_bytes(self) -> bytes:
@@ -259,13 +315,13 @@ class ConfigTable(Generic[_Entry]):
         document = read_document(data)
         version = DataVersion.read(document.pop("dataVersion", None))
         table = to_object(document.pop(self._table_key, None), self._table_key)
-        entries = {}
-        for name, value in table.items():
-            entry = self._entry.read(value, name)
-            if entry.name != name:  # type: ignore[attr-defined]
-                raise BodyError(f"{self._table_key}: {shown(name)} is the key of another name")
-            entries[name] = entry
-        return version, entries, document
+        return version, {name: self._read(name, value) for name, value in table.items()}, document
+
+    def _read(self, name: str, value: object) -> _Entry:
+        entry = self._entry.read(value, name)
+        if entry.name != name:  # type: ignore[attr-defined]
+            raise BodyError(f"{self._table_key}: {shown(name)} is the key of another name")
+        return entry
 
     def load(self, data: bytes) -> None:
         """See L{Table.load}."""
@@ -362,183 +418,6 @@ class Groups(ConfigTable[GroupConfig]):
     def wire_document(self) -> JsonObject:
         """See L{ConfigTable.wire_document}; with the groups' forbidden topics of 5.x, uninterpreted."""
         return {**super().wire_document(), "forbiddenTable": self._rest.get("forbiddenTable", {})}
-
-
-def _queues(value: object, name: str) -> dict[int, int]:
-    """Check a map of queue or level numbers to offsets."""
-    found = {}
-    for key, offset in to_object(value, name).items():
-        number = to_int(key, INT_BITS, f"key in {name}")
-        if number is None or number < 0:
-            raise BodyError(f"{name}: {shown(key)} is not a number of a queue or level")
-        found[number] = to_long(offset, f"{name}, {number}")
-    return found
-
-
-class _Offsets:
-    """Common base of the two tables of offsets: an optional version."""
-
-    def __init__(self, now_ms: int) -> None:
-        self.version: DataVersion | None = DataVersion(timestamp=now_ms)
-        self._rest: JsonObject = {}
-        self.is_dirty = False
-
-    def _document(self) -> JsonObject:
-        raise NotImplementedError
-
-    def file_bytes(self) -> bytes:
-        """See L{Table.file_bytes}."""
-        head = {} if self.version is None else {"dataVersion": self.version.document()}
-        return file_json({**head, **self._rest, "offsetTable": self._document()})
-
-    def wire_bytes(self) -> bytes:
-        """See L{Table.wire_bytes}; always with a version, since a slave of 5.x fails without."""
-        version = self.version or DataVersion()
-        return wire_json({
-            "dataVersion": version.wire_document(), **self._rest, "offsetTable": self._document()
-        })  # fmt: skip
-
-    def _changed(self, now_ms: int) -> None:
-        self.version = (self.version or DataVersion()).following(now_ms)
-        self.is_dirty = True
-
-
-def _parse_offsets(data: bytes) -> tuple[DataVersion | None, JsonObject]:
-    document = read_document(data)
-    version = document.get("dataVersion")
-    table = to_object(document.get("offsetTable"), "offsetTable")
-    return (None if version is None else DataVersion.read(version)), table
-
-
-class ConsumerOffsets(_Offsets):
-    """
-    C{consumerOffset.json}; answers request 43.
-
-    Invariant: C{_ahead} holds the offsets that consumers have committed here beyond the master's last ones.
-    """
-
-    file_name: ClassVar[str] = "consumerOffset.json"
-
-    def __init__(self, now_ms: int) -> None:
-        super().__init__(now_ms)
-        self._table: dict[str, dict[int, int]] = {}
-        self._ahead: dict[tuple[str, int], int] = {}
-
-    def _carry(self, data: bytes) -> bool:
-        """Keep C{groupTopicMap} of 5.x as it came. @return: whether it has changed."""
-        found = read_document(data).get("groupTopicMap")
-        if found is None or found == self._rest.get("groupTopicMap"):
-            return False
-        self._rest["groupTopicMap"] = found
-        return True
-
-    def commit(self, group: str, topic: str, queue_id: int, offset: int, now_ms: int) -> None:
-        """Record that a consumer has consumed all messages before C{offset}."""
-        key = f"{topic}@{group}"
-        queues = self._table.setdefault(key, {})
-        if queues.get(queue_id) != offset:
-            queues[queue_id] = offset
-            self._ahead[key, queue_id] = offset
-            self._changed(now_ms)
-
-    def query(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Offset of the next message to consume; None if the group never committed there."""
-        return self._table.get(f"{topic}@{group}", {}).get(queue_id)
-
-    def topics_of(self, group: str) -> list[str]:
-        """Topics in which the group has committed."""
-        return [key.rpartition("@")[0] for key in self._table if key.rpartition("@")[2] == group]
-
-    def groups_of(self, topic: str) -> list[str]:
-        """Groups that have committed in the topic."""
-        return [key.rpartition("@")[2] for key in self._table if key.rpartition("@")[0] == topic]
-
-    def delete_topic(self, topic: str, now_ms: int) -> None:
-        """Delete the offsets of a topic."""
-        self._delete([key for key in self._table if key.rpartition("@")[0] == topic], now_ms)
-
-    def delete_group(self, group: str, now_ms: int) -> None:
-        """Delete the offsets of a group."""
-        self._delete([key for key in self._table if key.rpartition("@")[2] == group], now_ms)
-
-    def _delete(self, gone: list[str], now_ms: int) -> None:
-        for key in gone:
-            del self._table[key]
-        self._ahead = {at: offset for at, offset in self._ahead.items() if at[0] not in set(gone)}
-        if gone:
-            self._changed(now_ms)
-
-    def _document(self) -> JsonObject:
-        return dict(self._table)
-
-    def load(self, data: bytes) -> None:
-        """See L{Table.load}."""
-        version, table = _parse_offsets(data)
-        self._carry(data)
-        self._table = {key: _queues(value, f"offsets of {key}") for key, value in table.items()}
-        self.version = version
-        self._ahead = {}
-        self.is_dirty = False
-
-    def adopt(self, data: bytes, keep: Set[str] = frozenset()) -> bool:
-        """See L{Table.adopt}. Keys that the master lacks stay."""
-        version, table = _parse_offsets(data)
-        theirs = {key: _queues(value, f"offsets of {key}") for key, value in table.items()}
-        changed = self._carry(data)
-        for key, queues in theirs.items():
-            ours = self._table.setdefault(key, {})
-            for queue_id, offset in queues.items():
-                ahead = self._ahead.get((key, queue_id), -1)
-                if offset >= ahead:
-                    self._ahead.pop((key, queue_id), None)
-                offset = max(offset, ahead)
-                if ours.get(queue_id) != offset:
-                    ours[queue_id] = offset
-                    changed = True
-        if version is not None and version != self.version:
-            self.version = version
-            changed = True
-        self.is_dirty = self.is_dirty or changed
-        return changed
-
-
-class DelayOffsets(_Offsets):
-    """C{delayOffset.json}; answers request 45."""
-
-    file_name: ClassVar[str] = "delayOffset.json"
-
-    def __init__(self, now_ms: int) -> None:
-        super().__init__(now_ms)
-        self._table: dict[int, int] = {}
-
-    def get(self, level: int) -> int:
-        """Queue offset of the next message of a level to deliver."""
-        return self._table.get(level, 0)
-
-    def put(self, level: int, offset: int, now_ms: int) -> None:
-        """Record that all messages of this level before C{offset} are delivered."""
-        if self._table.get(level) != offset:
-            self._table[level] = offset
-            self._changed(now_ms)
-
-    def _document(self) -> JsonObject:
-        return dict(self._table)  # type: ignore[arg-type]
-
-    def load(self, data: bytes) -> None:
-        """See L{Table.load}."""
-        version, table = _parse_offsets(data)
-        self._table, self.version = _queues(table, "offsets of delay levels"), version
-        self.is_dirty = False
-
-    def adopt(self, data: bytes, keep: Set[str] = frozenset()) -> bool:
-        """See L{Table.adopt}. Levels that the master lacks stay."""
-        version, table = _parse_offsets(data)
-        theirs = {**self._table, **_queues(table, "offsets of delay levels")}
-        if (theirs, version) == (self._table, self.version):
-            return False
-        self._table, self.version = theirs, version
-        self.is_dirty = True
-        return True
 
 
 class RequestModes:

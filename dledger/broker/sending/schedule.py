@@ -29,7 +29,7 @@ from dledger.base.errors import StoreError
 from dledger.broker.common.events import Arrived
 from dledger.broker.common.own_address import OwnAddress
 from dledger.broker.ha.put_status import PutStatus
-from dledger.broker.metadata.tables import DelayOffsets
+from dledger.broker.metadata.offsets import DelayOffsets
 from dledger.broker.sending.puts import NotPut, PutPipeline
 from dledger.broker.store.consume_queue import Unit
 from dledger.broker.store.consume_queues import is_topic

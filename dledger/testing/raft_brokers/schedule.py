@@ -11,6 +11,8 @@ Invariant 3: a refused put is not in the log (unless the broker says that it doe
 Invariant 4: in the end the logs are equal up to the commit; the queues are equal on all brokers, dense, and
 have every acknowledged message at its place.
 Invariant 5: in the end there is a master, and it takes messages.
+Invariant 6: a master knows every topic, group and offset that was acknowledged before, and no topic whose
+deletion was.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from dledger.broker.store.records import NewMessage
 from dledger.testing.bugs import BugWatch
 from dledger.testing.clock import SimClock
 from dledger.testing.disk import PowerLoss, ProcessKilled
+from dledger.testing.raft_brokers.facts import AckedFacts
 from dledger.testing.raft_brokers.machine import BrokerWorld, SimRaftBroker
 from dledger.testing.streams import ByteNetwork
 from protocols.wire.rocketmq.message import Host, decode_message, encode_properties
@@ -92,6 +95,7 @@ class RaftBrokers:
         self.acked: dict[str, Acked] = {}
         self.refused_keys: set[str] = set()
         self.unknown = self.faults = self.masters = 0
+        self.facts = AckedFacts()
         self._masters: dict[str, bool] = {}
         self._number = 0
         self._is_loaded = True
@@ -142,6 +146,17 @@ class RaftBrokers:
             self.unknown += len(messages)
         else:
             self.refused_keys.update(keys)
+
+    # -- administrators and consumers ----------------------------------------------------------------
+
+    def _administrate(self) -> None:
+        if not self._is_loaded:
+            return
+        self.clock.after(int(self.rng.expovariate(1 / 300_000)) + 1, self._administrate)
+        broker = self.brokers[self.rng.choice(list(self.brokers))]
+        parts = broker.broker
+        if broker.is_up and not broker.process.is_frozen and parts is not None and not parts.config.is_slave:
+            broker.call(self.facts.change, parts, self.rng)
 
     # -- faults ----------------------------------------------------------------------------------
 
@@ -214,6 +229,7 @@ class RaftBrokers:
             is_master = parts is not None and not parts.config.is_slave
             if is_master and not self._masters.get(peer_id):
                 self.masters += 1
+                self._check_facts(peer_id)
             self._masters[peer_id] = is_master
             if not broker.is_up:
                 self.clock.after(SECOND_US, broker.start)  # one that ended by itself
@@ -231,6 +247,7 @@ class RaftBrokers:
             for broker in self.brokers.values():
                 self.clock.after(int(self.rng.random() * 50_000), broker.start)
             self.clock.after(1, self._produce)
+            self.clock.after(1, self._administrate)
             self.clock.after(3 * SECOND_US, self._harm)
             self.clock.after(1, self._watch)
             self.clock.run_until(FAULTS_S * SECOND_US)
@@ -249,6 +266,8 @@ class RaftBrokers:
                 self.clock.run_until(self.clock.now_us + SECOND_US // 2)
                 why = self._difference()
             self._check()
+            for peer_id in self.brokers:
+                self._check_facts(peer_id)
             self._check_takes()
         problems = [reason for broker in self.brokers.values() for reason in broker.reasons]
         if problems:
@@ -309,6 +328,12 @@ class RaftBrokers:
         stored = self.refused_keys & places.keys()
         if stored:
             raise QueuesBroken(f"refused, but stored: {sorted(stored)[:5]}")
+
+    def _check_facts(self, peer_id: str) -> None:
+        parts = self.brokers[peer_id].broker
+        forgotten = self.facts.forgotten(parts.metadata) if parts is not None else ""
+        if forgotten:
+            raise QueuesBroken(f"{peer_id}: {forgotten}")
 
     def _check_takes(self) -> None:
         before = len(self.acked)

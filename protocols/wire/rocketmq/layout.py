@@ -125,6 +125,8 @@ DLEDGER_BODY_OFFSET = 48
 
 #: In DLedger mode, topic of the record with which a leader of ours begins a term. No client uses it.
 TERM_START_TOPIC = "RMQ_SYS_TERM_START"
+#: In DLedger mode, topic of the records in which a master of ours carries its metadata.
+METADATA_TOPIC = "RMQ_SYS_METADATA"
 
 #: Bytes of the smallest record: IPv4, version 1, empty body, topic and properties.
 MIN_MESSAGE_SIZE = 91

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from twisted.internet.defer import succeed
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.commands.refusals import Code
@@ -38,7 +39,8 @@ class OffsetTests(SynchronousTestCase):
         self.addCleanup(self.asked.close)
         self.asked.topic("t")
         self.asked.groups = [OffsetCommands(
-            self.asked.config, self.asked.store, self.asked.metadata, wall_ms=self.asked.wall_ms, **options
+            self.asked.config, self.asked.store, self.asked.metadata, wall_ms=self.asked.wall_ms,
+            settled=lambda: succeed(None), **options
         )]  # fmt: skip
         self.client = self.asked.client()
 

@@ -8,9 +8,8 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.broker.metadata.offsets import ConsumerOffsets, DelayOffsets
 from dledger.broker.metadata.tables import (
-    ConsumerOffsets,
-    DelayOffsets,
     GroupConfig,
     Groups,
     RequestModes,

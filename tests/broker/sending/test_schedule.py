@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.broker.common.own_address import OwnAddress
 from dledger.broker.ha.put_status import PutStatus
-from dledger.broker.metadata.tables import DelayOffsets
+from dledger.broker.metadata.offsets import DelayOffsets
 from dledger.broker.sending import schedule
 from dledger.broker.sending.schedule import ScheduleMessageService
 from dledger.broker.store.records import SCHEDULE_TOPIC, NewMessage

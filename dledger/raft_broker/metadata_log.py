@@ -1,0 +1,277 @@
+# -*- test-case-name: tests.raft_broker.test_metadata_log -*-
+"""
+Carries the metadata of a master in the raft log: topics, subscription groups, offsets of consumers and of
+delay levels. RocketMQ's followers copy these tables every ten seconds instead, so a new master of RocketMQ
+may have forgotten what the last one acknowledged.
+
+The changed entries of all tables are one record of the topic L{METADATA_TOPIC}, of the type of a transaction
+that was rolled back: RocketMQ stores it and passes it over. A new master first writes all its entries again,
+so the entries behind the begin of the log are complete, wherever it begins.
+
+Rule 1: a record has whole entries, never differences: what is applied twice, or again from an earlier place,
+ends the same.
+Rule 2: what is not in the log is never taken for acknowledged: L{MetadataLog.settled} waits for its commit,
+and a change whose append failed is written again.
+Rule 3: a slave applies the records in the order of the log, a master none: it has written them.
+
+The body is JSON: C{{"format": 1, "tables": {NAME: {"dataVersion": ..., "entries": {NAME: ENTRY}}}}}; an entry
+is as in the table's file, and C{null} for one that was deleted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from dledger.base.commands.java_json import read_document, to_object
+from dledger.base.errors import DLedgerError
+from dledger.broker.metadata.files import Metadata
+from dledger.broker.metadata.tables import LoggedTable
+from dledger.node.appends import AppendResult
+from dledger.raft_broker.stamps import PutPlaces, UnplacedRecord, unseen_record
+from dledger.raft_broker.writer import AppendsEntries
+from protocols.wire.errors import BodyError, WireError
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.rocketmq.layout import METADATA_TOPIC
+from protocols.wire.rocketmq.message import decode_message
+
+FORMAT = 1
+#: A record has one entry, or more of at most this size together, in bytes of JSON.
+RECORD_BYTES = 64 * 1024
+#: More than the bytes of a record besides its entries.
+_AROUND_BYTES = 400
+#: Entries of a new master are written again in pieces of this number, one piece after the other.
+PIECE_ENTRIES = 500
+
+
+class _Waiter(NamedTuple):
+    """Waits for all records before number C{upto}. C{failures}: number of failed appends when it began."""
+
+    upto: int
+    failures: int
+    done: Deferred[None]
+
+
+class MetadataLog:
+    """
+    Writes the changes of a master, and applies them to the tables of a slave.
+
+    Invariant: while C{is_open}, each entry that differs from the log is in C{changed} of its table, in
+    C{_backlog}, or in an append without a result.
+
+    @ivar is_open: whether this broker is the master.
+    @ivar passed_over: number of records that could not be applied.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self, metadata: Metadata, node: AppendsEntries, clock: IReactorTime, *, wall_ms: Callable[[], int],
+        body_bytes_max: int,
+    ) -> None:
+        """
+        @param wall_ms: milliseconds since 1970.
+        @param body_bytes_max: of a record, as the ledger takes it.
+        """
+        self._tables: dict[str, LoggedTable] = {
+            "topics": metadata.topics, "groups": metadata.groups,
+            "consumerOffsets": metadata.consumer_offsets, "delayOffsets": metadata.delay_offsets,
+        }
+        self._metadata = metadata
+        self._node = node
+        self._clock = clock
+        self._wall_ms = wall_ms
+        self._bytes_max = max(min(RECORD_BYTES, body_bytes_max - _AROUND_BYTES), 1)
+        self._backlog: list[tuple[str, str]] = []
+        self._begin_offset = 0
+        self._call: IDelayedCall | None = None
+        self._written = self._failures = 0
+        self._last_piece = -1
+        self._unanswered: dict[int, None] = {}
+        self._waiters: list[_Waiter] = []
+        self.is_open = False
+        self.passed_over = 0
+
+    # -- the master ------------------------------------------------------------------------------
+
+    def begin(self, log_end: int) -> None:
+        """This broker is the master now: write all entries. C{log_end}: of the log, now."""
+        self.is_open = True
+        for table in self._tables.values():
+            table.changed.clear()
+        self._write_all(log_end)
+
+    def _write_all(self, log_end: int) -> None:
+        self._begin_offset = log_end
+        self._backlog = [(name, key) for name, table in self._tables.items() for key in table.names()]
+        self._backlog.reverse()
+        self._next_piece()
+
+    def cease(self) -> None:
+        """This broker is a slave now."""
+        self.is_open = False
+        self._backlog = []
+        self._metadata.consumer_offsets.forget_ahead()
+        if self._call is not None and self._call.active():
+            self._call.cancel()
+        self._call = None
+
+    def topics_first(self) -> None:
+        """A message is appended next: write new topics before it, so that nobody has it without its topic."""
+        topics = self._metadata.topics
+        if topics.changed and self.is_open:
+            self._write("topics", list(topics.changed))
+
+    def tick(self, begin_offset: int) -> None:
+        """
+        Write what has changed. Called once a second.
+
+        @param begin_offset: of the log, now.
+        """
+        if not self.is_open:
+            return
+        self._write_changes()
+        if self._begin_offset < begin_offset:
+            self._write_all(begin_offset)  # the log has lost the beginning of the entries
+        else:
+            self._next_piece()
+
+    def settled(self) -> Deferred[None]:
+        """
+        Write what has changed.
+
+        @return: fires when all changes until now are committed; fails with L{DLedgerError} if that is not
+            known.
+        """
+        if not self.is_open:
+            return fail(DLedgerError(ResponseCode.NOT_LEADER, reason="this broker is not the master now"))
+        failures = self._failures
+        self._write_changes()
+        if failures == self._failures and not self._unanswered:
+            return succeed(None)
+        waiter = _Waiter(self._written, failures, Deferred())
+        self._waiters.append(waiter)
+        self._tell()
+        return waiter.done
+
+    def _write_changes(self) -> None:
+        for name, table in self._tables.items():
+            if table.changed:
+                self._write(name, list(table.changed))
+
+    def _write(self, name: str, keys: list[str]) -> None:
+        """Append entries of one table."""
+        table = self._tables[name]
+        for key in keys:
+            table.changed.pop(key, None)
+        for taken, record in self._records(name, keys):
+            number = self._written
+            self._written += 1
+            self._unanswered[number] = None
+            self._node.append([record]).addCallbacks(
+                self._committed, self._not_written, callbackArgs=(number,),
+                errbackArgs=(number, table, taken),
+            )  # fmt: skip
+
+    def _records(self, name: str, keys: list[str]) -> Iterator[tuple[list[str], UnplacedRecord]]:
+        """The entries in records, each with its keys."""
+        table = self._tables[name]
+        texts: list[str] = []
+        taken: list[str] = []
+        size = 0
+        for key in keys:
+            text = f"{json.dumps(key)}:{json.dumps(table.logged(key), separators=(',', ':'))}"
+            if texts and size + len(text) > self._bytes_max:
+                yield taken, self._record(name, table.logged_version(), texts)
+                texts, taken, size = [], [], 0
+            texts.append(text)
+            taken.append(key)
+            size += len(text)
+        if texts:
+            yield taken, self._record(name, table.logged_version(), texts)
+
+    def _record(self, name: str, version: object, entries: list[str]) -> UnplacedRecord:
+        body = (
+            f'{{"format":{FORMAT},"tables":{{"{name}":{{"dataVersion":{json.dumps(version)},'
+            f'"entries":{{{",".join(entries)}}}}}}}}}'
+        )
+        record = UnplacedRecord(unseen_record(METADATA_TOPIC, body.encode(), self._wall_ms()))
+        record.queue = None
+        record.place = PutPlaces()
+        return record
+
+    def _committed(self, _: AppendResult, number: int) -> None:
+        self._answered(number)
+
+    def _not_written(self, failure: Failure, number: int, table: LoggedTable, keys: list[str]) -> None:
+        """The next tick writes these entries again, if this is still the master."""
+        self._failures += 1
+        if self.is_open:
+            table.changed.update(dict.fromkeys(keys))
+        if not failure.check(DLedgerError):
+            self.log.failure("changes of metadata could not be appended", failure)
+        self._answered(number)
+
+    def _answered(self, number: int) -> None:
+        del self._unanswered[number]
+        if number == self._last_piece and self._backlog:
+            self._call = self._clock.callLater(0, self._next_piece)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Answer the waiters whose records all have a result."""
+        first = next(iter(self._unanswered), self._written)
+        while self._waiters and self._waiters[0].upto <= first:
+            waiter = self._waiters.pop(0)
+            if self.is_open and waiter.failures == self._failures:
+                waiter.done.callback(None)
+            else:
+                waiter.done.errback(DLedgerError(
+                    ResponseCode.UNKNOWN, reason="the change is made in this broker; it is not known whether "
+                    "a next master will have it"
+                ))  # fmt: skip
+
+    def _next_piece(self) -> None:
+        """Write some of the backlog, and more when they have a result."""
+        self._call = None
+        if not self.is_open or not self._backlog or self._last_piece in self._unanswered:
+            return
+        name = self._backlog[-1][0]
+        keys: list[str] = []
+        while self._backlog and self._backlog[-1][0] == name and len(keys) < PIECE_ENTRIES:
+            keys.append(self._backlog.pop()[1])
+        self._last_piece = self._written
+        self._write(name, keys)
+
+    # -- a slave ---------------------------------------------------------------------------------
+
+    def apply(self, record: bytes, offset: int) -> bool:
+        """
+        Apply a record of the master. One that cannot be read is passed over, and logged.
+
+        @param record: a record of L{METADATA_TOPIC}, whole. @param offset: its place in the log.
+        @return: whether its entries are in the tables now.
+        """
+        try:
+            document = read_document(decode_message(record).body)
+            if document.get("format") != FORMAT:
+                raise BodyError(f"format={document.get('format')}; this version reads {FORMAT}")
+            tables = to_object(document.get("tables"), "tables")
+            for name, value in tables.items():
+                table = self._tables.get(name)
+                if table is None:
+                    raise BodyError(f"a table of the name {name!r:.80}")
+                part = to_object(value, name)
+                table.apply(to_object(part.get("entries"), "entries"), part.get("dataVersion"))
+        except (WireError, BodyError) as error:
+            self.passed_over += 1
+            self.log.warn("metadata in the log at {offset} are passed over: {reason}",
+                          offset=offset, reason=str(error))  # fmt: skip
+            return False
+        return True

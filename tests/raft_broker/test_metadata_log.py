@@ -1,0 +1,262 @@
+# -*- test-case-name: tests.raft_broker.test_metadata_log -*-
+"""What a master acknowledged, the next one knows: changes of metadata go through the log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.base.errors import DLedgerError
+from dledger.broker.metadata.files import Metadata
+from dledger.broker.metadata.tables import GroupConfig, TopicConfig
+from dledger.node.appends import AppendResult
+from dledger.raft_broker.metadata_log import PIECE_ENTRIES, MetadataLog
+from dledger.raft_broker.stamps import MessageStamps, UnplacedRecord, unseen_record
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.rocketmq.layout import METADATA_TOPIC
+from protocols.wire.rocketmq.message import decode_message
+
+NOW_MS = 1_700_000_000_000
+
+
+class _Member:
+    """Takes appends; the test commits them."""
+
+    def __init__(self) -> None:
+        self.appends: list[tuple[bytes, Deferred[AppendResult]]] = []
+        self.records: list[bytes] = []
+        stamps = MessageStamps()
+        stamps.open({})
+        self.stamp = stamps.begin()
+
+    def append(self, bodies: Sequence[bytes]) -> Deferred[AppendResult]:
+        """See L{AppendsEntries}."""
+        done: Deferred[AppendResult] = Deferred()
+        (body,) = bodies
+        assert isinstance(body, UnplacedRecord)
+        self.appends.append((self.stamp(body, 0), done))
+        return done
+
+    def commit(self, error: DLedgerError | None = None) -> None:
+        """The oldest append ends."""
+        record, done = self.appends.pop(0)
+        if error is None:
+            self.records.append(record)
+            done.callback(AppendResult(index=0, count=1, term=1, pos=0))
+        else:
+            done.errback(error)
+
+
+class MetadataLogTests(SynchronousTestCase):
+    """A master, and a slave that applies its records."""
+
+    def setUp(self) -> None:
+        self.member, self.clock = _Member(), Clock()
+        self.master, self.slave = self.metadata(), self.metadata()
+        self.log = self.log_of(self.master)
+        self.reader = self.log_of(self.slave)
+
+    def metadata(self) -> Metadata:
+        """Empty tables."""
+        return Metadata(MemoryDisk(), "config", now_ms=NOW_MS)
+
+    def log_of(self, metadata: Metadata, **options: Any) -> MetadataLog:
+        """Over the member of the test."""
+        values = {"wall_ms": lambda: NOW_MS, "body_bytes_max": 1 << 20, **options}
+        return MetadataLog(metadata, self.member, self.clock, **values)
+
+    def commit_all(self) -> None:
+        """Everything that is written, also what follows."""
+        for _ in range(100):
+            while self.member.appends:
+                self.member.commit()
+            self.clock.advance(0.01)
+
+    def replay(self, metadata: Metadata | None = None) -> None:
+        """The slave reads the log so far."""
+        reader = self.reader if metadata is None else self.log_of(metadata)
+        for at, record in enumerate(self.member.records):
+            self.assertTrue(reader.apply(record, at))
+
+    def change(self) -> None:
+        """Something in each table."""
+        self.master.topics.put(TopicConfig(topic_name="t", read_queue_nums=3, rest={"x": {"y": 1}}), NOW_MS)
+        self.master.groups.put(GroupConfig(group_name="g", retry_max_times=5), NOW_MS)
+        self.master.consumer_offsets.commit("g", "t", 2, 17, NOW_MS)
+        self.master.consumer_offsets.commit("g", "t", 0, 4, NOW_MS)
+        self.master.delay_offsets.put(3, 99, NOW_MS)
+
+    def assert_equal(self) -> None:
+        """Both have the same tables."""
+        for ours, theirs in zip(self.master.tables, self.slave.tables, strict=True):
+            self.assertEqual(ours.file_bytes(), theirs.file_bytes())
+
+    def test_changes(self) -> None:
+        """A change is settled when it is committed, and then every slave that reads the log has it."""
+        self.log.begin(0)
+        self.change()
+        settled = self.log.settled()
+        self.assertNoResult(settled)
+        self.assertEqual(len(self.member.appends), 4)
+        self.commit_all()
+        self.successResultOf(settled)
+        self.successResultOf(self.log.settled())
+        self.assertEqual(self.member.appends, [])
+        self.replay()
+        self.assert_equal()
+        self.assertTrue(self.slave.topics.is_dirty and self.slave.consumer_offsets.is_dirty)
+
+    def test_deleted(self) -> None:
+        """Deletions are carried, too; read again from the beginning the log ends the same."""
+        self.log.begin(0)
+        self.change()
+        self.successResultOf(self.settle())
+        self.master.topics.delete("t", NOW_MS + 1)
+        self.master.groups.delete("g", NOW_MS + 1)
+        self.master.consumer_offsets.delete_topic("t", NOW_MS + 1)
+        self.successResultOf(self.settle())
+        self.replay()
+        self.replay()
+        self.assertEqual(self.slave.topics.entries, {})
+        self.assertEqual(self.slave.groups.entries, {})
+        self.assertIsNone(self.slave.consumer_offsets.query("g", "t", 2))
+        self.assert_equal()
+
+    def settle(self) -> Deferred[None]:
+        """All changes until now, committed."""
+        settled = self.log.settled()
+        self.commit_all()
+        return settled
+
+    def test_everything_at_first(self) -> None:
+        """A new master writes what it knows, piece by piece: a slave that reads from there lacks nothing."""
+        for number in range(PIECE_ENTRIES + 10):
+            self.master.topics.put(TopicConfig(topic_name=f"t{number}"), NOW_MS)
+        self.change()
+        self.log.begin(0)
+        self.assertEqual(len({id(done) for _, done in self.member.appends}), len(self.member.appends))
+        before = len(self.member.appends)
+        self.clock.advance(10)
+        self.assertEqual(len(self.member.appends), before)  # the next piece waits for this one
+        self.commit_all()
+        self.replay()
+        self.assertEqual(self.slave.topics.entries, self.master.topics.entries)
+        self.assertEqual(self.slave.delay_offsets.get(3), 99)
+
+    def test_log_begins_later(self) -> None:
+        """The log has lost its beginning: everything is written again."""
+        self.change()
+        self.log.begin(1000)
+        self.commit_all()
+        self.member.records.clear()
+        self.log.tick(1000)
+        self.commit_all()
+        self.assertEqual(self.member.records, [])
+        self.log.tick(1001)
+        self.commit_all()
+        self.replay()
+        self.assertIn("t", self.slave.topics.entries)
+
+    def test_topics_first(self) -> None:
+        """A topic that a message creates is in the log before the message; other changes wait for a tick."""
+        self.log.begin(0)
+        self.log.topics_first()
+        self.assertEqual(self.member.appends, [])
+        self.change()
+        self.log.topics_first()
+        self.commit_all()
+        self.replay()
+        self.assertIn("t", self.slave.topics.entries)
+        self.assertEqual(self.slave.groups.entries, {})
+        self.log.tick(0)
+        self.commit_all()
+        self.replay()
+        self.assert_equal()
+
+    def test_failed(self) -> None:
+        """An append that failed settles nothing, and is written again by the next tick."""
+        self.log.begin(0)
+        self.change()
+        settled = self.log.settled()
+        self.member.commit(DLedgerError(ResponseCode.LEADER_PENDING_FULL))
+        self.commit_all()
+        error = self.failureResultOf(settled, DLedgerError).value
+        self.assertIs(error.code, ResponseCode.UNKNOWN)
+        self.replay()
+        self.assertEqual(self.slave.topics.entries, {})
+        self.log.tick(0)
+        self.commit_all()
+        self.replay()
+        self.assert_equal()
+        self.successResultOf(self.log.settled())
+
+    def test_role_lost(self) -> None:
+        """What was not committed when the role was lost is not settled; a slave settles nothing."""
+        self.log.begin(0)
+        self.change()
+        settled = self.log.settled()
+        self.log.cease()
+        while self.member.appends:
+            self.member.commit(DLedgerError(ResponseCode.TERM_CHANGED))
+        self.failureResultOf(settled, DLedgerError)
+        self.failureResultOf(self.log.settled(), DLedgerError)
+        self.log.tick(0)
+        self.log.topics_first()
+        self.assertEqual(self.member.appends, [])
+
+    def test_slave_follows(self) -> None:
+        """Once it is no master, a lower offset of the next master counts: somebody has reset it."""
+        self.change()
+        self.log.begin(0)
+        self.commit_all()
+        self.log.cease()
+        self.slave.consumer_offsets.commit("g", "t", 2, 1, NOW_MS)
+        other = self.log_of(self.slave)
+        other.begin(0)
+        self.member.records.clear()
+        self.commit_all()
+        for record in self.member.records:
+            self.log.apply(record, 0)
+        self.assertEqual(self.master.consumer_offsets.query("g", "t", 2), 1)
+
+    def test_small_records(self) -> None:
+        """Records are not longer than the ledger takes."""
+        self.log = self.log_of(self.master, body_bytes_max=1000)
+        for number in range(20):
+            self.master.topics.put(TopicConfig(topic_name=f"t{number}"), NOW_MS)
+        self.log.begin(0)
+        self.commit_all()
+        self.assertGreater(len(self.member.records), 4)
+        self.assertLessEqual(max(map(len, self.member.records)), 1000)
+        self.replay()
+        self.assertEqual(len(self.slave.topics.entries), 20)
+
+    def test_record(self) -> None:
+        """RocketMQ finds a sound record: of its type, at its place, with a checksum of its body."""
+        self.change()
+        self.log.begin(0)
+        found = decode_message(self.member.appends[0][0], physical_offset=48)
+        self.assertEqual((found.topic, found.sys_flag, found.store_timestamp), (METADATA_TOPIC, 0xC, NOW_MS))
+
+    def test_malformed(self) -> None:
+        """Whatever such a record has in it: it changes nothing, and ends nothing."""
+        good = b'{"dataVersion":{"counter":1,"timestamp":1},"entries":'
+        for body in (
+            b"", b"[]", b"{", b"\xff", b'{"format":2,"tables":{}}', b'{"format":1}', b'{"format":1,"tables":[]}',
+            b'{"format":1,"tables":{"other":{}}}', b'{"format":1,"tables":{"topics":{"entries":{}}}}',
+            b'{"format":1,"tables":{"topics":' + good + b'{"a":{"topicName":"b"}}}}}',
+            b'{"format":1,"tables":{"topics":' + good + b'{"a":{"topicName":"a","perm":"x"}}}}}',
+            b'{"format":1,"tables":{"consumerOffsets":' + good + b'{"a@b":{"-1":0}}}}}',
+            b'{"format":1,"tables":{"consumerOffsets":' + good + b'{"a@b":7}}}}',
+            b'{"format":1,"tables":{"delayOffsets":' + good + b'{"x":7}}}}',
+            b'{"format":1,"tables":{"delayOffsets":' + good + b'{"1":"x"}}}}',
+        ):  # fmt: skip
+            self.assertFalse(self.reader.apply(unseen_record(METADATA_TOPIC, body), 5), body)
+        self.assertFalse(self.reader.apply(b"\0" * 200, 5))
+        self.assertEqual(self.reader.passed_over, 16)
+        self.assert_equal()
