@@ -247,7 +247,8 @@ class MetadataLogTests(SynchronousTestCase):
         """Whatever such a record has in it: it changes nothing, and ends nothing."""
         good = b'{"dataVersion":{"counter":1,"timestamp":1},"entries":'
         for body in (
-            b"", b"[]", b"{", b"\xff", b'{"format":2,"tables":{}}', b'{"format":1}', b'{"format":1,"tables":[]}',
+            b"", b"[]", b"{", b"\xff", b'{"format":2,"tables":{}}', b'{"format":1}',
+            b'{"format":1,"tables":[]}',
             b'{"format":1,"tables":{"other":{}}}', b'{"format":1,"tables":{"topics":{"entries":{}}}}',
             b'{"format":1,"tables":{"topics":' + good + b'{"a":{"topicName":"b"}}}}}',
             b'{"format":1,"tables":{"topics":' + good + b'{"a":{"topicName":"a","perm":"x"}}}}}',

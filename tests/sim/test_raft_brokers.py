@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from twisted.internet.defer import succeed
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.broker.parts import BrokerParts
 from dledger.raft_broker.raft_log import RaftLog
 from dledger.raft_broker.replication import RaftReplication
 from dledger.raft_broker.stamps import MessageStamps
@@ -78,6 +80,21 @@ class MutantTests(RigCase):
     def test_master_too_early(self) -> None:
         """A leader does not wait until all is committed and dispatched."""
         self.patch(RaftReplication, "_may_be_master", lambda self: self._store.is_ready)
+        self.assertTrue(self.noticed())
+
+    def test_settled_too_early(self) -> None:
+        """A change of metadata is acknowledged before it is committed."""
+        self.patch(RaftReplication, "settled", lambda self: succeed(self.metadata.settled() and None))
+        self.assertTrue(self.noticed())
+
+    def test_metadata_not_applied(self) -> None:
+        """Metadata in the log are not applied."""
+        self.patch(RaftReplication, "metadata_logged", lambda self, record, offset, term: None)
+        self.assertTrue(self.noticed())
+
+    def test_metadata_not_kept(self) -> None:
+        """A mark says that metadata are in the tables, which are not on the disk yet."""
+        self.patch(BrokerParts, "keep_metadata", lambda self: succeed(None))
         self.assertTrue(self.noticed())
 
 

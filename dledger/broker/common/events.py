@@ -63,8 +63,8 @@ class BrokerEvents:
 
     def keep_metadata(self) -> Deferred[None]:
         """
-        Not an event, but asked for by the store of a raft log before it forgets what it has dispatched.
+        Not an event: the store of a raft log calls this before it marks records as dispatched.
 
-        @return: fires when the metadata that the log has told are on stable storage.
+        @return: fires when the metadata of these records are on stable storage.
         """
         return succeed(None)

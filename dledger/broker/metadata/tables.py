@@ -187,8 +187,8 @@ class LoggedTable(Protocol):
     """
     A table whose changes are carried in the log, entry by entry.
 
-    @ivar changed: names of the entries that were put or deleted here, the oldest change first. Who carries
-        them takes them out.
+    @ivar changed: names of the entries that were put or deleted here, the oldest change first. The
+        caller that carries them removes them.
     """
 
     changed: dict[str, None]
