@@ -100,7 +100,8 @@ class EventTests(SynchronousTestCase):
     def test_unheard(self) -> None:
         """No event of the interface is without listeners in a broker."""
         names = {name for name in vars(BrokerEvents) if not name.startswith("_")}
-        self.assertEqual(names, {"grown", "cut", "arrived", "acknowledged", "role_changed", "topics_changed"})
+        self.assertEqual(names, {"grown", "cut", "arrived", "acknowledged", "role_changed", "topics_changed",
+                                 "metadata_logged", "keep_metadata"})  # fmt: skip
         self.assertEqual(names & vars(BrokerParts).keys(), names)
 
 

@@ -322,7 +322,7 @@ class OurBroker(Broker):
         self._fixed: dict[str, object] = {
             "mappedFileSizeCommitLog": FILE_SIZE, "mappedFileSizeConsumeQueue": 20 * 1000,
             "defaultTopicQueueNums": QUEUES, "registerNameServerPeriod": 10000, "haFullHistory": True,
-            "brokerIP1": "127.0.0.1",
+            "brokerIP1": "127.0.0.1", "enablePropertyFilter": True,
         }
         self._name_server, self._broker = name_server, broker
         super().__init__(name, self._words("ASYNC_MASTER", {}), log_path=home / f"{name}.log",

@@ -253,11 +253,11 @@ class Messages(TalkingChild):
 
 class Codec(TalkingChild):
     """
-    Java's own decoder of messages (C{Codec}), or its encoder (C{Encoder}, 5.x only).
+    Java's own decoder of messages (C{Codec}); of 5.x also its encoder (C{Encoder}), expressions (C{Filter}).
     """
 
     def __init__(self, main: str, directory: Path, version: str) -> None:
-        folder = {"Codec": "rocketmq", "Encoder": "rocketmq5"}[main]
+        folder = {"Codec": "rocketmq", "Encoder": "rocketmq5", "Filter": "rocketmq5"}[main]
         command = java_command(version, directory, "64m", main, folder=folder)
         super().__init__(main, command, log_path=directory / f"{main}.log")
 

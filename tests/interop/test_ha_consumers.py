@@ -202,7 +202,16 @@ class ConsumerTests(SynchronousTestCase):
         self.assertEqual(java.pulled("lite pulled 0 7"), ["7", *everything])
         self.assertEqual(java.pulled(f"lite pulled {since} 6"), ["7", *everything[1:]])
         self.assertEqual(java.told(f"view pulled {name}"), "p0")
-        self.assertIn("SQL92", java.push("sql", "pulled", tags="a > 1"))
+
+    def check_expressions(self) -> None:
+        """A consumer gets the messages that match an expression; one that is none is refused at its start."""
+        java = self.java
+        for tag in ("A", "B"):
+            java.produce("filtered", f"{tag}0", f"{tag}1", tag=tag)
+        java.push("sql", "filtered", tags="TAGS = 'B' AND 2 > 1")
+        self.assertEqual({one.body for one in java.seen("sql", 2)}, {"B0", "B1"})
+        java.told("stop sql")
+        self.assertIn("at character 7", java.push("wrong", "filtered", tags="TAGS >"))
 
     def check_administration(self) -> None:
         """A topic is made; the ends of its queues; a group is reset to the beginning."""
@@ -229,6 +238,7 @@ class ConsumerTests(SynchronousTestCase):
         self.check_retries()
         self.check_order()
         self.check_pulls()
+        self.check_expressions()
         self.check_administration()
 
     def test_4_9_8(self) -> None:

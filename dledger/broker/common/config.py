@@ -89,6 +89,7 @@ class BrokerConfig:
     @ivar register_broker_timeout_mills: time that a name server may take to answer.
     @ivar flush_consumer_offset_interval: time between two writes of committed offsets.
     @ivar long_polling_enable: a consumer may wait for messages that do not exist yet.
+    @ivar enable_property_filter: consumers may filter by expressions of SQL 92.
     @ivar slave_read_enable: consumers that are far behind are directed to a slave.
     @ivar offset_check_in_slave: a slave corrects offsets that its log does not have.
     @ivar region_id, trace_on: part of each answer to producers.
@@ -133,6 +134,7 @@ class BrokerConfig:
     flush_consumer_offset_interval: int = _number(5_000, 100, 3_600_000)
     long_polling_enable: bool = _flag(True)
     slave_read_enable: bool = _flag(False)
+    enable_property_filter: bool = _flag(False)
     offset_check_in_slave: bool = _flag(False)
     region_id: str = _text("DefaultRegion")
     trace_on: bool = _flag(True)

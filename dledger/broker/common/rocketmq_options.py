@@ -168,7 +168,6 @@ PROMISES: Mapping[str, tuple[tuple[str, ...], str]] = {
     "enableRemoteEscape": (("false",), "a slave never acts as its master"),
     "duplicationEnable": (("false",), "the log is not written twice"),
     "enableBuildConsumeQueueConcurrently": (("false",), "consume queues are built in order"),
-    "enablePropertyFilter": (("false",), "consumers cannot filter by SQL92"),
     "enableLmq": (("false",), "there are no light queues"),
     "enableMultiDispatch": (("false",), "a message is in one queue"),
     "rejectPullConsumerEnable": (("false",), "pull consumers are served"),

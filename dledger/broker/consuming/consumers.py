@@ -33,9 +33,9 @@ from dledger.broker.common.groups import find_group, retry_topic
 from dledger.broker.consuming.subscriptions import (
     ConsumerData,
     Subscription,
+    filter_of,
     read_heartbeat,
     read_subscription,
-    refuse_expression,
 )
 from dledger.broker.metadata.files import Metadata
 from protocols.rocketmq.commands import CommandConnection
@@ -318,7 +318,10 @@ class ConsumerCommands(CommandGroup):
         try:
             document = read_document(request.body).get("subscriptionData")
             if document is not None:
-                refuse_expression(read_subscription(to_object(document, "subscriptionData")))
+                filter_of(
+                    read_subscription(to_object(document, "subscriptionData")),
+                    is_enabled=self._config.enable_property_filter,
+                )
         except BodyError as error:
             raise Refused(Code.SYSTEM_ERROR, f"subscription: {error}") from error
         connection.answer(request)

@@ -24,6 +24,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 import attrs
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -35,21 +36,24 @@ from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.events import Arrived
 from dledger.broker.common.groups import find_group
 from dledger.broker.consuming.consumers import ConsumerTable
+from dledger.broker.consuming.sql92 import SqlFilter
 from dledger.broker.consuming.subscriptions import (
     BROADCASTING,
     SUB_ALL,
     TAG,
     Subscription,
+    filter_of,
     parse_subscription,
-    refuse_expression,
 )
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.tables import PERM_READ, GroupConfig
 from dledger.broker.store.queries import GetStatus, Got, get_messages
 from dledger.broker.store.store import MessageStore
 from protocols.rocketmq.commands import CommandConnection
+from protocols.wire.errors import WireError
 from protocols.wire.fastjson import shown
 from protocols.wire.remoting import RemotingCommand
+from protocols.wire.rocketmq.message import decode_message
 
 PULL_MESSAGE = 11
 LITE_PULL_MESSAGE = 361
@@ -71,6 +75,9 @@ UNREAD_BYTES_MAX = 8 * 1024 * 1024
 UNREAD_TOTAL_BYTES_MAX = 256 * 1024 * 1024
 #: Bytes of answers in one turn, for all connections, after which further requests wait for the next turn.
 TURN_BYTES_MAX = 4 * 1024 * 1024
+
+#: To examine the properties of a message takes the time of this number of bytes of answers.
+EXAMINED_BYTES = 16 * 1024
 
 #: Topic and number of a queue.
 Key = tuple[str, int]
@@ -100,6 +107,7 @@ class _Pull:
     The parameters of a request.
 
     @ivar codes: hashes of the requested tags; None for any.
+    @ivar matches: whether a record is wanted; None for any.
     @ivar suspend_ms: longest time to hold it; 0: do not hold it.
     """
 
@@ -109,6 +117,7 @@ class _Pull:
     count_max: int
     bytes_max: int
     codes: frozenset[int] | None
+    matches: Callable[[bytes], bool] | None
     suspend_ms: int
 
 
@@ -223,7 +232,7 @@ class PullCommands(CommandGroup):
             raise Refused(Code.NO_PERMISSION, f"subscription group no permission, {group_name}")
         self._check_queue(topic, queue_id)
         subscription = self._subscription(fields, group, topic, flags)
-        refuse_expression(subscription)
+        expression = filter_of(subscription, is_enabled=config.enable_property_filter)
         suspend_ms = 0
         if flags & FLAG_SUSPEND:
             asked_ms = fields.number("suspendTimeoutMillis", 0, least=LONG_MIN, most=LONG_MAX)
@@ -234,6 +243,7 @@ class PullCommands(CommandGroup):
         wanted_bytes = fields.number("maxMsgBytes", -1)  # of 5.x
         return _Pull(
             group=group, key=(topic, queue_id), codes=subscription.codes, suspend_ms=suspend_ms,
+            matches=None if expression is None else partial(_is_matched, expression),
             offset=fields.number("queueOffset", least=LONG_MIN, most=LONG_MAX),
             count_max=min(fields.number("maxMsgNums"), config.max_transfer_count_on_message_in_memory),
             bytes_max=min(wanted_bytes, bytes_max) if wanted_bytes > 0 else bytes_max,
@@ -280,15 +290,23 @@ class PullCommands(CommandGroup):
     def _get(self, pull: _Pull) -> Got:
         topic, queue_id = pull.key
         try:
-            return get_messages(
-                self._store, topic, queue_id, pull.offset, tags_codes=pull.codes,
-                is_slave=self._is_lenient,
-                count_max=pull.count_max, bytes_max=pull.bytes_max,
-            )  # fmt: skip
+            got = get_messages(
+                self._store, topic, queue_id, pull.offset, tags_codes=pull.codes, matches=pull.matches,
+                is_slave=self._is_lenient, count_max=pull.count_max, bytes_max=pull.bytes_max,
+            )
         except StoreError as error:
             self.log.failure("messages of {topic}, queue {queue_id} cannot be read",
                              topic=topic, queue_id=queue_id)  # fmt: skip
             raise Refused(Code.SYSTEM_ERROR, str(error)) from error
+        if got.examined:
+            self._spend(got.examined * EXAMINED_BYTES)
+        return got
+
+    def _spend(self, cost: int) -> None:
+        """Count work against the bound of this turn. @param cost: in bytes of answers."""
+        self._turn_bytes += cost
+        if self._call is None:
+            self._call = self._clock.callLater(0, self._turn)
 
     def _code_of(self, pull: _Pull, got: Got) -> Code:
         if got.status in _NO_QUEUE and pull.offset == 0:
@@ -312,9 +330,7 @@ class PullCommands(CommandGroup):
             self._unread[connection] = self._unread.get(connection, 0) + len(body)
             self._owed[connection] = self._owed.get(connection, 0) + len(body)
             self._owed_bytes += len(body)
-            self._turn_bytes += len(body)
-            if self._call is None:
-                self._call = self._clock.callLater(0, self._turn)
+            self._spend(len(body))
         connection.answer(request, code=code, remark=got.status.value, body=body, ext_fields={
             "suggestWhichBrokerId": str(broker_id), "nextBeginOffset": str(got.next_offset),
             "minOffset": str(got.begin_offset), "maxOffset": str(got.end_offset),
@@ -469,3 +485,11 @@ class PullCommands(CommandGroup):
             self._call.cancel()
             self._call = None
         self._woken.clear()
+
+
+def _is_matched(expression: SqlFilter, record: bytes) -> bool:
+    """Whether a record is a message whose properties match."""
+    try:
+        return expression.matches(decode_message(record, verify_body=False).properties)
+    except WireError:
+        return False

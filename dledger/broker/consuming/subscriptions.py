@@ -1,9 +1,11 @@
 # -*- test-case-name: tests.broker.consuming.test_subscriptions -*-
 """
-A consumer's subscription to a topic: all messages, or messages with certain tags.
+A consumer's subscription to a topic: all messages, messages with certain tags, or messages whose properties
+match an expression.
 
 A broker compares the hashes of tags, which are in the consume queues; a consumer compares the tags
-themselves. Expressions of other kinds (SQL92) are refused, as by a broker without enablePropertyFilter.
+themselves. Expressions of SQL 92 need the option C{enable_property_filter}: the broker reads and examines
+each message for them.
 
 Source: FilterAPI, SubscriptionData, ExpressionMessageFilter, HeartbeatData (4.9.8, 5.3.3).
 """
@@ -16,6 +18,7 @@ import attrs
 
 from dledger.base.commands.java_json import read_document, to_object
 from dledger.base.commands.refusals import Code, Refused
+from dledger.broker.consuming.sql92 import SqlError, SqlFilter, compiled
 from protocols.wire.errors import BodyError
 from protocols.wire.fastjson import INT_BITS, LONG_BITS, JsonObject, shown, to_int
 from protocols.wire.rocketmq.message import java_hash
@@ -27,6 +30,7 @@ GROUPS_MAX = 256
 
 SUB_ALL = "*"
 TAG = "TAG"
+SQL92 = "SQL92"
 
 #: Java's names in a heartbeat.
 BROADCASTING = "BROADCASTING"
@@ -40,7 +44,7 @@ class Subscription:
     @ivar expression: C{*}, or tags separated by C{||}.
     @ivar codes: hashes of the tags; None for any.
     @ivar version: rises when the consumer changes the subscription; ms since 1970.
-    @ivar kind: C{TAG}; pulls with another kind are refused.
+    @ivar kind: C{TAG} or C{SQL92}; pulls with another kind are refused.
     """
 
     topic: str
@@ -57,7 +61,9 @@ def parse_subscription(topic: str, expression: str, *, kind: str = TAG, version:
     @raise Refused: SUBSCRIPTION_PARSE_FAILED: too many tags.
     """
     kind = kind or TAG
-    if kind != TAG or expression in ("", SUB_ALL):
+    if kind != TAG:
+        return Subscription(topic=topic, expression=expression, version=version, kind=kind)
+    if expression in ("", SUB_ALL):
         return Subscription(topic=topic, expression=expression or SUB_ALL, version=version, kind=kind)
     tags = [tag for tag in (part.strip() for part in expression.split("||")) if tag]
     if len(tags) > TAGS_MAX:
@@ -69,13 +75,27 @@ def parse_subscription(topic: str, expression: str, *, kind: str = TAG, version:
     return Subscription(topic=topic, expression=expression, codes=codes, version=version)
 
 
-def refuse_expression(subscription: Subscription) -> None:
-    """@raise Refused: SYSTEM_ERROR: the subscription's kind is not C{TAG}."""
-    if subscription.kind != TAG:
+def filter_of(subscription: Subscription, *, is_enabled: bool) -> SqlFilter | None:
+    """
+    The expression of a subscription; None if it has tags.
+
+    @param is_enabled: whether expressions are allowed here.
+    @raise Refused: SYSTEM_ERROR: the kind is not supported. SUBSCRIPTION_PARSE_FAILED: it is no expression.
+    """
+    if subscription.kind == TAG:
+        return None
+    if subscription.kind != SQL92 or not is_enabled:
+        hint = "; the option enablePropertyFilter=true allows it" if subscription.kind == SQL92 else ""
         raise Refused(
             Code.SYSTEM_ERROR,
-            f"The broker does not support consumer to filter message by {subscription.kind}",
+            f"The broker does not support consumer to filter message by {shown(subscription.kind)}{hint}",
         )
+    found = compiled(subscription.expression)
+    if isinstance(found, SqlError):
+        raise Refused(
+            Code.SUBSCRIPTION_PARSE_FAILED, f"parse the consumer's subscription failed: {found}"
+        )
+    return found
 
 
 @attrs.frozen(kw_only=True)
@@ -131,7 +151,7 @@ def read_subscription(document: Mapping[str, object]) -> Subscription:
     @raise Refused: too many tags.
     """
     topic = _text(document, "topic")
-    expression = document.get("subString") or SUB_ALL
+    expression = document.get("subString") or ""
     if not isinstance(expression, str):
         raise BodyError(f"subString={shown(expression)} is not a text")
     version = to_int(document.get("subVersion"), LONG_BITS, "subVersion") or 0

@@ -10,6 +10,7 @@ Source: DefaultMessageStore.getMessage, getOffsetInQueueByTime, PullMessageProce
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 
 import attrs
@@ -28,6 +29,11 @@ UNITS_MAX = 4096
 #: Java's limits of one transfer from memory.
 COUNT_MAX = 32
 BYTES_MAX = 256 * 1024
+
+#: Bounds of the records whose properties are examined for one request, matching or not; bytes read at once.
+FILTERED_RECORDS_MAX = 512
+FILTERED_BYTES_MAX = 1024 * 1024
+_PIECE_BYTES = 256 * 1024
 
 #: Records with at most this gap between them are read together: the gap costs less than another read.
 GAP_BYTES_MAX = 4096
@@ -60,6 +66,7 @@ class Got:
     @ivar records: the messages' records, byte for byte as in the log.
     @ivar next_offset: queue offset for the next request.
     @ivar begin_offset, end_offset: of the queue: its first message, and behind its last.
+    @ivar examined: number of records whose properties were examined.
     """
 
     status: GetStatus
@@ -67,11 +74,13 @@ class Got:
     next_offset: int
     begin_offset: int = 0
     end_offset: int = 0
+    examined: int = 0
 
 
 def get_messages(
     store: MessageStore, topic: str, queue_id: int, offset: int, *, is_slave: bool,
     count_max: int = COUNT_MAX, bytes_max: int = BYTES_MAX, tags_codes: frozenset[int] | None = None,
+    matches: Callable[[bytes], bool] | None = None,
 ) -> Got:
     """
     Read messages of a queue.
@@ -80,6 +89,7 @@ def get_messages(
     @param is_slave: do not correct a consumer's offset: this slave may only be behind its master.
     @param count_max, bytes_max: limits of the answer; it has at least one message.
     @param tags_codes: hashes of the tags wanted; None for any.
+    @param matches: whether a record is wanted; None for any.
     @raise StoreError: the log or the queue cannot be read.
     """
     queue = store.queues.get(topic, queue_id)
@@ -88,6 +98,8 @@ def get_messages(
     begin, end = queue.begin_index, queue.next_index
     if begin <= offset < end:
         try:
+            if matches is not None:
+                return _filter(store, queue, offset, count_max, bytes_max, matches)
             return _collect(store, queue, offset, count_max, bytes_max, tags_codes)
         except OSError as error:
             raise StoreError(f"reading messages of {topic}, queue {queue_id}: {error}") from error
@@ -134,6 +146,50 @@ def _collect(
         status = GetStatus.NO_MATCHED_MESSAGE
     return Got(status=status, records=tuple(records), next_offset=following, begin_offset=queue.begin_index,
                end_offset=queue.next_index)  # fmt: skip
+
+
+def _filter(
+    store: MessageStore, queue: ConsumeQueue, offset: int, count_max: int, bytes_max: int,
+    matches: Callable[[bytes], bool],
+) -> Got:
+    units = queue.read(offset, FILTERED_RECORDS_MAX)
+    found: list[bytes] = []
+    removed, following, at = False, offset, 0
+    total = examined = examined_bytes = 0
+    while at < len(units) and len(found) < count_max and examined_bytes < FILTERED_BYTES_MAX:
+        piece: list[Unit] = []
+        size = 0
+        while at < len(units) and (not piece or size + units[at].size <= _PIECE_BYTES):
+            unit = units[at]
+            at += 1
+            if unit.size == FILLER_SIZE or unit.offset < store.log.begin_offset:
+                removed = True
+                continue
+            piece.append(unit)
+            size += unit.size
+        following = units[at - 1].queue_offset + 1
+        records = _records(store, piece)
+        removed = removed or len(records) < len(piece)
+        for record in records:
+            examined += 1
+            examined_bytes += len(record)
+            if not matches(record):
+                continue
+            if found and (len(found) >= count_max or total + len(record) > bytes_max):
+                following, at = _queue_offset_of(record), len(units)  # it is the first of the next request
+                break
+            found.append(record)
+            total += len(record)
+    if found:
+        status = GetStatus.FOUND
+    else:
+        status = GetStatus.MESSAGE_WAS_REMOVING if removed else GetStatus.NO_MATCHED_MESSAGE
+    return Got(status=status, records=tuple(found), next_offset=following, begin_offset=queue.begin_index,
+               end_offset=queue.next_index, examined=examined)  # fmt: skip
+
+
+def _queue_offset_of(record: bytes) -> int:
+    return int.from_bytes(record[20:28], "big")
 
 
 def _records(store: MessageStore, units: list[Unit]) -> list[bytes]:

@@ -13,6 +13,7 @@ from dledger.broker.consuming.consumers import ConsumerTable
 from dledger.broker.consuming.pulls import LITE_PULL_MESSAGE, PULL_MESSAGE, PullCommands
 from dledger.broker.consuming.subscriptions import ConsumerData, Subscription, parse_subscription
 from dledger.broker.metadata.tables import GroupConfig
+from dledger.broker.store.queries import FILTERED_RECORDS_MAX
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import Message, decode_message
 from tests.broker.asked import NOW_MS, Asked, Client
@@ -127,6 +128,41 @@ class PullTests(Case):
         self.assertEqual([found.tags for found in messages_in(answer.body)], ["A", "C"])
         answer = self.pull(subscription="D")
         self.assertEqual(self.offsets(answer), (Code.PULL_RETRY_IMMEDIATELY, 3, 0, 3))
+
+    def test_expressions(self) -> None:
+        """Only messages whose properties match; if there is none, how far it was looked."""
+        self.build(enable_property_filter=True)
+        for number in range(6):
+            self.asked.append(message(b"%d" % number, topic="t", properties={"n": str(number)}))
+        fields = {"expressionType": "SQL92", "subscription": "n > 1 AND n <> 3"}
+        answer = self.pull(**fields)
+        self.assertEqual([found.body for found in messages_in(answer.body)], [b"2", b"4", b"5"])
+        self.assertEqual(self.offsets(answer), (0, 6, 0, 6))
+        answer = self.pull(**fields, maxMsgNums=2)
+        self.assertEqual([found.body for found in messages_in(answer.body)], [b"2", b"4"])
+        self.assertEqual(self.offsets(answer), (0, 5, 0, 6))
+        answer = self.pull(**fields, maxMsgBytes=1)
+        self.assertEqual(self.offsets(answer), (0, 4, 0, 6))
+        answer = self.pull(**{**fields, "subscription": "n > 9"})
+        self.assertEqual(self.offsets(answer), (Code.PULL_RETRY_IMMEDIATELY, 6, 0, 6))
+        wrong = self.pull(**{**fields, "subscription": "n >"})
+        self.assertEqual(wrong.code, Code.SUBSCRIPTION_PARSE_FAILED)
+        self.assertIn("at character 4: found the end, expected a property", wrong.remark or "")
+        wrong = self.pull(**{**fields, "expressionType": "GROOVY"})
+        self.assertEqual(wrong.code, Code.SYSTEM_ERROR)
+
+    def test_many_do_not_match(self) -> None:
+        """One request examines a bounded number of messages, and a turn a bounded number for all of them."""
+        self.build(enable_property_filter=True)
+        self.asked.append(*[one() for _ in range(FILTERED_RECORDS_MAX + 50)])
+        fields = {"expressionType": "SQL92", "subscription": "TAGS = 'B'"}
+        others = [self.asked.client() for _ in range(3)]
+        found = self.offsets(self.pull(**fields))
+        self.assertEqual(found[:2], (Code.PULL_RETRY_IMMEDIATELY, FILTERED_RECORDS_MAX))
+        for client in others:
+            client.send(PULL_MESSAGE, {**FIELDS, **fields})
+        self.assertEqual(len(self.pulls), 2)  # one is answered in this turn, the others in later ones
+        self.assertEqual([len(client.received()) for client in others], [1, 1, 1])
 
     def test_refusals(self) -> None:
         """What must not be answered with messages, each with RocketMQ's code."""

@@ -8,9 +8,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.base.commands.refusals import Code, Refused
 from dledger.broker.consuming.subscriptions import (
     TAGS_MAX,
+    filter_of,
     parse_subscription,
     read_heartbeat,
-    refuse_expression,
 )
 
 #: In the shape in which a Java 4.9.8 push consumer sends it.
@@ -45,9 +45,12 @@ class SubscriptionTests(SynchronousTestCase):
 
     def test_other_kinds(self) -> None:
         """SQL92 is kept, and refused where messages are asked for."""
-        refuse_expression(parse_subscription("t", "A"))
+        self.assertIsNone(filter_of(parse_subscription("t", "A"), is_enabled=False))
         sql = parse_subscription("t", "a > 1", kind="SQL92")
-        refused = self.assertRaises(Refused, refuse_expression, sql)
+        found = filter_of(sql, is_enabled=True)
+        assert found is not None
+        self.assertTrue(found.matches({"a": "2"}))
+        refused = self.assertRaises(Refused, filter_of, sql, is_enabled=False)
         self.assertEqual(refused.code, Code.SYSTEM_ERROR)
         self.assertIn("SQL92", refused.remark)
 
