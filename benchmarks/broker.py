@@ -42,7 +42,7 @@ from benchmarks.ha_brokers import (
     Pair,
     start_pairs,
 )
-from benchmarks.load import LoadError, Sample
+from benchmarks.load import LoadError, Sample, paired_ratio
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse
 from tests.interop.java import JavaMissing
 from tests.interop.raft_brokers import GROUP
@@ -196,11 +196,7 @@ def ratio(found: Found, above: Row, below: Row) -> float:
     """Round by round; NaN if no round has both."""
     if above not in found or below not in found:
         return float("nan")
-    pairs = zip(found[above].samples, found[below].samples, strict=False)
-    return median([
-        one.throughput_per_s / other.throughput_per_s
-        for one, other in pairs if one is not None and other is not None and other.throughput_per_s
-    ])  # fmt: skip
+    return paired_ratio(found[above].samples, found[below].samples)
 
 
 def _measure(

@@ -46,7 +46,7 @@ from benchmarks.ha_brokers import (
     start_pairs,
 )
 from benchmarks.ha_catch_up import FILE_BYTES, Copied, CopyError, Source, bare_copy, write_store
-from benchmarks.load import LoadError, Sample
+from benchmarks.load import LoadError, Sample, paired_ratio
 from tests.interop.java import JavaMissing
 from tests.processes.children import ChildError, end_all
 
@@ -219,11 +219,7 @@ def ratio_of(results: Results, above: Cell, below: Cell) -> float:
     """Throughput of one cell by another's, round by round; NaN if no round has both."""
     if above not in results or below not in results:
         return float("nan")
-    pairs = zip(results[above].samples, results[below].samples, strict=False)
-    return median([
-        one.throughput_per_s / other.throughput_per_s
-        for one, other in pairs if one is not None and other is not None and other.throughput_per_s
-    ])  # fmt: skip
+    return paired_ratio(results[above].samples, results[below].samples)
 
 
 def sync_ratio(results: Results, cell: Cell) -> float:

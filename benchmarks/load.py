@@ -22,12 +22,13 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import attrs
 import click
 
+from benchmarks.common import median
 from dledger.base.tls_files import TlsFiles
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -55,6 +56,15 @@ class Sample:
     refused: int = 0
     reason: str = ""
     client_cpu_share: float = 0.0
+
+
+def paired_ratio(above: Sequence[Sample | None], below: Sequence[Sample | None]) -> float:
+    """Throughput of one system by another's, round by round, the median; NaN if no round has both."""
+    return median([
+        one.throughput_per_s / other.throughput_per_s
+        for one, other in zip(above, below, strict=False)
+        if one is not None and other is not None and other.throughput_per_s
+    ])  # fmt: skip
 
 
 class LoadError(Exception):

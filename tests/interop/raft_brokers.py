@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse
+from protocols.wire.ledger.messages import MetadataResponse
 from tests.interop.name_servers import Asking, OurNameServer
 from tests.interop.rocketmq import (
     COMMIT_LOG_FILE_BYTES,
@@ -24,9 +24,9 @@ from tests.interop.rocketmq import (
     Server,
     StartedChild,
     broker_port,
+    member_says,
     write_properties,
 )
-from tests.processes.asking import NoAnswer, ask
 from tests.processes.brokers import FOUND, NO_TOPIC, Remoting, messages_of
 from tests.processes.children import ChildError, free_ports, peers_text, wait_until
 from tests.processes.ledgers import LedgerFault, assert_identical
@@ -194,12 +194,7 @@ class RaftBrokers:
 
     def metadata(self, peer_id: str) -> MetadataResponse | None:
         """What a member says of itself; None if it does not answer."""
-        try:
-            answer = ask(self.peers[peer_id], MetadataRequest(group=GROUP, remote_id=peer_id), seconds=2.0)
-        except NoAnswer:
-            return None
-        assert isinstance(answer, MetadataResponse)
-        return answer
+        return member_says(self.peers[peer_id], peer_id)
 
     def ledger_path(self, peer_id: str) -> Path:
         """The directory of a member's C{data} and C{index}."""

@@ -269,6 +269,16 @@ class Codec(TalkingChild):
         return self.ask(line, seconds=PATIENCE)
 
 
+def member_says(address: str, peer_id: str) -> MetadataResponse | None:
+    """What the member of a broker says of its group; None if it does not answer."""
+    try:
+        answer = ask(address, MetadataRequest(group=GROUP, remote_id=peer_id), seconds=2.0)
+    except NoAnswer:
+        return None
+    assert isinstance(answer, MetadataResponse)
+    return answer
+
+
 class BrokerGroup:
     """
     Brokers n0 and n1, and our n2 as the third vote.
@@ -370,12 +380,8 @@ class BrokerGroup:
         return found[0]
 
     def _leader_of(self, peer_id: str) -> str | None:
-        try:
-            answer = ask(self.peers[peer_id], MetadataRequest(group=GROUP, remote_id=peer_id), seconds=2.0)
-        except NoAnswer:
-            return None
-        assert isinstance(answer, MetadataResponse)
-        return answer.leader_id
+        said = member_says(self.peers[peer_id], peer_id)
+        return None if said is None else said.leader_id
 
     def send(self, count: int) -> None:
         """Send C{count} more messages; all must be acknowledged."""
