@@ -14,8 +14,8 @@ they are answered without one then. Files that are not sound change nothing.
 Rule 4: a request that no table here names needs an administrator.
 
 Stricter than Java: batches need PUB, locks of queues SUB of their group, a message that is named by its
-place in the log SUB of its topic, resets of offsets and decisions about a slave an administrator (see
-docs/ha.md). As in Java, other requests need a signature only.
+place in the log SUB of its topic, the end of a transaction PUB of its topic, resets of offsets and decisions
+about a slave an administrator (see docs/ha.md). As in Java, other requests need a signature only.
 
 Source: PlainPermissionManager, PlainAccessValidator (4.9.8).
 """
@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from twisted.logger import Logger
 
@@ -70,9 +70,11 @@ SIGNED_CODES = frozenset({
 _PUB, _SUB = AccessRight.PUB, AccessRight.SUB
 _SEND, _SEND_V2, _SEND_BATCH = 10, 310, 320
 _PULL, _QUERY, _UPDATE_OFFSET, _HEART_BEAT = (11, 361), 12, 15, 34
-_UNREGISTER, _SEND_BACK, _LIST_GROUP, _LOCKS = 35, 36, 38, (41, 42)
-#: Requests for the message that begins at their C{offset}.
-_BY_OFFSET = frozenset({33, _SEND_BACK})
+_UNREGISTER, _SEND_BACK, _END_TRANSACTION, _LIST_GROUP, _LOCKS = 35, 36, 37, 38, (41, 42)
+#: Requests for the message that begins at the offset in this field, and the right to its topic.
+_BY_OFFSET: Mapping[int, tuple[str, AccessRight]] = {
+    33: ("offset", _SUB), _SEND_BACK: ("offset", _SUB), _END_TRANSACTION: ("commitLogOffset", _PUB)
+}  # fmt: skip
 #: Requests whose rights L{needs_of} tells.
 _NAMING = frozenset({
     _SEND, _SEND_V2, _SEND_BATCH, *_PULL, _QUERY, _UPDATE_OFFSET, _HEART_BEAT, _UNREGISTER, _SEND_BACK,
@@ -184,7 +186,8 @@ class AccessGate(CommandGroup):
             account = self._account_of(host, request)
             _check_rights(account, request)
             if request.code in _BY_OFFSET:
-                self._check_message(account, Fields(request.ext_fields))
+                name, right = _BY_OFFSET[request.code]
+                self._check_message(account, Fields(request.ext_fields), name, right)
         if request.code == WIRE_VERSION_CODE:
             wanted, given = self._challenges.pop(connection, None), request.ext_fields.get(CHALLENGE_FIELD)
             if account is None:
@@ -192,9 +195,9 @@ class AccessGate(CommandGroup):
             elif account.is_white(host) or (wanted is not None and wanted == given):
                 self._native[connection] = account.access_key
 
-    def _check_message(self, account: BrokerAccount, fields: Fields) -> None:
-        topic = self._topic_at(fields.number("offset", least=LONG_MIN, most=LONG_MAX))
-        if topic and not account.may(topic, _SUB):
+    def _check_message(self, account: BrokerAccount, fields: Fields, name: str, right: AccessRight) -> None:
+        topic = self._topic_at(fields.number(name, least=LONG_MIN, most=LONG_MAX))
+        if topic and not account.may(topic, right):
             raise Refused(Code.SYSTEM_ERROR, _denied(topic, account))
 
     def _account_of(self, host: str, request: RemotingCommand) -> BrokerAccount:

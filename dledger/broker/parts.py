@@ -37,6 +37,7 @@ from dledger.broker.common.events import Arrived, BrokerEvents
 from dledger.broker.common.own_address import OwnAddress, bracketed
 from dledger.broker.consuming.consumers import ConsumerCommands, ConsumerTable
 from dledger.broker.consuming.offset_commands import OffsetCommands
+from dledger.broker.consuming.producers import ProducerTable
 from dledger.broker.consuming.pulls import PullCommands, usual_slow_bytes
 from dledger.broker.consuming.queue_locks import QueueLocks
 from dledger.broker.gate import AccessGate, GuardedNatives
@@ -47,6 +48,7 @@ from dledger.broker.name_server import BrokerIdentity, NameServerRegistrar
 from dledger.broker.replication import BrokerSurroundings, CommitLogKind, LogKind, ReplicationNeeds
 from dledger.broker.router import CommandRouter
 from dledger.broker.sending.answers import SendAnswers
+from dledger.broker.sending.halves import HALF_TOPIC, REAL_TOPIC
 from dledger.broker.sending.long_sends import LongSends
 from dledger.broker.sending.native import NativeCommands
 from dledger.broker.sending.plain_sends import PlainSends
@@ -60,6 +62,8 @@ from dledger.broker.store.commit_log_store import CommitLogStore
 from dledger.broker.store.consume_queues import open_queues_max
 from dledger.broker.store.log_reads import LogReads
 from dledger.broker.store.queries import record_at
+from dledger.broker.transactions.check import TransactionCheckService
+from dledger.broker.transactions.commands import TransactionCommands
 from dledger.broker.upkeep import MetadataSaver
 from protocols.turn import Turn
 from protocols.wire.errors import WireError
@@ -165,11 +169,20 @@ class BrokerParts(BrokerEvents):
     def _make_consuming(self) -> None:
         config, store, metadata, wall_ms = self.config, self.store, self.metadata, self.wall_ms
         slow_bytes, clock = usual_slow_bytes(), self._around.reactor
-        self.consumer_table = ConsumerTable()
+        self.consumer_table, self.producer_table = ConsumerTable(), ProducerTable()
         self.pulls = PullCommands(
             config, store, metadata, self.consumer_table, clock=clock, wall_ms=wall_ms, slow_bytes=slow_bytes
         )
-        self.consumers = ConsumerCommands(config, metadata, self.consumer_table, wall_ms=wall_ms)
+        self.consumers = ConsumerCommands(
+            config, metadata, self.consumer_table, self.producer_table, wall_ms=wall_ms
+        )
+        self.transactions = TransactionCommands(
+            config, store, metadata, self.pipeline, own=self.own, wall_ms=wall_ms
+        )
+        self.checks_of_halves = TransactionCheckService(
+            config, store, metadata, self.pipeline, self.producer_table, own=self.own, clock=clock,
+            wall_ms=wall_ms,
+        )
         self.locks = QueueLocks(wall_ms=wall_ms)
         self.offsets = OffsetCommands(
             config, store, metadata, wall_ms=wall_ms, slow_bytes=slow_bytes, settled=self.replication.settled
@@ -186,7 +199,8 @@ class BrokerParts(BrokerEvents):
         groups: tuple[CommandGroup, ...] = (
             self.pulls, self.consumers, self.offsets, self.locks, self.admin,
             StatsCommands(config, store, metadata, table), ResetOffsets(config, store, metadata, table),
-            TableCommands(metadata), self.send_back, self.native, *self.replication.commands(),
+            TableCommands(metadata), self.send_back, self.transactions,
+            self.native, *self.replication.commands(),
         )  # fmt: skip
         gate = self.gate
         if gate is not None:
@@ -244,19 +258,27 @@ class BrokerParts(BrokerEvents):
         self.replication.follow()
         self.registrar.start()
         if not self.config.is_slave:
-            self.schedule.start()
+            self._start_delivering()
+
+    def _start_delivering(self) -> None:
+        """A master delivers delayed messages, and asks about half messages."""
+        self.schedule.start()
+        self.checks_of_halves.start()
+
+    def _stop_delivering(self) -> None:
+        self.schedule.stop()
+        self.checks_of_halves.stop()
 
     def role_changed(self) -> None:
         """See L{BrokerEvents}."""
-        if self.config.is_slave:
-            self.schedule.stop()
-        else:
+        self._stop_delivering()
+        if not self.config.is_slave:
             # As it was copied from the last master: what is added below must not make it look younger.
             topics = self.metadata.topics
             self._topics_ms = topics.version.timestamp if topics.entries else 0
             add_system_topics(self.metadata, self.config, self.wall_ms())
             self.restore_topics()
-            self.schedule.start()
+            self._start_delivering()
         self.registrar.role_changed()
 
     def restore_topics(self) -> None:
@@ -325,20 +347,24 @@ class BrokerParts(BrokerEvents):
         """Answer the requests that wait for messages; stop following and delivering."""
         self.replication.unfollow()
         self.pulls.stop()
-        self.schedule.stop()
+        self._stop_delivering()
         self.reads.answer_waiting()
 
     # -- facts ----------------------------------------------------------------------------------
 
     def _topic_at(self, offset: int) -> str:
         """
-        The topic of the message that begins at an offset of the log; empty: none does.
+        The topic of the message that begins at an offset of the log, the real one of a half message; empty:
+        none does.
 
         @raise Refused: it cannot be read, so nobody knows who may see it.
         """
         try:
             record = record_at(self.store, offset)
-            return "" if record is None else decode_message(record).topic
+            found = None if record is None else decode_message(record)
+            if found is not None and found.topic == HALF_TOPIC:
+                return found.properties.get(REAL_TOPIC, "") or found.topic
+            return "" if found is None else found.topic
         except (OSError, StoreError, WireError) as error:
             raise Refused(Code.SYSTEM_ERROR, f"the message at {offset} cannot be read: {error}") from error
 

@@ -51,6 +51,20 @@ class LifeTests(RaftCase):
         self.assertEqual((found.code, found.body), (0, self.pull().body))
         self.stop()
 
+    def test_transaction(self) -> None:
+        """A half message is committed: the offsets that its producer was told lead to it."""
+        self.start()
+        named = "TRAN_MSG\x01true\x02UNIQ_KEY\x01K\x02PGROUP\x01P\x02"
+        (answer,) = self.ask(send_of(b"paid", properties=named, sysFlag=4))
+        self.assertEqual((answer.code, answer.ext_fields["transactionId"]), (0, "K"))
+        (ended,) = self.ask(RemotingCommand(code=37, opaque=1, ext_fields={
+            "producerGroup": "P", "tranStateTableOffset": answer.ext_fields["queueOffset"],
+            "commitLogOffset": str(int(answer.ext_fields["msgId"][16:], 16)), "commitOrRollback": "8",
+        }))  # fmt: skip
+        self.assertEqual(ended.code, 0, ended.remark)
+        self.assertEqual(decode_message(self.pull().body).body, b"paid")
+        self.stop()
+
     def test_killed(self) -> None:
         """What was answered is there after a crash, in the ledger and in its queue, and the topic too."""
         self.start()

@@ -66,6 +66,7 @@ class Code(IntEnum):
     SUBSCRIPTION_NOT_EXIST = 24
     SUBSCRIPTION_NOT_LATEST = 25
     SUBSCRIPTION_GROUP_NOT_EXIST = 26
+    ILLEGAL_OPERATION = 604
 
 
 class Refused(Exception):

@@ -52,7 +52,7 @@ def _text(value: object) -> str:
 #: Options that mqadmin exportConfigs needs, and that say what we do.
 _FIXED_OPTIONS = {
     "filterServerNums": "0", "msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC", "traceTopicEnable": "false",
-    "rejectTransactionMessage": "true", "useTLS": "false",
+    "useTLS": "false",
 }
 
 

@@ -21,7 +21,6 @@ Source: ClientManageProcessor, ConsumerManager, ConsumerGroupInfo, ConsumerManag
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 import attrs
 from twisted.logger import Logger
@@ -30,6 +29,7 @@ from dledger.base.commands.java_json import read_document, to_object, wire_json
 from dledger.base.commands.refusals import Code, CommandGroup, Fields, Handlers, Refused
 from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.groups import find_group, retry_topic
+from dledger.broker.consuming.producers import EXPIRED_MS, Member, ProducerTable
 from dledger.broker.consuming.subscriptions import (
     ConsumerData,
     Subscription,
@@ -49,26 +49,11 @@ GET_CONSUMER_LIST_BY_GROUP = 38
 NOTIFY_CONSUMER_IDS_CHANGED = 40
 CHECK_CLIENT_CONFIG = 46
 
-#: A member that is silent for this time is removed.
-EXPIRED_MS = 120_000
-
 #: The most groups with members, and the most members of all groups together.
 GROUPS_MAX = 16_384
 MEMBERS_MAX = 65_536
 #: The most topics and tags in the subscriptions of all groups together.
 WANTED_MAX = 1_048_576
-
-
-
-class Member(Protocol):
-    """The part of a connection that the table needs."""
-
-    @property
-    def address(self) -> str:
-        """C{host:port} of the other end."""
-
-    def tell(self, command: RemotingCommand) -> None:
-        """Send a one-way request."""
 
 
 @attrs.define
@@ -257,9 +242,11 @@ class ConsumerCommands(CommandGroup):
     """
 
     def __init__(
-        self, config: BrokerConfig, metadata: Metadata, table: ConsumerTable, *, wall_ms: Callable[[], int]
+        self, config: BrokerConfig, metadata: Metadata, table: ConsumerTable, producers: ProducerTable, *,
+        wall_ms: Callable[[], int],
     ) -> None:
         """@param wall_ms: milliseconds since 1970."""
+        self._producers = producers
         self._config = config
         self._metadata = metadata
         self._wall_ms = wall_ms
@@ -277,10 +264,12 @@ class ConsumerCommands(CommandGroup):
     def connection_lost(self, connection: CommandConnection) -> None:
         """Remove the members of this connection."""
         self.table.lost(connection, notifies=self._notifies)
+        self._producers.lost(connection)
 
     def sweep(self) -> None:
         """Remove silent members. Called every few seconds."""
         self.table.expire(self._wall_ms(), notifies=self._notifies)
+        self._producers.expire(self._wall_ms())
 
     def _notifies(self, group: str) -> bool:
         found = self._metadata.groups.get(group)
@@ -289,6 +278,8 @@ class ConsumerCommands(CommandGroup):
     def _heart_beat(self, connection: CommandConnection, request: RemotingCommand) -> None:
         said = read_heartbeat(request.body)
         now_ms = self._wall_ms()
+        for name in said.producer_groups:
+            self._producers.register(connection, name, now_ms)
         for data in said.consumers:
             group = find_group(self._metadata, self._config, data.group, now_ms)
             if group is None:
@@ -301,8 +292,10 @@ class ConsumerCommands(CommandGroup):
         connection.answer(request)
 
     def _unregister(self, connection: CommandConnection, request: RemotingCommand) -> None:
-        group = Fields(request.ext_fields).text("consumerGroup", "")
-        if group:
+        fields = Fields(request.ext_fields)
+        if producer := fields.text("producerGroup", ""):
+            self._producers.unregister(connection, producer)
+        if group := fields.text("consumerGroup", ""):
             self.table.unregister(connection, group, notifies=self._notifies(group))
         connection.answer(request)
 

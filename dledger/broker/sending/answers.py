@@ -36,6 +36,7 @@ class LongSend(NamedTuple):
 
     @ivar queue_id: the queue in the answer; a delayed message waits in another queue.
     @ivar first, end: its messages are those of the put from C{first} to C{end - 1}.
+    @ivar transaction_id: of a half message.
     @ivar waits: whether the producer waits for slaves and disk.
     """
 
@@ -44,6 +45,7 @@ class LongSend(NamedTuple):
     first: int
     end: int
     waits: bool
+    transaction_id: str = ""
 
 
 class SendAnswers:
@@ -89,13 +91,14 @@ class SendAnswers:
             self.refuse(connection, send.request, status.remoting_code, status.name)
             return
         offsets, request = placed.offsets[send.first : send.end], send.request
-        if len(offsets) == 1 and request.serialize_type == JSON:
+        if len(offsets) == 1 and request.serialize_type == JSON and not send.transaction_id:
             plain = (request.opaque, send.queue_id, send.first)
             connection.answer_made(request, *self.stored_frames((plain,), placed, status))
             return
         start = self._own.id_start.decode()
+        ids = {"transactionId": send.transaction_id} if send.transaction_id else {}
         connection.answer(request, code=status.remoting_code, ext_fields={
-            **self._told, "msgId": ",".join([f"{start}{offset:016X}" for offset in offsets]),
+            **self._told, **ids, "msgId": ",".join([f"{start}{offset:016X}" for offset in offsets]),
             "queueId": str(send.queue_id), "queueOffset": str(placed.queue_offsets[send.first]),
         })  # fmt: skip
 

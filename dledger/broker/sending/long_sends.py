@@ -7,8 +7,7 @@ Reads every request with messages of a RocketMQ producer, with long or short fie
 
 Rule: the rules are applied in the order of RocketMQ; the answer names the first that the request breaks.
 
-Source: SendMessageProcessor, AbstractSendMessageProcessor, SendMessageRequestHeader(V2) (4.9.8); differs: no
-transactions.
+Source: SendMessageProcessor, AbstractSendMessageProcessor, SendMessageRequestHeader(V2) (4.9.8).
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.own_address import OwnAddress
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.tables import RETRY_PREFIX
+from dledger.broker.sending.halves import half_message
 from dledger.broker.sending.rules import PutRules, host_of
 from dledger.broker.sending.send_properties import (
     delay_level,
@@ -71,11 +71,13 @@ class ReadSend(NamedTuple):
     @ivar messages: one, or those of a batch, which go into one file.
     @ivar queue_id: the queue in the answer; a delayed message waits in another queue.
     @ivar waits: whether the producer waits for slaves and disk.
+    @ivar transaction_id: of a half message.
     """
 
     messages: Sequence[NewMessage]
     queue_id: int
     waits: bool
+    transaction_id: str = ""
 
 
 class LongSends:
@@ -92,9 +94,7 @@ class LongSends:
         self._config = config
         self._own = own
         self._wall_ms = wall_ms
-        self._no_transactions = (
-            f"the broker[{config.broker_ip1}] sending transaction message is forbidden: there are none here"
-        )
+        self._no_transactions = f"the broker[{config.broker_ip1}] sending transaction message is forbidden"
 
     def read(self, connection: CommandConnection, request: RemotingCommand) -> ReadSend:
         """
@@ -125,8 +125,11 @@ class LongSends:
         )  # fmt: skip
         if fields.flag(names["batch"], False):
             return ReadSend(self._batch_of(message), queue_id, waits(properties))
+        if is_prepared(properties):
+            return self._half_of(message, properties)
         self._rules.refuse_transaction(
-            properties, is_flagged=bool(sys_flag & TRANSACTION_MASK), remark=self._no_transactions
+            properties, is_flagged=bool(sys_flag & TRANSACTION_MASK),
+            remark=f"{self._no_transactions}: its flags say that it is one, and TRAN_MSG=true is missing",
         )
         if message.topic.startswith(RETRY_PREFIX):
             message = self._retried(message, request, fields.number(names["maxReconsumeTimes"], INT_MIN))
@@ -134,6 +137,14 @@ class LongSends:
             self._rules.refuse_timer(properties, NO_TIMERS)
         message = self._rules.delayed(message, delay_level(message.properties_data))
         return ReadSend((message,), queue_id, waits(properties))
+
+    def _half_of(self, message: NewMessage, properties: bytes) -> ReadSend:
+        """The first half of a transaction. @raise Refused: there are none at this broker."""
+        if self._config.reject_transaction_message:
+            raise Refused(Code.NO_PERMISSION, self._no_transactions)
+        self._rules.refuse_timer(properties, NO_TIMERS)
+        half, transaction_id = half_message(message)
+        return ReadSend((half,), message.queue_id, waits(properties), transaction_id)
 
     def _batch_of(self, batch: NewMessage) -> list[NewMessage]:
         """The messages of a batch; the properties of the batch are appended to those of each message."""

@@ -120,7 +120,9 @@ class Sends:
             first = len(read.messages)
             read.messages += messages
             waits = send.waits or self._pipeline.always_waits
-            read.long.append(LongSend(request, send.queue_id, first, len(read.messages), waits))
+            read.long.append(LongSend(
+                request, send.queue_id, first, len(read.messages), waits, send.transaction_id
+            ))  # fmt: skip
 
     # -- putting ---------------------------------------------------------------------------------
 

@@ -37,7 +37,7 @@ class OptionTests(SynchronousTestCase):
         ):
             self.assertIn(name, shown)  # mqadmin exportConfigs fails without
         parts = (BrokerConfig, HAConfig, type(config.store), type(config.raft))
-        self.assertEqual(len(shown), sum(len(attrs.fields(one)) for one in parts) - 5 + 5)
+        self.assertEqual(len(shown), sum(len(attrs.fields(one)) for one in parts) - 5 + 4)
 
 
 class EarliestTests(SynchronousTestCase):

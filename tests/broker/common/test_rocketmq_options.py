@@ -46,9 +46,14 @@ class OptionsTests(SynchronousTestCase):
     """What is accepted, named and refused."""
 
     def test_transactions(self) -> None:
-        """RocketMQ's default is accepted, and named once: there are no transactions."""
-        found = broker_from_mapping({"store_path_root_dir": "base", "rejectTransactionMessage": "false"})
-        self.assertEqual(found.ignored, ("rejectTransactionMessage",))
+        """RocketMQ's options mean the same here."""
+        found = broker_from_mapping({
+            "store_path_root_dir": "base", "rejectTransactionMessage": "true", "transactionTimeOut": "9000",
+            "transactionCheckInterval": "60000", "transactionCheckMax": "5",
+        })  # fmt: skip
+        self.assertEqual(found.ignored, ())
+        self.assertEqual((found.reject_transaction_message, found.transaction_time_out), (True, 9000))
+        self.assertEqual((found.transaction_check_interval, found.transaction_check_max), (60000, 5))
 
     def test_ordinary_file(self) -> None:
         """It starts; percent are shares; what has no meaning is listed once, what we do anyway is not."""

@@ -19,6 +19,7 @@ from dledger.broker.consuming.consumers import (
     ConsumerCommands,
     ConsumerTable,
 )
+from dledger.broker.consuming.producers import ProducerTable
 from dledger.broker.metadata.tables import GroupConfig
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.asked import NOW_MS, Asked, Client
@@ -39,13 +40,15 @@ class ConsumerTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.asked = Asked()
         self.addCleanup(self.asked.close)
-        self.table = ConsumerTable()
+        self.table, self.producers = ConsumerTable(), ProducerTable()
         self.commands = self.commands_of(self.asked, self.table)
         self.client = self.asked.client()
 
     def commands_of(self, asked: Asked, table: ConsumerTable) -> ConsumerCommands:
         """The group of commands under test."""
-        commands = ConsumerCommands(asked.config, asked.metadata, table, wall_ms=asked.wall_ms)
+        commands = ConsumerCommands(
+            asked.config, asked.metadata, table, self.producers, wall_ms=asked.wall_ms
+        )
         asked.groups = [commands]
         return commands
 

@@ -54,7 +54,7 @@ class CountTests(SendCase):
         self.assertEqual(counts, {})
         for _ in range(2):
             self.send(topic="TBW102 x")
-            self.send(code=10, properties="TRAN_MSG\x01true")
+            self.send(code=10, sysFlag=4)
         self.assertEqual(counts, {(310, 1): 2, (10, 16): 2})
         self.broker.broker.pipeline.close("a test")
         for _ in range(3):
@@ -292,11 +292,16 @@ class IllegalTests(SendCase):
         self.refused(Code.MESSAGE_ILLEGAL, "a zero byte", properties="a\x01b\0\x02")
 
     def test_transactions(self) -> None:
-        """By property and by flag."""
-        self.refused(Code.NO_PERMISSION, "sending transaction message is forbidden",
-                     properties="TRAN_MSG\x01true\x02")  # fmt: skip
+        """A half message waits in its own topic; a flag without the property is refused, and a batch, too."""
         for flag in (4, 8, 12):
             self.refused(Code.NO_PERMISSION, "sending transaction message is forbidden", sysFlag=flag)
+        half = "TRAN_MSG\x01true\x02UNIQ_KEY\x01K1\x02PGROUP\x01G\x02"
+        answer = self.send(b"body", properties=half, sysFlag=4, queueId=1)
+        self.assertEqual((answer.code, answer.ext_fields["transactionId"]), (0, "K1"))
+        self.assertEqual((answer.ext_fields["queueId"], answer.ext_fields["queueOffset"]), ("1", "0"))
+        self.assertNotIn("transactionId", self.send(b"x").ext_fields)
+        self.make(options={"reject_transaction_message": True})
+        self.refused(Code.NO_PERMISSION, "sending transaction message is forbidden", properties=half)
 
     def test_timers(self) -> None:
         """A delay of any length, as 5.x has it, is refused, not passed over; what comes back is taken."""

@@ -1,0 +1,83 @@
+# -*- test-case-name: tests.broker.consuming.test_producers -*-
+"""
+The groups of producers and their connections, by their heartbeats: a broker asks one of a group how a
+transaction ended.
+
+Rule: the table is bounded. What does not fit is not known; its producers are asked nothing.
+
+Source: ProducerManager (4.9.8).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from protocols.wire.remoting import RemotingCommand
+
+#: A member that is silent for this time is removed.
+EXPIRED_MS = 120_000
+
+#: The most members of all groups together, and groups of one member.
+PRODUCERS_MAX = 65_536
+
+
+class Member(Protocol):
+    """The part of a connection that the tables of consumers and producers need."""
+
+    @property
+    def address(self) -> str:
+        """C{host:port} of the other end."""
+
+    def tell(self, command: RemotingCommand) -> None:
+        """Send a one-way request."""
+
+
+class ProducerTable:
+    """
+    Invariant: each group has a member, and C{_count} is the number of members of all groups.
+    """
+
+    def __init__(self, *, members_max: int = PRODUCERS_MAX) -> None:
+        self._groups: dict[str, dict[Member, int]] = {}
+        self._members_max = members_max
+        self._count = 0
+
+    def __len__(self) -> int:
+        """Number of members of all groups."""
+        return self._count
+
+    def register(self, member: Member, group: str, now_ms: int) -> None:
+        """A heartbeat of a member of this group. @param now_ms: ms since 1970."""
+        members = self._groups.get(group, {})
+        if member in members:
+            del members[member]
+        elif self._count >= self._members_max:
+            return
+        else:
+            self._count += 1
+        members[member] = now_ms
+        self._groups[group] = members
+
+    def unregister(self, member: Member, group: str) -> None:
+        """Remove a member, if it is one."""
+        members = self._groups.get(group, {})
+        if members.pop(member, None) is not None:
+            self._count -= 1
+            if not members:
+                del self._groups[group]
+
+    def lost(self, member: Member) -> None:
+        """Its connection has ended."""
+        for group in [name for name, members in self._groups.items() if member in members]:
+            self.unregister(member, group)
+
+    def expire(self, now_ms: int) -> None:
+        """Remove members that have been silent for longer than L{EXPIRED_MS}."""
+        for group, members in list(self._groups.items()):
+            for member in [one for one, heard_ms in members.items() if now_ms - heard_ms > EXPIRED_MS]:
+                self.unregister(member, group)
+
+    def one_of(self, group: str) -> Member | None:
+        """The member that was heard last; None if the group has none."""
+        members = self._groups.get(group)
+        return None if members is None else next(reversed(members))

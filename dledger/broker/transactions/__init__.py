@@ -1,0 +1,1 @@
+"""Transactions of producers: half messages that are committed, rolled back, or asked about."""

@@ -1,0 +1,168 @@
+# -*- test-case-name: tests.broker.transactions.test_commands -*-
+"""
+END_TRANSACTION (37): a producer commits a half message or rolls it back.
+
+Rule 1: the request must name the half message rightly: its group, its offset in its queue and in the log.
+Rule 2: first the message, then the op message. If the first is stored and the second is not, the producer is
+asked later, and the message may be there twice; it is never lost.
+Rule 3: an unknown end changes nothing: the producer is asked again.
+
+Source: EndTransactionProcessor (4.9.8, 5.3.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from dledger.base.commands.refusals import LONG_MAX, LONG_MIN, Code, CommandGroup, Fields, Handlers, Refused
+from dledger.broker.common.config import BrokerConfig
+from dledger.broker.common.own_address import OwnAddress
+from dledger.broker.ha.put_status import PutStatus
+from dledger.broker.metadata.files import Metadata
+from dledger.broker.sending.answers import told_of
+from dledger.broker.sending.halves import (
+    HALF_TOPIC,
+    IMMUNITY,
+    PRODUCER_GROUP,
+    committed_message,
+    op_message,
+)
+from dledger.broker.sending.puts import NotPut, PutPipeline
+from dledger.broker.store.queries import record_at
+from dledger.broker.store.records import NewMessage
+from dledger.broker.store.store import MessageStore
+from dledger.broker.transactions.topics import keep_topics
+from protocols.rocketmq.commands import CommandConnection
+from protocols.wire.errors import WireError
+from protocols.wire.fastjson import shown
+from protocols.wire.remoting import RemotingCommand
+from protocols.wire.rocketmq.message import Message, decode_message
+
+END_TRANSACTION = 37
+#: Values of C{commitOrRollback}.
+UNKNOWN_END, COMMIT, ROLLBACK = 0, 8, 12
+
+
+class TransactionCommands(CommandGroup):
+    """
+    The group of commands.
+
+    @ivar committed, rolled_back: numbers of transactions so far.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self, config: BrokerConfig, store: MessageStore, metadata: Metadata, pipeline: PutPipeline, *,
+        own: OwnAddress, wall_ms: Callable[[], int],
+    ) -> None:
+        """@param wall_ms: milliseconds since 1970."""
+        self._config = config
+        self._store = store
+        self._metadata = metadata
+        self._pipeline = pipeline
+        self._own = own
+        self._wall_ms = wall_ms
+        self.committed = self.rolled_back = 0
+
+    def handlers(self) -> Handlers:
+        """By request code."""
+        return {END_TRANSACTION: self._end}
+
+    def _end(self, connection: CommandConnection, request: RemotingCommand) -> None:
+        if self._config.is_slave:
+            raise Refused(
+                Code.SLAVE_NOT_AVAILABLE, "Message store is slave mode, so end transaction is forbidden."
+            )
+        fields = Fields(request.ext_fields)
+        end = fields.number("commitOrRollback")
+        if end not in (COMMIT, ROLLBACK):
+            if end != UNKNOWN_END:
+                raise Refused(Code.SYSTEM_ERROR, f"commitOrRollback={end}; 0, 8 and 12 are allowed")
+            connection.answer(request)
+            return
+        half = self._find(fields)
+        try:
+            if end == COMMIT:
+                self._put([committed_message(half, self._own.host)]).addCallback(
+                    self._committed, connection, request, half
+                )
+            else:
+                self._finish(connection, request, half)
+        except ValueError as error:
+            raise Refused(Code.MESSAGE_ILLEGAL, f"the message is illegal: {error}") from error
+        except NotPut as error:
+            raise Refused(*told_of(error)) from error
+
+    def _find(self, fields: Fields) -> Message:
+        offset = fields.number("commitLogOffset", least=LONG_MIN, most=LONG_MAX)
+        try:
+            record = record_at(self._store, offset)
+            half = None if record is None else decode_message(record)
+        except (OSError, WireError) as error:
+            raise Refused(Code.SYSTEM_ERROR, f"reading the message at {offset}: {error}") from error
+        if half is None or half.topic != HALF_TOPIC:
+            raise Refused(Code.SYSTEM_ERROR, f"Find prepared transaction message failed at {offset}")
+        named = half.properties
+        if named.get(PRODUCER_GROUP) != fields.text("producerGroup"):
+            raise Refused(Code.SYSTEM_ERROR, "The producer group wrong")
+        if half.queue_offset != fields.number("tranStateTableOffset", least=LONG_MIN, most=LONG_MAX):
+            raise Refused(Code.SYSTEM_ERROR, "The transaction state table offset wrong")
+        immune_ms = immunity_ms(named.get(IMMUNITY), self._config.transaction_time_out)
+        is_late = named.get(IMMUNITY) and self._wall_ms() - half.born_timestamp > immune_ms
+        if is_late and not fields.flag("fromTransactionCheck", False):
+            raise Refused(Code.ILLEGAL_OPERATION, "Message commit fail, the time of its first check is over: "
+                                                  f"{shown(named[IMMUNITY])} s")  # fmt: skip
+        return half
+
+    def _put(self, messages: list[NewMessage]) -> Deferred[PutStatus]:
+        """
+        Store messages of the broker's own.
+
+        @raise ValueError: they cannot be stored. @raise NotPut: the broker refuses messages now.
+        """
+        return self._pipeline.put(self._pipeline.checked(messages)).done
+
+    def _committed(
+        self, status: PutStatus, connection: CommandConnection, request: RemotingCommand, half: Message
+    ) -> None:
+        if not status.is_stored:
+            connection.answer(request, code=status.remoting_code, remark=status.name)
+            return
+        self.committed += 1
+        try:
+            self._finish(connection, request, half)
+        except NotPut as error:
+            self.log.warn("the message of the transaction at {offset} is stored, its end is not: {reason}",
+                          offset=half.physical_offset, reason=str(error))  # fmt: skip
+            connection.answer(request)
+
+    def _finish(self, connection: CommandConnection, request: RemotingCommand, half: Message) -> None:
+        """Store the op message, and answer. @raise NotPut: the broker refuses messages now."""
+        keep_topics(self._metadata, self._wall_ms())
+        op = op_message(half.queue_offset, self._own.host, self._wall_ms())
+        self._put([op]).addCallback(self._finished, connection, request)
+
+    def _finished(self, status: PutStatus, connection: CommandConnection, request: RemotingCommand) -> None:
+        if status.is_stored:
+            self.rolled_back += Fields(request.ext_fields).number("commitOrRollback") == ROLLBACK
+            connection.answer(request)
+        else:
+            connection.answer(request, code=status.remoting_code, remark=status.name)
+
+
+def immunity_ms(text: str | None, default_ms: int) -> int:
+    """
+    Time from the birth of a half message until its producer is asked for the first time.
+
+    @param text: the property, in seconds.
+    @param default_ms: without one.
+    """
+    if not text:
+        return default_ms
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        return default_ms
+    return int(text) * 1000

@@ -1,0 +1,62 @@
+# -*- test-case-name: tests.broker.consuming.test_producers -*-
+"""The producers that a broker may ask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.broker.consuming.producers import EXPIRED_MS, ProducerTable
+
+
+class ProducerTests(SynchronousTestCase):
+    """Registered, expired, lost, and too many."""
+
+    def setUp(self) -> None:
+        self.table = ProducerTable(members_max=3)
+        self.one, self.two = _Member(), _Member()
+
+    def test_last_heard(self) -> None:
+        """The member that was heard last is asked: most likely it lives."""
+        self.assertIsNone(self.table.one_of("g"))
+        self.table.register(self.one, "g", 1)
+        self.table.register(self.two, "g", 2)
+        self.assertIs(self.table.one_of("g"), self.two)
+        self.table.register(self.one, "g", 3)
+        self.assertIs(self.table.one_of("g"), self.one)
+        self.assertEqual(len(self.table), 2)
+
+    def test_gone(self) -> None:
+        """Unregistered, lost, silent."""
+        for member in (self.one, self.two):
+            self.table.register(member, "g", 1)
+        self.table.register(self.one, "h", 1)
+        self.table.unregister(self.one, "g")
+        self.table.unregister(self.one, "g")
+        self.assertIs(self.table.one_of("g"), self.two)
+        self.table.lost(self.one)
+        self.assertIsNone(self.table.one_of("h"))
+        self.table.expire(1 + EXPIRED_MS)
+        self.assertIs(self.table.one_of("g"), self.two)
+        self.table.expire(2 + EXPIRED_MS)
+        self.assertIsNone(self.table.one_of("g"))
+        self.assertEqual(len(self.table), 0)
+
+    def test_full(self) -> None:
+        """Known ones stay; what does not fit is not known."""
+        for number in range(5):
+            self.table.register(self.one, f"g{number}", number)
+        self.assertEqual(len(self.table), 3)
+        self.assertIsNone(self.table.one_of("g3"))
+        self.table.register(self.one, "g0", 9)
+        self.assertEqual(len(self.table), 3)
+
+
+class _Member:
+    """A connection."""
+
+    address = "10.0.0.1:1"
+
+    def tell(self, command: Any) -> None:
+        """See L{Member.tell}."""

@@ -1,0 +1,75 @@
+# -*- test-case-name: tests.broker.transactions.test_commands -*-
+"""A master whose producers begin transactions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.broker.sending.halves import HALF_TOPIC, OP_TOPIC
+from dledger.broker.transactions.check import CHECK_TRANSACTION_STATE
+from dledger.broker.transactions.commands import COMMIT, END_TRANSACTION
+from protocols.wire.remoting import RemotingCommand
+from protocols.wire.rocketmq.message import Message, encode_properties
+from tests.broker.send_support import Sending, send_of
+
+HEART_BEAT = b'{"clientID":"c1","producerDataSet":[{"groupName":"P"}],"consumerDataSet":[]}'
+
+
+class TransactionCase(SynchronousTestCase):
+    """A broker that is asked over a connection in memory; it examines half messages every ten seconds."""
+
+    def setUp(self) -> None:
+        self.disk = MemoryDisk()
+        self.make()
+
+    def make(self, **options: Any) -> None:
+        """Running; also once more on the same disk."""
+        self.broker = Sending(self.disk, options={"transaction_check_interval": 10_000, **options})
+        self.parts = self.broker.broker
+        self.client = self.broker.connect()
+        self.client.send(RemotingCommand(code=34, opaque=1, body=HEART_BEAT))
+        self.parts.checks_of_halves.start()
+        self.addCleanup(self.parts.checks_of_halves.stop)
+        self.addCleanup(self.broker.store.abandon)
+
+    def half(self, body: bytes = b"body", *, key: str = "K1", **properties: str) -> Message:
+        """A half message, born now. @return: as it is stored."""
+        named = {"TRAN_MSG": "true", "UNIQ_KEY": key, "PGROUP": "P", "TAGS": "A", **properties}
+        (answer,) = self.client.send(send_of(
+            body, properties=encode_properties(named).decode(), sysFlag=4, queueId=1,
+            bornTimestamp=self.broker.wall_ms(),
+        ))  # fmt: skip
+        self.assertEqual((answer.code, answer.ext_fields["transactionId"]), (0, key))
+        return self.of(HALF_TOPIC)[-1]
+
+    def of(self, topic: str) -> list[Message]:
+        """The messages of a topic."""
+        return [one for one in self.broker.stored() if one.topic == topic]
+
+    def end(self, half: Message, kind: int = COMMIT, **fields: object) -> RemotingCommand:
+        """The producer ends it. @return: the answer."""
+        named = {
+            "producerGroup": "P", "tranStateTableOffset": half.queue_offset, "commitOrRollback": kind,
+            "commitLogOffset": half.physical_offset, "msgId": "K1", "fromTransactionCheck": "false", **fields,
+        }  # fmt: skip
+        command = RemotingCommand(
+            code=END_TRANSACTION, opaque=7, ext_fields={name: str(value) for name, value in named.items()}
+        )
+        (answer,) = self.client.send(command)
+        return answer
+
+    def wait(self, seconds: float) -> list[RemotingCommand]:
+        """Time goes by. @return: the questions to the producer."""
+        self.broker.clock.pump([0.5] * round(seconds * 2))
+        self.broker.settle()
+        return [one for one in self.client.received() if one.code == CHECK_TRANSACTION_STATE]
+
+    @property
+    def ended(self) -> list[bytes]:
+        """The op messages."""
+        return [one.body for one in self.of(OP_TOPIC)]
+
+

@@ -1,0 +1,128 @@
+# -*- test-case-name: tests.broker.transactions.test_check -*-
+"""Producers are asked about half messages that nobody has ended."""
+
+from __future__ import annotations
+
+from dledger.broker.ha.put_status import PutStatus
+from dledger.broker.sending.halves import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP
+from dledger.broker.sending.puts import NotPut
+from dledger.broker.transactions.check import TURN_HALVES
+from dledger.broker.transactions.commands import COMMIT, ROLLBACK
+from protocols.wire.rocketmq.message import decode_message
+from tests.broker.transactions.rig import TransactionCase
+
+
+class CheckTests(TransactionCase):
+    """Rounds of questions."""
+
+    def at(self, topic: str) -> int | None:
+        """The broker's own offset."""
+        return self.parts.metadata.consumer_offsets.query(TRANSACTION_GROUP, topic, 0)
+
+    def test_asked(self) -> None:
+        """About a copy, which the producer then commits."""
+        half = self.half(b"paid")
+        (asked,) = self.wait(10.5)
+        copy = self.of(HALF_TOPIC)[1]
+        self.assertEqual(asked.ext_fields["tranStateTableOffset"], str(copy.queue_offset))
+        self.assertEqual(asked.ext_fields["commitLogOffset"], str(copy.physical_offset))
+        self.assertEqual((asked.ext_fields["msgId"], asked.ext_fields["transactionId"]), ("K1", "K1"))
+        told = decode_message(asked.body)
+        self.assertEqual((told.topic, told.queue_id, told.body), ("T1", 1, b"paid"))
+        self.assertEqual(told.properties["TRANSACTION_CHECK_TIMES"], "1")
+        self.assertEqual(copy.born_timestamp, half.born_timestamp)
+        self.assertEqual(self.end(copy, COMMIT, fromTransactionCheck="true").code, 0)
+        self.assertEqual(len(self.of("T1")), 1)
+        self.assertEqual(self.wait(60), [])
+        self.assertEqual((self.at(HALF_TOPIC), self.at(OP_TOPIC)), (2, 1))
+
+    def test_ended(self) -> None:
+        """Nobody is asked about what has ended, in whatever order; what 5.x joins is read."""
+        halves = [self.half(key=f"K{number}") for number in range(5)]
+        for half, kind in zip(halves[::-1], (COMMIT, ROLLBACK, COMMIT, ROLLBACK, COMMIT), strict=True):
+            self.end(half, kind)
+        self.assertEqual(self.wait(60), [])
+        self.assertEqual((self.at(HALF_TOPIC), self.at(OP_TOPIC)), (5, 5))
+
+    def test_young(self) -> None:
+        """Nobody is asked before the time is over; those behind it wait, too."""
+        self.broker.clock.advance(9)
+        self.half()
+        self.assertEqual(self.wait(2), [])
+        self.assertEqual(len(self.wait(10)), 1)
+
+    def test_own_immunity(self) -> None:
+        """It is set aside at the end of the queue, so that others are asked about; its end counts there."""
+        first = self.half(key="slow", CHECK_IMMUNITY_TIME_IN_SECONDS="100")
+        self.half(key="other")
+        asked = self.wait(10.5)
+        self.assertEqual([one.ext_fields["msgId"] for one in asked], ["other"])
+        self.assertEqual(self.end(first).code, 0)
+        asked = self.wait(150)
+        self.assertEqual({one.ext_fields["msgId"] for one in asked}, {"other"})
+        self.assertEqual(len(self.of("T1")), 1)
+
+    def test_immunity_over(self) -> None:
+        """Its producer is asked when its own time is over."""
+        self.half(key="slow", CHECK_IMMUNITY_TIME_IN_SECONDS="30")
+        self.assertEqual(self.wait(29), [])
+        self.assertEqual([one.ext_fields["msgId"] for one in self.wait(22)][:1], ["slow"])
+
+    def test_discarded(self) -> None:
+        """After all questions it is set aside, and kept."""
+        self.parts.checks_of_halves.stop()
+        self.broker.store.abandon()
+        self.make(transaction_check_max=3)
+        self.half(b"lost")
+        self.assertEqual(len(self.wait(100)), 3)
+        (kept,) = self.of(DISCARDED_TOPIC)
+        self.assertEqual((kept.body, kept.properties["REAL_TOPIC"]), (b"lost", "T1"))
+        self.assertEqual(self.parts.checks_of_halves.discarded, 1)
+        self.assertEqual(self.at(HALF_TOPIC), 4)  # the half message and three copies
+
+    def test_nobody_there(self) -> None:
+        """Without a producer it is kept for other rounds."""
+        self.half()
+        self.parts.producer_table.lost(self.client.connection)
+        self.broker.clock.pump([0.5] * 42)
+        self.broker.settle()
+        self.assertEqual(self.parts.checks_of_halves.asked, 2)
+        self.assertEqual(self.of(DISCARDED_TOPIC), [])
+
+    def test_many(self) -> None:
+        """More than a turn examines, some of them ended."""
+        count = 2 * TURN_HALVES + 10
+        halves = [self.half(b"%d" % number, key=f"K{number}") for number in range(count)]
+        for half in halves[::2]:
+            self.end(half, ROLLBACK)
+        asked = self.wait(10.5)
+        self.assertEqual([one.ext_fields["msgId"] for one in asked], [f"K{at}" for at in range(1, count, 2)])
+        self.assertEqual(self.at(HALF_TOPIC), count)
+
+    def test_again_after_a_crash(self) -> None:
+        """Without its offsets a broker begins at the beginning: what has ended has ended."""
+        self.end(self.half(key="ended"))
+        self.half(key="open")
+        self.parts.checks_of_halves.stop()
+        self.broker.store.abandon()
+        self.make()
+        self.broker.settle()
+        self.assertEqual([one.ext_fields["msgId"] for one in self.wait(10.5)], ["open"])
+
+    def test_refused(self) -> None:
+        """A broker that takes no messages now asks in a later round; nothing is passed meanwhile."""
+        self.half()
+        self.patch(type(self.parts.pipeline), "refusal", lambda pipeline: _REFUSED)
+        self.assertEqual(self.wait(30), [])
+        self.assertIsNone(self.at(HALF_TOPIC))
+        self.patch(type(self.parts.pipeline), "refusal", lambda pipeline: None)
+        self.assertEqual(len(self.wait(10)), 1)
+
+    def test_stopped(self) -> None:
+        """A slave asks nobody."""
+        self.half()
+        self.parts.checks_of_halves.stop()
+        self.assertEqual(self.wait(100), [])
+
+
+_REFUSED = NotPut(PutStatus.SERVICE_NOT_AVAILABLE, "a test")

@@ -1,0 +1,101 @@
+# -*- test-case-name: tests.broker.transactions.test_commands -*-
+"""Producers commit and roll back half messages."""
+
+from __future__ import annotations
+
+from dledger.base.commands.refusals import Code
+from dledger.broker.sending.halves import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC
+from dledger.broker.transactions.commands import COMMIT, ROLLBACK, UNKNOWN_END, immunity_ms
+from tests.broker.send_support import send_of
+from tests.broker.transactions.rig import TransactionCase
+
+
+class EndTests(TransactionCase):
+    """Request 37."""
+
+    def test_half(self) -> None:
+        """No consumer of its topic sees it; the topic is made for it all the same."""
+        half = self.half(b"secret")
+        self.assertEqual((half.topic, half.queue_id, half.queue_offset, half.sys_flag), (HALF_TOPIC, 0, 0, 0))
+        named = half.properties
+        self.assertEqual((named["REAL_TOPIC"], named["REAL_QID"], named["TRAN_MSG"]), ("T1", "1", "true"))
+        self.assertEqual(named["__transactionId__"], "K1")
+        self.assertEqual(self.of("T1"), [])
+        self.assertIsNotNone(self.parts.metadata.topics.get("T1"))
+        self.assertIsNone(self.broker.store.queues.get("T1", 1))
+
+    def test_committed(self) -> None:
+        """The message is in its topic, and the half message has ended."""
+        self.half(b"first", key="K0")
+        half = self.half(b"paid")
+        self.assertEqual(self.end(half).code, 0)
+        (found,) = self.of("T1")
+        self.assertEqual((found.body, found.queue_id, found.queue_offset, found.sys_flag), (b"paid", 1, 0, 8))
+        self.assertEqual(found.prepared_transaction_offset, half.physical_offset)
+        self.assertEqual(found.properties_data, half.properties_data)
+        self.assertEqual((found.born_timestamp, found.born_host), (half.born_timestamp, half.born_host))
+        self.assertEqual(self.ended, [b"1"])
+        self.assertEqual(self.of(OP_TOPIC)[0].tags, "d")
+        self.assertEqual(self.parts.transactions.committed, 1)
+        for topic in (OP_TOPIC, DISCARDED_TOPIC):
+            made = self.parts.metadata.topics.get(topic)
+            assert made is not None
+            self.assertEqual((made.read_queue_nums, made.perm), (1, 6))
+
+    def test_rolled_back(self) -> None:
+        """Only the half message has ended."""
+        self.assertEqual(self.end(self.half(), ROLLBACK).code, 0)
+        self.assertEqual((self.of("T1"), self.ended), ([], [b"0"]))
+        self.assertEqual(self.parts.transactions.rolled_back, 1)
+
+    def test_unknown(self) -> None:
+        """Nothing changes."""
+        self.assertEqual(self.end(self.half(), UNKNOWN_END).code, 0)
+        self.assertEqual((self.of("T1"), self.ended), ([], []))
+
+    def test_wrong(self) -> None:
+        """Whoever does not name the half message rightly ends nothing."""
+        half, other = self.half(), self.half(key="K2")
+        self.client.send()
+        for fields, words in (
+            ({"producerGroup": "Q"}, "The producer group wrong"),
+            ({"tranStateTableOffset": 9}, "The transaction state table offset wrong"),
+            ({"commitLogOffset": half.physical_offset + 1}, "Find prepared transaction message failed"),
+            ({"commitLogOffset": -1}, "Find prepared transaction message failed"),
+            ({"commitLogOffset": 1 << 60}, "Find prepared transaction message failed"),
+            ({"commitLogOffset": other.physical_offset}, "The transaction state table offset wrong"),
+            ({"commitOrRollback": 4}, "0, 8 and 12 are allowed"),
+            ({"tranStateTableOffset": "x"}, "tranStateTableOffset"),
+        ):  # fmt: skip
+            answer = self.end(half, COMMIT, **fields)
+            self.assertEqual(answer.code, Code.SYSTEM_ERROR, words)
+            self.assertIn(words, answer.remark or "")
+        self.assertEqual((self.of("T1"), self.ended), ([], []))
+
+    def test_ordinary_message(self) -> None:
+        """What is no half message cannot be committed, whatever its properties say."""
+        named = "PGROUP\x01P\x02REAL_TOPIC\x01T2\x02REAL_QID\x010"
+        (answer,) = self.client.send(send_of(b"x", properties=named))
+        self.assertEqual(answer.code, 0)
+        (stored,) = self.of("T1")
+        self.assertIn("Find prepared", self.end(stored).remark or "")
+
+    def test_too_late(self) -> None:
+        """With an immunity of its own, a half message is ended in time, or when its producer is asked."""
+        half = self.half(CHECK_IMMUNITY_TIME_IN_SECONDS="2")
+        self.broker.clock.advance(3)
+        self.assertEqual(self.end(half).code, Code.ILLEGAL_OPERATION)
+        self.assertEqual(self.end(half, fromTransactionCheck="true").code, 0)
+
+    def test_no_room(self) -> None:
+        """A broker that takes no messages ends nothing: its producer is asked later."""
+        half = self.half()
+        self.parts.pipeline.close("a test")
+        self.assertEqual(self.end(half).code, Code.SERVICE_NOT_AVAILABLE)
+        self.assertEqual((self.of("T1"), self.ended), ([], []))
+
+    def test_immunity(self) -> None:
+        """Whatever is no number of seconds means the default."""
+        for text, expected in ((None, 6000), ("", 6000), ("5", 5000), ("-1", 6000), ("x", 6000),
+                               ("9" * 99, 6000), ("\u0665", 6000)):  # fmt: skip
+            self.assertEqual(immunity_ms(text, 6000), expected)
