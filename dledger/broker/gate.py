@@ -62,9 +62,10 @@ CHECK_TICKS = 5
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 
 #: Requests for which any signature is enough: they tell tables, offsets and figures, check an expression, ask
-#: for native frames, and the last two are those of slaves (with C{ha_allowed_hosts}).
+#: for native frames, send a reply to a producer that waits for it, and the last two are those of slaves (with
+#: C{ha_allowed_hosts}).
 SIGNED_CODES = frozenset({
-    14, 21, 26, 28, 29, 30, 31, 32, 43, 45, 46, 201, 202, 203, 208, 300, 351, 352, 402, 907,
+    14, 21, 26, 28, 29, 30, 31, 32, 43, 45, 46, 201, 202, 203, 208, 300, 324, 325, 351, 352, 402, 907,
     WIRE_VERSION_CODE, CHALLENGE_CODE, 90_908, 90_909,
 })
 _PUB, _SUB = AccessRight.PUB, AccessRight.SUB

@@ -46,6 +46,7 @@ from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.tables import AUTO_CREATE_TOPIC, PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig
 from dledger.broker.name_server import BrokerIdentity, NameServerRegistrar
 from dledger.broker.replication import BrokerSurroundings, CommitLogKind, LogKind, ReplicationNeeds
+from dledger.broker.replies import ReplyCommands
 from dledger.broker.router import CommandRouter
 from dledger.broker.sending.answers import SendAnswers
 from dledger.broker.sending.halves import HALF_TOPIC, REAL_TOPIC
@@ -152,9 +153,9 @@ class BrokerParts(BrokerEvents):
         config, store, metadata, pipeline = self.config, self.store, self.metadata, self.pipeline
         own, wall_ms = self.own, self.wall_ms
         rules = PutRules(self.checks, config)
+        self._long_sends = LongSends(rules, metadata, config, own=own, wall_ms=wall_ms)
         self.sends = Sends(
-            pipeline, PlainSends(rules, config, own=own),
-            LongSends(rules, metadata, config, own=own, wall_ms=wall_ms),
+            pipeline, PlainSends(rules, config, own=own), self._long_sends,
             SendAnswers(config, own, self.refusals),
         )  # fmt: skip
         self.native = NativeCommands(store, pipeline, rules, self.reads, config, own=own, wall_ms=wall_ms)
@@ -175,6 +176,9 @@ class BrokerParts(BrokerEvents):
         )
         self.consumers = ConsumerCommands(
             config, metadata, self.consumer_table, self.producer_table, wall_ms=wall_ms
+        )
+        self.replies = ReplyCommands(
+            config, self._long_sends, self.pipeline, self.producer_table, own=self.own, wall_ms=wall_ms
         )
         self.transactions = TransactionCommands(
             config, store, metadata, self.pipeline, own=self.own, wall_ms=wall_ms
@@ -199,7 +203,7 @@ class BrokerParts(BrokerEvents):
         groups: tuple[CommandGroup, ...] = (
             self.pulls, self.consumers, self.offsets, self.locks, self.admin,
             StatsCommands(config, store, metadata, table), ResetOffsets(config, store, metadata, table),
-            TableCommands(metadata), self.send_back, self.transactions,
+            TableCommands(metadata), self.send_back, self.transactions, self.replies,
             self.native, *self.replication.commands(),
         )  # fmt: skip
         gate = self.gate

@@ -90,6 +90,7 @@ class BrokerConfig:
     @ivar flush_consumer_offset_interval: time between two writes of committed offsets.
     @ivar long_polling_enable: a consumer may wait for messages that do not exist yet.
     @ivar enable_property_filter: consumers may filter by expressions of SQL 92.
+    @ivar store_reply_message_enable: replies to requests are stored, besides being passed on.
     @ivar reject_transaction_message: half messages are refused.
     @ivar transaction_check_interval: time between two rounds of questions about half messages.
     @ivar transaction_time_out: age from which the producer of a half message is asked.
@@ -137,6 +138,7 @@ class BrokerConfig:
     register_broker_timeout_mills: int = _number(6_000, 100, 60_000)
     flush_consumer_offset_interval: int = _number(5_000, 100, 3_600_000)
     long_polling_enable: bool = _flag(True)
+    store_reply_message_enable: bool = _flag(True)
     reject_transaction_message: bool = _flag(False)
     transaction_check_interval: int = _number(30_000, 100, 3_600_000)
     transaction_time_out: int = _number(6_000, 0)

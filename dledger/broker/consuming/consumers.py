@@ -279,7 +279,7 @@ class ConsumerCommands(CommandGroup):
         said = read_heartbeat(request.body)
         now_ms = self._wall_ms()
         for name in said.producer_groups:
-            self._producers.register(connection, name, now_ms)
+            self._producers.register(connection, said.client_id, name, now_ms)
         for data in said.consumers:
             group = find_group(self._metadata, self._config, data.group, now_ms)
             if group is None:

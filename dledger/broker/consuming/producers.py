@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.broker.consuming.test_producers -*-
 """
 The groups of producers and their connections, by their heartbeats: a broker asks one of a group how a
-transaction ended.
+transaction ended, and passes replies on to the one that waits.
 
 Rule: the table is bounded. What does not fit is not known; its producers are asked nothing.
 
@@ -34,11 +34,14 @@ class Member(Protocol):
 
 class ProducerTable:
     """
-    Invariant: each group has a member, and C{_count} is the number of members of all groups.
+    Invariant: each group has a member, and C{_count} is the number of members of all groups. A client in
+    C{_clients} is a member of a group.
     """
 
     def __init__(self, *, members_max: int = PRODUCERS_MAX) -> None:
         self._groups: dict[str, dict[Member, int]] = {}
+        self._clients: dict[str, Member] = {}
+        self._ids: dict[Member, str] = {}
         self._members_max = members_max
         self._count = 0
 
@@ -46,8 +49,8 @@ class ProducerTable:
         """Number of members of all groups."""
         return self._count
 
-    def register(self, member: Member, group: str, now_ms: int) -> None:
-        """A heartbeat of a member of this group. @param now_ms: ms since 1970."""
+    def register(self, member: Member, client_id: str, group: str, now_ms: int) -> None:
+        """A heartbeat of a client, a member of this group. @param now_ms: ms since 1970."""
         members = self._groups.get(group, {})
         if member in members:
             del members[member]
@@ -57,6 +60,8 @@ class ProducerTable:
             self._count += 1
         members[member] = now_ms
         self._groups[group] = members
+        self._forget(member)
+        self._ids[member], self._clients[client_id] = client_id, member
 
     def unregister(self, member: Member, group: str) -> None:
         """Remove a member, if it is one."""
@@ -65,6 +70,13 @@ class ProducerTable:
             self._count -= 1
             if not members:
                 del self._groups[group]
+            if not any(member in others for others in self._groups.values()):
+                self._forget(member)
+
+    def _forget(self, member: Member) -> None:
+        client_id = self._ids.pop(member, None)
+        if client_id is not None and self._clients.get(client_id) is member:
+            del self._clients[client_id]
 
     def lost(self, member: Member) -> None:
         """Its connection has ended."""
@@ -76,6 +88,10 @@ class ProducerTable:
         for group, members in list(self._groups.items()):
             for member in [one for one, heard_ms in members.items() if now_ms - heard_ms > EXPIRED_MS]:
                 self.unregister(member, group)
+
+    def client(self, client_id: str) -> Member | None:
+        """The connection of a client that is a producer; None if there is none."""
+        return self._clients.get(client_id)
 
     def one_of(self, group: str) -> Member | None:
         """The member that was heard last; None if the group has none."""

@@ -4,6 +4,7 @@ Reads every request with messages of a RocketMQ producer, with long or short fie
 
     10   SEND_MESSAGE          310  SEND_MESSAGE_V2, the same with short names
     320  SEND_BATCH_MESSAGE    (each of the others may declare a batch, too)
+    324  SEND_REPLY_MESSAGE    325  SEND_REPLY_MESSAGE_V2: see L{dledger.broker.replies}
 
 Rule: the rules are applied in the order of RocketMQ; the answer names the first that the request breaks.
 
@@ -43,6 +44,7 @@ from protocols.wire.rocketmq.message import decode_batch
 SEND_MESSAGE = 10
 SEND_MESSAGE_V2 = 310
 SEND_BATCH_MESSAGE = 320
+SEND_REPLY, SEND_REPLY_V2 = 324, 325
 SEND_CODES = frozenset({SEND_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE})
 
 #: A client below this version does not send the maximum number of tries.
@@ -60,7 +62,8 @@ _LONG = (
 )  # fmt: skip
 _SHORT = dict(zip(_LONG, "abcdefghijklm", strict=True))
 _NAMES = {
-    SEND_MESSAGE: {name: name for name in _LONG}, SEND_MESSAGE_V2: _SHORT, SEND_BATCH_MESSAGE: _SHORT
+    SEND_MESSAGE: {name: name for name in _LONG}, SEND_MESSAGE_V2: _SHORT, SEND_BATCH_MESSAGE: _SHORT,
+    SEND_REPLY: {name: name for name in _LONG}, SEND_REPLY_V2: _SHORT,
 }  # fmt: skip
 
 

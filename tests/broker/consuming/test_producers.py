@@ -20,18 +20,18 @@ class ProducerTests(SynchronousTestCase):
     def test_last_heard(self) -> None:
         """The member that was heard last is asked: most likely it lives."""
         self.assertIsNone(self.table.one_of("g"))
-        self.table.register(self.one, "g", 1)
-        self.table.register(self.two, "g", 2)
+        self.table.register(self.one, _id_of(self.one), "g", 1)
+        self.table.register(self.two, _id_of(self.two), "g", 2)
         self.assertIs(self.table.one_of("g"), self.two)
-        self.table.register(self.one, "g", 3)
+        self.table.register(self.one, _id_of(self.one), "g", 3)
         self.assertIs(self.table.one_of("g"), self.one)
         self.assertEqual(len(self.table), 2)
 
     def test_gone(self) -> None:
         """Unregistered, lost, silent."""
         for member in (self.one, self.two):
-            self.table.register(member, "g", 1)
-        self.table.register(self.one, "h", 1)
+            self.table.register(member, _id_of(member), "g", 1)
+        self.table.register(self.one, _id_of(self.one), "h", 1)
         self.table.unregister(self.one, "g")
         self.table.unregister(self.one, "g")
         self.assertIs(self.table.one_of("g"), self.two)
@@ -43,14 +43,33 @@ class ProducerTests(SynchronousTestCase):
         self.assertIsNone(self.table.one_of("g"))
         self.assertEqual(len(self.table), 0)
 
+    def test_clients(self) -> None:
+        """By its id, as long as it is a producer of any group; the newest connection of a client counts."""
+        self.table.register(self.one, "c", "g", 1)
+        self.table.register(self.one, "c", "h", 1)
+        self.assertIs(self.table.client("c"), self.one)
+        self.table.unregister(self.one, "g")
+        self.assertIs(self.table.client("c"), self.one)
+        self.table.register(self.two, "c", "g", 2)
+        self.table.lost(self.one)
+        self.assertIs(self.table.client("c"), self.two)
+        self.table.register(self.two, "d", "g", 3)
+        self.assertIsNone(self.table.client("c"))
+        self.table.lost(self.two)
+        self.assertIsNone(self.table.client("d"))
+
     def test_full(self) -> None:
         """Known ones stay; what does not fit is not known."""
         for number in range(5):
-            self.table.register(self.one, f"g{number}", number)
+            self.table.register(self.one, _id_of(self.one), f"g{number}", number)
         self.assertEqual(len(self.table), 3)
         self.assertIsNone(self.table.one_of("g3"))
-        self.table.register(self.one, "g0", 9)
+        self.table.register(self.one, _id_of(self.one), "g0", 9)
         self.assertEqual(len(self.table), 3)
+
+
+def _id_of(member: _Member) -> str:
+    return f"client {id(member)}"
 
 
 class _Member:
