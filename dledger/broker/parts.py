@@ -37,6 +37,7 @@ from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.events import Arrived, BrokerEvents
 from dledger.broker.common.own_address import OwnAddress, bracketed
 from dledger.broker.consuming.consumers import ConsumerCommands, ConsumerTable
+from dledger.broker.consuming.key_queries import KeyQueries
 from dledger.broker.consuming.offset_commands import OffsetCommands
 from dledger.broker.consuming.pulls import PullCommands, usual_slow_bytes
 from dledger.broker.consuming.queue_locks import QueueLocks
@@ -171,6 +172,7 @@ class BrokerParts(BrokerEvents):
             config, store, metadata, self.consumer_table, clock=clock, wall_ms=wall_ms, slow_bytes=slow_bytes
         )
         self.consumers = ConsumerCommands(config, metadata, self.consumer_table, wall_ms=wall_ms)
+        self.key_queries = KeyQueries(store, clock=clock)
         self.locks = QueueLocks(wall_ms=wall_ms)
         self.offsets = OffsetCommands(config, store, metadata, wall_ms=wall_ms, slow_bytes=slow_bytes)
         self.admin = AdminCommands(AdminParts(
@@ -183,7 +185,7 @@ class BrokerParts(BrokerEvents):
     def _router(self) -> CommandRouter:
         config, store, metadata, table = self.config, self.store, self.metadata, self.consumer_table
         groups: tuple[CommandGroup, ...] = (
-            self.pulls, self.consumers, self.offsets, self.locks, self.admin,
+            self.pulls, self.consumers, self.offsets, self.key_queries, self.locks, self.admin,
             StatsCommands(config, store, metadata, table), ResetOffsets(config, store, metadata, table),
             TableCommands(metadata), self.send_back, self.native, *self.replication.commands(),
         )  # fmt: skip
@@ -312,6 +314,7 @@ class BrokerParts(BrokerEvents):
         """Answer the requests that wait for messages; stop following and delivering."""
         self.replication.unfollow()
         self.pulls.stop()
+        self.key_queries.stop()
         self.schedule.stop()
         self.reads.answer_waiting()
 

@@ -78,6 +78,7 @@ class RunningStore(BrokerEvents):
         config = StoreConfig(
             store_path_root_dir=ROOT, mapped_file_size_commit_log=LOG_BYTES,
             mapped_file_size_consume_queue=QUEUE_BYTES, file_reserved_time_h=1,
+            message_index_enable=False,
         )
         self.store = CommitLogStore.open(
             config, disk, is_slave=is_slave, clock=self.clock, run_in_thread=_at_once,
