@@ -270,15 +270,27 @@ class KeyIndexing:
         """The keys of records, see L{IndexFile.put}. C{data} is from C{offset} of the log on."""
         keys: list[tuple[int, int, int]] = []
         put, known, hash_of, find_last = keys.append, self._hashes.known, self._hashes.of, data.rfind
+        find, has_words, words = data.find, data.find(_KEYS) >= 0, -1
+        texts: Sequence[bytes]
         for at, end, (_, magic, _, _, flags, timestamp, body_length) in records:
             topic_at = at + FIXED_SIZE + 1 + body_length
             if magic == MAGIC_V1 and not flags & _UNUSUAL and body_length >= 0 and topic_at + 3 < end:
                 behind = topic_at + data[topic_at - 1]
                 unique = find_last(_UNIQ_KEY, behind, end)
-                words = find_last(_KEYS, behind, end)
-                if unique < 0 and words < 0:
-                    continue
-                topic, texts = data[topic_at:behind], _usual_keys(data, behind + 2, end, unique, words)
+                if has_words:
+                    words = find_last(_KEYS, behind, end)
+                if words < 0:
+                    if unique < 0:
+                        continue
+                    last = find(2, unique, end)
+                    key = data[unique + _UNIQ_SIZE : last if last >= 0 else end]
+                    if key and 1 not in key and (unique == behind + 2 or data[unique - 1] == 2):
+                        texts = (key,)
+                    else:
+                        texts = keys_of(data[behind + 2 : end])
+                else:
+                    texts = _usual_keys(data, behind + 2, end, unique, words)
+                topic = data[topic_at:behind]
             else:
                 try:
                     topic, properties, transaction, timestamp = keyed_part_of(data[at:end], offset + at)
@@ -300,21 +312,18 @@ def _usual_keys(data: bytes, begin: int, end: int, unique: int, words: int) -> S
     """
     As L{keys_of}, of the properties from C{begin} to C{end} of C{data}.
 
-    @param unique, words: where the names of the two were found last; -1: nowhere.
+    @param unique, words: where the names of the two were found last; -1: nowhere, of the first only.
     """
-    first = second = b"-"
+    first = b"-"
     if unique >= 0:
         last = data.find(2, unique, end)
         first = data[unique + _UNIQ_SIZE : last] if last >= 0 else data[unique + _UNIQ_SIZE : end]
         if unique != begin and data[unique - 1] != 2:
             first = b""
-    if words >= 0:
-        last = data.find(2, words, end)
-        second = data[words + _KEYS_SIZE : last] if last >= 0 else data[words + _KEYS_SIZE : end]
-        if words != begin and data[words - 1] != 2:
-            second = b""
+    last = data.find(2, words, end)
+    second = data[words + _KEYS_SIZE : last] if last >= 0 else data[words + _KEYS_SIZE : end]
+    if words != begin and data[words - 1] != 2:
+        second = b""
     if not first or not second or 1 in first or 1 in second or 32 in second:
         return keys_of(data[begin:end])
-    if words < 0:
-        return (first,)
     return (second,) if unique < 0 else (first, second)
