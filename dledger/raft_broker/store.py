@@ -185,7 +185,7 @@ class RaftStore(MessageStore):
 
     def facts(self) -> dict[str, object]:
         """See L{MessageStore.facts}."""
-        return {"entriesPassedOver": self._entries.passed_over}
+        return {**super().facts(), "entriesPassedOver": self._entries.passed_over}
 
     def expire_queues(self) -> None:
         """

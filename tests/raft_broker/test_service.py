@@ -68,7 +68,7 @@ class LifeTests(RaftCase):
         self.stop()
 
     def test_by_key(self) -> None:
-        """Messages are found by their keys, at the offsets that their producers were told, after a kill, too."""
+        """Messages are found by their keys, at the offsets that producers were told, after a kill, too."""
         self.start()
         sent = []
         for number in range(70):

@@ -175,7 +175,7 @@ class CommitLogStore(MessageStore):
     def facts(self) -> dict[str, object]:
         """See L{MessageStore.facts}."""
         return {
-            "mendedRecords": self.mending.mended, "scrubOffset": self.scrub.offset,
+            **super().facts(), "mendedRecords": self.mending.mended, "scrubOffset": self.scrub.offset,
             "scrubRounds": self.scrub.rounds,
         }
 

@@ -52,6 +52,8 @@ _CRC = struct_of(Struct("crc" / Int32ub))
 
 #: Bytes of the log after which the mark of an index without changes moves on.
 MARK_BYTES = 64 * 1024 * 1024
+#: Bytes of entries in memory above which they are written before another is put.
+PENDING_BYTES_MAX = 1024 * 1024
 #: Files with changes above which no further one is begun: their slots are in memory.
 CHANGED_FILES_MAX = 4
 #: Digits of a name, a time; and the latest time with four digits of year.
@@ -274,6 +276,8 @@ class KeyIndex:
         last = self.files[-1] if self.files else None
         if last is not None and not last.is_full:
             last.load()
+            if last.pending_bytes >= PENDING_BYTES_MAX:
+                last.write()
             return last
         self._last_name = max(index_file_name(timestamp), self._last_name + 1)
         path = f"{self.directory}/{self._last_name:0{_NAME_SIZE}d}"

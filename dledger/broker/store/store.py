@@ -173,7 +173,11 @@ class MessageStore:
 
     def facts(self) -> dict[str, object]:
         """What a broker tells of its log besides, by the names of its runtime table."""
-        return {}
+        if self.indexing is None:
+            return {}
+        return {
+            "indexBehindBytes": self.indexing.behind_bytes, "indexProblem": self.indexing.index.why_failed,
+        }
 
     # -- flush -----------------------------------------------------------------------------------
 

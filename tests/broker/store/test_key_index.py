@@ -10,6 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.broker.store import key_index
 from dledger.broker.store.index_file import ENTRY, HEADER, IndexHeader
 from dledger.broker.store.key_index import (
     INDEX_MARK_NAME,
@@ -193,14 +194,12 @@ class EndTests(Rig):
         self.put(0, 30)
         self.flush()
         self.index.close(is_clean=True)
-        java = self.index = self.open()
-        mark = self.disk.read_file(f"base/{INDEX_MARK_NAME}")
-        self.disk.write_file(f"base/{INDEX_MARK_NAME}", mark)
+        path = f"base/{INDEX_MARK_NAME}"
+        mark = self.disk.read_file(path)
+        self.index = self.open()
         self.put(30, 50)
         self.flush()
-        clean = encode_index_mark(IndexMark(offset=300, file=int(self.names()[0]), is_clean=True,
-                                            header=IndexHeader(1, 1, 1, 1, 1, 5)), java.shape)  # fmt: skip
-        self.disk.write_file(f"base/{INDEX_MARK_NAME}", clean)
+        self.disk.write_file(path, mark)  # RocketMQ does not know it
         self.index = self.open()
         self.assertEqual(self.index.offset, 790)
         self.catch_up(100)
@@ -312,6 +311,44 @@ class DamageTests(Rig):
         self.index = self.open(crashed=True)
         self.assertNotEqual(self.index.why_failed, "")
         self.assertIsNone(self.index.prepare_flush())
+
+
+class RoomTests(Rig):
+    """A full disk."""
+
+    def test_bound(self) -> None:
+        """Entries in memory are bounded: while they cannot be written, none is put."""
+        self.patch(key_index, "PENDING_BYTES_MAX", 20 * 10)
+        self.put(0, 5)
+
+        def fail() -> None:
+            raise OSError(28, "no room")
+
+        self.patch(self.index.files[0], "write", fail)
+        self.assertRaises(OSError, self.put, 5, 30)
+        self.assertEqual(self.index.offset, 100)
+        del self.index.files[0].write  # type: ignore[method-assign]
+        self.catch_up(100)
+        self.check(100)
+
+    def test_flush(self) -> None:
+        """A flush that finds no room is repeated by the next one; the mark says no more than is there."""
+        self.put(0, 30)
+        flush = self.index.prepare_flush()
+        assert flush is not None
+
+        def fail() -> None:
+            raise OSError(28, "no room")
+
+        flush.steps.insert(1, fail)
+        self.successResultOf(_fired(self.index, flush))
+        self.assertEqual(self.index.why_failed, "")
+        self.assertEqual(self.index.end_timestamp, 0)
+        self.flush()
+        self.assertEqual(self.index.end_timestamp, NOW_MS + 2900)
+        self.index = self.open(crashed=True)
+        self.assertEqual(self.index.offset, 300)
+        self.check(30)
 
 
 class LogTests(Rig):
