@@ -36,6 +36,7 @@ from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.events import Arrived, BrokerEvents
 from dledger.broker.common.own_address import OwnAddress, bracketed
 from dledger.broker.consuming.consumers import ConsumerCommands, ConsumerTable
+from dledger.broker.consuming.key_queries import KeyQueries
 from dledger.broker.consuming.offset_commands import OffsetCommands
 from dledger.broker.consuming.producers import ProducerTable
 from dledger.broker.consuming.pulls import PullCommands, usual_slow_bytes
@@ -187,6 +188,7 @@ class BrokerParts(BrokerEvents):
             config, store, metadata, self.pipeline, self.producer_table, own=self.own, clock=clock,
             wall_ms=wall_ms,
         )
+        self.key_queries = KeyQueries(store, clock=clock)
         self.locks = QueueLocks(wall_ms=wall_ms)
         self.offsets = OffsetCommands(
             config, store, metadata, wall_ms=wall_ms, slow_bytes=slow_bytes, settled=self.replication.settled
@@ -201,7 +203,7 @@ class BrokerParts(BrokerEvents):
     def _router(self) -> CommandRouter:
         config, store, metadata, table = self.config, self.store, self.metadata, self.consumer_table
         groups: tuple[CommandGroup, ...] = (
-            self.pulls, self.consumers, self.offsets, self.locks, self.admin,
+            self.pulls, self.consumers, self.offsets, self.key_queries, self.locks, self.admin,
             StatsCommands(config, store, metadata, table), ResetOffsets(config, store, metadata, table),
             TableCommands(metadata), self.send_back, self.transactions, self.replies,
             self.native, *self.replication.commands(),
@@ -351,6 +353,7 @@ class BrokerParts(BrokerEvents):
         """Answer the requests that wait for messages; stop following and delivering."""
         self.replication.unfollow()
         self.pulls.stop()
+        self.key_queries.stop()
         self._stop_delivering()
         self.reads.answer_waiting()
 

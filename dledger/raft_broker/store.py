@@ -29,14 +29,17 @@ from dledger.broker.store.checkpoint import (
     CHECKPOINT_NAME,
     AbortFile,
     Checkpoint,
+    decode_checkpoint,
     encode_checkpoint,
     read_small,
 )
 from dledger.broker.store.consume_queues import ConsumeQueues
+from dledger.broker.store.key_index import KeyIndex
 from dledger.broker.store.store import MessageStore, lock_store, run_steps
 from dledger.broker.store.store_config import StoreConfig
 from dledger.broker.store.unit_check import TornUnits
 from dledger.raft_broker.entry_dispatch import EntryDispatch
+from dledger.raft_broker.entry_indexing import EntryIndexing
 from dledger.raft_broker.raft_log import RaftLog
 from protocols.wire.layout import struct_of
 
@@ -122,8 +125,16 @@ class RaftStore(MessageStore):
                 log, queues, config.delay_levels_ms, offset=log.begin_offset if queues.has_lost else known,
                 metadata_from=metadata_from, events=events,
             )
+            indexing = None
+            if config.message_index_enable:
+                checkpoint = decode_checkpoint(read_small(disk, f"{root}/{CHECKPOINT_NAME}") or b"")
+                index = KeyIndex.open(
+                    config, disk, log, log_end=log.ledger_end, crashed=crashed,
+                    timestamp=checkpoint.index_msg_timestamp,
+                )
+                indexing = EntryIndexing(index, log, clock=clock)
             return cls(
-                config, disk, lock, log, queues, dispatch, gives_way=False, clock=clock,
+                config, disk, lock, log, queues, dispatch, indexing, gives_way=False, clock=clock,
                 run_in_thread=run_in_thread, failed=failed, events=events, bad_records=BadRecords(),
             )  # fmt: skip
         except BaseException as error:
@@ -166,11 +177,12 @@ class RaftStore(MessageStore):
 
     def __init__(
         self, config: StoreConfig, disk: Disk, lock: File, log: RaftLog, queues: ConsumeQueues,
-        dispatcher: EntryDispatch, *, gives_way: bool, clock: IReactorTime, run_in_thread: RunInThread,
-        failed: Callable[[Failure], None], events: BrokerEvents, bad_records: BadRecords,
+        dispatcher: EntryDispatch, indexing: EntryIndexing | None, *, gives_way: bool, clock: IReactorTime,
+        run_in_thread: RunInThread, failed: Callable[[Failure], None], events: BrokerEvents,
+        bad_records: BadRecords,
     ) -> None:
         super().__init__(
-            config, disk, lock, log, queues, dispatcher, gives_way=gives_way, clock=clock,
+            config, disk, lock, log, queues, dispatcher, indexing, gives_way=gives_way, clock=clock,
             run_in_thread=run_in_thread, failed=failed, events=events, bad_records=bad_records,
         )
         self._entries = dispatcher
@@ -186,16 +198,18 @@ class RaftStore(MessageStore):
 
     def facts(self) -> dict[str, object]:
         """See L{MessageStore.facts}."""
-        return {"entriesPassedOver": self._entries.passed_over}
+        return {**super().facts(), "entriesPassedOver": self._entries.passed_over}
 
     def expire_queues(self) -> None:
         """
-        Delete the files of queues whose messages the ledger has deleted.
+        Delete the files of queues and index whose messages the ledger has deleted.
 
         @raise StoreError: deleting failed.
         """
         try:
             self.queues.expire(self.log.begin_offset)
+            if self.indexing is not None:
+                self.indexing.index.expire(self.log.begin_offset)
         except OSError as error:
             raise StoreError(f"deleting old files of queues: {error}") from error
 
@@ -212,7 +226,10 @@ class RaftStore(MessageStore):
         if not self._is_metadata_kept:
             return  # the next start reads these metadata again
         root, disk = self.config.store_path_root_dir, self._disk
-        times = Checkpoint(physic_msg_timestamp=store_timestamp, logics_msg_timestamp=store_timestamp)
+        times = Checkpoint(
+            physic_msg_timestamp=store_timestamp, logics_msg_timestamp=store_timestamp,
+            index_msg_timestamp=self._indexed_ms,
+        )
         mark = encode_dispatched(Dispatched(offset, self._units, offset), self.log.file_size)
         await self._run_in_thread(lambda: run_steps([
             lambda: disk.write_file(f"{root}/{CHECKPOINT_NAME}", encode_checkpoint(times)),

@@ -30,6 +30,7 @@ from protocols.wire.rocketmq.message import Host, Message, decode_message, encod
 #: Files so small that every test meets blanks and new files.
 LOG_SIZE = 4096
 QUEUE_SIZE = 200
+INDEX_SLOTS, INDEX_ENTRIES = 16, 64
 
 HOST = Host.of("127.0.0.1", 10911)
 
@@ -48,6 +49,7 @@ def config_of(root: str = "base", **options: Any) -> StoreConfig:
         "store_path_root_dir": root,
         "mapped_file_size_commit_log": LOG_SIZE,
         "mapped_file_size_consume_queue": QUEUE_SIZE,
+        "max_hash_slot_num": INDEX_SLOTS, "max_index_num": INDEX_ENTRIES,
     }
     return StoreConfig(**{**values, **options})
 

@@ -100,7 +100,8 @@ class ServiceCase(SynchronousTestCase):
         self.threads = Threads()
         config = broker_from_mapping({
             "store": "base", "name": "b", "brokerIP1": "10.0.0.1", "mapped_file_size_commit_log": 4096,
-            "mapped_file_size_consume_queue": 200, **options,
+            "mapped_file_size_consume_queue": 200, "max_hash_slot_num": 16, "max_index_num": 64,
+            **options,
         })  # fmt: skip
         listen, fast, ha = self.endpoints
         ports = BrokerPorts(clients=listen, fast=fast, slaves=ha)  # type: ignore[arg-type]

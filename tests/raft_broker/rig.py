@@ -98,6 +98,7 @@ class RaftCase(ServiceCase):
         config = broker_from_mapping({
             "store": "base", "name": "b", "brokerIP1": "10.0.0.1", "mapped_file_size_commit_log": FILE_SIZE,
             "mapped_file_size_consume_queue": 200, "enableDLegerCommitLog": True,
+            "maxHashSlotNum": 16, "maxIndexNum": 64,
             "dLegerPeers": "n0-10.0.0.1:20911", "dLegerSelfId": "n0", **options,
         })  # fmt: skip
 

@@ -82,6 +82,29 @@ class LifeTests(RaftCase):
         self.assertEqual(answer.ext_fields["queueOffset"], "30")
         self.stop()
 
+    def test_by_key(self) -> None:
+        """Messages are found by their keys, at the offsets that producers were told, after a kill, too."""
+        self.start()
+        sent = []
+        for number in range(70):
+            (answer,) = self.ask(send_of(b"%d" % number, properties=f"KEYS\x01k{number} all\x02"))
+            sent.append(int(answer.ext_fields["msgId"][16:], 16))
+        for _ in range(2):
+            self.settle(1.0)
+            for number, offset in enumerate(sent):
+                (found,) = self.ask(RemotingCommand(code=12, opaque=1, ext_fields={
+                    "topic": "T1", "key": f"k{number}", "maxNum": "64", "beginTimestamp": "0",
+                    "endTimestamp": str(2**62),
+                }))  # fmt: skip
+                self.assertEqual(found.code, 0, found.remark)
+                message = decode_message(found.body)
+                self.assertEqual((message.physical_offset, message.body), (offset, b"%d" % number))
+            self.broker.saver.close()
+            self.broker.store.abandon()
+            self.raft.member.store.abandon()
+            self.start()
+        self.stop()
+
     def test_term_start(self) -> None:
         """A term that begins over an entry of an earlier one begins with a record that is in no queue."""
         before = LedgerOfMessages(self.disk)

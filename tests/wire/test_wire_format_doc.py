@@ -11,6 +11,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.broker.store.checkpoint import CHECKPOINT_DECLARATION
 from dledger.broker.store.consume_queue import UNIT_DECLARATION
+from dledger.broker.store.index_file import ENTRY_DECLARATION, HEADER_DECLARATION
+from dledger.broker.store.key_index import INDEX_MARK_DECLARATION
 from dledger.broker.store.log_mark import LOG_MARK_DECLARATION
 from dledger.storage.chunk_sums import CHUNK_ROW_DECLARATION
 from dledger.storage.commit_mark import COMMIT_MARK_DECLARATION
@@ -84,6 +86,9 @@ DECLARED = {
     "Message middle": fields_of(MIDDLE_DECLARATIONS[False, False]),
     "Message in a batch request": fields_of(BATCH_ITEM_DECLARATION),
     "Consume queue units": fields_of(UNIT_DECLARATION),
+    "Index files": fields_of(HEADER_DECLARATION),
+    "Index entries": fields_of(ENTRY_DECLARATION),
+    "Index mark": fields_of(INDEX_MARK_DECLARATION),
     "Checkpoint": fields_of(CHECKPOINT_DECLARATION),
     "Log mark": fields_of(LOG_MARK_DECLARATION),
     **{

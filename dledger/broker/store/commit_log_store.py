@@ -36,6 +36,8 @@ from dledger.broker.store.checkpoint import (
 )
 from dledger.broker.store.commit_log import CommitLog
 from dledger.broker.store.consume_queues import ConsumeQueues
+from dledger.broker.store.indexing import KeyIndexing
+from dledger.broker.store.key_index import KeyIndex
 from dledger.broker.store.log_start import LogSeen, inspect_log
 from dledger.broker.store.plain_records import Placed, PlainMessage
 from dledger.broker.store.record_mending import RecordMending
@@ -58,11 +60,11 @@ class CommitLogStore(MessageStore):
 
     def __init__(
         self, config: StoreConfig, disk: Disk, lock: File, log: CommitLog, queues: ConsumeQueues,
-        dispatcher: Dispatcher, *, is_slave: bool, clock: IReactorTime, run_in_thread: RunInThread,
-        failed: Callable[[Failure], None], events: BrokerEvents,
+        dispatcher: Dispatcher, indexing: KeyIndexing | None, *, is_slave: bool, clock: IReactorTime,
+        run_in_thread: RunInThread, failed: Callable[[Failure], None], events: BrokerEvents,
     ) -> None:
         super().__init__(
-            config, disk, lock, log, queues, dispatcher, gives_way=is_slave, clock=clock,
+            config, disk, lock, log, queues, dispatcher, indexing, gives_way=is_slave, clock=clock,
             run_in_thread=run_in_thread, failed=failed, events=events, bad_records=BadRecords(),
         )
         self._checkpoint = b""
@@ -101,8 +103,15 @@ class CommitLogStore(MessageStore):
             )
             queues, offset = _open_queues(config, disk, seen, log)
             dispatcher = Dispatcher(log, queues, config.delay_levels_ms, offset=offset)
+            indexing = None
+            if config.message_index_enable:
+                index = KeyIndex.open(
+                    config, disk, log, log_end=log.record_end, crashed=seen.crashed,
+                    timestamp=decode_checkpoint(checkpoint or b"").index_msg_timestamp,
+                )
+                indexing = KeyIndexing(index, log, clock=clock)
             return cls(
-                config, disk, lock, log, queues, dispatcher, is_slave=is_slave,
+                config, disk, lock, log, queues, dispatcher, indexing, is_slave=is_slave,
                 clock=clock, run_in_thread=run_in_thread, failed=failed, events=events,
             )  # fmt: skip
         except BaseException as error:
@@ -157,6 +166,8 @@ class CommitLogStore(MessageStore):
                 self.queues.cut(end)
         except OSError as error:
             raise StoreError(f"cutting the consume queues: {error}") from error
+        if self.indexing is not None:
+            self.indexing.log_was_cut(end)
         self._dispatcher.offset = end if self.log.begin_offset == end else min(self._dispatcher.offset, end)
         if self.is_ready:
             self.log.queue_offsets = self.queues.next_indexes()
@@ -164,7 +175,7 @@ class CommitLogStore(MessageStore):
     def facts(self) -> dict[str, object]:
         """See L{MessageStore.facts}."""
         return {
-            "mendedRecords": self.mending.mended, "scrubOffset": self.scrub.offset,
+            **super().facts(), "mendedRecords": self.mending.mended, "scrubOffset": self.scrub.offset,
             "scrubRounds": self.scrub.rounds,
         }
 
@@ -199,6 +210,8 @@ class CommitLogStore(MessageStore):
                 gone.append(self.log.expire_first())
             if gone:
                 self.queues.expire(self.log.begin_offset)
+                if self.indexing is not None:
+                    self.indexing.index.expire(self.log.begin_offset)
                 self._measure()
         except OSError as error:
             raise StoreError(f"deleting old files: {error}") from error
@@ -219,9 +232,10 @@ class CommitLogStore(MessageStore):
         self.log.flusher.record_dispatched(offset)
         if not store_timestamp:
             return
-        content = encode_checkpoint(
-            Checkpoint(physic_msg_timestamp=store_timestamp, logics_msg_timestamp=store_timestamp)
-        )
+        content = encode_checkpoint(Checkpoint(
+            physic_msg_timestamp=store_timestamp, logics_msg_timestamp=store_timestamp,
+            index_msg_timestamp=self._indexed_ms,
+        ))  # fmt: skip
         if content != self._checkpoint:
             sync_note = self.log.flusher.note_checkpoint(content)
             path = f"{self.config.store_path_root_dir}/{CHECKPOINT_NAME}"

@@ -311,6 +311,20 @@ def read_record(
     return Record(head[0], topic, head[3], head[5], code, store_timestamp, is_queued)
 
 
+def keyed_part_of(record: bytes, offset: int) -> tuple[bytes, bytes, int, int]:
+    """
+    The parts of a record of any kind that concern its keys.
+
+    @param record: exactly its bytes. @param offset: of the record in the log.
+    @return: its topic, its properties, the number of its kind of transaction, its store timestamp.
+    @raise WireError: the lengths do not add up.
+    """
+    head, _, topic_at, properties_at = _measure(record, 0, offset, len(record))
+    timestamp = head[12 if head[7] & _BORN_V6 else 11]
+    topic = record[topic_at : properties_at - PROPERTIES_LENGTH.size]
+    return topic, record[properties_at : head[0]], head[7] & TRANSACTION_MASK, timestamp
+
+
 def _code_of(topic: bytes, properties: bytes, store_timestamp: int, delay_levels_ms: Sequence[int]) -> int:
     tags = property_of(properties, _TAGS)
     code = _tags_code(tags) if tags else 0

@@ -5,6 +5,9 @@ What every store of messages has: a log, its consume queues, and their periodic 
 L{MessageStore.start} begins to dispatch and fires when all existing records are dispatched. The queues are
 brought to stable storage every ten seconds, and then the place up to which they are complete is recorded.
 
+The index by key follows the queues; its flushes are part of the checkpoint, and its failures are no failures
+of the store.
+
 The stores are L{dledger.broker.store.commit_log_store.CommitLogStore}, and that of a broker on a raft log.
 
 Rule: the recorded place covers only records whose units were on stable storage before it was written.
@@ -26,11 +29,12 @@ from twisted.python.failure import Failure
 from dledger.base.disk.disk import Disk, File
 from dledger.base.errors import DirectoryError, StoreError
 from dledger.base.threads import RunInThread
-from dledger.broker.common.events import BrokerEvents
+from dledger.broker.common.events import Arrived, BrokerEvents
 from dledger.broker.store.bad_records import BadRecords
 from dledger.broker.store.body_check import body_problem
 from dledger.broker.store.checkpoint import AbortFile
 from dledger.broker.store.consume_queues import ConsumeQueues
+from dledger.broker.store.indexing import KeyIndexing
 from dledger.broker.store.message_log import MessageLog
 from dledger.broker.store.reput import Dispatcher, ReputMessageService
 from dledger.broker.store.store_config import StoreConfig
@@ -71,6 +75,7 @@ class MessageStore:
     @ivar log: the log.
     @ivar queues: the consume queues.
     @ivar reput: dispatches the log's records into the queues.
+    @ivar indexing: puts dispatched records into the index by key; None: there is none.
     @ivar bad_records: damaged records found so far.
     @ivar is_ready: every message from before the start is in its queue, so new ones can be appended.
     """
@@ -80,11 +85,13 @@ class MessageStore:
 
     def __init__(
         self, config: StoreConfig, disk: Disk, lock: File, log: MessageLog, queues: ConsumeQueues,
-        dispatcher: Dispatcher, *, gives_way: bool, clock: IReactorTime, run_in_thread: RunInThread,
-        failed: Callable[[Failure], None], events: BrokerEvents, bad_records: BadRecords,
+        dispatcher: Dispatcher, indexing: KeyIndexing | None, *, gives_way: bool, clock: IReactorTime,
+        run_in_thread: RunInThread, failed: Callable[[Failure], None], events: BrokerEvents,
+        bad_records: BadRecords,
     ) -> None:
         """
         @param lock: of the directory; released at the end.
+        @param indexing: puts messages into the index by key; None: there is none.
         @param gives_way: see L{ReputMessageService}.
         @param failed: called once if the store has failed; the owner then calls L{abandon}.
         @param events: hears of every dispatch; must call C{reput.wake} when the log has grown.
@@ -94,10 +101,12 @@ class MessageStore:
         self.queues = queues
         self.is_ready = False
         self.bad_records = bad_records
+        self.indexing = indexing
         self.reput = ReputMessageService(
-            dispatcher, clock=clock, bound=lambda: log.record_end, arrived=events.arrived, failed=self._fail,
+            dispatcher, clock=clock, bound=lambda: log.record_end, arrived=self._arrived, failed=self._fail,
             gives_way=gives_way,
         )
+        self._events = events
         self._disk = disk
         self._lock = lock
         self._dispatcher = dispatcher
@@ -118,12 +127,19 @@ class MessageStore:
         """
         self._ticking.start(TICK_S, now=False).addErrback(self._fail)
         self.reput.start()
+        if self.indexing is not None:
+            self.indexing.start(self.reput)
         return self.reput.caught_up().addCallback(lambda _: self._ready())
 
     def _ready(self) -> None:
         if not self._has_failed:
             self.log.queue_offsets = self.queues.next_indexes()
             self.is_ready = True
+
+    def _arrived(self, arrived: Arrived) -> None:
+        if self.indexing is not None:
+            self.indexing.wake()
+        self._events.arrived(arrived)
 
     # -- use -------------------------------------------------------------------------------------
 
@@ -157,7 +173,11 @@ class MessageStore:
 
     def facts(self) -> dict[str, object]:
         """What a broker tells of its log besides, by the names of its runtime table."""
-        return {}
+        if self.indexing is None:
+            return {}
+        return {
+            "indexBehindBytes": self.indexing.behind_bytes, "indexProblem": self.indexing.index.why_failed,
+        }
 
     # -- flush -----------------------------------------------------------------------------------
 
@@ -173,6 +193,8 @@ class MessageStore:
             if not self._is_scarce(error, "writing the consume queues"):
                 self._fail(Failure(StoreError(f"writing the consume queues: {error}")))
             return
+        if self.indexing is not None:
+            self.indexing.tick()
         self._flush_log()
         if self._ticks % CHECKPOINT_TICKS == 0:
             if self.reput.behind_bytes:
@@ -222,7 +244,11 @@ class MessageStore:
     async def _write_checkpoint(self) -> None:
         cuts = self._cuts
         offset, timestamp = self._dispatcher.offset, self._dispatcher.store_timestamp
+        index = None if self.indexing is None else self.indexing.index
+        flush = None if index is None else index.prepare_flush()
         await self._before_checkpoint()
+        if index is not None and flush is not None:
+            await index.flush(flush, self._run_in_thread)
         with_files = self.queues.prepare_flush()
         has_failed = True
         try:
@@ -232,6 +258,11 @@ class MessageStore:
             self.queues.finish_flush(has_failed=has_failed)
         if cuts == self._cuts:  # else a cut has removed dispatched records meanwhile
             await self._record_dispatched(offset, timestamp)
+
+    @property
+    def _indexed_ms(self) -> int:
+        """Store timestamp of the last record in the index on stable storage, ms; 0: none."""
+        return 0 if self.indexing is None else self.indexing.index.end_timestamp
 
     async def _before_checkpoint(self) -> None:
         """Bring to stable storage what the queues refer to."""
@@ -266,12 +297,16 @@ class MessageStore:
         if self._ticking.running:
             self._ticking.stop()
         await self.reput.caught_up()
+        if self.indexing is not None:
+            await self.indexing.finish()
         self.reput.stop()
         self.is_ready = False
         await self.checkpoint()
         await self.idle()
         try:
             if not self._has_failed:
+                if self.indexing is not None:
+                    self.indexing.close(is_clean=True)
                 self._close_log()
                 AbortFile(self._disk, self.config.store_path_root_dir).remove()
         finally:
@@ -293,6 +328,8 @@ class MessageStore:
             self._ticking.stop()
         self.is_ready = False
         self.reput.stop()
+        if self.indexing is not None:
+            self.indexing.close(is_clean=False)
         self._abandon_log()
         self.queues.close()
         self._lock.close()

@@ -57,6 +57,9 @@ class StoreConfig:
     @ivar disk_space_clean_forcibly_ratio: share in use above which the oldest files are deleted at any age.
     @ivar disk_space_warning_level_ratio: share in use above which messages are refused.
     @ivar scrub_bytes_per_second: rate at which the log is read again to find damaged records; 0: never.
+    @ivar message_index_enable: whether messages can be found by their keys.
+    @ivar max_hash_slot_num, max_index_num: slots and entries of each file of the index by key; files of
+        another size are set aside.
     """
 
     store_path_root_dir: str = attrs.field(validator=instance_of(str))
@@ -82,6 +85,13 @@ class StoreConfig:
     )
     scrub_bytes_per_second: int = attrs.field(
         default=4 * 1024**2, validator=[instance_of(int), ge(0), le(2**30)]
+    )
+    message_index_enable: bool = attrs.field(default=True, validator=instance_of(bool))
+    max_hash_slot_num: int = attrs.field(
+        default=5_000_000, validator=[instance_of(int), ge(1), le(100_000_000)]
+    )
+    max_index_num: int = attrs.field(
+        default=20_000_000, validator=[instance_of(int), ge(2), le(80_000_000)]
     )
 
     @store_path_root_dir.validator

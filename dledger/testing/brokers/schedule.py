@@ -196,7 +196,9 @@ class HAWorld:
         network = self.network = ByteNetwork(self.clock, random.Random(f"{seed} network"))
         network.delay_us, network.spread_us = options.delay_us, options.spread_us
         network.piece_bytes = options.piece_size
-        self.store = StoreConfig(store_path_root_dir=ROOT, mapped_file_size_commit_log=FILE_SIZE)
+        self.store = StoreConfig(
+            store_path_root_dir=ROOT, mapped_file_size_commit_log=FILE_SIZE, message_index_enable=False
+        )
         self.master = self._broker(MASTER, options.master)
         self.slaves = [self._broker(f"s{number}", options.slave) for number in range(options.slaves)]
         self.invariants = HAInvariants(self.master, self.slaves)

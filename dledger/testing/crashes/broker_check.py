@@ -4,7 +4,7 @@ What a broker's store must hold after a crash, and the check that it does.
 
 The log that is found is a prefix of one that the workload had, at least as far as it was on stable storage;
 behind that, a slave's log may have holes that replication finds, see L{LogFlusher.doubtful}. Every whole
-record is in its consume queue, once.
+record is in its consume queue, once, and is found by its key.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from twisted.python.failure import Failure
 from dledger.base.errors import DLedgerError
 from dledger.broker.common.events import BrokerEvents
 from dledger.broker.store.commit_log_store import CommitLogStore
+from dledger.broker.store.indexing import DELAY_S, keys_of
+from dledger.broker.store.key_hash import hash_of_key
 from dledger.broker.store.plain_records import plain_batch
-from dledger.broker.store.records import NewMessage, read_record
+from dledger.broker.store.records import NewMessage, keyed_part_of, read_record
 from dledger.broker.store.set_aside import directories
 from dledger.broker.store.store_config import StoreConfig
 from dledger.testing.crashes.disk import CrashDisk
@@ -78,6 +80,7 @@ class RunningStore(BrokerEvents):
         config = StoreConfig(
             store_path_root_dir=ROOT, mapped_file_size_commit_log=LOG_BYTES,
             mapped_file_size_consume_queue=QUEUE_BYTES, file_reserved_time_h=1,
+            max_hash_slot_num=4, max_index_num=8,
         )
         self.store = CommitLogStore.open(
             config, disk, is_slave=is_slave, clock=self.clock, run_in_thread=_at_once,
@@ -102,10 +105,33 @@ class RunningStore(BrokerEvents):
             self.clock.advance(0)
         raise AssertionError("it does not settle")
 
+    def missing(self) -> list[int]:
+        """Offsets of the messages that are not found by their key, when the index has had time."""
+        indexing, log = self.store.indexing, self.store.log
+        assert indexing is not None
+        for _ in range(_TURNS_MAX):
+            if not indexing.behind_bytes or indexing.index.why_failed:
+                break
+            self.clock.advance(DELAY_S)
+        found, data, begin, at = [], self.log_bytes(), log.begin_offset, 0
+        while at + START_SIZE <= log.record_end - begin:
+            size, magic = START.unpack_from(data, at)
+            if magic == MAGIC_BLANK:
+                at += LOG_BYTES - (begin + at) % LOG_BYTES
+                continue
+            topic, properties, _, _ = keyed_part_of(data[at : at + size], begin + at)
+            for key in keys_of(properties):
+                key_hash = hash_of_key(topic.decode(), key.decode())
+                if begin + at not in indexing.index.search(key_hash, 0, 1 << 62):
+                    found.append(begin + at)
+            at += size
+        return found
+
     def append(self, message: NewMessage) -> None:
-        """Store a message, and let it be dispatched."""
+        """Store a message, and let it be dispatched and indexed."""
         self.store.append_plain(list(plain_batch([message])), 1_000_000)
         self.settle()
+        self.clock.advance(DELAY_S)
 
     def log_bytes(self) -> bytes:
         """The log, from its beginning on."""
@@ -202,6 +228,8 @@ def check_store(disk: CrashDisk, promise: StorePromise, *, is_slave: bool) -> Ru
         raise BadImage(f"no record: {error}") from error
     found = running.units()
     demand(found == wanted, f"the queues have {found}, not {wanted}")
+    missing = running.missing()
+    demand(not missing, f"the messages at {missing} are not found by their keys")
     contents = [*disk.image().contents().items()] if promise.kept else []
     places = (f"{ROOT}/commitlog/", *(f"{one}/" for one in directories(disk, f"{ROOT}/commitlog")))
     for piece in promise.kept:

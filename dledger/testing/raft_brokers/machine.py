@@ -106,6 +106,7 @@ class SimRaftBroker:
         config = broker_from_mapping({
             "store": "/store", "brokerName": "b", "brokerIP1": "10.0.0.1",
             "mapped_file_size_commit_log": 4096, "mapped_file_size_consume_queue": 20 * 16,
+            "max_hash_slot_num": 16, "max_index_num": 256,
             "enableDLegerCommitLog": True, "dLegerSelfId": host,
             "dLegerPeers": ";".join(f"{one}-{address}" for one, address in world.peers.items()),
             "flushDiskType": "SYNC_FLUSH" if world.is_sync else "ASYNC_FLUSH", **world.options,

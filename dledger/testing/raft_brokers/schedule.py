@@ -9,7 +9,7 @@ Invariant 1: no two acknowledged messages have the same place in a queue, or in 
 Invariant 2: no put is answered like a stored one that may be lost (codes 10, 11, 12).
 Invariant 3: a refused put is not in the log (unless the broker says that it does not know).
 Invariant 4: in the end the logs are equal up to the commit; the queues are equal on all brokers, dense, and
-have every acknowledged message at its place.
+have every acknowledged message at its place; and every broker finds it by its key.
 Invariant 5: in the end there is a master, and it takes messages.
 Invariant 6: a master knows every topic, group and offset that was acknowledged before, and no topic whose
 deletion was.
@@ -25,6 +25,7 @@ import attrs
 
 from dledger.broker.ha.put_status import PutStatus
 from dledger.broker.sending.puts import NotPut
+from dledger.broker.store.key_hash import hash_of_key
 from dledger.broker.store.plain_records import Placed, plain_batch
 from dledger.broker.store.records import NewMessage
 from dledger.testing.bugs import BugWatch
@@ -287,7 +288,9 @@ class RaftBrokers:
                 return f"{peer_id} does not run"
             log: Any = parts.store.log
             masters += not parts.config.is_slave
-            ends.add((log.record_end, log.ledger_end, parts.store.reput.offset))
+            indexing = parts.store.indexing
+            assert indexing is not None
+            ends.add((log.record_end, log.ledger_end, parts.store.reput.offset, indexing.index.offset))
         if masters != 1:
             return f"{masters} masters"
         if len(ends) != 1 or len(set(*ends)) != 1:
@@ -325,6 +328,9 @@ class RaftBrokers:
         for key, acked in self.acked.items():
             if places.get(key) != acked:
                 raise QueuesBroken(f"{key} was acknowledged at {acked}, and is at {places.get(key)}")
+            for peer_id in self.brokers:
+                if acked.offset not in self._by_key(peer_id, acked.topic, key):
+                    raise QueuesBroken(f"{key} was acknowledged at {acked}, and {peer_id} has no such key")
         stored = self.refused_keys & places.keys()
         if stored:
             raise QueuesBroken(f"refused, but stored: {sorted(stored)[:5]}")
@@ -334,6 +340,12 @@ class RaftBrokers:
         forgotten = self.facts.forgotten(parts.metadata) if parts is not None else ""
         if forgotten:
             raise QueuesBroken(f"{peer_id}: {forgotten}")
+
+    def _by_key(self, peer_id: str, topic: str, key: str) -> list[int]:
+        """Offsets of the messages that a broker finds by a key."""
+        parts = self.brokers[peer_id].broker
+        assert parts is not None and parts.store.indexing is not None
+        return list(parts.store.indexing.index.search(hash_of_key(topic, key), 0, 1 << 62))
 
     def _check_takes(self) -> None:
         before = len(self.acked)

@@ -139,6 +139,8 @@ class DeliveryTests(ScheduleCase):
 
     def test_idle(self) -> None:
         """Where nothing waits no timer runs; other topics do not set one, and there is never a second."""
+        assert self.writing.store.indexing is not None
+        self.writing.store.indexing.stop()  # it has a timer of its own
         timers = len(self.writing.clock.getDelayedCalls())
         self.put(message(b"x", topic="T2"))
         self.assertEqual(len(self.writing.clock.getDelayedCalls()), timers)

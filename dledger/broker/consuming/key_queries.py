@@ -1,0 +1,196 @@
+# -*- test-case-name: tests.broker.consuming.test_key_queries -*-
+"""
+QUERY_MESSAGE (12): the messages of a topic with a key, that were stored within a time.
+
+    0   messages follow, the oldest first
+    22  there is none; or the index has not got so far
+
+Every answer tells the time and the offset of the last message in the index. Masters and slaves answer.
+
+Rule 1: a record is answered only if its topic and one of its keys are those asked for: the index has
+only hashes of them.
+Rule 2: a query is answered once. It works for L{STEPS_TURN} steps or L{BYTES_TURN} bytes in a turn, and then
+waits for its next turn, behind the other queries.
+Rule 3: steps, messages and bytes of one query are bounded, and so is the number of queries that wait. A query
+that has found messages within its bounds is answered with them.
+
+Source: QueryMessageProcessor, DefaultMessageStore.queryMessage, IndexService.queryOffset (4.9.8, 5.3.3).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+import attrs
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+from dledger.base.commands.refusals import LONG_MAX, LONG_MIN, Code, CommandGroup, Fields, Handlers, Refused
+from dledger.base.errors import StoreError
+from dledger.broker.store.indexing import keys_of
+from dledger.broker.store.key_hash import hash_of_key
+from dledger.broker.store.queries import record_at
+from dledger.broker.store.records import keyed_part_of
+from dledger.broker.store.store import MessageStore
+from protocols.rocketmq.commands import CommandConnection
+from protocols.wire.errors import WireError
+from protocols.wire.remoting import RemotingCommand
+from protocols.wire.rocketmq.layout import PROPERTIES_BYTES_MAX
+
+QUERY_MESSAGE = 12
+UNIQUE_KEY_FIELD = "_UNIQUE_KEY_QUERY"
+
+#: Messages of an answer: maxMsgsNumBatch, and defaultQueryMaxNum for a unique key.
+COUNT_MAX = 64
+UNIQUE_COUNT_MAX = 32
+#: Bytes of messages in an answer; it has at least one message.
+BYTES_MAX = 4 * 1024 * 1024
+#: Work of all queries in a turn of the reactor: entries of the index, and bytes of the log.
+STEPS_TURN = 256
+BYTES_TURN = 1024 * 1024
+#: Entries of the index that one query looks at.
+STEPS_MAX = 200_000
+#: Steps for which reading one record counts.
+RECORD_STEPS = 4
+#: Queries of all connections that wait.
+WAITING_MAX = 256
+
+_NOT_FOUND = "can not find message, maybe time range not correct"
+
+
+@attrs.define(eq=False)
+class _Query:
+    """
+    A query.
+
+    @ivar found: offsets in the log of the messages so far, and their records.
+    @ivar steps, size: entries that it has looked at, and bytes of its messages.
+    """
+
+    connection: CommandConnection
+    request: RemotingCommand
+    topic: bytes
+    key: bytes
+    count_max: int
+    offsets: Iterator[int]
+    found: dict[int, bytes] = attrs.Factory(dict)
+    steps: int = 0
+    size: int = 0
+
+
+class KeyQueries(CommandGroup):
+    """The group of commands."""
+
+    def __init__(self, store: MessageStore, *, clock: IReactorTime) -> None:
+        self._store = store
+        self._clock = clock
+        self._waiting: deque[_Query] = deque()
+        self._call: IDelayedCall | None = None
+
+    def handlers(self) -> Handlers:
+        """By request code."""
+        return {QUERY_MESSAGE: self._query}
+
+    def _query(self, connection: CommandConnection, request: RemotingCommand) -> None:
+        fields = Fields(request.ext_fields)
+        topic, key = fields.text("topic"), fields.text("key")
+        count_max = min(fields.number("maxNum"), COUNT_MAX)
+        begin_ms = fields.number("beginTimestamp", least=LONG_MIN, most=LONG_MAX)
+        end_ms = fields.number("endTimestamp", least=LONG_MIN, most=LONG_MAX)
+        if fields.text(UNIQUE_KEY_FIELD, "") == "true":
+            count_max = UNIQUE_COUNT_MAX
+        indexing = self._store.indexing
+        if indexing is None:
+            raise Refused(Code.SYSTEM_ERROR, "messages cannot be found by key: messageIndexEnable is false")
+        if len(self._waiting) >= WAITING_MAX:
+            raise Refused(Code.SYSTEM_BUSY, f"{WAITING_MAX} queries by key wait already: ask again later")
+        if len(key) > PROPERTIES_BYTES_MAX or len(topic) > PROPERTIES_BYTES_MAX:
+            count_max, key = 0, ""  # no record has it
+        offsets = indexing.index.search(hash_of_key(topic, key), begin_ms, end_ms)
+        self._waiting.append(_Query(
+            connection, request, topic.encode("utf-8", "surrogatepass"), key.encode("utf-8", "surrogatepass"),
+            count_max, offsets if count_max > 0 else iter(()),
+        ))  # fmt: skip
+        if self._call is None:
+            self._turn()
+
+    def _turn(self) -> None:
+        self._call = None
+        steps, size = STEPS_TURN, BYTES_TURN
+        while self._waiting and steps > 0 and size > 0:
+            query = self._waiting.popleft()
+            if query.connection.is_congested:
+                query.connection.answer(
+                    query.request, code=Code.SYSTEM_BUSY, remark="this connection does not read its answers"
+                )
+                continue
+            before = query.steps, query.size
+            try:
+                is_done = self._work(query, steps, size)
+            except (OSError, StoreError) as error:
+                query.connection.answer(query.request, code=Code.SYSTEM_ERROR, remark=str(error))
+                continue
+            steps -= query.steps - before[0]
+            size -= query.size - before[1]
+            if is_done:
+                self._answer(query)
+            else:
+                self._waiting.append(query)
+        if self._waiting:
+            self._call = self._clock.callLater(0, self._turn)
+
+    def _work(self, query: _Query, steps: int, size: int) -> bool:
+        """
+        Go on with a query.
+
+        @return: whether it has found everything, or as much as it may.
+        @raise OSError: reading failed.
+        """
+        steps_end, size_end = query.steps + steps, query.size + size
+        for offset in query.offsets:
+            query.steps += 1
+            if offset >= 0 and offset not in query.found:
+                query.steps += RECORD_STEPS
+                self._take(query, offset)
+            if len(query.found) >= query.count_max or query.size >= BYTES_MAX or query.steps >= STEPS_MAX:
+                return True
+            if query.steps >= steps_end or query.size >= size_end:
+                return False
+        return True
+
+    def _take(self, query: _Query, offset: int) -> None:
+        """Read the record at an offset, and keep it if rule 1 allows it."""
+        record = record_at(self._store, offset)
+        if record is None:
+            return
+        try:
+            topic, properties, _, _ = keyed_part_of(record, offset)
+        except WireError:
+            return
+        if topic == query.topic and query.key in keys_of(properties):
+            if not query.found or query.size + len(record) <= BYTES_MAX:
+                query.found[offset] = record
+            query.size += len(record)
+
+    def _answer(self, query: _Query) -> None:
+        assert self._store.indexing is not None
+        time_ms, offset = self._store.indexing.index.last_put
+        found = query.found
+        query.connection.answer(
+            query.request, code=Code.SUCCESS if found else Code.QUERY_NOT_FOUND,
+            remark=None if found else _NOT_FOUND, body=b"".join(found[at] for at in sorted(found)),
+            ext_fields={"indexLastUpdateTimestamp": str(time_ms), "indexLastUpdatePhyoffset": str(offset)},
+        )  # fmt: skip
+
+    def connection_lost(self, connection: CommandConnection) -> None:
+        """The queries of an ended connection are not worked on."""
+        self._waiting = deque(query for query in self._waiting if query.connection is not connection)
+
+    def stop(self) -> None:
+        """Answer the waiting queries with the messages found so far."""
+        waiting, self._waiting = self._waiting, deque()
+        for query in waiting:
+            self._answer(query)
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None

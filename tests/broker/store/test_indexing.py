@@ -1,0 +1,275 @@
+# -*- test-case-name: tests.broker.store.test_indexing -*-
+"""Keys find their way into the index, behind the dispatch."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.broker.store.indexing import (
+    BEHIND_BYTES_MAX,
+    BUSY_BYTES,
+    DELAY_S,
+    SCARCE_S,
+    SLICE_RECORDS,
+    SLICE_RECORDS_MAX,
+    KeyIndexing,
+    keys_of,
+)
+from dledger.broker.store.key_hash import hash_of_key
+from dledger.broker.store.key_index import KeyIndex
+from protocols.wire.rocketmq.message import Host, Message
+from tests.broker.support import HOST, NewMessage, Opened, config_of, message, messages_in, open_log
+
+Found = list[tuple[int, int]]
+#: Parts of properties, sound and not.
+PARTS = (
+    b"UNIQ_KEY\x017F000001ABCD18B4AAC2%016d", b"KEYS\x01order-%d", b"KEYS\x01a b%d  c", b"KEYS\x01 ",
+    b"KEYS\x01",
+    b"UNIQ_KEY\x01short%d", b"XUNIQ_KEY\x01no%d", b"TAGS\x01UNIQ_KEY", b"UNIQ_KEY\x01",
+    "KEYS\x01größe%d".encode(), b"MYKEYS\x01no%d", b"UNIQ_KEY\x01two words%d",
+)  # fmt: skip
+
+
+def keyed(rng: random.Random) -> NewMessage:
+    """Any message, with keys or without."""
+    parts = [part % rng.randrange(50) if b"%" in part else part
+             for part in rng.sample(PARTS, rng.choice((0, 1, 2, 3)))]  # fmt: skip
+    text = b"\x02".join(parts) + b"\x02" * rng.randrange(2)
+    host = Host.of("2001:db8::1", 7) if rng.random() < 0.2 else HOST
+    return message(
+        rng.randbytes(rng.choice((0, 50, 900))) + b"KEYS\x01body\x02",
+        topic=rng.choice(("T1", "Tü", "T" * 130)), properties_data=text,
+        sys_flag=rng.choice((0, 0, 0, 4, 8, 12)), born_host=host,
+    )  # fmt: skip
+
+
+def expected_of(messages: list[Message]) -> Found:
+    """Hash and offset of each key, in order, by the readable codec."""
+    found = []
+    for one in messages:
+        if one.transaction == "rollback":
+            continue
+        words = [word for word in one.properties.get("KEYS", "").split(" ") if word]
+        unique = one.properties.get("UNIQ_KEY")
+        for key in words if unique is None else [unique, *words]:
+            found.append((hash_of_key(one.topic, key), one.physical_offset))
+    return found
+
+
+def entries_of(index: KeyIndex) -> Found:
+    """Hash and offset of each entry, in order."""
+    return [(entry.key_hash, entry.offset) for file in index.files
+            for entry in map(file.entry, range(1, file.header.index_count))]  # fmt: skip
+
+
+class SliceTests(SynchronousTestCase):
+    """The work."""
+
+    def setUp(self) -> None:
+        self.disk = MemoryDisk()
+        self.log = open_log(self.disk)
+
+    def indexing(self, root: str) -> KeyIndexing:
+        """With an empty index."""
+        index = KeyIndex.open(
+            config_of(root, max_index_num=100), self.disk, self.log, log_end=0, crashed=False, timestamp=0
+        )
+        return KeyIndexing(index, self.log, clock=Clock())
+
+    def test_any_records(self) -> None:
+        """Of any kind, in slices of any size: the keys that the readable codec finds."""
+        rng = random.Random(1)
+        for number in range(300):
+            self.log.append([[keyed(rng)]], 1_000 + number)
+        expected = expected_of(messages_in(self.log))
+        self.assertGreater(len(expected), 150)
+        for records in (1, 3, 1000):
+            made = self.indexing(f"base{records}")
+            while made.index.offset < self.log.record_end:
+                made.step(self.log.record_end, records)
+                made.index.write()
+            self.assertEqual(entries_of(made.index), expected)
+            self.assertEqual(made.index.last_put[0], made.index.files[-1].header.end_timestamp)
+
+    def test_no_keys(self) -> None:
+        """A slice without any key is passed at once."""
+        for _ in range(10):
+            self.log.append([[message(properties={"TAGS": "A"})]], 1)
+        made = self.indexing("base1")
+        made.step(self.log.record_end, 1)
+        self.assertEqual(made.index.offset, self.log.record_end)
+        self.assertEqual(made.index.files, [])
+
+    def test_keys(self) -> None:
+        """As Java splits them."""
+        self.assertEqual(keys_of(b"KEYS\x01a b  c \x02UNIQ_KEY\x01u"), [b"u", b"a", b"b", b"c"])
+        self.assertEqual(list(keys_of(b"")), [])
+        self.assertEqual(list(keys_of(b"KEYS\x01a\x01b")), [])  # as 4.9
+        self.assertEqual(keys_of(b"KEYS\x01a\x02KEYS\x01b"), [b"b"])
+
+
+class Dispatch:
+    """A dispatch that says what it is told to."""
+
+    offset = 0
+    behind_bytes = 0
+
+
+class PaceTests(SynchronousTestCase):
+    """When slices are taken."""
+
+    def setUp(self) -> None:
+        self.disk, self.clock, self.ahead = MemoryDisk(), Clock(), Dispatch()
+        self.log = open_log(self.disk)
+        index = KeyIndex.open(config_of(), self.disk, self.log, log_end=0, crashed=False, timestamp=0)
+        self.made = KeyIndexing(index, self.log, clock=self.clock)
+        self.steps: list[int] = []
+        self.error: Exception | None = None
+        self.patch(self.made, "step", self.step)
+
+    def step(self, bound: int, records_max: int) -> None:
+        """Remember; go on by a KiB."""
+        self.steps.append(records_max)
+        if self.error is not None:
+            raise self.error
+        self.made.index.offset = min(self.made.index.offset + 1024, bound)
+
+    def test_later(self) -> None:
+        """A while after the dispatch, then slice after slice."""
+        self.made.start(self.ahead)
+        self.clock.advance(1)
+        self.assertEqual(self.steps, [])
+        self.ahead.offset = 3000
+        self.made.wake()
+        self.made.wake()
+        self.clock.advance(DELAY_S * 0.9)
+        self.assertEqual(self.steps, [])
+        self.clock.advance(DELAY_S)
+        self.clock.pump([0.0] * 5)
+        self.assertEqual(self.steps, [SLICE_RECORDS] * 3)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_gives_way(self) -> None:
+        """Not while the dispatch has much to do, unless the index is too far behind."""
+        self.ahead.offset, self.ahead.behind_bytes = 3000, BUSY_BYTES + 1
+        self.made.start(self.ahead)
+        self.clock.pump([DELAY_S] * 10)
+        self.assertEqual(self.steps, [])
+        self.ahead.offset = BEHIND_BYTES_MAX
+        self.clock.advance(DELAY_S)
+        self.clock.advance(0)
+        self.assertEqual(self.steps, [SLICE_RECORDS_MAX])
+        self.clock.pump([DELAY_S] * 5)
+        self.assertEqual(self.steps, [SLICE_RECORDS_MAX])
+        self.made.index.offset, self.ahead.behind_bytes = self.ahead.offset - 10, 0
+        self.clock.advance(DELAY_S)
+        self.assertEqual(self.steps, [SLICE_RECORDS_MAX, SLICE_RECORDS])
+
+    def test_no_room(self) -> None:
+        """A full disk: tried again. Another failure: nothing more is put, and nothing else stops."""
+        self.ahead.offset = 3000
+        self.error = OSError(28, "no room")
+        self.made.start(self.ahead)
+        self.clock.pump([DELAY_S] * 10)
+        self.assertEqual((len(self.steps), self.made.index.why_failed), (1, ""))
+        self.error = None
+        self.clock.advance(SCARCE_S)
+        self.assertGreater(len(self.steps), 1)
+        self.steps.clear()
+        self.ahead.offset = 9000
+        self.made.wake()
+        self.error = OSError(5, "bad")
+        self.clock.pump([SCARCE_S] * 5)
+        self.assertEqual(len(self.steps), 1)
+        self.assertIn("bad", self.made.index.why_failed)
+
+    def test_damaged_log(self) -> None:
+        """What is no record any more is passed over."""
+        self.log.append([[message(properties={"KEYS": "k"})] * 3], 1)
+        file = self.disk.open("base/commitlog/" + "0" * 20)
+        file.pwrite(b"\0" * 8, 0)
+        del self.made.step  # type: ignore[method-assign]
+        self.ahead.offset = self.log.record_end
+        self.made.start(self.ahead)
+        self.clock.advance(DELAY_S)
+        self.assertEqual(self.made.index.offset, self.log.record_end)
+        self.assertEqual(self.made.index.files, [])
+
+    def test_finish(self) -> None:
+        """An orderly end puts the rest at once."""
+        self.ahead.offset = 3000
+        self.made.start(self.ahead)
+        finished = self.made.finish()
+        self.assertNoResult(finished)
+        self.clock.pump([0.0] * 4)
+        self.successResultOf(finished)
+        self.assertEqual(len(self.steps), 3)
+        self.successResultOf(self.made.finish())
+
+
+class StoreTests(SynchronousTestCase):
+    """The index as a part of a store."""
+
+    def open(self, disk: MemoryDisk, **options: Any) -> Opened:
+        """A process starts."""
+        opened = Opened(disk, **options)
+        opened.settle()
+        return opened
+
+    def put(self, opened: Opened, first: int, count: int) -> None:
+        """Messages with keys, and time for the index."""
+        for number in range(first, first + count):
+            opened.store.log.append([[message(properties={"KEYS": f"k{number}"})]], 5_000 + number)
+        opened.settle()
+        for _ in range(10):
+            opened.clock.advance(DELAY_S)
+
+    def check(self, opened: Opened, count: int) -> None:
+        """The index has exactly these messages."""
+        index = opened.store.indexing.index if opened.store.indexing else None
+        assert index is not None
+        messages = messages_in(opened.store.log)
+        self.assertEqual(len(messages), count)
+        self.assertEqual(sorted(set(entries_of(index))), sorted(expected_of(messages)))
+
+    def test_life(self) -> None:
+        """Closed, killed, opened: nothing is missing. The checkpoint tells Java how far the index is."""
+        disk = MemoryDisk()
+        opened = self.open(disk)
+        self.put(opened, 0, 50)
+        self.check(opened, 50)
+        opened.close()
+        opened = self.open(disk)
+        self.put(opened, 50, 50)
+        self.check(opened, 100)
+        opened.store.checkpoint()
+        checkpoint = disk.read_file("base/checkpoint")
+        self.assertEqual(int.from_bytes(checkpoint[16:24], "big"), 5_099)
+        self.put(opened, 100, 50)
+        opened = self.open(disk.clone())
+        opened.clock.pump([DELAY_S] * 10)
+        self.check(opened, 150)
+        self.assertEqual(opened.failures, [])
+
+    def test_cut(self) -> None:
+        """A slave whose log was cut puts what comes instead."""
+        opened = self.open(MemoryDisk(), is_slave=True)
+        self.put(opened, 0, 10)
+        store = opened.store
+        end = messages_in(store.log)[6].physical_offset
+        store.log.cut(end)
+        opened.settle()
+        self.assertEqual(store.indexing and store.indexing.index.offset, end)
+
+    def test_disabled(self) -> None:
+        """Without the index there is no file of it."""
+        disk = MemoryDisk()
+        opened = self.open(disk, message_index_enable=False)
+        self.put(opened, 0, 10)
+        opened.close()
+        self.assertFalse(disk.exists("base/index") or disk.exists("base/indexed"))

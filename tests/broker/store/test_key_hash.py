@@ -1,0 +1,83 @@
+# -*- test-case-name: tests.broker.store.test_key_hash -*-
+"""Hashes of keys are Java's."""
+
+from __future__ import annotations
+
+import random
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.broker.store.key_hash import HEADS_MAX, TAIL_POWERS, TAIL_SIZE, KeyHashes, hash_of_key
+from protocols.wire.rocketmq.message import java_hash
+
+#: Topics, keys, and what C{String.hashCode} of a JDK says of C{TOPIC#KEY}.
+KNOWN = (
+    ("T1", "k1", 79_072_524), ("", "", 35), ("T", "\U0001f600", 4_308_978), ("T", "größe", -1_658_319_582),
+    ("T", "7F000001ABCD18B4AAC2012345670001", 502_694_350),
+)  # fmt: skip
+LEAST = -(2**31)
+
+
+def dumb(topic: str, key: str) -> int:
+    """The hash in the index, as Java's method makes it."""
+    value = java_hash(f"{topic}#{key}")
+    return 0 if value == LEAST else abs(value)
+
+
+def key_with(topic: str, wanted: int) -> str:
+    """A key of seven characters so that Java's hash is C{wanted}."""
+    digits = "".join("!" for _ in range(7))
+    rest = (wanted - java_hash(f"{topic}#{digits}")) % 2**32
+    found = ""
+    for _ in range(7):
+        rest, digit = divmod(rest, 31)
+        found = chr(33 + digit) + found
+    return found
+
+
+class HashTests(SynchronousTestCase):
+    """The fast way and the plain one."""
+
+    def test_known(self) -> None:
+        """As a JDK says; also with pairs of surrogates."""
+        hashes = KeyHashes()
+        for topic, key, value in KNOWN:
+            self.assertEqual(java_hash(f"{topic}#{key}"), value)
+            self.assertEqual(hash_of_key(topic, key), abs(value))
+            self.assertEqual(hashes.of(topic.encode(), key.encode()), abs(value))
+
+    def test_least(self) -> None:
+        """Java's least number has no absolute value: it counts as 0."""
+        key = key_with("T", LEAST)
+        self.assertEqual(java_hash(f"T#{key}"), LEAST)
+        self.assertEqual(hash_of_key("T", key), 0)
+        self.assertEqual(KeyHashes().of(b"T", key.encode()), 0)
+        for value in (LEAST + 1, -1, 0, 1, 2**31 - 1):
+            key = key_with("T", value)
+            self.assertEqual(KeyHashes().of(b"T", key.encode()), abs(value))
+
+    def test_any(self) -> None:
+        """Of any length and any characters, seen before or not; and by the shortcut of the callers."""
+        rng = random.Random(1)
+        hashes = KeyHashes()
+        for _ in range(2000):
+            topic = "".join(rng.choices("TABCü", k=rng.choice((1, 2, 40))))
+            size = rng.choice((0, 1, 7, 8, 9, 32, 255, 256, 257, 1000))
+            key = "".join(rng.choices("abc0123" if rng.random() < 0.9 else "aüß\U0001f600", k=size))
+            for _ in range(2):
+                self.assertEqual(hashes.of(topic.encode(), key.encode()), dumb(topic, key))
+            raw = key.encode()
+            base = hashes.known((topic.encode(), raw[:-TAIL_SIZE]))
+            self.assertEqual(base is not None, len(raw) > TAIL_SIZE and raw.isascii() and topic.isascii())
+            if base is not None:
+                tail = sum(map(int.__mul__, raw[-TAIL_SIZE:], TAIL_POWERS))
+                value = (base + tail) & 0xFFFFFFFF
+                self.assertEqual(value if value < 2**31 else -value & 0x7FFFFFFF, dumb(topic, key))
+
+    def test_bound(self) -> None:
+        """The beginnings that are kept are bounded."""
+        hashes = KeyHashes()
+        for number in range(HEADS_MAX + 5):
+            hashes.of(b"T", b"%d-23456789" % number)
+        self.assertIsNone(hashes.known((b"T", b"0-")))
+        self.assertIsNotNone(hashes.known((b"T", b"%d-" % (HEADS_MAX + 4))))

@@ -1,0 +1,120 @@
+# -*- test-case-name: tests.interop.test_query_by_key -*-
+"""
+Messages by their keys: C{mqadmin} asks our broker; Java's broker answers from files of ours, and ours from
+files of Java's.
+"""
+
+from __future__ import annotations
+
+from tests.interop.ha import Broker, JavaBroker, OurBroker
+from tests.interop.name_servers import mqadmin
+from tests.interop.rocketmq import PATIENCE, TOPIC, Messages, Sent
+from tests.interop.test_name_server import NameServerCase
+from tests.processes.brokers import Remoting, free_triple, messages_of
+from tests.processes.children import wait_until
+
+COUNT = 60
+#: So small that the messages need several files: each has three keys.
+SHAPE = {"maxHashSlotNum": 100, "maxIndexNum": 250}
+QUERY_MESSAGE = 12
+
+
+class QueryByKeyTests(NameServerCase):
+    """One directory, which our broker and Java's have in turn."""
+
+    def play(self, version: str) -> None:
+        """The story of one version."""
+        self.version, self.home = version, self.directory(version)
+        self.server = self.ours(self.home, version)
+        port = free_triple()
+        store = self.home / "store"
+        ours = OurBroker("ours", self.home, port=port, name_server=self.server.address, store=store)
+        java = JavaBroker("java", self.home / "java", version, port=port, name_server=self.server.address,
+                          store=store)  # fmt: skip
+        ours.become("ASYNC_MASTER", **SHAPE)
+        java.become("ASYNC_MASTER", **SHAPE)
+        for broker in (ours, java):
+            self.addCleanup(broker.kill)
+        self.sent: list[Sent] = []
+        self.take_turn(ours, has_admin=True)
+        ours.stop(seconds=PATIENCE)
+        self.take_turn(java)
+        java.stop(seconds=PATIENCE)
+        self.take_turn(ours)
+        ours.kill()
+        self.take_turn(java)
+        java.kill()
+        self.take_turn(ours)
+        names = sorted(path.name for path in (store / "index").iterdir())
+        self.assertGreater(len(names), 2)
+        self.assertEqual({len(name) for name in names}, {17})
+
+    def take_turn(self, broker: Broker, *, has_admin: bool = False) -> None:
+        """A broker starts, takes messages, and finds all by their keys."""
+        broker.start()
+        broker.wait_started()
+        self.find(broker)
+        messages = Messages(self.server.address, self.home, self.version)
+        self.addCleanup(messages.kill)
+        messages.start()
+        messages.wait_started(seconds=PATIENCE)
+        self.sent += messages.produce(len(self.sent), COUNT)
+        messages.stop(seconds=PATIENCE)
+        self.find(broker)
+        if has_admin:
+            self.administrate()
+
+    def find(self, broker: Broker) -> None:
+        """Wait until every message can be found by each of its keys."""
+        if not self.sent:
+            return
+        asking = Remoting(broker.address)
+        self.addCleanup(asking.close)
+
+        def query(key: str, **more: str) -> list[str]:
+            answer = asking.ask(QUERY_MESSAGE, {
+                "topic": TOPIC, "key": key, "maxNum": "64", "beginTimestamp": "0",
+                "endTimestamp": str(2**63 - 1), **more,
+            })  # fmt: skip
+            self.assertEqual(answer.code, 0 if answer.body else 22, answer.remark)
+            self.assertIn("indexLastUpdatePhyoffset", answer.ext_fields)
+            return sorted({str(one.unique_key) for one in messages_of(answer)})
+
+        def missing() -> list[int]:
+            return [one.number for one in self.sent
+                    if query(f"k{one.number}") != [one.unique_key]
+                    or query(one.unique_key, _UNIQUE_KEY_QUERY="true") != [one.unique_key]]  # fmt: skip
+
+        wait_until(lambda: not missing(), seconds=30, every=0.5,
+                   what=f"{broker.name} finds all of {len(self.sent)} messages")  # fmt: skip
+        self.assertEqual(len(query("all")), min(len(self.sent), 64))
+        self.assertEqual(query("nothing"), [])
+
+    def administrate(self) -> None:
+        """The commands of C{mqadmin}."""
+        directory = self.home / "tools"
+        (directory / "conf").mkdir(parents=True)
+
+        def admin(*words: str) -> str:
+            return mqadmin(self.version, directory, self.server.address, *words)
+
+        one, other = self.sent[7], self.sent[8]
+        offset = int(one.message_id[16:], 16)
+        said = admin("queryMsgByKey", "-t", TOPIC, "-k", f"k{one.number}")
+        self.assertTrue(one.unique_key in said, said[-1000:])
+        self.assertFalse(other.unique_key in said, said[-1000:])
+        by_id = ["queryMsgById", "-i", one.message_id]
+        if self.version.startswith("5"):
+            by_id += ["-t", TOPIC]
+        for words in (["queryMsgByUniqueKey", "-t", TOPIC, "-i", one.unique_key], by_id):
+            said = admin(*words)
+            self.assertRegex(said[-1000:], rf"CommitLog Offset: +{offset}\n")
+            self.assertTrue(f"KEYS=k{one.number} all" in said, said[-1000:])
+
+    def test_4_9(self) -> None:
+        """Programs of 4.9."""
+        self.play("4.9.8")
+
+    def test_5_3(self) -> None:
+        """Programs of 5.3."""
+        self.play("5.3.3")

@@ -1,0 +1,63 @@
+# -*- test-case-name: tests.raft_broker.test_entry_indexing -*-
+"""Keys of the messages of a ledger come into the index, with the offsets that everybody else sees."""
+
+from __future__ import annotations
+
+import random
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.broker.store.key_hash import hash_of_key
+from dledger.broker.store.key_index import KeyIndex
+from dledger.raft_broker.entry_indexing import EntryIndexing
+from protocols.wire.rocketmq.message import decode_properties
+from tests.broker.store.test_indexing import entries_of, keyed
+from tests.broker.support import config_of, message
+from tests.raft_broker.rig import LedgerOfMessages
+
+
+class EntryIndexingTests(SynchronousTestCase):
+    """From a ledger into the index."""
+
+    def setUp(self) -> None:
+        self.ledger = LedgerOfMessages()
+        self.addCleanup(self.ledger.store.abandon)
+
+    def index(self, records: int) -> KeyIndex:
+        """Everything that is committed."""
+        log = self.ledger.log()
+        self.addCleanup(log.close)
+        config = config_of(f"base{records}", max_index_num=100)
+        index = KeyIndex.open(config, self.ledger.disk, log, log_end=0, crashed=False, timestamp=0)
+        made = EntryIndexing(index, log, clock=Clock())
+        while index.offset < log.record_end:
+            made.step(log.record_end, records)
+        self.assertEqual(index.offset, self.ledger.store.end_position)
+        return index
+
+    def test_any_messages(self) -> None:
+        """Of any kind and size, with other entries between them, in slices of any size."""
+        rng, expected = random.Random(5), []
+        for number in range(150):
+            if number % 10 == 3:
+                self.ledger.store.append_bodies((b"", b"x" * 20, b"KEYS\x01" * 60), 1)
+            one = keyed(rng)
+            self.ledger.append(one)
+            properties = decode_properties(one.properties_data)
+            words = [word for word in properties.get("KEYS", "").split(" ") if word]
+            keys = [properties["UNIQ_KEY"], *words] if "UNIQ_KEY" in properties else words
+            if one.sys_flag & 0xC != 0xC:
+                expected += [(hash_of_key(one.topic, key), self.ledger.place.offsets[-1]) for key in keys]
+        self.assertGreater(len(expected), 80)
+        for records in (1, 3, 1000):
+            self.assertEqual(entries_of(self.index(records)), expected)
+
+    def test_large(self) -> None:
+        """A message that is larger than a slice."""
+        self.ledger.append(message(b"x" * 3000, properties={"KEYS": "k"}), message(properties={"KEYS": "l"}))
+        self.assertEqual(
+            entries_of(self.index(1)),
+            [(hash_of_key("T1", key), offset)
+             for key, offset in zip("kl", self.ledger.place.offsets, strict=True)],
+        )  # fmt: skip
