@@ -1,0 +1,126 @@
+# -*- test-case-name: tests.spark.test_sink_batch -*-
+"""One batch in a log in memory: what it reads, what it refuses, and when it waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.spark.log import ScanWarning
+from dledger.spark.sink.batch_append import SinkError, TakenOverError
+from tests.spark.sink_logs import SETTLE_S, SINK, Crash, MemoryLog, unknown
+
+ROWS = (b"a", b"b", b"c")
+
+
+class BatchTests(SynchronousTestCase):
+    """A log."""
+
+    def setUp(self) -> None:
+        self.log = MemoryLog()
+
+    def refused(self, run: Callable[[], object], said: str) -> None:
+        """The batch ends with a sentence."""
+        error = self.assertRaises(SinkError, run)
+        self.assertIn(said, str(error))
+
+    def die(self, number: int, count: int, batch: int = 0) -> None:
+        """The driver dies at a request of which C{count} bodies come into the log."""
+        self.log.appends = 0
+        self.log.fault = lambda at, _: (count, Crash()) if at == number else None
+        self.assertRaises(Crash, self.log.driver(ROWS, batch).run)
+
+    def test_no_rows(self) -> None:
+        """A batch without rows leaves no trace."""
+        self.log.restart((), 5)
+        self.assertEqual(len(self.log.entries), 1)
+
+    def test_reads_back_to_the_last_end(self) -> None:
+        """No further than to the batch before, and for a new name not at all; the first batch reads all."""
+        self.log.other(*[b"x"] * 5000)
+        self.log.restart(ROWS, 0)
+        self.assertGreater(self.log.reads, 5000)
+        self.log.other(*[b"x"] * 100)
+        self.log.reads = 0
+        self.log.restart(ROWS, 1)
+        self.assertLess(self.log.reads, 1100)
+        self.log.other(*[b"x"] * 100)
+        self.log.reads = 0
+        self.log.restart(ROWS, 0, sink="other", is_new=True)
+        self.assertEqual(self.log.reads, 0)
+        self.log.restart(ROWS, 0, sink="third", search_from=len(self.log.entries) - 10)
+        self.assertEqual(self.log.reads, 10)
+
+    def test_another_sink(self) -> None:
+        """Batches of other sinks do not count."""
+        self.log.restart(ROWS, 7, sink="other")
+        self.assertEqual(self.log.restart(ROWS, 0).appended, 3)
+
+    def test_done(self) -> None:
+        """A batch in the log is left alone, in any order of rows; another one under its number is not."""
+        self.log.restart(ROWS, 3)
+        self.assertEqual(self.log.restart(ROWS[::-1], 3).appended, 0)
+        self.refused(lambda: self.log.restart((b"a", b"b", b"d"), 3), "is in the log with 3 rows")
+        self.refused(lambda: self.log.restart(ROWS[:2], 3), "and now has 2")
+        self.assertEqual(self.log.restart(ROWS[:2], 3, is_strict=False).appended, 0)
+        self.assertEqual(len(self.flushWarnings()), 1)
+        self.assertEqual(self.log.bodies(), list(ROWS))
+
+    def test_older(self) -> None:
+        """A batch behind a later one of the same sink."""
+        self.log.restart(ROWS, 3)
+        self.refused(lambda: self.log.restart(ROWS, 2), "comes behind batch 3, which is in the log at index")
+
+    def test_other_rows(self) -> None:
+        """A batch that was begun with rows that it does not have any more."""
+        self.die(1, 4)
+        self.refused(lambda: self.log.restart((b"a", b"x"), 0), "2 rows that an earlier run has appended")
+        outcome = self.log.restart((b"a", b"x"), 0, is_strict=False)
+        self.assertEqual((outcome.appended, outcome.doubled), (1, 0))
+        self.assertEqual([warning["category"] for warning in self.flushWarnings()], [ScanWarning])
+        self.assertEqual(self.log.bodies(), [*ROWS, b"x"])
+
+    def test_expired(self) -> None:
+        """
+        Without the end of the batch before it is not known what of this one has expired; of the first batch
+        it is, if no marker is left.
+        """
+        self.log.restart(ROWS, 4)
+        self.log.first = len(self.log.entries)
+        self.log.other(b"y")
+        self.assertEqual(self.log.restart(ROWS, 0, sink="other").appended, 3)
+        self.refused(lambda: self.log.restart(ROWS, 5), "the end of the batch before it has expired")
+        self.assertEqual(self.log.restart(ROWS, 5, is_strict=False).appended, 3)
+        self.assertEqual(len(self.flushWarnings()), 1)
+
+    def test_expired_in_the_middle(self) -> None:
+        """A batch whose rows are all there goes on, although the end of the batch before has expired."""
+        self.log.restart(ROWS, 4)
+        self.die(1, 3, batch=5)
+        self.log.first = len(self.log.entries) - 5
+        self.assertEqual(self.log.restart(ROWS, 5).appended, 1)
+
+    def test_waits(self) -> None:
+        """Once, and only if a request may be under way."""
+        waits: list[float] = []
+        self.log.restart(ROWS, 0, sleep=waits.append)
+        self.assertEqual(waits, [])
+        self.die(1, 1, batch=1)
+        self.log.restart(ROWS, 1, sleep=waits.append)
+        self.assertEqual(waits, [SETTLE_S])
+        self.log.restart(ROWS, 1, sleep=waits.append)
+        self.assertEqual(waits, [SETTLE_S])
+
+    def test_gives_up(self) -> None:
+        """After a number of requests without an outcome."""
+        self.log.fault = lambda *_: (0, unknown("no answer"))
+        run = self.log.driver(ROWS, attempts_max=3).run
+        self.refused(run, "gave up after 3 attempts, the last one: no answer")
+        self.assertEqual(self.log.ran, 3)
+
+    def test_taken_over(self) -> None:
+        """A foreign BEGIN ends the run, also that of an earlier batch."""
+        self.log.between = lambda at: at == 2 and self.log.restart(ROWS, 1)
+        error = self.assertRaises(TakenOverError, self.log.driver(ROWS, 0, frame_bytes=1).run)
+        self.assertIn(f"sink {SINK!r}: another run of the sink (000000000000000", str(error))
