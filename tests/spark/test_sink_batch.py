@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -111,6 +112,61 @@ class BatchTests(SynchronousTestCase):
         self.assertEqual(waits, [SETTLE_S])
         self.log.restart(ROWS, 1, sleep=waits.append)
         self.assertEqual(waits, [SETTLE_S])
+
+    def test_waits_again(self) -> None:
+        """As long as the other run goes on during the pause."""
+        self.die(1, 1)
+        waits: list[float] = []
+
+        def sleep(seconds: float) -> None:
+            waits.append(seconds)
+            if len(waits) < 3:
+                self.assertRaises(Crash, other.run)
+
+        self.log.fault, other = lambda *_: None, self.log.driver(ROWS, sleep=self.die_at_once)
+        self.log.restart(ROWS, sleep=sleep)
+        self.assertEqual(len(waits), 3)
+        self.assertEqual(self.log.bodies(), list(ROWS))
+
+    def die_at_once(self, _seconds: float) -> None:
+        """Instead of a pause."""
+        raise Crash
+
+    def test_own_late_begin(self) -> None:
+        """A BEGIN of an earlier attempt of the same process takes nothing over."""
+        late: list[bytes] = []
+
+        def fault(at: int, bodies: Sequence[bytes]) -> tuple[int, BaseException] | None:
+            late.extend(bodies if at == 0 else ())
+            return (0, unknown()) if at == 0 else None
+
+        self.log.fault = fault
+        self.log.between = lambda at: self.log.put([late.pop()]) if at == 3 else None
+        self.assertEqual(self.log.driver(ROWS, frame_bytes=1).run().doubled, 0)
+        self.assertEqual(self.log.bodies(), list(ROWS))
+
+    def test_far_apart(self) -> None:
+        """Markers are found behind any number of other entries, also when an END comes late."""
+        others = [b"x"] * 3000
+        ends: list[bytes] = []
+
+        def fault(at: int, bodies: Sequence[bytes]) -> tuple[int, BaseException] | None:
+            ends.extend(bodies if at == 2 else ())
+            return (0, Crash()) if at == 2 else None
+
+        self.log.appends, self.log.fault = 0, fault
+        self.assertRaises(Crash, self.log.driver(ROWS, 0).run)
+        self.log.restart(ROWS, 0)
+        for number in (1, 2, 3):
+            self.log.appends = 0
+            # A batch that goes on has a second BEGIN in front of its rows.
+            self.log.fault = lambda at, bodies, number=number: (  # type: ignore[misc]
+                (len(bodies), Crash()) if at == min(number, 2) else None)
+            self.assertRaises(Crash, self.log.driver(ROWS, 1, frame_bytes=1).run)
+            self.log.put(ends)
+            self.log.other(*others)
+        self.assertEqual(self.log.restart(ROWS, 1).appended, 0)
+        self.assertEqual(self.log.lacking(ROWS, ROWS), (Counter(), Counter()))
 
     def test_gives_up(self) -> None:
         """After a number of requests without an outcome."""
