@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from click.testing import CliRunner
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
 from dledger.base.rights import ClientRole
+from dledger.commands.main import cli
 from dledger.spark.options import options_of_tls
 from dledger.spark.scan import Scan
 from tests.processes.members import Group
@@ -75,6 +77,11 @@ class JobTests(SinkCase):
         self.assertEqual(len(marked), len(expected) + 3 + 5)
         self.group.wait_settled()
         path = str(self.group.members["n0"].ledger_path)
+        out = str(self.directory / "out")
+        done = CliRunner().invoke(cli, ["export", path, out])
+        self.assertEqual(done.exit_code, 0, done.output)
+        exported = [row[1] for row in rows_of(spark().read.parquet(out).select("index", "body"), "index")]
+        self.assertEqual([body for body in exported if body], expected)
         for options in ({"path": path}, {"bootstrap": self.members}):
             log = spark().read.format("dledger").options(**options).load()
             empty = log.where("length(body) = 0").count()

@@ -168,6 +168,31 @@ class BatchTests(SynchronousTestCase):
         self.assertEqual(self.log.restart(ROWS, 1).appended, 0)
         self.assertEqual(self.log.lacking(ROWS, ROWS), (Counter(), Counter()))
 
+    def test_late_rows_of_the_batch_before(self) -> None:
+        """Rows that come behind the end of their batch are counted by the next one, wherever they come."""
+        for moment in (-1, 1, 2, 3):
+            self.log = MemoryLog()
+            late: list[Sequence[bytes]] = []
+
+            def fault(
+                at: int, bodies: Sequence[bytes], late: list[Sequence[bytes]] = late
+            ) -> tuple[int, BaseException] | None:
+                late.extend([bodies] if at == 1 else ())
+                return (0, Crash()) if at == 1 else None
+
+            self.log.fault = fault
+            self.assertRaises(Crash, self.log.driver(ROWS, 0).run)
+            self.assertEqual(self.log.restart(ROWS, 0).late, 0)
+            if moment < 0:
+                self.log.put(late.pop())
+            self.log.appends = 0
+            self.log.between = lambda at, moment=moment, late=late: (  # type: ignore[misc]
+                self.log.put(late.pop()) if at == moment else None)
+            outcome = self.log.driver(ROWS[:2], 1, frame_bytes=1).run()
+            self.assertEqual((outcome.late, outcome.doubled), (len(ROWS), 0), moment)
+            self.assertEqual(self.log.restart(ROWS, 2).late, 0)
+            self.assertEqual(self.log.lacking(ROWS, ROWS[:2], ROWS), (Counter(), Counter(ROWS)))
+
     def test_gives_up(self) -> None:
         """After a number of requests without an outcome."""
         self.log.fault = lambda *_: (0, unknown("no answer"))

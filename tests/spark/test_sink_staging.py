@@ -72,7 +72,7 @@ class StagingTests(SynchronousTestCase):
         ):
             error = self.assertRaises(SinkError, staged, [b"a", b"b"], [b"c", row])
             self.assertIn(f"row 3 of partition 5 {said}", str(error))
-            self.assertIn("Nothing of this batch is in the log", str(error))
+            self.assertIn("This run has appended nothing", str(error))
         self.assertEqual(staged([b"x" * _MAX]).count, 1)
 
     def test_bound(self) -> None:

@@ -115,10 +115,12 @@ class BatchOutcome:
 
     @ivar appended: rows that this call has appended; the others were there.
     @ivar doubled: rows that are there twice, because a request came later than C{settle_s}.
+    @ivar late: likewise, rows of earlier batches that came behind the end of theirs.
     """
 
     appended: int
     doubled: int = 0
+    late: int = 0
 
 
 @attrs.define(kw_only=True)
@@ -178,7 +180,7 @@ class BatchAppend:
         self._is_new, self._is_strict = is_new, is_strict
         self._runs: list[str] = []
         self._quiet_from = -1
-        self._appended = 0
+        self._appended = self._late_rows = 0
 
     def run(self) -> BatchOutcome:
         """
@@ -218,13 +220,14 @@ class BatchAppend:
     def _attempt(self) -> BatchOutcome | None:
         """One attempt; None: another process may have a request under way, so another one must follow."""
         self._runs.append(self._new_run())
+        self._late_rows = 0
         begin = self._log.append([self._marker(MarkerKind.BEGIN)])
         if self._is_new:
             self._search_from, self._is_new = begin, False
         found = self._search(begin)
         if found.end is not None:
             self._compare(found.end)
-            return BatchOutcome(appended=self._appended)
+            return BatchOutcome(appended=self._appended, late=self._late_rows)
         if found.last_foreign > self._quiet_from:
             self._quiet_from = begin
             return None
@@ -242,7 +245,7 @@ class BatchAppend:
             MarkerKind.END, count=self._rows.count, since=index, digest=digest
         )])
         surplus += self._late(index, at)
-        return BatchOutcome(appended=self._appended, doubled=surplus)
+        return BatchOutcome(appended=self._appended, doubled=surplus, late=self._late_rows)
 
     # -- reading --------------------------------------------------------------------------------
 
@@ -252,6 +255,7 @@ class BatchAppend:
         stop = max(first, self._search_from)
         is_bounded = first <= self._search_from
         found = _Found(pieces=[], end=None, since=begin, is_bounded=is_bounded)
+        is_ended = False  # what is in front of an END was looked at by the run that appended it
         position, step = begin, _STEP
         while position > stop:
             start = max(stop, position - step)
@@ -259,6 +263,9 @@ class BatchAppend:
                 if marker.sink != self._sink:
                     continue
                 self._note(found, index, marker)
+                is_ended |= marker.kind is MarkerKind.END
+                if not is_ended:
+                    self._count_late(index, marker, begin)
                 if (marker.kind is MarkerKind.ROWS and marker.batch == self._batch) or (
                     marker.kind is MarkerKind.END and marker.batch < self._batch
                 ):
@@ -347,15 +354,15 @@ class BatchAppend:
         if piece:
             yield piece
 
-    def _others(self, begin: int, end: int) -> Iterator[SinkMarker]:
+    def _others(self, begin: int, end: int) -> Iterator[tuple[int, SinkMarker]]:
         """Markers of this sink that are not of the present run."""
         if begin < end:
-            for _index, marker in self._log.markers(begin, end):
+            for index, marker in self._log.markers(begin, end):
                 if marker.sink == self._sink and marker.run != self._runs[-1]:
-                    yield marker
+                    yield index, marker
 
     def _look_between(self, begin: int, end: int) -> None:
-        for marker in self._others(begin, end):
+        for index, marker in self._others(begin, end):
             if marker.kind is MarkerKind.BEGIN and marker.run not in self._runs:
                 raise TakenOverError(
                     f"{self._name}: another run of the sink ({marker.run}, batch {marker.batch}) has begun: "
@@ -363,11 +370,17 @@ class BatchAppend:
                 )
             if marker.kind is MarkerKind.ROWS and marker.batch == self._batch:
                 raise _Disturbed(f"rows of an earlier request came late, behind index {begin}")
+            self._count_late(index, marker, end)
 
     def _late(self, begin: int, end: int) -> int:
         """Rows of the batch in front of its END marker that were not counted."""
-        return sum(
-            len(self._log.rows_behind(index, marker.count, end))
-            for index, marker in (self._log.markers(begin, end) if begin < end else ())
-            if (marker.sink, marker.batch, marker.kind) == (self._sink, self._batch, MarkerKind.ROWS)
-        )
+        count = 0
+        for index, marker in self._others(begin, end):
+            self._count_late(index, marker, end)
+            if marker.kind is MarkerKind.ROWS and marker.batch == self._batch:
+                count += len(self._log.rows_behind(index, marker.count, end))
+        return count
+
+    def _count_late(self, index: int, marker: SinkMarker, end: int) -> None:
+        if marker.kind is MarkerKind.ROWS and marker.batch < self._batch:
+            self._late_rows += len(self._log.rows_behind(index, marker.count, end))

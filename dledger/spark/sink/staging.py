@@ -124,4 +124,4 @@ def _check(bodies: pa.BinaryArray, where: str, before: int) -> None:
     ):
         at = int(pc.index(found, True).as_py())
         if at >= 0:
-            raise SinkError(f"row {before + at} {where} {problem}. Nothing of this batch is in the log")
+            raise SinkError(f"row {before + at} {where} {problem}. This run has appended nothing")

@@ -84,9 +84,10 @@ class _Writer(Shipped):
                 search_from=options.search_from, is_new=not options.sink_id,
                 is_strict=options.fail_on_data_loss,
             ).run()
-        if outcome.doubled:
-            skipped(f"batch {batch} of sink {self._name!r}: {outcome.doubled} rows are in the log twice: a "
-                    f"request came more than {options.settle_ms} ms (settleMs) late")
+        for count, what in ((outcome.doubled, f"of batch {batch}"), (outcome.late, "of the batch before")):
+            if count:
+                skipped(f"sink {self._name!r}: {count} rows {what} are in the log twice: a request came more "
+                        f"than {options.settle_ms} ms (settleMs) late")
 
 
 class LogBatchWriter(_Writer, DataSourceArrowWriter):
