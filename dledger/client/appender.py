@@ -21,6 +21,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
+from dledger.base.append_refusals import FINAL, PASSING
 from dledger.base.bodies import BytesLike, as_bodies, misfit, total_bytes
 from dledger.base.errors import DLedgerError
 from dledger.base.sender import SendCall, SendLimits, SentFrame, Window, WindowedSender
@@ -33,27 +34,6 @@ from dledger.config import ENTRY_HEADER_BYTES, MAX_RECORD_BYTES
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendRequest, AppendResponse, Response
 
-#: Temporary refusals: the same bodies are sent again, in order.
-PASSING = frozenset(
-    {
-        ResponseCode.NOT_LEADER,
-        ResponseCode.LEADER_PENDING_FULL,
-        ResponseCode.LEADER_NOT_READY,
-        ResponseCode.LEADER_TRANSFERRING,
-    }
-)
-#: Final refusals, which precede any write.
-FINAL = frozenset(
-    {
-        ResponseCode.UNSUPPORTED,
-        ResponseCode.UNKNOWN_GROUP,
-        ResponseCode.UNKNOWN_MEMBER,
-        ResponseCode.UNEXPECTED_ARGUMENT,
-        ResponseCode.FORBIDDEN,
-        ResponseCode.DISK_FULL,
-        ResponseCode.REQUEST_WITH_EMPTY_BODYS,
-    }
-)
 #: Largest body that any member can store.
 BODY_BYTES_MAX = MAX_RECORD_BYTES - ENTRY_HEADER_BYTES
 #: Longest pause, before jitter, between two searches for a leader: elections take about a second.

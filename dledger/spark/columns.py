@@ -13,7 +13,7 @@ columns in any order. The Arrow types are exactly those that Spark expects.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from struct import Struct
 from typing import Any
@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from dledger.spark.log import Chunk, DamageError, FixedParts, skipped
 from dledger.spark.options import OptionError, ScanOptions
+from dledger.spark.sink.markers import markers_in, runs_of_marker_size
 from protocols.wire.layout import dtype_of
 from protocols.wire.ledger.entry import ENTRY_HEADER_DECLARATION, ENTRY_HEADER_SIZE, MAGIC
 
@@ -240,11 +241,15 @@ class EntryDecoder(Decoder):
 
     kind = "entries"
 
-    def __init__(self, options: ScanOptions, columns: Sequence[Column]) -> None:
+    def __init__(
+        self, options: ScanOptions, columns: Sequence[Column], read: Callable[[int, int], Iterator[Chunk]]
+    ) -> None:
+        """@param read: gives the chunks of a range with data, for what the index does not tell."""
         super().__init__(options, columns)
         self.needs_data = options.verify_crc or not self._names <= INDEXED
         self._needs_body = "body" in self._names
         self._place = Place()
+        self._read = read
 
     def decode(self, chunk: Chunk) -> pa.RecordBatch:
         """
@@ -252,19 +257,34 @@ class EntryDecoder(Decoder):
 
         @raise DamageError: a record is damaged, and C{failOnDamage} is set.
         """
+        is_shown = self._are_shown(chunk)
         if chunk.data is None:
             assert chunk.units is not None
-            return self._batch(chunk.units, None)
+            return self._batch(chunk.units if is_shown.all() else chunk.units[is_shown], None)
         headers, is_sound = sound_headers(chunk, self._options, self._place)
         bodies = None
         if self._needs_body:
             bodies = pc.binary_slice(slices(chunk.data, chunk.starts), ENTRY_HEADER_SIZE, _TO_THE_END)
-        if is_sound.all():
-            return self._batch(headers, bodies)
         self.damaged += int(np.count_nonzero(~is_sound))
+        is_shown &= is_sound
+        if is_shown.all():
+            return self._batch(headers, bodies)
         if bodies is not None:
-            bodies = bodies.filter(pa.array(is_sound))
-        return self._batch(headers[is_sound], bodies)
+            bodies = bodies.filter(pa.array(is_shown))
+        return self._batch(headers[is_shown], bodies)
+
+    def _are_shown(self, chunk: Chunk) -> NDArray[np.bool_]:
+        """All entries but the markers of the sink; where there is no data, those of their size are read."""
+        is_shown = np.ones(chunk.count, dtype=np.bool_)
+        if self._options.include_markers:
+            return is_shown
+        with_data: Iterable[Chunk] = (chunk,)
+        if chunk.data is None:
+            runs = runs_of_marker_size(chunk)
+            with_data = (piece for begin, end in runs for piece in self._read(begin, end))
+        for piece in with_data:
+            is_shown[[piece.first - chunk.first + at for at, _ in markers_in(piece)]] = False
+        return is_shown
 
     def _batch(self, headers: FixedParts, bodies: pa.Array | None) -> pa.RecordBatch:
         arrays = []

@@ -25,7 +25,15 @@ from protocols.wire.layout import struct_of, struct_of_some
 from protocols.wire.ledger.codes import RequestCode, ResponseCode
 from protocols.wire.ledger.entry import BLANK_DECLARATION, ENTRY_HEADER_SIZE
 from protocols.wire.ledger.json_bodies import decode_response, encode_request
-from protocols.wire.ledger.messages import UNCHECKED, MetadataRequest, MetadataResponse, PullRequest, Request
+from protocols.wire.ledger.messages import (
+    UNCHECKED,
+    AppendRequest,
+    AppendResponse,
+    MetadataRequest,
+    MetadataResponse,
+    PullRequest,
+    Request,
+)
 from protocols.wire.ledger.push import decode_frame, encode_request_frame
 from protocols.wire.ledger.push_layout import KINDS, PULL_RESPONSE_DECLARATION
 from protocols.wire.native import (
@@ -296,6 +304,22 @@ class MemberConnection:
             raise Trouble(f"an answer of {len(rest)} bytes whose texts end at {at}")
         return Pulled(first_index=fields["first_index"], count=fields["count"],
                       committed_index=fields["committed_index"], records=memoryview(rest)[at:])
+
+    def append(self, bodies: tuple[bytes, ...]) -> AppendResponse:
+        """
+        Append C{bodies} in one request; behind another request on this connection, as members want it for
+        large ones.
+
+        @raise Trouble: the outcome is not known.
+        """
+        self.send(AppendRequest(group=self._group, remote_id=self.member_id, bodies=bodies))
+        header, rest = self._frame(RequestCode.APPEND)
+        try:
+            _, answer = decode_frame(bytes(header + rest))
+        except WireError as error:
+            raise Trouble(str(error)) from None
+        assert isinstance(answer, AppendResponse)
+        return answer
 
     def close(self) -> None:
         """Release the connection."""

@@ -53,7 +53,8 @@ def _flag(name: str, value: str) -> bool:
     return lower == "true"
 
 
-def _number(least: int, most: int) -> Callable[[str, str], int]:
+def whole_number(least: int, most: int) -> Callable[[str, str], int]:
+    """A reader of whole numbers from C{least} to C{most}."""
     def read(name: str, value: str) -> int:
         try:
             number = int(value.strip())
@@ -127,6 +128,37 @@ class Option:
     default: str
 
 
+def option_values(
+    given: Mapping[str, str], known: Mapping[str, Option], unknown: Callable[[str, str], OptionError]
+) -> JsonObject:
+    """
+    The fields of the options given.
+
+    @param known: by name in lower case.
+    @raise OptionError: C{unknown} made it, or a value makes no sense.
+    """
+    values: JsonObject = {}
+    for name, text in given.items():
+        option = known.get(name.lower())
+        if option is None:
+            raise unknown(name, str(text))
+        values[option.field] = option.read(option.name, str(text))
+    return values
+
+
+def check_tls_options(files: Mapping[str, str], plain_members: tuple[str, ...]) -> None:
+    """
+    @param files: the three options and their values.
+    @raise OptionError: some of the three are given, but not all; or members without TLS, and no file.
+    """
+    missing = [name for name, path in files.items() if not path]
+    if 0 < len(missing) < len(files):
+        raise OptionError(f"TLS needs three files; missing: {', '.join(missing)}")
+    if plain_members and missing:
+        raise OptionError("option tlsPlainMembers names the members that do without TLS: it needs "
+                          "tlsCertificate, tlsKey and tlsAuthority for the others")
+
+
 OPTIONS: tuple[Option, ...] = (
     Option(name="path", field="path", read=_text, default="-"),
     Option(name="dataPath", field="data_path", read=_text, default="`data` in `path`"),
@@ -143,21 +175,27 @@ OPTIONS: tuple[Option, ...] = (
     Option(name="topics", field="topics", read=_texts, default="-"),
     Option(name="tags", field="tags", read=_texts, default="-"),
     Option(name="keys", field="keys", read=_texts, default="-"),
-    Option(name="storedFrom", field="stored_from", read=_number(0, _MANY), default="-"),
-    Option(name="storedBefore", field="stored_before", read=_number(0, _MANY), default="-"),
+    Option(name="storedFrom", field="stored_from", read=whole_number(0, _MANY), default="-"),
+    Option(name="storedBefore", field="stored_before", read=whole_number(0, _MANY), default="-"),
     Option(name="includeInternal", field="include_internal", read=_flag, default="`false`"),
-    Option(name="maxOffsetsPerTrigger", field="max_offsets_per_trigger", read=_number(1, _MANY), default="-"),
-    Option(name="maxBytesPerTrigger", field="max_bytes_per_trigger", read=_number(1, _MANY), default="-"),
-    Option(name="minOffsetsPerTrigger", field="min_offsets_per_trigger", read=_number(1, _MANY), default="-"),
-    Option(name="maxTriggerDelay", field="max_trigger_delay_ms", read=_duration, default="`15m`"),
-    Option(name="minPartitions", field="min_partitions", read=_number(1, 100_000), default="`1`"),
-    Option(name="maxRecordsPerPartition", field="max_records_per_partition", read=_number(1, _MANY),
+    Option(name="includeMarkers", field="include_markers", read=_flag, default="`false`"),
+    Option(name="maxOffsetsPerTrigger", field="max_offsets_per_trigger", read=whole_number(1, _MANY),
            default="-"),
-    Option(name="partitionBytes", field="partition_bytes", read=_number(1, _MANY), default="`134217728`"),
-    Option(name="fetchBytes", field="fetch_bytes", read=_number(1, FETCH_BYTES_MAX), default="`4194304`"),
+    Option(name="maxBytesPerTrigger", field="max_bytes_per_trigger", read=whole_number(1, _MANY),
+           default="-"),
+    Option(name="minOffsetsPerTrigger", field="min_offsets_per_trigger", read=whole_number(1, _MANY),
+           default="-"),
+    Option(name="maxTriggerDelay", field="max_trigger_delay_ms", read=_duration, default="`15m`"),
+    Option(name="minPartitions", field="min_partitions", read=whole_number(1, 100_000), default="`1`"),
+    Option(name="maxRecordsPerPartition", field="max_records_per_partition", read=whole_number(1, _MANY),
+           default="-"),
+    Option(name="partitionBytes", field="partition_bytes", read=whole_number(1, _MANY),
+           default="`134217728`"),
+    Option(name="fetchBytes", field="fetch_bytes", read=whole_number(1, FETCH_BYTES_MAX),
+           default="`4194304`"),
     Option(name="readFrom", field="read_from", read=_one_of("follower", "leader", "any"),
            default="`follower`"),
-    Option(name="requestTimeoutMs", field="request_timeout_ms", read=_number(1, 86_400_000),
+    Option(name="requestTimeoutMs", field="request_timeout_ms", read=whole_number(1, 86_400_000),
            default="`30000`"),
     Option(name="tlsCertificate", field="tls_certificate", read=_text, default="-"),
     Option(name="tlsKey", field="tls_key", read=_text, default="-"),
@@ -165,6 +203,11 @@ OPTIONS: tuple[Option, ...] = (
     Option(name="tlsPlainMembers", field="tls_plain_members", read=_texts, default="-"),
 )
 _BY_NAME: Mapping[str, Option] = {option.name.lower(): option for option in OPTIONS}
+
+
+def option_named(name: str) -> Option:
+    """The option C{name}, which exists."""
+    return _BY_NAME[name.lower()]
 
 
 @attrs.frozen(kw_only=True)
@@ -198,6 +241,7 @@ class ScanOptions:
     stored_from: int | None = None
     stored_before: int | None = None
     include_internal: bool = False
+    include_markers: bool = False
     max_offsets_per_trigger: int = 0
     max_bytes_per_trigger: int = 0
     min_offsets_per_trigger: int = 0
@@ -222,13 +266,7 @@ class ScanOptions:
         @param is_stream: None: not known; then options of both are allowed.
         @raise OptionError: see the rule of this module.
         """
-        values: JsonObject = {}
-        for name, text in given.items():
-            option = _BY_NAME.get(name.lower())
-            if option is None:
-                raise _unknown(name, text)
-            values[option.field] = option.read(option.name, str(text))
-        found = cls(**values)
+        found = cls(**option_values(given, _BY_NAME, _unknown))
         found._check(is_stream)
         return found
 
@@ -241,6 +279,9 @@ class ScanOptions:
             )
         if self.data_path and not self.path:
             raise OptionError("option dataPath belongs to path: a member's directory whose data is elsewhere")
+        if self.include_markers and self.format == ROCKETMQ:
+            raise OptionError("option includeMarkers shows entries of the sink, which are no messages: it "
+                              "needs format=dledger")
         self._check_choice()
         self._check_tls()
         if is_stream and self.ending is not None:
@@ -277,14 +318,9 @@ class ScanOptions:
         files = {"tlsCertificate": self.tls_certificate, "tlsKey": self.tls_key,
                  "tlsAuthority": self.tls_authority}
         given = [name for name, path in files.items() if path]
-        missing = [name for name, path in files.items() if not path]
         if given and self.path:
             raise OptionError(f"option {given[0]} belongs to bootstrap: a directory is read without a member")
-        if given and missing:
-            raise OptionError(f"TLS needs three files; missing: {', '.join(missing)}")
-        if self.tls_plain_members and not given:
-            raise OptionError("option tlsPlainMembers names the members that do without TLS: it needs "
-                              "tlsCertificate, tlsKey and tlsAuthority for the others")
+        check_tls_options(files, self.tls_plain_members)
 
     @property
     def tls(self) -> TlsFiles | None:
@@ -330,7 +366,7 @@ _REFUSED: Mapping[str, str] = {
 }
 
 
-def _unknown(name: str, text: object) -> OptionError:
+def _unknown(name: str, text: str) -> OptionError:
     if name.lower() == "paths":
         return OptionError(f"load() was given several directories ({text}): read one member's directory; "
                            "all members of a group hold the same entries")

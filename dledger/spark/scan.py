@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from typing import Protocol
 
 import attrs
@@ -83,7 +84,7 @@ def decoder_of(options: ScanOptions, columns: Sequence[Column], log: ScannedLog)
     """The decoder for the log's chunks."""
     if options.format == ROCKETMQ:
         return MessageDecoder(options, columns, in_entries=not isinstance(log, SparkCommitLog))
-    return EntryDecoder(options, columns)
+    return EntryDecoder(options, columns, partial(log.chunks, with_data=True))
 
 
 @attrs.frozen(kw_only=True)

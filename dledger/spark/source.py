@@ -25,7 +25,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
 from dledger.spark.arrival import Shipped
@@ -47,6 +54,7 @@ from dledger.spark.log import (
 from dledger.spark.options import LATEST, OptionError, ScanOptions
 from dledger.spark.proof import PROOF_KEY, difference
 from dledger.spark.scan import Scan, columns_of
+from dledger.spark.sink.writers import LogBatchWriter, LogStreamWriter
 from protocols.wire.fastjson import JsonObject
 
 try:
@@ -117,6 +125,18 @@ class DLedgerDataSource(Shipped, DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For C{spark.readStream}. @raise OptionError: an option or a column is not right."""
         return LogStreamReader(Scan.of(self._given(), wanted=_wanted(schema), is_stream=True))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """For C{df.write}. @raise OptionError, SinkError: a mode, an option or a column is not right."""
+        if overwrite:
+            raise OptionError("mode overwrite: a log is only appended to; mode append is allowed")
+        return LogBatchWriter(self._given(), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """For C{df.writeStream}. @raise OptionError, SinkError: as L{writer}."""
+        if overwrite:
+            raise OptionError("output mode complete: a log is only appended to; mode append is allowed")
+        return LogStreamWriter(self._given(), schema)
 
     def _given(self) -> Mapping[str, str]:
         # Some versions of PySpark keep option names in lower case; messages use the names of the table.

@@ -18,10 +18,11 @@ from tests.spark.sessions import SparkCase, patiently, rows_of
 from tests.spark.test_docs import TEXT
 
 
-def recipe(heading: str) -> str:
-    """The first block of code behind a heading."""
-    section = TEXT[TEXT.index(f"\n{heading}\n") :]
-    block = section[section.index("\n\n    ") + 2 :]
+def recipe(heading: str, number: int = 0) -> str:
+    """A block of code behind a heading; C{number} counts from 0."""
+    block = TEXT[TEXT.index(f"\n{heading}\n") :]
+    for _ in range(number + 1):
+        block = block[block.index("\n\n    ") + 2 :]
     lines = []
     for line in block.splitlines():
         if line and not line.startswith("    "):

@@ -1,0 +1,31 @@
+# -*- test-case-name: tests.client.test_appender -*-
+"""
+What a refusal of an append says about the log. A code that is in neither set, and no answer at all, mean
+"unknown": the bodies may be in the log, now or later.
+"""
+
+from __future__ import annotations
+
+from protocols.wire.ledger.codes import ResponseCode
+
+#: Temporary refusals, before any write: the same bodies may be sent again.
+PASSING = frozenset(
+    {
+        ResponseCode.NOT_LEADER,
+        ResponseCode.LEADER_PENDING_FULL,
+        ResponseCode.LEADER_NOT_READY,
+        ResponseCode.LEADER_TRANSFERRING,
+    }
+)
+#: Final refusals, before any write.
+FINAL = frozenset(
+    {
+        ResponseCode.UNSUPPORTED,
+        ResponseCode.UNKNOWN_GROUP,
+        ResponseCode.UNKNOWN_MEMBER,
+        ResponseCode.UNEXPECTED_ARGUMENT,
+        ResponseCode.FORBIDDEN,
+        ResponseCode.DISK_FULL,
+        ResponseCode.REQUEST_WITH_EMPTY_BODYS,
+    }
+)

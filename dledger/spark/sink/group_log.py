@@ -1,0 +1,182 @@
+# -*- test-case-name: tests.spark.test_sink_group_log -*-
+"""
+The log of a group for the sink: appends at the leader, reads from any member; blocking, without Twisted.
+
+Rule 1: one request is under way at a time, on one connection.
+Rule 2: only bodies that were certainly not taken are sent again, until C{timeoutMs} is over: after a refusal
+that precedes the write, or if nothing was sent. All else that happens behind the first byte is an outcome
+that is not known.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+
+from dledger.base.append_refusals import FINAL, PASSING
+from dledger.spark.columns import Place, sound_headers
+from dledger.spark.log import PAUSE_MAX_S, PAUSE_S
+from dledger.spark.member_connection import MemberConnection, NotNative, Trouble
+from dledger.spark.members import MembersLog, parse_bootstrap
+from dledger.spark.sink.batch_append import NoOutcomeError, SinkError
+from dledger.spark.sink.markers import SinkMarker, markers_in
+from dledger.spark.sink.options import SinkOptions
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
+from protocols.wire.ledger.messages import MetadataResponse
+
+
+@attrs.frozen
+class _Refused(Exception):
+    """A refusal that precedes the write, and may pass."""
+
+    why: str
+
+
+class GroupLog:
+    """See L{dledger.spark.sink.batch_append.SinkLog}. The caller closes it."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        """@raise OptionError: C{bootstrap} makes no sense."""
+        self._options = options
+        self._addresses = parse_bootstrap(options.bootstrap)
+        self._scan_options = options.for_reading
+        self._log = MembersLog(self._scan_options)
+        self._leader: MemberConnection | None = None
+        self._problems: dict[str, str] = {}
+
+    # -- appending ------------------------------------------------------------------------------
+
+    def append(self, bodies: Sequence[bytes]) -> int:
+        """See L{dledger.spark.sink.batch_append.SinkLog.append}."""
+        deadline, pause = time.monotonic() + self._options.timeout_ms / 1000, PAUSE_S
+        while True:
+            try:
+                return self._append_at(self._connected(), tuple(bodies))
+            except _Refused as refused:
+                problem = refused.why
+            if time.monotonic() >= deadline:
+                raise SinkError(
+                    f"group {self._options.group!r} has taken no rows for {self._options.timeout_ms} ms "
+                    f"(timeoutMs): {problem}. The batch is continued when it is run again"
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, PAUSE_MAX_S)
+
+    def _append_at(self, leader: MemberConnection, bodies: tuple[bytes, ...]) -> int:
+        try:
+            answer = leader.append(bodies)
+        except Trouble as trouble:
+            self._leave()
+            raise NoOutcomeError(f"{leader.member_id}: {trouble}") from None
+        code = answer.code
+        if code is ResponseCode.SUCCESS and answer.count == len(bodies) and answer.index >= 0:
+            return answer.index
+        if code in PASSING:
+            if code is not ResponseCode.LEADER_PENDING_FULL:
+                self._leave()
+            raise _Refused(f"{leader.member_id} refuses: {code.name}")
+        if code in FINAL:
+            raise SinkError(self._final(leader.member_id, code, max(map(len, bodies))))
+        self._leave()
+        raise NoOutcomeError(f"{leader.member_id} answered {code.name}, count={answer.count}")
+
+    def _final(self, member_id: str, code: ResponseCode, longest: int) -> str:
+        """Why these bodies will never be taken."""
+        what = f"member {member_id} of group {self._options.group!r} refuses rows: {code.name}"
+        if code is ResponseCode.UNEXPECTED_ARGUMENT:
+            return (f"{what}; the longest body of the request has {longest} bytes, which its segments "
+                    "(mapped_file_size_for_entry_data) have no room for")
+        if code is ResponseCode.FORBIDDEN:
+            return f"{what}; the certificate has no role that may append"
+        if code is ResponseCode.UNSUPPORTED:
+            return f"{what}; a broker alone appends to its log: send it messages"
+        return what
+
+    def _connected(self) -> MemberConnection:
+        """The connection to the leader. @raise _Refused: there is none now."""
+        if self._leader is None:
+            self._problems.clear()
+            asked: set[str] = set()
+            while self._leader is None and (waiting := self._addresses.keys() - asked):
+                member_id = min(waiting)
+                asked.add(member_id)
+                self._try(member_id)
+        if self._leader is None:
+            told = "; ".join(f"{member_id}: {why}" for member_id, why in sorted(self._problems.items()))
+            raise _Refused(f"no leader found ({told})")
+        return self._leader
+
+    def _try(self, member_id: str) -> None:
+        """Take a member if it leads; else learn what it says, and why not."""
+        options = self._options
+        tls = None if member_id in options.tls_plain_members else options.tls
+        timeout_s = options.request_timeout_ms / 1000
+        try:
+            connection = MemberConnection(
+                member_id, self._addresses[member_id], options.group, timeout_s, tls
+            )
+        except Trouble as trouble:
+            self._problems[member_id] = str(trouble)
+            return
+        try:
+            answer = connection.metadata()
+        except Trouble as trouble:
+            connection.close()
+            java = ", and the sink needs a leader of ours" if isinstance(trouble, NotNative) else ""
+            self._problems[member_id] = f"{trouble}{java}"
+            return
+        self._addresses = {**answer.peers, **self._addresses}
+        if answer.role != "leader":
+            connection.close()
+            self._problems[member_id] = _said(answer)
+            return
+        self._leader = connection
+
+    def _leave(self) -> None:
+        if self._leader is not None:
+            self._leader.close()
+            self._leader = None
+
+    # -- reading --------------------------------------------------------------------------------
+
+    def first_index(self) -> int:
+        """See L{dledger.spark.sink.batch_append.SinkLog.first_index}."""
+        return self._log.extent(needs_begin=True).begin
+
+    def markers(self, begin: int, end: int) -> list[tuple[int, SinkMarker]]:
+        """See L{dledger.spark.sink.batch_append.SinkLog.markers}."""
+        return [
+            (chunk.first + at, marker)
+            for chunk in self._log.chunks(begin, end, with_data=True) for at, marker in markers_in(chunk)
+        ]
+
+    def rows_behind(self, index: int, count: int, end: int) -> list[bytes]:
+        """See L{dledger.spark.sink.batch_append.SinkLog.rows_behind}."""
+        rows: list[bytes] = []
+        place, term = Place(), -1
+        for chunk in self._log.chunks(index, min(index + 1 + count, end), with_data=True):
+            assert chunk.data is not None
+            headers, _ = sound_headers(chunk, self._scan_options, place)
+            term = int(headers["term"][0]) if chunk.first == index else term
+            same = int(np.count_nonzero(headers["term"] == term))  # terms do not fall
+            edges = chunk.starts.tolist()
+            rows += [bytes(chunk.data[edges[at] + ENTRY_HEADER_SIZE : edges[at + 1]])
+                     for at in range(chunk.first == index, same)]
+            if same < chunk.count:
+                break
+        return rows
+
+    def close(self) -> None:
+        """Release the connections."""
+        self._leave()
+        self._log.close()
+
+
+def _said(answer: MetadataResponse) -> str:
+    leader = f", which follows {answer.leader_id}" if answer.leader_id else ", without a leader"
+    return f"it is {answer.role or 'no leader'}{leader}"
+
