@@ -26,7 +26,8 @@ JVM_OPTIONS = "-XX:TieredStopAtLevel=1"
 #: The slowest modules come first, so that the lanes end at about the same time; the others follow.
 LONGEST = (
     "test_raft_broker", "test_ha_ours_leads", "test_ha_ours_follows", "test_name_server", "test_rocketmq",
-    "test_java_client", "test_mixed_groups", "test_directories", "test_weaknesses", "test_versions",
+    "test_query_by_key", "test_java_client", "test_mixed_groups", "test_directories", "test_weaknesses",
+    "test_versions",
     "test_ha_consumers", "test_weak_files", "test_operator_steps", "test_gallop",
 )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tests.interop.ha import Broker, JavaBroker, OurBroker
 from tests.interop.name_servers import mqadmin
+from tests.interop.raft_brokers import OURS, RaftBrokers
 from tests.interop.rocketmq import PATIENCE, TOPIC, Messages, Sent
 from tests.interop.test_name_server import NameServerCase
 from tests.processes.brokers import Remoting, free_triple, messages_of
@@ -19,7 +20,47 @@ SHAPE = {"maxHashSlotNum": 100, "maxIndexNum": 250}
 QUERY_MESSAGE = 12
 
 
-class QueryByKeyTests(NameServerCase):
+class QueryCase(NameServerCase):
+    """
+    Messages that brokers must find.
+
+    @ivar sent: the answers to the producer.
+    """
+
+    sent: list[Sent]
+
+    def find(self, address: str) -> None:
+        """Wait until a broker finds every message by each of its keys."""
+        if not self.sent:
+            return
+        asking = Remoting(address)
+        self.addCleanup(asking.close)
+
+        def query(key: str, **more: str) -> list[tuple[str, int]]:
+            answer = asking.ask(QUERY_MESSAGE, {
+                "topic": TOPIC, "key": key, "maxNum": "64", "beginTimestamp": "0",
+                "endTimestamp": str(2**63 - 1), **more,
+            })  # fmt: skip
+            self.assertEqual(answer.code, 0 if answer.body else 22, answer.remark)
+            self.assertIn("indexLastUpdatePhyoffset", answer.ext_fields)
+            return sorted({(str(one.unique_key), one.physical_offset) for one in messages_of(answer)})
+
+        def missing() -> list[int]:
+            found = []
+            for one in self.sent:
+                place = (one.unique_key, int(one.message_id[16:], 16))
+                by_unique_key = query(one.unique_key, _UNIQUE_KEY_QUERY="true")
+                if query(f"k{one.number}") != [place] or by_unique_key != [place]:
+                    found.append(one.number)
+            return found
+
+        wait_until(lambda: not missing(), seconds=30, every=0.5,
+                   what=f"{address} finds all of {len(self.sent)} messages")  # fmt: skip
+        self.assertEqual(len(query("all")), min(len(self.sent), 64))
+        self.assertEqual(query("nothing"), [])
+
+
+class QueryByKeyTests(QueryCase):
     """One directory, which our broker and Java's have in turn."""
 
     def play(self, version: str) -> None:
@@ -53,42 +94,16 @@ class QueryByKeyTests(NameServerCase):
         """A broker starts, takes messages, and finds all by their keys."""
         broker.start()
         broker.wait_started()
-        self.find(broker)
+        self.find(broker.address)
         messages = Messages(self.server.address, self.home, self.version)
         self.addCleanup(messages.kill)
         messages.start()
         messages.wait_started(seconds=PATIENCE)
         self.sent += messages.produce(len(self.sent), COUNT)
         messages.stop(seconds=PATIENCE)
-        self.find(broker)
+        self.find(broker.address)
         if has_admin:
             self.administrate()
-
-    def find(self, broker: Broker) -> None:
-        """Wait until every message can be found by each of its keys."""
-        if not self.sent:
-            return
-        asking = Remoting(broker.address)
-        self.addCleanup(asking.close)
-
-        def query(key: str, **more: str) -> list[str]:
-            answer = asking.ask(QUERY_MESSAGE, {
-                "topic": TOPIC, "key": key, "maxNum": "64", "beginTimestamp": "0",
-                "endTimestamp": str(2**63 - 1), **more,
-            })  # fmt: skip
-            self.assertEqual(answer.code, 0 if answer.body else 22, answer.remark)
-            self.assertIn("indexLastUpdatePhyoffset", answer.ext_fields)
-            return sorted({str(one.unique_key) for one in messages_of(answer)})
-
-        def missing() -> list[int]:
-            return [one.number for one in self.sent
-                    if query(f"k{one.number}") != [one.unique_key]
-                    or query(one.unique_key, _UNIQUE_KEY_QUERY="true") != [one.unique_key]]  # fmt: skip
-
-        wait_until(lambda: not missing(), seconds=30, every=0.5,
-                   what=f"{broker.name} finds all of {len(self.sent)} messages")  # fmt: skip
-        self.assertEqual(len(query("all")), min(len(self.sent), 64))
-        self.assertEqual(query("nothing"), [])
 
     def administrate(self) -> None:
         """The commands of C{mqadmin}."""
@@ -118,3 +133,32 @@ class QueryByKeyTests(NameServerCase):
     def test_5_3(self) -> None:
         """Programs of 5.3."""
         self.play("5.3.3")
+
+
+class RaftTests(QueryCase):
+    """A group of RocketMQ's brokers and ours; then two directories change to the other kind."""
+
+    def test_group(self) -> None:
+        """Each broker finds every message, at the same place, while it leads or follows."""
+        directory = self.directory("4.9.8")
+        group = RaftBrokers(directory, [OURS, "4.9.8", OURS], client="4.9.8", options=SHAPE)
+        self.addCleanup(group.kill)
+        group.start()
+        wait_until(lambda: len(group.route()) == 3, seconds=PATIENCE, what="all are registered", every=0.5)
+        self.judge(group)
+        for peer_id, kind in (("n1", OURS), ("n2", "4.9.8")):
+            group.brokers[peer_id].stop(seconds=PATIENCE)
+            group.kinds[peer_id] = kind
+            group.brokers[peer_id] = group.made(peer_id, kind)
+            group.brokers[peer_id].start()
+            group.brokers[peer_id].wait_started()
+            group.wait_master()
+            self.judge(group)
+
+    def judge(self, group: RaftBrokers) -> None:
+        """Send; ask every broker."""
+        group.send(COUNT)
+        group.check()
+        self.sent = list(group.sent.values())
+        for port in group.ports.values():
+            self.find(f"127.0.0.1:{port}")

@@ -290,6 +290,30 @@ class DamageTests(Rig):
         self.catch_up(200)
         self.check(200)
 
+    def test_any_bytes(self) -> None:
+        """Any bytes anywhere, at any time: nothing is raised, searches end, new records are found."""
+        for seed in range(150):
+            rng = random.Random(seed)
+            self.setUp()
+            self.put(0, 200)
+            self.flush()
+            crashed = rng.random() < 0.5
+            if not crashed:
+                self.index.close(is_clean=True)
+            if rng.random() < 0.7:
+                self.index = self.open(crashed=crashed)
+            for _ in range(rng.randrange(1, 6)):
+                place = rng.choice((rng.randrange(40), rng.randrange(40, 104), rng.randrange(1384)))
+                self.damage(rng.randrange(4), place, rng.choice((rng.randbytes(4), b"\0" * 20, b"\xff" * 4)))
+            if rng.random() < 0.5:
+                self.index = self.open(crashed=crashed)
+            for key_hash in range(20):
+                self.assertLess(len(self.found(key_hash)), 400)
+            self.catch_up(300)
+            self.flush()
+            for key_hash in range(20):
+                self.assertTrue({200 + key_hash, 280 + key_hash} <= set(self.found(key_hash)), seed)
+
     def test_during_a_flush(self) -> None:
         """Damage found while a thread flushes: its handles stay, and its mark does not count."""
         self.put(0, 200)
