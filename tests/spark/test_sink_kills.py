@@ -25,7 +25,7 @@ from tests.spark.test_exactly_once import session_of
 from tests.spark.test_live import LiveCase
 
 _SECONDS = 600.0
-_KILLS = int(os.environ.get("DLEDGER_SINK_KILLS", "10"))
+_KILLS = int(os.environ.get("DLEDGER_SINK_KILLS", "4"))
 _SEED = int(os.environ.get("DLEDGER_SINK_SEED", "1"))
 #: Rows between two kills.
 _ROWS = 180
