@@ -244,6 +244,20 @@ class RightsTests(GateCase):
         traces = pull(topic="RMQ_SYS_TRACE_TOPIC")
         self.refused(traces, CONSUMER, "No permission for topic RMQ_SYS_TRACE_TOPIC")
 
+    def test_transactions(self) -> None:
+        """The end of a transaction needs PUB of its real topic; the half message is seen with SUB of it."""
+        half = send_of(b"half", topic="T1", properties="TRAN_MSG\x01true\x02PGROUP\x01P\x02")
+        (told,) = self.ask(signed(half, PRODUCER))
+        self.assertEqual(told.code, 0)
+        offset = str(int(told.ext_fields["msgId"][16:], 16))
+        end = command(37, {"producerGroup": "P", "commitOrRollback": "12", "commitLogOffset": offset,
+                           "tranStateTableOffset": "0"})  # fmt: skip
+        self.refused(end, None, "accessKey")
+        self.refused(end, CONSUMER, "topic T1")
+        self.refused(command(33, {"offset": offset}), PRODUCER, "topic T1")
+        self.assertEqual(self.answer(end, PRODUCER), (0, ""))
+        self.allowed(command(33, {"offset": offset}), CONSUMER)
+
     def test_administration(self) -> None:
         """Changes need an administrator; what only tells needs a signature."""
         administrators = []

@@ -12,6 +12,7 @@ from protocols.wire.rocketmq.layout import TERM_START_TOPIC
 from protocols.wire.rocketmq.message import decode_message
 from tests.broker.send_support import send_of
 from tests.broker.support import message, plain
+from tests.broker.test_service import WALL_S
 from tests.raft_broker.rig import LedgerOfMessages, RaftCase
 
 DELAYED = {"properties": "DELAY\x011\x02"}
@@ -170,6 +171,27 @@ class RoleTests(RaftCase):
         self.settle(2.0)
         (answer,) = self.ask(send_of(b"in time"))
         self.assertEqual((answer.code, answer.ext_fields["queueOffset"]), (0, "0"))
+        self.stop()
+
+    def test_transactions(self) -> None:
+        """A slave neither ends half messages nor asks about them; a new master asks about earlier ones."""
+        self.start(transactionCheckInterval="1000", transactionTimeOut="100")
+        born = str(round((WALL_S + self.clock.seconds()) * 1000))
+        named = "TRAN_MSG\x01true\x02PGROUP\x01P\x02"
+        (half,) = self.ask(send_of(b"half", bornTimestamp=born, properties=named))
+        self.lose()
+        self.settle(0.02)
+        ends = {"producerGroup": "P", "commitOrRollback": "8", "tranStateTableOffset": "0",
+                "commitLogOffset": str(int(half.ext_fields["msgId"][16:], 16))}  # fmt: skip
+        (refused,) = self.ask(RemotingCommand(code=37, opaque=1, ext_fields=ends))
+        self.assertEqual((refused.code, self.broker.checks_of_halves._call), (11, None))
+        self.settle(5.0)
+        queue = self.broker.store.queues.get("RMQ_SYS_TRANS_HALF_TOPIC", 0)
+        assert queue is not None
+        self.assertGreaterEqual(queue.next_index, 2)  # with the copy that its producer is asked about
+        (answer,) = self.ask(RemotingCommand(code=37, opaque=1, ext_fields=ends))
+        self.assertEqual(answer.code, 0)
+        self.assertIn(b"half", self.pull().body)
         self.stop()
 
     def test_lost(self) -> None:

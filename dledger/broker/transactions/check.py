@@ -53,6 +53,8 @@ from dledger.broker.sending.halves import (
     real_place,
 )
 from dledger.broker.sending.puts import NotPut, Put, PutPipeline
+from dledger.broker.store.consume_queue import Unit
+from dledger.broker.store.plain_records import PlainMessage
 from dledger.broker.store.queries import record_at
 from dledger.broker.store.records import NewMessage
 from dledger.broker.store.store import MessageStore
@@ -72,10 +74,16 @@ ENDED_MAX = 1_000_000
 
 
 class _Copy(NamedTuple):
-    """A half message that is stored again. C{asks}: its producer is asked about the copy."""
+    """
+    A half message that is stored again.
+
+    @ivar plain: C{message}, checked.
+    @ivar asks: its producer is asked about the copy.
+    """
 
     half: Message
     message: NewMessage
+    plain: PlainMessage
     asks: bool
 
 
@@ -152,7 +160,7 @@ class TransactionCheckService:
                 self._put(following, copies, is_over)
             else:
                 self._passed(following, is_over)
-        except (NotPut, StoreError, OSError, WireError) as error:
+        except (NotPut, StoreError, OSError, ValueError) as error:
             self._failed(str(error))
 
     def _failed(self, problem: str) -> None:
@@ -210,8 +218,8 @@ class TransactionCheckService:
             self._is_first = False
             return False
         for unit in queue.read(self._op_read_at, TURN_OPS):
-            record = record_at(self._store, unit.offset)
-            numbers = [] if record is None else ended_offsets(decode_message(record))
+            op = self._read(unit)
+            numbers = [] if op is None else ended_offsets(op)
             for number in numbers:
                 if number >= self._half_at or self._is_first or number in self._awaited:
                     self._ended.add(number)
@@ -239,9 +247,9 @@ class TransactionCheckService:
                 continue
             if copies and size + unit.size > TURN_BYTES:
                 return at, copies, False
-            record = record_at(self._store, unit.offset)
-            if record is not None:
-                found = self._examined(decode_message(record))
+            half = self._read(unit)
+            if half is not None:
+                found = self._examined(half)
                 if found is None:
                     return at, copies, True
                 if isinstance(found, _Copy):
@@ -249,6 +257,16 @@ class TransactionCheckService:
                     size += unit.size
             at = unit.queue_offset + 1
         return at, copies, at >= self._round_end
+
+    def _read(self, unit: Unit) -> Message | None:
+        """The message of a unit; None if it is not in the log, or is damaged."""
+        record = record_at(self._store, unit.offset)
+        try:
+            return None if record is None else decode_message(record)
+        except WireError as error:
+            self.log.error("a message of a transaction, at {offset}, is passed over: {reason}",
+                           offset=unit.offset, reason=str(error))  # fmt: skip
+            return None
 
     def _examined(self, half: Message) -> _Copy | bool | None:
         """@return: the copy that it needs; True: none; None: it is too young, and so are those behind it."""
@@ -262,26 +280,34 @@ class TransactionCheckService:
         count = int(times) if times.isascii() and times.isdigit() and len(times) < 10 else 0
         age_ms = now_ms - half.born_timestamp
         if count >= config.transaction_check_max or age_ms > config.store.file_reserved_time_h * 3_600_000:
-            message = attrs.evolve(copied(half, self._own.host, half.properties_data), topic=DISCARDED_TOPIC)
-            return _Copy(half, message, False)
+            return self._discarded(half)
         if age_ms < immunity_ms(named.get(IMMUNITY), config.transaction_time_out):
             if not named.get(IMMUNITY):
                 return None
             named.setdefault(FIRST_OFFSET, str(half.queue_offset))
             if len(self._awaited) < ENDED_MAX:
                 self._awaited.add(half.queue_offset)
-            return _Copy(half, copied(half, self._own.host, encode_properties(named)), False)
+            return self._copy(half, named, asks=False)
         named[CHECK_TIMES] = str(count + 1)
-        return _Copy(half, copied(half, self._own.host, encode_properties(named)), True)
+        return self._copy(half, named, asks=True)
+
+    def _copy(self, half: Message, named: dict[str, str], *, asks: bool) -> _Copy:
+        """A copy with these properties; one that would be too long with them is discarded."""
+        try:
+            message = copied(half, self._own.host, encode_properties(named))
+            (plain,) = self._pipeline.checked([message])
+        except ValueError:
+            return self._discarded(half)
+        return _Copy(half, message, plain, asks)
+
+    def _discarded(self, half: Message) -> _Copy:
+        message = attrs.evolve(copied(half, self._own.host, half.properties_data), topic=DISCARDED_TOPIC)
+        (plain,) = self._pipeline.checked([message])  # it was stored as it is
+        return _Copy(half, message, plain, False)
 
     def _put(self, following: int, copies: list[_Copy], is_over: bool) -> None:
         keep_topics(self._metadata, self._wall_ms())
-        try:
-            checked = [message for one in copies for message in self._pipeline.checked([one.message])]
-        except ValueError as error:
-            self._failed(f"a copy is illegal: {error}")
-            return
-        put = self._pipeline.put(checked)
+        put = self._pipeline.put([one.plain for one in copies])
         put.done.addCallback(self._stored, put, following, copies, is_over, self._runs)
 
     def _stored(
@@ -321,5 +347,6 @@ class TransactionCheckService:
         key = named.get(UNIQUE_KEY, "")
         member.tell(RemotingCommand(code=CHECK_TRANSACTION_STATE, opaque=0, body=body, ext_fields={
             "tranStateTableOffset": str(queue_offset), "commitLogOffset": str(offset), "msgId": key,
-            "transactionId": key, "offsetMsgId": f"{self._own.id_start.decode()}{offset:016X}",
+            "transactionId": key, "topic": topic, "bname": self._config.broker_name,
+            "offsetMsgId": f"{self._own.id_start.decode()}{offset:016X}",
         }))  # fmt: skip

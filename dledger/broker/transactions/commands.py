@@ -3,8 +3,8 @@
 END_TRANSACTION (37): a producer commits a half message or rolls it back.
 
 Rule 1: the request must name the half message rightly: its group, its offset in its queue and in the log.
-Rule 2: first the message, then the op message. If the first is stored and the second is not, the producer is
-asked later, and the message may be there twice; it is never lost.
+Rule 2: the message comes first in the log, then the op message, in one put. If only the first is there after
+a crash, the producer is asked later, and the message may be there twice; it is never lost.
 Rule 3: an unknown end changes nothing: the producer is asked again.
 
 Source: EndTransactionProcessor (4.9.8, 5.3.3).
@@ -13,9 +13,6 @@ Source: EndTransactionProcessor (4.9.8, 5.3.3).
 from __future__ import annotations
 
 from collections.abc import Callable
-
-from twisted.internet.defer import Deferred
-from twisted.logger import Logger
 
 from dledger.base.commands.refusals import LONG_MAX, LONG_MIN, Code, CommandGroup, Fields, Handlers, Refused
 from dledger.broker.common.config import BrokerConfig
@@ -32,7 +29,6 @@ from dledger.broker.sending.halves import (
 )
 from dledger.broker.sending.puts import NotPut, PutPipeline
 from dledger.broker.store.queries import record_at
-from dledger.broker.store.records import NewMessage
 from dledger.broker.store.store import MessageStore
 from dledger.broker.transactions.topics import keep_topics
 from protocols.rocketmq.commands import CommandConnection
@@ -52,8 +48,6 @@ class TransactionCommands(CommandGroup):
 
     @ivar committed, rolled_back: numbers of transactions so far.
     """
-
-    log = Logger()
 
     def __init__(
         self, config: BrokerConfig, store: MessageStore, metadata: Metadata, pipeline: PutPipeline, *,
@@ -85,17 +79,19 @@ class TransactionCommands(CommandGroup):
             connection.answer(request)
             return
         half = self._find(fields)
+        now_ms = self._wall_ms()
         try:
+            messages = [op_message(half.queue_offset, self._own.host, now_ms)]
             if end == COMMIT:
-                self._put([committed_message(half, self._own.host)]).addCallback(
-                    self._committed, connection, request, half
-                )
-            else:
-                self._finish(connection, request, half)
+                messages.insert(0, committed_message(half, self._own.host))
+            checked = [plain for message in messages for plain in self._pipeline.checked([message])]
+            keep_topics(self._metadata, now_ms)
+            done = self._pipeline.put(checked).done
         except ValueError as error:
             raise Refused(Code.MESSAGE_ILLEGAL, f"the message is illegal: {error}") from error
         except NotPut as error:
             raise Refused(*told_of(error)) from error
+        done.addCallback(self._ended, connection, request, end)
 
     def _find(self, fields: Fields) -> Message:
         offset = fields.number("commitLogOffset", least=LONG_MIN, most=LONG_MAX)
@@ -118,40 +114,15 @@ class TransactionCommands(CommandGroup):
                                                   f"{shown(named[IMMUNITY])} s")  # fmt: skip
         return half
 
-    def _put(self, messages: list[NewMessage]) -> Deferred[PutStatus]:
-        """
-        Store messages of the broker's own.
-
-        @raise ValueError: they cannot be stored. @raise NotPut: the broker refuses messages now.
-        """
-        return self._pipeline.put(self._pipeline.checked(messages)).done
-
-    def _committed(
-        self, status: PutStatus, connection: CommandConnection, request: RemotingCommand, half: Message
+    def _ended(
+        self, status: PutStatus, connection: CommandConnection, request: RemotingCommand, end: int
     ) -> None:
         if not status.is_stored:
             connection.answer(request, code=status.remoting_code, remark=status.name)
             return
-        self.committed += 1
-        try:
-            self._finish(connection, request, half)
-        except NotPut as error:
-            self.log.warn("the message of the transaction at {offset} is stored, its end is not: {reason}",
-                          offset=half.physical_offset, reason=str(error))  # fmt: skip
-            connection.answer(request)
-
-    def _finish(self, connection: CommandConnection, request: RemotingCommand, half: Message) -> None:
-        """Store the op message, and answer. @raise NotPut: the broker refuses messages now."""
-        keep_topics(self._metadata, self._wall_ms())
-        op = op_message(half.queue_offset, self._own.host, self._wall_ms())
-        self._put([op]).addCallback(self._finished, connection, request)
-
-    def _finished(self, status: PutStatus, connection: CommandConnection, request: RemotingCommand) -> None:
-        if status.is_stored:
-            self.rolled_back += Fields(request.ext_fields).number("commitOrRollback") == ROLLBACK
-            connection.answer(request)
-        else:
-            connection.answer(request, code=status.remoting_code, remark=status.name)
+        self.committed += end == COMMIT
+        self.rolled_back += end == ROLLBACK
+        connection.answer(request)
 
 
 def immunity_ms(text: str | None, default_ms: int) -> int:

@@ -27,7 +27,10 @@ class TransactionCase(SynchronousTestCase):
 
     def make(self, **options: Any) -> None:
         """Running; also once more on the same disk."""
-        self.broker = Sending(self.disk, options={"transaction_check_interval": 10_000, **options})
+        self.broker = Sending(
+            self.disk, options={"transaction_check_interval": 10_000, **options},
+            store={"mapped_file_size_commit_log": 1 << 17},
+        )  # fmt: skip
         self.parts = self.broker.broker
         self.client = self.broker.connect()
         self.client.send(RemotingCommand(code=34, opaque=1, body=HEART_BEAT))

@@ -8,6 +8,7 @@ from dledger.broker.sending.halves import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC,
 from dledger.broker.sending.puts import NotPut
 from dledger.broker.transactions.check import TURN_HALVES
 from dledger.broker.transactions.commands import COMMIT, ROLLBACK
+from protocols.wire.rocketmq.layout import PROPERTIES_BYTES_MAX
 from protocols.wire.rocketmq.message import decode_message
 from tests.broker.transactions.rig import TransactionCase
 
@@ -79,6 +80,16 @@ class CheckTests(TransactionCase):
         self.assertEqual((kept.body, kept.properties["REAL_TOPIC"]), (b"lost", "T1"))
         self.assertEqual(self.parts.checks_of_halves.discarded, 1)
         self.assertEqual(self.at(HALF_TOPIC), 4)  # the half message and three copies
+
+    def test_too_long(self) -> None:
+        """A half message that has no room for one more property keeps nobody else from being asked about."""
+        spare = PROPERTIES_BYTES_MAX - len(self.half(key="long", X="x").properties_data)
+        self.end(self.of(HALF_TOPIC)[0], ROLLBACK)
+        self.half(key="long", X="x" * (spare - 5))
+        self.half(key="other")
+        asked = self.wait(10.5)
+        self.assertEqual([one.ext_fields["msgId"] for one in asked], ["other"])
+        self.assertEqual([one.properties["UNIQ_KEY"] for one in self.of(DISCARDED_TOPIC)], ["long"])
 
     def test_nobody_there(self) -> None:
         """Without a producer it is kept for other rounds."""
