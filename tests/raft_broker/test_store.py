@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import DirectoryError
+from dledger.base.errors import DirectoryError, StoreError
 from dledger.broker.common.events import BrokerEvents
 from dledger.raft_broker.store import (
     DISPATCHED_NAME,
@@ -36,6 +37,49 @@ class MarkTests(SynchronousTestCase):
             flipped[at] ^= 1
             self.assertIsNone(decode_dispatched(bytes(flipped), 4096), at)
             self.assertIsNone(decode_dispatched(data[:at], 4096))
+
+
+class KeptTests(SynchronousTestCase):
+    """Metadata in the log are in the tables' files before the mark says that they are dispatched."""
+
+    def test_order(self) -> None:
+        """The mark waits for them; without them it is not written, and the next start reads them again."""
+        ledger, clock, kept = LedgerOfMessages(), Clock(), _Kept()
+        self.addCleanup(ledger.store.abandon)
+        ledger.append(message(b"one"))
+        store = RaftStore.open(
+            config_of(), ledger.disk, ledger.log(), clock=clock, run_in_thread=inline,
+            failed=lambda failure: self.fail(str(failure)), events=kept,
+        )  # fmt: skip
+        self.addCleanup(store.abandon)
+        started = store.start()
+        clock.pump([0.01] * 20)
+        self.successResultOf(started)
+        path = f"{store.config.store_path_root_dir}/{DISPATCHED_NAME}"
+        done = store.checkpoint()
+        self.assertNoResult(done)
+        self.assertFalse(ledger.disk.exists(path))
+        kept.saves.pop().errback(StoreError("a test"))
+        self.successResultOf(done)
+        self.assertFalse(ledger.disk.exists(path))
+        done = store.checkpoint()
+        kept.saves.pop().callback(None)
+        self.successResultOf(done)
+        mark = decode_dispatched(ledger.disk.read_file(path), store.log.file_size)
+        assert mark is not None
+        self.assertEqual((mark.offset, mark.metadata_from), (store.reput.offset, store.reput.offset))
+
+
+class _Kept(BrokerEvents):
+    """Somebody who saves metadata when the test says so."""
+
+    def __init__(self) -> None:
+        self.saves: list[Deferred[None]] = []
+
+    def keep_metadata(self) -> Deferred[None]:
+        """See L{BrokerEvents.keep_metadata}."""
+        self.saves.append(Deferred())
+        return self.saves[-1]
 
 
 class StoreTests(SynchronousTestCase):

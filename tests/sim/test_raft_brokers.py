@@ -8,7 +8,6 @@ from typing import Any
 from twisted.internet.defer import succeed
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.parts import BrokerParts
 from dledger.raft_broker.raft_log import RaftLog
 from dledger.raft_broker.replication import RaftReplication
 from dledger.raft_broker.stamps import MessageStamps
@@ -90,11 +89,6 @@ class MutantTests(RigCase):
     def test_metadata_not_applied(self) -> None:
         """Metadata in the log are not applied."""
         self.patch(RaftReplication, "metadata_logged", lambda self, record, offset, term: None)
-        self.assertTrue(self.noticed())
-
-    def test_metadata_not_kept(self) -> None:
-        """A mark says that metadata are in the tables, which are not on the disk yet."""
-        self.patch(BrokerParts, "keep_metadata", lambda self: succeed(None))
         self.assertTrue(self.noticed())
 
 
