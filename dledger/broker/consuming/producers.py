@@ -19,6 +19,8 @@ EXPIRED_MS = 120_000
 
 #: The most members of all groups together, and groups of one member.
 PRODUCERS_MAX = 65_536
+#: Bytes that wait for a client, from which on it is told nothing more.
+UNSENT_BYTES_MAX = 4 * 1024 * 1024
 
 
 class Member(Protocol):
@@ -28,20 +30,34 @@ class Member(Protocol):
     def address(self) -> str:
         """C{host:port} of the other end."""
 
+    @property
+    def is_congested(self) -> bool:
+        """Whether the other end does not read."""
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that wait for it then."""
+
     def tell(self, command: RemotingCommand) -> None:
         """Send a one-way request."""
+
+
+def reads(member: Member) -> bool:
+    """Whether a member may be told more: it reads, or little waits for it."""
+    return not member.is_congested or member.unsent_bytes < UNSENT_BYTES_MAX
 
 
 class ProducerTable:
     """
     Invariant: each group has a member, and C{_count} is the number of members of all groups. A client in
-    C{_clients} is a member of a group.
+    C{_clients} is a member of a group. C{_groups_of} has the groups of each member.
     """
 
     def __init__(self, *, members_max: int = PRODUCERS_MAX) -> None:
         self._groups: dict[str, dict[Member, int]] = {}
         self._clients: dict[str, Member] = {}
         self._ids: dict[Member, str] = {}
+        self._groups_of: dict[Member, dict[str, None]] = {}
         self._members_max = members_max
         self._count = 0
 
@@ -60,6 +76,7 @@ class ProducerTable:
             self._count += 1
         members[member] = now_ms
         self._groups[group] = members
+        self._groups_of.setdefault(member, {})[group] = None
         self._forget(member)
         self._ids[member], self._clients[client_id] = client_id, member
 
@@ -70,7 +87,9 @@ class ProducerTable:
             self._count -= 1
             if not members:
                 del self._groups[group]
-            if not any(member in others for others in self._groups.values()):
+            del self._groups_of[member][group]
+            if not self._groups_of[member]:
+                del self._groups_of[member]
                 self._forget(member)
 
     def _forget(self, member: Member) -> None:
@@ -80,7 +99,7 @@ class ProducerTable:
 
     def lost(self, member: Member) -> None:
         """Its connection has ended."""
-        for group in [name for name, members in self._groups.items() if member in members]:
+        for group in list(self._groups_of.get(member, ())):
             self.unregister(member, group)
 
     def expire(self, now_ms: int) -> None:

@@ -27,6 +27,8 @@ from protocols.wire.fastjson import shown
 #: The longest expression, in characters, and the deepest, in operators.
 SQL_CHARACTERS_MAX = 8192
 DEPTH_MAX = 64
+#: The longest text that is taken for a number, in characters.
+TEXT_MAX = 400
 #: Compiled expressions that are kept.
 _KEPT = 256
 
@@ -50,8 +52,11 @@ _WORDS = frozenset(
     "NOT AND OR BETWEEN IN TRUE FALSE NULL IS CONTAINS STARTSWITH ENDSWITH".split()
 )
 #: Java's texts of numbers: Integer.valueOf, Double.valueOf.
+_JAVA_SPACES = "".join(map(chr, range(33)))
 _JAVA_INT = re.compile(r"[+-]?[0-9]+", re.ASCII)
-_JAVA_FLOAT = re.compile(r"[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[fFdD]?)", re.ASCII)
+_JAVA_FLOAT = re.compile(
+    r"[+-]?(NaN|Infinity|([0-9]+(?:\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?[fFdD]?)", re.ASCII
+)
 
 
 class SqlError(ValueError):
@@ -70,11 +75,13 @@ class _Node(NamedTuple):
     """
     @ivar kind: C{constant}, C{property}, C{boolean}, or C{number} for a negation.
     @ivar value: of a constant.
+    @ivar depth: number of nodes below each other.
     """
 
     kind: str
     evaluate: _Evaluate
     value: SqlValue = None
+    depth: int = 1
 
     @property
     def is_boolean(self) -> bool:
@@ -153,18 +160,13 @@ class _Parser:
         found = shown(text) if text else "the end"
         raise SqlError(f"at character {place + 1}: found {found}, expected {wanted}")
 
-    def _deeper(self) -> None:
-        self._depth += 1
-        if self._depth > DEPTH_MAX:
-            raise SqlError(f"the expression is nested more than {DEPTH_MAX} deep")
-
     # -- grammar ---------------------------------------------------------------------------------
 
     def _boolean(self, node: _Node) -> _Node:
         if node.is_boolean:
             return node
         if node.kind == "property":
-            return _Node("boolean", lambda found: None if node.evaluate(found) is None else False)
+            return _made("boolean", lambda found: None if node.evaluate(found) is None else False, node)
         raise SqlError(f"{_described(node)} is neither true nor false: compare it with something")
 
     def _or(self) -> _Node:
@@ -180,7 +182,7 @@ class _Parser:
         return nodes[0] if len(nodes) == 1 else _combined([self._boolean(one) for one in nodes], False)
 
     def _equality(self) -> _Node:
-        left, before = self._comparison(), self._depth
+        left = self._comparison()
         while True:
             if self._takes("="):
                 left = _equal(left, self._comparison())
@@ -194,12 +196,10 @@ class _Parser:
                 self._next()
                 self._refuse("NULL or NOT NULL")
             else:
-                self._depth = before
                 return left
-            self._deeper()
 
     def _comparison(self) -> _Node:
-        left, before = self._unary(), self._depth
+        left = self._unary()
         while True:
             place = self._at
             is_not = self._takes("NOT")
@@ -215,9 +215,8 @@ class _Parser:
                 word = self._next()
                 left = _search(word, left, self._text(), is_not=is_not)
             else:
-                self._at, self._depth = place, before
+                self._at = place
                 return left
-            self._deeper()
 
     def _texts(self) -> frozenset[str]:
         self._expect("(", "( and texts in quotes")
@@ -231,8 +230,8 @@ class _Parser:
         return self._expect("text", "a text in single quotes")
 
     def _unary(self) -> _Node:
-        before = self._depth
-        self._deeper()
+        self._depth += 1
+        _check_depth(self._depth)
         if self._takes("+"):
             node = self._unary()
         elif self._takes("-"):
@@ -241,7 +240,7 @@ class _Parser:
             node = _negated(self._boolean(self._unary()))
         else:
             node = self._primary()
-        self._depth = before
+        self._depth -= 1
         return node
 
     def _primary(self) -> _Node:
@@ -304,6 +303,18 @@ def _described(node: _Node) -> str:
     return "a number" if node.kind == "number" else shown(node.value)
 
 
+def _check_depth(depth: int) -> None:
+    if depth > DEPTH_MAX:
+        raise SqlError(f"the expression is nested more than {DEPTH_MAX} deep")
+
+
+def _made(kind: str, evaluate: _Evaluate, *parts: _Node) -> _Node:
+    """A node above others. @raise SqlError: there are too many below each other."""
+    depth = 1 + max(part.depth for part in parts)
+    _check_depth(depth)
+    return _Node(kind, evaluate, None, depth)
+
+
 def _constant(value: SqlValue) -> _Node:
     return _Node("constant", lambda _: value, value)
 
@@ -322,7 +333,7 @@ def _combined(nodes: list[_Node], decisive: bool) -> _Node:
                 result = None
         return result
 
-    return _Node("boolean", evaluate)
+    return _made("boolean", evaluate, *nodes)
 
 
 def _negated(node: _Node) -> _Node:
@@ -330,7 +341,7 @@ def _negated(node: _Node) -> _Node:
         value = node.evaluate(found)
         return None if value is None else not value
 
-    return _Node("boolean", evaluate)
+    return _made("boolean", evaluate, node)
 
 
 def _negative(node: _Node) -> _Node:
@@ -340,11 +351,11 @@ def _negative(node: _Node) -> _Node:
             return None
         return _Long(-value) if isinstance(value, _Long) else -value
 
-    return _Node("number", evaluate)
+    return _made("number", evaluate, node)
 
 
 def _is_null(node: _Node) -> _Node:
-    return _Node("boolean", lambda found: node.evaluate(found) is None)
+    return _made("boolean", lambda found: node.evaluate(found) is None, node)
 
 
 def _equal(left: _Node, right: _Node) -> _Node:
@@ -360,7 +371,7 @@ def _equal(left: _Node, right: _Node) -> _Node:
             return True if one is other else None if one is None else False
         return _compare(one, other) == 0
 
-    return _Node("boolean", evaluate)
+    return _made("boolean", evaluate, left, right)
 
 
 _ORDERS: Mapping[str, Callable[[int], bool]] = {
@@ -388,7 +399,7 @@ def _ordered(sign: str, left: _Node, right: _Node) -> _Node:
             one, other = _java_float(one), _java_float(other)
         return decides(_compare(one, other))
 
-    return _Node("boolean", evaluate)
+    return _made("boolean", evaluate, left, right)
 
 
 def _between(node: _Node, low: _Node, high: _Node, *, is_not: bool) -> _Node:
@@ -414,7 +425,7 @@ def _one_of(node: _Node, texts: frozenset[str], *, is_not: bool) -> _Node:
         value = node.evaluate(found)
         return None if value is None else (value in texts) is not is_not
 
-    return _Node("boolean", evaluate)
+    return _made("boolean", evaluate, node)
 
 
 _SEARCHES: Mapping[str, Callable[[str, str], bool]] = {
@@ -431,7 +442,7 @@ def _search(word: str, node: _Node, text: str, *, is_not: bool) -> _Node:
             return False
         return holds(value, text) is not is_not
 
-    return _Node("boolean", evaluate)
+    return _made("boolean", evaluate, node)
 
 
 # -- values --------------------------------------------------------------------------------------------
@@ -470,13 +481,13 @@ def _converted(text: str, like: bool | int | float) -> bool | int | float:
     if isinstance(like, float):
         return _java_float(text)
     most = _LONG_MAX if isinstance(like, _Long) else _INT_MAX
-    if len(text) > 4000 or not _JAVA_INT.fullmatch(text) or not -most - 1 <= int(text) <= most:
+    if len(text) > TEXT_MAX or not _JAVA_INT.fullmatch(text) or not -most - 1 <= int(text) <= most:
         raise _Incomparable
     return int(text)
 
 
 def _java_float(text: str) -> float:
-    word = text.strip("".join(map(chr, range(33))))
-    if not _JAVA_FLOAT.fullmatch(word):
+    word = text[: TEXT_MAX + 1].strip(_JAVA_SPACES)
+    if len(text) > TEXT_MAX or not _JAVA_FLOAT.fullmatch(word):
         raise _Incomparable
     return float(word.rstrip("fFdD") if word[-1:] in "fFdD" else word)

@@ -47,6 +47,8 @@ def half_message(message: NewMessage) -> tuple[NewMessage, str]:
     @return: the half message, and the id of the transaction; empty if the producer gave the message no key.
     """
     named = decode_properties(message.properties_data)
+    for name in (FIRST_OFFSET, CHECK_TIMES):  # the broker's own, for copies
+        named.pop(name, None)
     key = named.get(UNIQUE_KEY, "")
     if key:
         named[TRANSACTION_ID] = key
@@ -56,6 +58,15 @@ def half_message(message: NewMessage) -> tuple[NewMessage, str]:
         properties_data=encode_properties(named),
     )  # fmt: skip
     return half, key
+
+
+def longest_form(half: NewMessage, topic: str) -> NewMessage:
+    """
+    A half message in the longest of the forms that it may be stored in later: its real topic, or discarded.
+
+    @param topic: its real topic.
+    """
+    return attrs.evolve(half, topic=max(topic, DISCARDED_TOPIC, key=len))
 
 
 def real_place(half: Message) -> tuple[str, int]:

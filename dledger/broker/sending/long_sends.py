@@ -23,7 +23,7 @@ from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.own_address import OwnAddress
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.tables import RETRY_PREFIX
-from dledger.broker.sending.halves import half_message
+from dledger.broker.sending.halves import half_message, longest_form
 from dledger.broker.sending.rules import PutRules, host_of
 from dledger.broker.sending.send_properties import (
     delay_level,
@@ -75,12 +75,14 @@ class ReadSend(NamedTuple):
     @ivar queue_id: the queue in the answer; a delayed message waits in another queue.
     @ivar waits: whether the producer waits for slaves and disk.
     @ivar transaction_id: of a half message.
+    @ivar later: a form in which a half message must be storable, too; None for other messages.
     """
 
     messages: Sequence[NewMessage]
     queue_id: int
     waits: bool
     transaction_id: str = ""
+    later: NewMessage | None = None
 
 
 class LongSends:
@@ -147,7 +149,8 @@ class LongSends:
             raise Refused(Code.NO_PERMISSION, self._no_transactions)
         self._rules.refuse_timer(properties, NO_TIMERS)
         half, transaction_id = half_message(message)
-        return ReadSend((half,), message.queue_id, waits(properties), transaction_id)
+        later = longest_form(half, message.topic)
+        return ReadSend((half,), message.queue_id, waits(properties), transaction_id, later)
 
     def _batch_of(self, batch: NewMessage) -> list[NewMessage]:
         """The messages of a batch; the properties of the batch are appended to those of each message."""

@@ -112,6 +112,8 @@ class Sends:
         try:
             send = self._long.read(connection, request)
             messages = self._pipeline.checked(send.messages)
+            if send.later is not None:
+                self._pipeline.checked([send.later])
         except Refused as error:
             answers.refuse(connection, request, error.code, error.remark)
         except ValueError as error:

@@ -152,7 +152,7 @@ def _filter(
     store: MessageStore, queue: ConsumeQueue, offset: int, count_max: int, bytes_max: int,
     matches: Callable[[bytes], bool],
 ) -> Got:
-    units = queue.read(offset, FILTERED_RECORDS_MAX)
+    units, count_max = queue.read(offset, FILTERED_RECORDS_MAX), max(count_max, 1)
     found: list[bytes] = []
     removed, following, at = False, offset, 0
     total = examined = examined_bytes = 0

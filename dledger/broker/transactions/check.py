@@ -34,7 +34,7 @@ from twisted.logger import Logger
 from dledger.base.errors import StoreError
 from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.own_address import OwnAddress
-from dledger.broker.consuming.producers import ProducerTable
+from dledger.broker.consuming.producers import ProducerTable, reads
 from dledger.broker.ha.put_status import PutStatus
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.sending.halves import (
@@ -123,6 +123,7 @@ class TransactionCheckService:
         self._round_end = 0
         self._ended: set[int] = set()
         self._awaited: set[int] = set()
+        self._reached: list[int] = []
         self._ops: deque[tuple[int, int]] = deque()
 
     def start(self) -> None:
@@ -193,6 +194,8 @@ class TransactionCheckService:
     def _passed(self, following: int, is_over: bool) -> None:
         """All half messages before C{following} have ended, or have a copy."""
         self._half_at = following
+        self._ended.difference_update(self._reached)
+        self._awaited.difference_update(self._reached)
         while self._ops and self._ops[0][1] < following:
             self._op_at = self._ops.popleft()[0] + 1
         if not self._ops:
@@ -238,11 +241,12 @@ class TransactionCheckService:
         queue = self._store.queues.get(HALF_TOPIC, HALF_QUEUE)
         copies: list[_Copy] = []
         at, size = self._half_at, 0
+        self._reached = []
         if queue is None or at >= self._round_end:
             return at, [], True
         for unit in queue.read(at, min(TURN_HALVES, self._round_end - at)):
             if unit.queue_offset in self._ended:
-                self._ended.discard(unit.queue_offset)
+                self._reached.append(unit.queue_offset)
                 at = unit.queue_offset + 1
                 continue
             if copies and size + unit.size > TURN_BYTES:
@@ -271,27 +275,29 @@ class TransactionCheckService:
     def _examined(self, half: Message) -> _Copy | bool | None:
         """@return: the copy that it needs; True: none; None: it is too young, and so are those behind it."""
         named, now_ms, config = half.properties, self._wall_ms(), self._config
-        first = named.get(FIRST_OFFSET, "")
-        if first.isascii() and first.isdigit() and len(first) < 19 and int(first) in self._ended:
-            self._ended.discard(int(first))
-            self._awaited.discard(int(first))
+        first = _number(named.get(FIRST_OFFSET))
+        if first is None or first >= half.queue_offset:
+            first = half.queue_offset  # it is no copy
+        elif first in self._ended:
+            self._reached.append(first)
             return True
-        times = named.get(CHECK_TIMES, "0")
-        count = int(times) if times.isascii() and times.isdigit() and len(times) < 10 else 0
-        age_ms = now_ms - half.born_timestamp
+        count = _number(named.get(CHECK_TIMES)) or 0
+        age_ms = now_ms - half.born_timestamp  # below 0: a clock is wrong, and nobody waits for it
         if count >= config.transaction_check_max or age_ms > config.store.file_reserved_time_h * 3_600_000:
+            self._reached.append(first)
             return self._discarded(half)
-        if age_ms < immunity_ms(named.get(IMMUNITY), config.transaction_time_out):
+        if 0 <= age_ms < immunity_ms(named.get(IMMUNITY), config.transaction_time_out):
             if not named.get(IMMUNITY):
                 return None
-            named.setdefault(FIRST_OFFSET, str(half.queue_offset))
+            named[FIRST_OFFSET] = str(first)
             if len(self._awaited) < ENDED_MAX:
-                self._awaited.add(half.queue_offset)
+                self._awaited.add(first)
             return self._copy(half, named, asks=False)
+        self._reached.append(first)
         named[CHECK_TIMES] = str(count + 1)
         return self._copy(half, named, asks=True)
 
-    def _copy(self, half: Message, named: dict[str, str], *, asks: bool) -> _Copy:
+    def _copy(self, half: Message, named: dict[str, str], *, asks: bool) -> _Copy | bool:
         """A copy with these properties; one that would be too long with them is discarded."""
         try:
             message = copied(half, self._own.host, encode_properties(named))
@@ -300,9 +306,14 @@ class TransactionCheckService:
             return self._discarded(half)
         return _Copy(half, message, plain, asks)
 
-    def _discarded(self, half: Message) -> _Copy:
+    def _discarded(self, half: Message) -> _Copy | bool:
         message = attrs.evolve(copied(half, self._own.host, half.properties_data), topic=DISCARDED_TOPIC)
-        (plain,) = self._pipeline.checked([message])  # it was stored as it is
+        try:
+            (plain,) = self._pipeline.checked([message])
+        except ValueError as error:  # as after a change of the limits
+            self.log.error("the half message at {offset} is passed over, it cannot be stored again: {reason}",
+                           offset=half.physical_offset, reason=str(error))  # fmt: skip
+            return True
         return _Copy(half, message, plain, False)
 
     def _put(self, following: int, copies: list[_Copy], is_over: bool) -> None:
@@ -334,7 +345,7 @@ class TransactionCheckService:
         """Ask a producer of the group. Without one, or without an answer, the next round asks again."""
         named = copy.half.properties
         member = self._producers.one_of(named.get(PRODUCER_GROUP, ""))
-        if member is None:
+        if member is None or not reads(member):
             return
         try:
             topic, queue_id = real_place(copy.half)
@@ -350,3 +361,8 @@ class TransactionCheckService:
             "transactionId": key, "topic": topic, "bname": self._config.broker_name,
             "offsetMsgId": f"{self._own.id_start.decode()}{offset:016X}",
         }))  # fmt: skip
+
+
+def _number(text: str | None) -> int | None:
+    """The number in a property; None if there is none."""
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 19 else None

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+from time import process_time
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.consuming.producers import EXPIRED_MS, ProducerTable
+from dledger.broker.consuming.producers import EXPIRED_MS, UNSENT_BYTES_MAX, ProducerTable, reads
 
 
 class ProducerTests(SynchronousTestCase):
@@ -58,6 +59,25 @@ class ProducerTests(SynchronousTestCase):
         self.table.lost(self.two)
         self.assertIsNone(self.table.client("d"))
 
+    def test_many_groups(self) -> None:
+        """The end of a connection costs time for its own groups only."""
+        table = ProducerTable()
+        for number in range(20_000):
+            table.register(self.one if number % 2 else self.two, "c", f"g{number}", 1)
+        began = process_time()
+        table.lost(self.one)
+        table.lost(self.two)
+        self.assertLess(process_time() - began, 2)
+        self.assertEqual(len(table), 0)
+
+    def test_not_reading(self) -> None:
+        """A client that does not read is told nothing more."""
+        self.assertTrue(reads(self.one))
+        self.one.is_congested = True
+        self.assertTrue(reads(self.one))
+        self.one.unsent_bytes = UNSENT_BYTES_MAX
+        self.assertFalse(reads(self.one))
+
     def test_full(self) -> None:
         """Known ones stay; what does not fit is not known."""
         for number in range(5):
@@ -76,6 +96,8 @@ class _Member:
     """A connection."""
 
     address = "10.0.0.1:1"
+    is_congested = False
+    unsent_bytes = 0
 
     def tell(self, command: Any) -> None:
         """See L{Member.tell}."""

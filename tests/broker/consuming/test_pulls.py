@@ -141,6 +141,7 @@ class PullTests(Case):
         answer = self.pull(**fields, maxMsgNums=2)
         self.assertEqual([found.body for found in messages_in(answer.body)], [b"2", b"4"])
         self.assertEqual(self.offsets(answer), (0, 5, 0, 6))
+        self.assertEqual(self.offsets(self.pull(**fields, maxMsgNums=0)), (0, 4, 0, 6))
         answer = self.pull(**fields, maxMsgBytes=1)
         self.assertEqual(self.offsets(answer), (0, 4, 0, 6))
         answer = self.pull(**{**fields, "subscription": "n > 9"})

@@ -25,11 +25,11 @@ class TransactionCase(SynchronousTestCase):
         self.disk = MemoryDisk()
         self.make()
 
-    def make(self, **options: Any) -> None:
+    def make(self, *, max_message_size: int = 1 << 16, **options: Any) -> None:
         """Running; also once more on the same disk."""
         self.broker = Sending(
             self.disk, options={"transaction_check_interval": 10_000, **options},
-            store={"mapped_file_size_commit_log": 1 << 17},
+            store={"mapped_file_size_commit_log": 1 << 17, "max_message_size": max_message_size},
         )  # fmt: skip
         self.parts = self.broker.broker
         self.client = self.broker.connect()
@@ -38,12 +38,14 @@ class TransactionCase(SynchronousTestCase):
         self.addCleanup(self.parts.checks_of_halves.stop)
         self.addCleanup(self.broker.store.abandon)
 
-    def half(self, body: bytes = b"body", *, key: str = "K1", **properties: str) -> Message:
+    def half(
+        self, body: bytes = b"body", *, key: str = "K1", born: int | None = None, **properties: str
+    ) -> Message:
         """A half message, born now. @return: as it is stored."""
         named = {"TRAN_MSG": "true", "UNIQ_KEY": key, "PGROUP": "P", "TAGS": "A", **properties}
         (answer,) = self.client.send(send_of(
             body, properties=encode_properties(named).decode(), sysFlag=4, queueId=1,
-            bornTimestamp=self.broker.wall_ms(),
+            bornTimestamp=self.broker.wall_ms() if born is None else born,
         ))  # fmt: skip
         self.assertEqual((answer.code, answer.ext_fields["transactionId"]), (0, key))
         return self.of(HALF_TOPIC)[-1]

@@ -91,6 +91,53 @@ class CheckTests(TransactionCase):
         self.assertEqual([one.ext_fields["msgId"] for one in asked], ["other"])
         self.assertEqual([one.properties["UNIQ_KEY"] for one in self.of(DISCARDED_TOPIC)], ["long"])
 
+    def test_busy(self) -> None:
+        """A round that could store nothing forgets nothing: what has ended is not asked about later."""
+        self.end(self.half(key="ended"))
+        self.half(key="open")
+        self.patch(type(self.parts.pipeline), "refusal", lambda pipeline: _REFUSED)
+        self.assertEqual(self.wait(10.5), [])
+        self.patch(type(self.parts.pipeline), "refusal", lambda pipeline: None)
+        self.assertEqual([one.ext_fields["msgId"] for one in self.wait(10)], ["open"])
+
+    def test_born_in_the_future(self) -> None:
+        """A producer whose clock is wrong keeps nobody else from being asked."""
+        self.half(key="future", born=1 << 62)
+        self.half(key="other")
+        asked = self.wait(10.5)
+        self.assertEqual([one.ext_fields["msgId"] for one in asked], ["future", "other"])
+
+    def test_limits_changed(self) -> None:
+        """A half message that may not be stored any more is passed over; it stays in the log."""
+        self.half(b"x" * 5000, key="long")
+        self.half(key="other")
+        self.parts.checks_of_halves.stop()
+        self.broker.store.abandon()
+        self.make(max_message_size=4096)
+        asked = self.wait(10.5)
+        self.assertEqual([one.ext_fields["msgId"] for one in asked], ["other"])
+        self.assertEqual(len(self.of(HALF_TOPIC)), 3)
+
+    def test_foreign_offsets(self) -> None:
+        """A producer cannot use up the end of another's half message by naming it."""
+        self.half(key="thief", TRAN_PREPARED_QUEUE_OFFSET="1", TRANSACTION_CHECK_TIMES="99")
+        self.end(self.half(key="ended"))
+        asked = self.wait(10.5)
+        self.assertEqual([one.ext_fields["msgId"] for one in asked], ["thief"])
+        self.assertEqual(self.of(DISCARDED_TOPIC), [])
+
+    def test_forgets_copies(self) -> None:
+        """Nothing is kept about half messages with an immunity that have ended, or are asked about."""
+        self.end(self.half(key="slow", CHECK_IMMUNITY_TIME_IN_SECONDS="45"))
+        self.wait(5)
+        later = self.half(key="later", CHECK_IMMUNITY_TIME_IN_SECONDS="45")
+        self.wait(20)
+        self.end(later)
+        self.wait(60)
+        checks = self.parts.checks_of_halves
+        self.assertEqual((checks._awaited, checks._ended), (set(), set()))
+        self.assertEqual(checks.asked, 0)
+
     def test_nobody_there(self) -> None:
         """Without a producer it is kept for other rounds."""
         self.half()

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dledger.base.commands.refusals import Code
 from dledger.broker.sending.halves import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC
 from dledger.broker.transactions.commands import COMMIT, ROLLBACK, UNKNOWN_END, immunity_ms
+from protocols.wire.rocketmq.message import encode_properties
 from tests.broker.send_support import send_of
 from tests.broker.transactions.rig import TransactionCase
 
@@ -79,6 +80,20 @@ class EndTests(TransactionCase):
         self.assertEqual(answer.code, 0)
         (stored,) = self.of("T1")
         self.assertIn("Find prepared", self.end(stored).remark or "")
+
+    def test_cannot_be_committed(self) -> None:
+        """A half message whose message would be too long for a file of the log is not taken."""
+        named = encode_properties({"TRAN_MSG": "true", "UNIQ_KEY": "k", "PGROUP": "P"}).decode()
+        codes = set()
+        self.parts.checks_of_halves.stop()
+        self.broker.store.abandon()
+        self.make(max_message_size=1 << 17)
+        for size in range(130_400, 131_072, 8):
+            (answer,) = self.client.send(send_of(bytes(size), topic="t" * 100, properties=named, sysFlag=4))
+            codes.add(answer.code)
+            if answer.code == 0:
+                self.assertEqual(self.end(self.of(HALF_TOPIC)[-1]).code, 0)
+        self.assertEqual(codes, {0, Code.MESSAGE_ILLEGAL})
 
     def test_too_late(self) -> None:
         """With an immunity of its own, a half message is ended in time, or when its producer is asked."""
