@@ -128,17 +128,17 @@ class MetadataLog:
         if topics.changed and self.is_open:
             self._write("topics", list(topics.changed))
 
-    def tick(self, begin_offset: int) -> None:
+    def tick(self, begin_offset: int, log_end: int) -> None:
         """
         Write what has changed. Called once a second.
 
-        @param begin_offset: of the log, now.
+        @param begin_offset, log_end: of the log, now; in bytes.
         """
         if not self.is_open:
             return
         self._write_changes()
         if self._begin_offset < begin_offset:
-            self._write_all(begin_offset)  # the log has lost the beginning of the entries
+            self._write_all(log_end)  # the log has lost the beginning of the entries
         else:
             self._next_piece()
 

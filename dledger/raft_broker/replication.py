@@ -238,7 +238,7 @@ class RaftReplication:
     def tick(self) -> None:
         """See L{dledger.broker.replication.Replication}. The member deletes files; the queues follow."""
         self._log.committed(self._node.committed_index)
-        self.metadata.tick(self._log.begin_offset)
+        self.metadata.tick(self._log.begin_offset, self._log.ledger_end)
         if self._log.begin_offset != self._begin_offset:
             self._begin_offset = self._log.begin_offset
             try:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import attrs
 
 from dledger.broker.store.consume_queues import is_topic
-from dledger.broker.store.records import NewMessage
+from dledger.broker.store.records import SCHEDULE_TOPIC, NewMessage
 from protocols.wire.rocketmq.layout import TRANSACTION_MASK, SysFlag
 from protocols.wire.rocketmq.message import Host, Message, decode_properties, encode_properties
 
@@ -69,17 +69,17 @@ def longest_form(half: NewMessage, topic: str) -> NewMessage:
     return attrs.evolve(half, topic=max(topic, DISCARDED_TOPIC, key=len))
 
 
-def real_place(half: Message) -> tuple[str, int]:
+def real_place(waiting: Message) -> tuple[str, int]:
     """
-    The topic and the queue that a half message is for.
+    The topic and the queue that a half message, or a delayed one, is for.
 
-    @raise ValueError: it names none.
+    @raise ValueError: it names none that a message may leave for.
     """
-    named = half.properties
+    named = waiting.properties
     topic, queue = named.get(REAL_TOPIC, ""), named.get(REAL_QUEUE, "")
-    if not is_topic(topic) or topic in (HALF_TOPIC, OP_TOPIC):
+    if not is_topic(topic) or topic in (HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC):
         raise ValueError(f"its topic would be {topic[:80]!r}")
-    if not (queue.isascii() and queue.isdecimal() and int(queue[:11]) <= _QUEUE_ID_MAX):
+    if not (queue.isascii() and queue.isdecimal() and len(queue) <= 10 and int(queue) <= _QUEUE_ID_MAX):
         raise ValueError(f"its queue would be {queue[:80]!r}")
     return topic, int(queue)
 

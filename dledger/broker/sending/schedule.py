@@ -30,9 +30,9 @@ from dledger.broker.common.events import Arrived
 from dledger.broker.common.own_address import OwnAddress
 from dledger.broker.ha.put_status import PutStatus
 from dledger.broker.metadata.offsets import DelayOffsets
+from dledger.broker.sending.halves import real_place
 from dledger.broker.sending.puts import NotPut, PutPipeline
 from dledger.broker.store.consume_queue import Unit
-from dledger.broker.store.consume_queues import is_topic
 from dledger.broker.store.plain_records import PlainMessage
 from dledger.broker.store.queries import record_at
 from dledger.broker.store.records import SCHEDULE_TOPIC, NewMessage
@@ -48,9 +48,6 @@ TURN_BYTES = 1024 * 1024
 SLEEP_S_MAX = 1.0
 #: Pause after the store has refused messages.
 RETRY_S = 0.2
-
-_QUEUE_ID_MAX = 2**31 - 1
-_PREPARED_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 
 
 class _Due(NamedTuple):
@@ -223,18 +220,12 @@ class ScheduleMessageService:
             return None
         message = decode_message(record)
         properties = message.properties
-        topic, queue = properties.get("REAL_TOPIC", ""), properties.get("REAL_QID", "")
-        if not is_topic(topic) or topic in (_PREPARED_TOPIC, SCHEDULE_TOPIC):
-            self._pass_over(unit, f"its topic would be {topic!r}")
-            return None
-        if not (queue.isascii() and queue.isdecimal() and int(queue[:11]) <= _QUEUE_ID_MAX):
-            self._pass_over(unit, f"its queue would be {queue!r}")
-            return None
         properties.pop("DELAY", None)
         properties["WAIT"] = "false"
         try:
+            topic, queue_id = real_place(message)
             made = NewMessage(
-                topic=topic, queue_id=int(queue), body=message.body, flag=message.flag,
+                topic=topic, queue_id=queue_id, body=message.body, flag=message.flag,
                 properties_data=encode_properties(properties), sys_flag=message.sys_flag,
                 born_timestamp=message.born_timestamp, born_host=message.born_host,
                 store_host=self._own.host, reconsume_times=message.reconsume_times,
