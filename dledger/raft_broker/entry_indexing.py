@@ -23,12 +23,12 @@ class EntryIndexing(KeyIndexing):
         return BLANK.unpack_from(data)[1] if len(data) >= START_SIZE else 0
 
     def _records(
-        self, data: bytes, offset: int, room: int, count_max: int
+        self, data: bytes, offset: int, room: int
     ) -> tuple[list[tuple[int, int, tuple[int, ...]]], int]:
         """See L{KeyIndexing._records}."""
         found: list[tuple[int, int, tuple[int, ...]]] = []
         at, end = 0, len(data)
-        while end - at >= START_SIZE and len(found) < count_max:
+        while end - at >= START_SIZE:
             magic, size = BLANK.unpack_from(data, at)
             if magic == BLANK_MAGIC:
                 return found, room

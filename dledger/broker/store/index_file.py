@@ -236,10 +236,12 @@ class IndexFile:
         begin, fresh = header.begin_timestamp, 0
         pending, pack = self._pending, ENTRY.pack
         first, is_first = keys[0], number <= 1
+        known, seconds = None, 0
         for key_hash, offset, timestamp in keys:
-            seconds = (timestamp - begin) // 1000 if begin > 0 else 0
-            if not 0 <= seconds <= _INT_MAX:
-                seconds = 0 if seconds < 0 else _INT_MAX
+            if timestamp != known:
+                known, seconds = timestamp, (timestamp - begin) // 1000 if begin > 0 else 0
+                if not 0 <= seconds <= _INT_MAX:
+                    seconds = 0 if seconds < 0 else _INT_MAX
             slot = key_hash % slot_max
             previous = slots[slot]
             if not 0 < previous < number:

@@ -15,14 +15,13 @@ Source: IndexService.buildIndex (4.9.8, 5.3.3).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import mul
 from typing import Protocol
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from dledger.broker.store.key_hash import TAIL_POWERS, TAIL_SIZE, KeyHashes
+from dledger.broker.store.key_hash import QUAD_FACTOR, QUAD_SIZE, TAIL_SIZE, USUAL_SIZE, KeyHashes
 from dledger.broker.store.key_index import KeyIndex
 from dledger.broker.store.message_log import MessageLog
 from dledger.broker.store.records import keyed_part_of, property_of
@@ -40,10 +39,9 @@ from protocols.wire.rocketmq.layout import (
 
 #: Seconds from the dispatch of a record to the index: many records in one slice cost less.
 DELAY_S = 0.02
-#: Records of a slice; more if the index is too far behind.
-SLICE_RECORDS = 512
-SLICE_RECORDS_MAX = 4096
-SLICE_BYTES_MAX = 1024 * 1024
+#: Bytes of a slice, one or two milliseconds of work with small messages; more if the index is too far behind.
+SLICE_BYTES = 128 * 1024
+SLICE_BYTES_MAX = 512 * 1024
 #: Bytes between index and dispatch from which on the index does not wait for the dispatch.
 BEHIND_BYTES_MAX = 64 * 1024 * 1024
 #: Bytes of the dispatch's backlog for which the index waits.
@@ -55,6 +53,8 @@ SCARCE_S = 1.0
 
 _UNIQ_KEY, _KEYS = b"UNIQ_KEY\x01", b"KEYS\x01"
 _UNIQ_SIZE, _KEYS_SIZE = len(_UNIQ_KEY), len(_KEYS)
+#: Bytes from C{_UNIQ_KEY} to the tail of a key of the usual length.
+_TAIL_AT = _UNIQ_SIZE + USUAL_SIZE - TAIL_SIZE
 _ROLLBACK = int(SysFlag.ROLLBACK)
 _UNUSUAL = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6) | TRANSACTION_MASK
 #: Bytes of a record that are read to find its keys.
@@ -183,7 +183,7 @@ class KeyIndexing:
         if self.index.is_stuffed:
             return SCARCE_S
         try:
-            self.step(bound, SLICE_RECORDS if behind < BEHIND_BYTES_MAX else SLICE_RECORDS_MAX)
+            self.step(bound, SLICE_BYTES if behind < BEHIND_BYTES_MAX else SLICE_BYTES_MAX)
         except OSError as error:
             self.index.failed(error)
             return SCARCE_S
@@ -208,9 +208,10 @@ class KeyIndexing:
 
     # -- a slice -----------------------------------------------------------------------------------
 
-    def step(self, bound: int, records_max: int) -> None:
+    def step(self, bound: int, bytes_max: int) -> None:
         """
-        Put the keys of at most C{records_max} records before C{bound}, where a record ends.
+        Put the keys of the records in C{bytes_max} bytes, but of at least one, before C{bound}, where a
+        record ends.
 
         @raise WireError: the log is damaged there.
         @raise OSError: reading or writing failed.
@@ -218,17 +219,14 @@ class KeyIndexing:
         log, index = self._log, self.index
         offset = max(index.offset, log.begin_offset)
         room = log.file_size - offset % log.file_size
-        data = log.read(offset, min(SLICE_BYTES_MAX, room, bound - offset))
-        if data.find(_KEYS) < 0 and data.find(_UNIQ_KEY) < 0 and len(data) == bound - offset:
-            index.put((), bound)
-            return
-        found, size = self._records(data, offset, room, records_max)
+        data = log.read(offset, min(max(bytes_max, START_SIZE), room, bound - offset))
+        found, size = self._records(data, offset, room)
         if not size and data:
             size = self._size(data)
             if not len(data) < size <= room:
                 raise WireError(f"no record of {size} bytes begins at {offset}")
             data = log.read(offset, size)
-            found, size = self._records(data, offset, room, 1)
+            found, size = self._records(data, offset, room)
         if not size:
             raise WireError(f"the log ends at {offset}, before {bound}")
         index.put(self._keys(data, offset, found), min(offset + size, bound))
@@ -238,7 +236,7 @@ class KeyIndexing:
         return START.unpack_from(data)[0] if len(data) >= START_SIZE else 0
 
     def _records(
-        self, data: bytes, offset: int, room: int, count_max: int
+        self, data: bytes, offset: int, room: int
     ) -> tuple[list[tuple[int, int, tuple[int, ...]]], int]:
         """
         The whole records in C{data}, which is from C{offset} of the log on.
@@ -249,9 +247,7 @@ class KeyIndexing:
         """
         found: list[tuple[int, int, tuple[int, ...]]] = []
         at, end, unpack, put = 0, len(data), INDEXED_PART.unpack_from, found.append
-        for _ in range(count_max):
-            if end - at < FIXED_SIZE:
-                break
+        while end - at >= FIXED_SIZE:
             fields = unpack(data, at)
             behind = at + fields[0]
             if fields[1] == MAGIC_BLANK or behind > end:
@@ -269,61 +265,68 @@ class KeyIndexing:
     ) -> list[tuple[int, int, int]]:
         """The keys of records, see L{IndexFile.put}. C{data} is from C{offset} of the log on."""
         keys: list[tuple[int, int, int]] = []
-        put, known, hash_of, find_last = keys.append, self._hashes.known, self._hashes.of, data.rfind
-        find, has_words, words = data.find, data.find(_KEYS) >= 0, -1
-        texts: Sequence[bytes]
+        put, find_last, hashes = keys.append, data.rfind, self._hashes
+        beginnings, quads = hashes.beginnings, hashes.quads
         for at, end, (_, magic, _, _, flags, timestamp, body_length) in records:
-            topic_at = at + FIXED_SIZE + 1 + body_length
-            if magic == MAGIC_V1 and not flags & _UNUSUAL and body_length >= 0 and topic_at + 3 < end:
-                behind = topic_at + data[topic_at - 1]
-                unique = find_last(_UNIQ_KEY, behind, end)
-                if has_words:
-                    words = find_last(_KEYS, behind, end)
-                if words < 0:
-                    if unique < 0:
-                        continue
-                    last = find(2, unique, end)
-                    key = data[unique + _UNIQ_SIZE : last if last >= 0 else end]
-                    if key and 1 not in key and (unique == behind + 2 or data[unique - 1] == 2):
-                        texts = (key,)
-                    else:
-                        texts = keys_of(data[behind + 2 : end])
+            length_at = at + FIXED_SIZE + body_length
+            if magic != MAGIC_V1 or flags & _UNUSUAL or body_length < 0 or length_at + 4 > end:
+                keys += self._unusual(data[at:end], offset + at)
+                continue
+            properties_at = length_at + 1 + data[length_at]
+            unique = find_last(_UNIQ_KEY, properties_at, end)
+            words = find_last(_KEYS, properties_at, end)
+            if unique < 0 and words < 0:
+                continue
+            tail = unique + _TAIL_AT
+            rest = tail + TAIL_SIZE
+            if words < 0 and (rest == end or (rest < end and data[rest] == 2)):
+                try:  # the fast path of KeyHashes.of
+                    value = (
+                        beginnings[data[length_at:tail]]
+                        + quads[data[tail : tail + QUAD_SIZE]] * QUAD_FACTOR
+                        + quads[data[tail + QUAD_SIZE : rest]]
+                    ) & 0xFFFFFFFF
+                except KeyError:
+                    pass
                 else:
-                    texts = _usual_keys(data, behind + 2, end, unique, words)
-                topic = data[topic_at:behind]
-            else:
-                try:
-                    topic, properties, transaction, timestamp = keyed_part_of(data[at:end], offset + at)
-                except WireError:
-                    continue  # such a record cannot be read by its key, either
-                texts = keys_of(properties) if transaction != _ROLLBACK else ()
-            for key in texts:
-                base = known((topic, key[:-TAIL_SIZE]))
-                if base is None or not key.isascii():
-                    put((hash_of(topic, key), offset + at, timestamp))
+                    put((value if value < 0x80000000 else -value & 0x7FFFFFFF, offset + at, timestamp))
                     continue
-                # The fast path of hash_of.
-                value = (base + sum(map(mul, key[-TAIL_SIZE:], TAIL_POWERS))) & 0xFFFFFFFF
-                put((value if value < 0x80000000 else -value & 0x7FFFFFFF, offset + at, timestamp))
+            texts = _usual_keys(data, properties_at + 2, end, unique, words)
+            if texts is None:
+                texts = keys_of(data[properties_at + 2 : end])
+            elif words < 0 and len(texts[0]) == USUAL_SIZE:
+                hashes.learn(data[length_at:tail], data[length_at + 1 : properties_at], texts[0])
+            for key in texts:
+                put((hashes.of(data[length_at + 1 : properties_at], key), offset + at, timestamp))
         return keys
 
+    def _unusual(self, record: bytes, offset: int) -> list[tuple[int, int, int]]:
+        """The keys of a record of any kind; none if it is damaged: it cannot be read by its key, either."""
+        try:
+            topic, properties, transaction, timestamp = keyed_part_of(record, offset)
+        except WireError:
+            return []
+        texts = keys_of(properties) if transaction != _ROLLBACK else ()
+        return [(self._hashes.of(topic, key), offset, timestamp) for key in texts]
 
-def _usual_keys(data: bytes, begin: int, end: int, unique: int, words: int) -> Sequence[bytes]:
-    """
-    As L{keys_of}, of the properties from C{begin} to C{end} of C{data}.
 
-    @param unique, words: where the names of the two were found last; -1: nowhere, of the first only.
+def _usual_keys(data: bytes, begin: int, end: int, unique: int, words: int) -> Sequence[bytes] | None:
     """
-    first = b"-"
+    As L{keys_of}, of the properties from C{begin} to C{end} of C{data}; None: use that.
+
+    @param unique, words: where the names of the two were found last; -1: nowhere, of one only.
+    """
+    first = second = b"-"
     if unique >= 0:
         last = data.find(2, unique, end)
         first = data[unique + _UNIQ_SIZE : last] if last >= 0 else data[unique + _UNIQ_SIZE : end]
         if unique != begin and data[unique - 1] != 2:
             first = b""
-    last = data.find(2, words, end)
-    second = data[words + _KEYS_SIZE : last] if last >= 0 else data[words + _KEYS_SIZE : end]
-    if words != begin and data[words - 1] != 2:
-        second = b""
+    if words >= 0:
+        last = data.find(2, words, end)
+        second = data[words + _KEYS_SIZE : last] if last >= 0 else data[words + _KEYS_SIZE : end]
+        if words != begin and data[words - 1] != 2:
+            second = b""
     if not first or not second or 1 in first or 1 in second or 32 in second:
-        return keys_of(data[begin:end])
-    return (second,) if unique < 0 else (first, second)
+        return None
+    return (second,) if unique < 0 else (first,) if words < 0 else (first, second)

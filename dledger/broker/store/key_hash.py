@@ -14,18 +14,25 @@ from operator import mul
 
 from protocols.wire.rocketmq.message import java_hash
 
-#: Bytes at the end of a long key that are hashed each time, and the factor of each.
+#: Bytes at the end of a key whose hash is not kept.
 TAIL_SIZE = 8
-TAIL_POWERS = tuple(pow(31, TAIL_SIZE - 1 - at, 1 << 32) for at in range(TAIL_SIZE))
-#: Beginnings of keys whose hashes are kept, at most.
+#: Bytes of half a tail, and the factor of the hash of the first half.
+QUAD_SIZE = TAIL_SIZE // 2
+QUAD_FACTOR = 31**QUAD_SIZE
+#: Bytes of a unique key that RocketMQ's client makes on a host with an IPv4 address.
+USUAL_SIZE = 32
+#: Beginnings of keys, and halves of tails, whose hashes are kept, at most.
 HEADS_MAX = 16_384
+QUADS_MAX = 131_072
 
 _WORD = 1 << 32
 _MASK = _WORD - 1
 _PIECE = 256
 _POWERS = tuple(pow(31, _PIECE - 1 - at, _WORD) for at in range(_PIECE))
 _PIECE_FACTOR = pow(31, _PIECE, _WORD)
-_TAIL_FACTOR = pow(31, TAIL_SIZE, _WORD)
+#: For each number of bytes in a tail, the factor of the hash before it, and of each byte.
+_TAIL_FACTORS = tuple(pow(31, size, _WORD) for size in range(TAIL_SIZE + 1))
+_TAIL_POWERS = tuple(_POWERS[_PIECE - size :] for size in range(TAIL_SIZE + 1))
 
 
 def _unsigned(value: int) -> int:
@@ -56,25 +63,50 @@ class KeyHashes:
     """
     Hashes the keys of records.
 
-    Invariant: C{_heads} has, for topic and beginning of a key, both in ASCII and not empty, the hash of both
-    with room for L{TAIL_SIZE} bytes.
+    Invariant: C{_heads} has, for topic and beginning of a key, both in ASCII, the hash of both.
 
-    @ivar known: from topic and beginning to this hash; None if it is not known. The hash of the key is the
-        sum of this one and that of the tail, by L{TAIL_POWERS}.
+    @ivar beginnings: from the bytes of a record between the length of its topic and the tail of its only key,
+        a usual one, to the hash of what is before the tail, with room for the tail.
+    @ivar quads: from half a tail to its hash. A key has the sum of the hashes of its beginning, of the first
+        half times L{QUAD_FACTOR}, and of the second. What is found here is a sound key.
     """
 
     def __init__(self) -> None:
         self._heads: dict[tuple[bytes, bytes], int] = {}
-        self.known = self._heads.get
+        self.beginnings: dict[bytes, int] = {}
+        self.quads: dict[bytes, int] = {}
 
     def of(self, topic: bytes, key: bytes) -> int:
         """The hash of a key in the index, C{0..2**31 - 1}. @param topic, key: as in the record, UTF-8."""
+        tail = key[-TAIL_SIZE:]
+        value, size = self._heads.get((topic, key[:-TAIL_SIZE])), len(tail)
+        if value is None or not tail.isascii():
+            return self._first(topic, key)
+        value = (value * _TAIL_FACTORS[size] + sum(map(mul, tail, _TAIL_POWERS[size]))) & _MASK
+        return value if value < 0x80000000 else _unsigned(value)
+
+    def _first(self, topic: bytes, key: bytes) -> int:
+        """As L{of}, of a topic and a beginning that are not known."""
         if not (key.isascii() and topic.isascii()):
             return hash_of_key(topic.decode("utf-8", "replace"), key.decode("utf-8", "replace"))
-        head = key[:-TAIL_SIZE]
-        value = _hash_ascii(topic + b"#" + head)
-        if head:
-            if len(self._heads) >= HEADS_MAX:
-                self._heads.clear()
-            self._heads[topic, head] = value * _TAIL_FACTOR & _MASK
+        if len(self._heads) >= HEADS_MAX:
+            self._heads.clear()
+        value = self._heads[topic, key[:-TAIL_SIZE]] = _hash_ascii(topic + b"#" + key[:-TAIL_SIZE])
         return _unsigned(_hash_ascii(key[-TAIL_SIZE:], value))
+
+    def learn(self, beginning: bytes, topic: bytes, key: bytes) -> None:
+        """
+        Keep what makes the hash of a usual key, and of those like it.
+
+        @param beginning: see C{beginnings}.
+        """
+        if not (key.isascii() and topic.isascii()):
+            return
+        if len(self.beginnings) >= HEADS_MAX:
+            self.beginnings.clear()
+        head = _hash_ascii(topic + b"#" + key[:-TAIL_SIZE])
+        self.beginnings[beginning] = head * _TAIL_FACTORS[TAIL_SIZE] & _MASK
+        if len(self.quads) + 2 > QUADS_MAX:
+            self.quads.clear()
+        for quad in (key[-TAIL_SIZE:-QUAD_SIZE], key[-QUAD_SIZE:]):
+            self.quads[quad] = _hash_ascii(quad)

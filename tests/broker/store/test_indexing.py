@@ -15,8 +15,8 @@ from dledger.broker.store.indexing import (
     BUSY_BYTES,
     DELAY_S,
     SCARCE_S,
-    SLICE_RECORDS,
-    SLICE_RECORDS_MAX,
+    SLICE_BYTES,
+    SLICE_BYTES_MAX,
     KeyIndexing,
     keys_of,
 )
@@ -26,9 +26,14 @@ from protocols.wire.rocketmq.message import Host, Message
 from tests.broker.support import HOST, NewMessage, Opened, config_of, message, messages_in, open_log
 
 Found = list[tuple[int, int]]
+#: Unique keys of the usual size, and nearly so.
+USUAL_PARTS = (
+    b"UNIQ_KEY\x017F000001ABCD18B4AAC20000%08d", b"UNIQ_KEY\x017F000001ABCD18B4AAC20000%08d+",
+    b"UNIQ_KEY\x017F000001ABCD18B4AAC20000%07d",
+)  # fmt: skip
 #: Parts of properties, sound and not.
 PARTS = (
-    b"UNIQ_KEY\x017F000001ABCD18B4AAC2%016d", b"KEYS\x01order-%d", b"KEYS\x01a b%d  c", b"KEYS\x01 ",
+    *USUAL_PARTS, b"KEYS\x01order-%d", b"KEYS\x01a b%d  c", b"KEYS\x01 ",
     b"KEYS\x01",
     b"UNIQ_KEY\x01short%d", b"XUNIQ_KEY\x01no%d", b"TAGS\x01UNIQ_KEY", b"UNIQ_KEY\x01",
     "KEYS\x01größe%d".encode(), b"MYKEYS\x01no%d", b"UNIQ_KEY\x01two words%d",
@@ -88,20 +93,42 @@ class SliceTests(SynchronousTestCase):
             self.log.append([[keyed(rng)]], 1_000 + number)
         expected = expected_of(messages_in(self.log))
         self.assertGreater(len(expected), 150)
-        for records in (1, 3, 1000):
-            made = self.indexing(f"base{records}")
+        for size in (1, 1000, 1_000_000):
+            made = self.indexing(f"base{size}")
             while made.index.offset < self.log.record_end:
-                made.step(self.log.record_end, records)
+                made.step(self.log.record_end, size)
                 made.index.write()
             self.assertEqual(entries_of(made.index), expected)
             self.assertEqual(made.index.last_put[0], made.index.files[-1].header.end_timestamp)
 
+    def test_usual_keys(self) -> None:
+        """Keys that producers make are seen again in part, and keys that are nearly like them follow."""
+        rng = random.Random(2)
+        ends = (b"", b"\x02", b"\x02WAIT\x01true\x02", b"\x02UNIQ_KEY\x01other", b"\x02KEYS\x01abcd\x02")
+        for number in range(600):
+            one = rng.choice(USUAL_PARTS[:1] * 4 + USUAL_PARTS) % rng.randrange(4) + rng.choice(ends)
+            self.log.append([[message(topic=rng.choice(("T1", "T2", "Tü")), properties_data=one)]], number)
+        two_values = USUAL_PARTS[0] % 1 + b"\x01-"
+        made = self.indexing("base1")
+        calls = []
+        of = made._hashes.of
+        self.patch(made._hashes, "of", lambda topic, key: calls.append(key) or of(topic, key))
+        made.step(self.log.record_end, self.log.file_size)
+        while made.index.offset < self.log.record_end:
+            made.step(self.log.record_end, self.log.file_size)
+        expected = expected_of(messages_in(self.log))
+        self.assertEqual(entries_of(made.index), expected)
+        self.assertGreater(len(expected) - len(calls), 100)  # those were known
+        self.log.append([[message(topic="T1", properties_data=two_values)]], 1_000)
+        made.step(self.log.record_end, self.log.file_size)
+        self.assertEqual(entries_of(made.index), expected)  # as 4.9
+
     def test_no_keys(self) -> None:
-        """A slice without any key is passed at once."""
+        """Records without a key make no file."""
         for _ in range(10):
             self.log.append([[message(properties={"TAGS": "A"})]], 1)
         made = self.indexing("base1")
-        made.step(self.log.record_end, 1)
+        made.step(self.log.record_end, SLICE_BYTES)
         self.assertEqual(made.index.offset, self.log.record_end)
         self.assertEqual(made.index.files, [])
 
@@ -132,9 +159,9 @@ class PaceTests(SynchronousTestCase):
         self.error: Exception | None = None
         self.patch(self.made, "step", self.step)
 
-    def step(self, bound: int, records_max: int) -> None:
+    def step(self, bound: int, bytes_max: int) -> None:
         """Remember; go on by a KiB."""
-        self.steps.append(records_max)
+        self.steps.append(bytes_max)
         if self.error is not None:
             raise self.error
         self.made.index.offset = min(self.made.index.offset + 1024, bound)
@@ -151,7 +178,7 @@ class PaceTests(SynchronousTestCase):
         self.assertEqual(self.steps, [])
         self.clock.advance(DELAY_S)
         self.clock.pump([0.0] * 5)
-        self.assertEqual(self.steps, [SLICE_RECORDS] * 3)
+        self.assertEqual(self.steps, [SLICE_BYTES] * 3)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_gives_way(self) -> None:
@@ -163,12 +190,12 @@ class PaceTests(SynchronousTestCase):
         self.ahead.offset = BEHIND_BYTES_MAX
         self.clock.advance(DELAY_S)
         self.clock.advance(0)
-        self.assertEqual(self.steps, [SLICE_RECORDS_MAX])
+        self.assertEqual(self.steps, [SLICE_BYTES_MAX])
         self.clock.pump([DELAY_S] * 5)
-        self.assertEqual(self.steps, [SLICE_RECORDS_MAX])
+        self.assertEqual(self.steps, [SLICE_BYTES_MAX])
         self.made.index.offset, self.ahead.behind_bytes = self.ahead.offset - 10, 0
         self.clock.advance(DELAY_S)
-        self.assertEqual(self.steps, [SLICE_RECORDS_MAX, SLICE_RECORDS])
+        self.assertEqual(self.steps, [SLICE_BYTES_MAX, SLICE_BYTES])
 
     def test_no_room(self) -> None:
         """A full disk: tried again. Another failure: nothing more is put, and nothing else stops."""

@@ -7,7 +7,15 @@ import random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.store.key_hash import HEADS_MAX, TAIL_POWERS, TAIL_SIZE, KeyHashes, hash_of_key
+from dledger.broker.store.key_hash import (
+    HEADS_MAX,
+    QUAD_FACTOR,
+    QUAD_SIZE,
+    QUADS_MAX,
+    USUAL_SIZE,
+    KeyHashes,
+    hash_of_key,
+)
 from protocols.wire.rocketmq.message import java_hash
 
 #: Topics, keys, and what C{String.hashCode} of a JDK says of C{TOPIC#KEY}.
@@ -57,7 +65,7 @@ class HashTests(SynchronousTestCase):
             self.assertEqual(KeyHashes().of(b"T", key.encode()), abs(value))
 
     def test_any(self) -> None:
-        """Of any length and any characters, seen before or not; and by the shortcut of the callers."""
+        """Of any length and any characters, seen before or not."""
         rng = random.Random(1)
         hashes = KeyHashes()
         for _ in range(2000):
@@ -66,18 +74,30 @@ class HashTests(SynchronousTestCase):
             key = "".join(rng.choices("abc0123" if rng.random() < 0.9 else "aüß\U0001f600", k=size))
             for _ in range(2):
                 self.assertEqual(hashes.of(topic.encode(), key.encode()), dumb(topic, key))
-            raw = key.encode()
-            base = hashes.known((topic.encode(), raw[:-TAIL_SIZE]))
-            self.assertEqual(base is not None, len(raw) > TAIL_SIZE and raw.isascii() and topic.isascii())
-            if base is not None:
-                tail = sum(map(int.__mul__, raw[-TAIL_SIZE:], TAIL_POWERS))
-                value = (base + tail) & 0xFFFFFFFF
-                self.assertEqual(value if value < 2**31 else -value & 0x7FFFFFFF, dumb(topic, key))
 
-    def test_bound(self) -> None:
-        """The beginnings that are kept are bounded."""
+    def test_learn(self) -> None:
+        """The hash of a usual key is the sum of its parts; of other texts nothing is kept."""
+        rng, hashes = random.Random(1), KeyHashes()
+        for number in range(200):
+            topic = rng.choice(("T1", "a-topic"))
+            key = "".join(rng.choices("0123456789ABCDEF", k=USUAL_SIZE))
+            beginning = b"%d" % number
+            hashes.learn(beginning, topic.encode(), key.encode())
+            first, second = (hashes.quads[key[at:][:QUAD_SIZE].encode()] for at in (-8, -4))
+            value = (hashes.beginnings[beginning] + first * QUAD_FACTOR + second) & 0xFFFFFFFF
+            self.assertEqual(value if value < 2**31 else -value & 0x7FFFFFFF, dumb(topic, key))
+        kept = len(hashes.beginnings), len(hashes.quads)
+        hashes.learn(b"x", "Tü".encode(), key.encode())
+        hashes.learn(b"y", b"T", ("ü" * (USUAL_SIZE // 2)).encode())
+        self.assertEqual((len(hashes.beginnings), len(hashes.quads)), kept)
+
+    def test_bounds(self) -> None:
+        """What is kept is bounded."""
         hashes = KeyHashes()
         for number in range(HEADS_MAX + 5):
             hashes.of(b"T", b"%d-23456789" % number)
-        self.assertIsNone(hashes.known((b"T", b"0-")))
-        self.assertIsNotNone(hashes.known((b"T", b"%d-" % (HEADS_MAX + 4))))
+        self.assertEqual(len(hashes._heads), 5)
+        for number in range(max(HEADS_MAX, QUADS_MAX) + 5):
+            hashes.learn(b"%d" % number, b"T", b"%032d" % number)
+            self.assertLessEqual(len(hashes.beginnings), HEADS_MAX)
+            self.assertLessEqual(len(hashes.quads), QUADS_MAX)
