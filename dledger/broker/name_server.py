@@ -35,7 +35,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.base.commands.java_json import DataVersion, wire_json
-from dledger.broker.metadata.tables import PERM_READ, TopicConfig, Topics
+from dledger.broker.metadata.tables import PERM_READ, PERM_WRITE, TopicConfig, Topics
 from protocols.rocketmq.commands import SUCCESS
 from protocols.wire.remoting import RemotingCommand
 
@@ -71,6 +71,7 @@ class BrokerIdentity:
     @ivar broker_id: 0 for a master, another number for each of its slaves.
     @ivar broker_addr: C{host:port} for clients.
     @ivar ha_server_addr: C{host:port} for slaves.
+    @ivar permission: sum of L{PERM_READ} and L{PERM_WRITE}; no topic has more.
     """
 
     cluster_name: str = _name()
@@ -78,6 +79,7 @@ class BrokerIdentity:
     broker_id: int = attrs.field(validator=[instance_of(int), ge(0)])
     broker_addr: str = _name()
     ha_server_addr: str = _name()
+    permission: int = PERM_READ | PERM_WRITE
 
 
 class NameServerAsker(Protocol):
@@ -250,7 +252,11 @@ class NameServerRegistrar:
         if len(table) == 1:
             name = _COMPANY.topic_name
             company = {name: {**_COMPANY.document(), "attributes": {}}, **table}
-            wrapper["topicConfigTable"] = {} if name in table else company
+            table = wrapper["topicConfigTable"] = {} if name in table else company
+        permission = self._identity().permission
+        if permission & PERM_READ == 0 or permission & PERM_WRITE == 0:
+            for topic in table.values():
+                topic["perm"] &= permission
         body = wire_json({"filterServerList": [], "topicConfigSerializeWrapper": wrapper})
         fields = {
             **self._fields(), "haServerAddr": self._identity().ha_server_addr, "compressed": "false",

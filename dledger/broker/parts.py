@@ -30,11 +30,13 @@ from dledger.base.errors import StoreError
 from dledger.broker.access.accounts import read_credentials
 from dledger.broker.admin.commands import AdminCommands, AdminParts
 from dledger.broker.admin.reset_offsets import ResetOffsets
+from dledger.broker.admin.run_time_options import restore_options
 from dledger.broker.admin.stats import StatsCommands, TableCommands
 from dledger.broker.command_client import CommandClient
 from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.events import Arrived, BrokerEvents
 from dledger.broker.common.own_address import OwnAddress, bracketed
+from dledger.broker.common.system_topics import add_system_topics
 from dledger.broker.consuming.consumers import ConsumerCommands, ConsumerTable
 from dledger.broker.consuming.key_queries import KeyQueries
 from dledger.broker.consuming.offset_commands import OffsetCommands
@@ -44,7 +46,6 @@ from dledger.broker.consuming.queue_locks import QueueLocks
 from dledger.broker.gate import AccessGate, GuardedNatives
 from dledger.broker.lost_topics import TopicsAtStart, lost_topic, lost_topics
 from dledger.broker.metadata.files import Metadata
-from dledger.broker.metadata.tables import AUTO_CREATE_TOPIC, PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig
 from dledger.broker.name_server import BrokerIdentity, NameServerRegistrar
 from dledger.broker.replication import BrokerSurroundings, CommitLogKind, LogKind, ReplicationNeeds
 from dledger.broker.replies import ReplyCommands
@@ -142,6 +143,7 @@ class BrokerParts(BrokerEvents):
         except BaseException:
             self.store.abandon()
             raise
+        restore_options(config, metadata.changed_options)
         self._topics_ms = metadata.topics.version.timestamp if metadata.topics.entries else 0
         self._at_start = TopicsAtStart()
         for path in metadata.restored:
@@ -195,7 +197,7 @@ class BrokerParts(BrokerEvents):
         )
         self.admin = AdminCommands(AdminParts(
             config=config, store=store, metadata=metadata, disk=self._around.disk, pulls=self.pulls,
-            wall_ms=wall_ms, save=self._save_and_settle,
+            wall_ms=wall_ms, save=self._save_and_settle, keep=self.keep_metadata,
             topics_changed=self.topics_changed, ha_status=self.replication.status, stored=self._stored,
             refused=lambda: str(self.refusals),
         ), clock=clock)  # fmt: skip
@@ -386,6 +388,7 @@ class BrokerParts(BrokerEvents):
             cluster_name=config.broker_cluster_name, broker_name=config.broker_name,
             broker_id=config.role.broker_id, broker_addr=self.own.text,
             ha_server_addr=f"{bracketed(config.broker_ip2 or config.broker_ip1)}:{port}",
+            permission=config.broker_permission,
         )
 
     def _stored(self) -> int:
@@ -400,20 +403,3 @@ class BrokerParts(BrokerEvents):
     def _turn_failed(self, failure: Failure) -> None:
         self.log.failure("work of the broker failed", failure)
         self._around.failed(f"work of the broker: {failure.getErrorMessage()}")
-
-
-def add_system_topics(metadata: Metadata, config: BrokerConfig, now_ms: int) -> None:
-    """Add the topics that every master has, and those that its options require."""
-    topics = metadata.topics
-    topics.add_system_topics(cluster=config.broker_cluster_name, broker=config.broker_name, now_ms=now_ms)
-    for name, queues, may_send in (
-        (AUTO_CREATE_TOPIC, config.default_topic_queue_nums, True),
-        (config.broker_cluster_name, 16, config.cluster_topic_enable),
-        (config.broker_name, 1, config.broker_topic_enable),
-    ):  # fmt: skip
-        perm = PERM_INHERIT | (PERM_READ | PERM_WRITE if may_send else 0)
-        topics.put(
-            TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm), now_ms
-        )
-    if not config.auto_create_topic_enable:
-        topics.delete(AUTO_CREATE_TOPIC, now_ms)

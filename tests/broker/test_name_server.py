@@ -7,6 +7,7 @@ import json
 from typing import Any
 from zlib import crc32
 
+import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs
@@ -110,6 +111,15 @@ class RegistrarTests(SynchronousTestCase):
         })  # fmt: skip
         self.assertEqual(set(table), set(self.topics.entries))
         self.assertEqual(table["TBW102"]["perm"], 7)
+
+    def test_permission(self) -> None:
+        """No topic has more than the broker has; our own table stays."""
+        other = attrs.evolve(IDENTITY, permission=4)
+        self.servers.answer()
+        NameServerRegistrar(["n3:9876"], self.servers, lambda: other, self.topics, clock=self.clock).start()
+        perms = {topic["perm"] for topic in self.body()[1].values()}
+        self.assertEqual(perms, {4})
+        self.assertEqual(self.topics.entries["TBW102"].perm, 7)
 
     def test_regularly(self) -> None:
         """Every name server at once, then after thirty seconds, then again."""

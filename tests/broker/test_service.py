@@ -212,6 +212,19 @@ class MasterTests(ServiceCase):
         self.assertEqual((cluster.perm, broker.perm), (1, 7))
         self.stop()
 
+    def test_changed_options(self) -> None:
+        """They stay after the next start, whether it stopped in order or not."""
+        self.start()
+        (answer,) = self.ask(RemotingCommand(code=25, opaque=1, body=b"brokerPermission=4\ntopicsMax=9\n"))
+        self.assertEqual(answer.code, 0)
+        self.crash()
+        self.start()
+        self.assertEqual((self.broker.config.broker_permission, self.broker.config.topics_max), (4, 9))
+        self.stop()
+        self.start(topicsMax=10)  # the file is younger
+        self.assertEqual((self.broker.config.broker_permission, self.broker.config.topics_max), (4, 10))
+        self.stop()
+
     def test_slaves_ask(self) -> None:
         """What they ask for is answered."""
         self.start()

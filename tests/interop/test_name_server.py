@@ -128,6 +128,7 @@ class ClusterTests(NameServerCase):
         self.assertIn(TOPIC, admin("topicList"))
         self.assertIn('"brokerName":', admin("topicRoute", "-t", TOPIC).replace(" ", ""))
         self.administrate(admin, asking)
+        self.change_options(admin, asking, ours.address)
         # A broker that stops is gone at once; one that is killed, when its connection ends.
         java.stop(seconds=PATIENCE)
         wait_until(lambda: set(brokers()) == {"b"}, seconds=PATIENCE,  # type: ignore[call-overload]
@@ -161,6 +162,18 @@ class ClusterTests(NameServerCase):
         self.assertIn("'perm': 5", perms())
         self.assertIn("add write perm", admin("addWritePerm", "-b", "b"))
         self.assertIn("'perm': 6", perms())
+
+    def change_options(self, admin: Callable[..., str], asking: Asking, broker: str) -> None:
+        """C{mqadmin} changes options of our broker, which runs; one that must not change stays."""
+        admin("updateBrokerConfig", "-b", broker, "-k", "fileReservedTime", "-v", "24")
+        admin("updateBrokerConfig", "-b", broker, "-k", "brokerPermission", "-v", "4")
+        said = admin("getBrokerConfig", "-b", broker)
+        self.assertRegex(said, r"fileReservedTime\s*=\s*24\s")
+        wait_until(lambda: "'perm': 4" in str(asking.ask(105, {"topic": "b"}).body), seconds=PATIENCE,
+                   what="the route says that messages are refused", every=0.1)  # fmt: skip
+        with self.assertRaises(ChildError) as caught:
+            admin("updateBrokerConfig", "-b", broker, "-k", "listenPort", "-v", "1")
+        self.assertIn("counts from the start on", str(caught.exception))
 
     def test_4_9(self) -> None:
         """Programs of 4.9."""

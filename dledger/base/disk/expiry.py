@@ -53,13 +53,14 @@ class Expiry:
     """
     Result of the last look at the disk.
 
+    @ivar rules: may be replaced at any time.
     @cvar FILES_MAX: the maximum number of files deleted at a time.
     """
 
     FILES_MAX = 10
 
     def __init__(self, rules: ExpiryRules) -> None:
-        self._rules = rules
+        self.rules = rules
         self._ratio = 0.0
         self._refused = ""
         self._wanted_bytes = 0
@@ -85,7 +86,7 @@ class Expiry:
         if usable >= self._wanted_bytes:
             self._refused = ""
         self.why_full = self._refused
-        rules = self._rules
+        rules = self.rules
         if usable <= 0:
             self.why_full = "no byte of the file system is usable"
         elif self._ratio > rules.full_ratio:
@@ -100,7 +101,7 @@ class Expiry:
 
         @param free_to_go: no follower and no reader needs its entries; force cleaning ignores this.
         """
-        rules = self._rules
+        rules = self.rules
         if rules.force_ratio is not None and self._ratio > rules.force_ratio:
             return f"the disk is used to {self._ratio:.0%}, above {rules.force_ratio:.0%}: forced cleaning"
         if not free_to_go:

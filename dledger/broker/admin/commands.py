@@ -2,14 +2,14 @@
 """
 Requests of administrators: change topics and groups, read the broker's options and status.
 
-    17   UPDATE_AND_CREATE_TOPIC             26   GET_BROKER_CONFIG
-    215  DELETE_TOPIC_IN_BROKER              28   GET_BROKER_RUNTIME_INFO
-    200  UPDATE_AND_CREATE_SUBSCRIPTIONGROUP 907  GET_BROKER_HA_STATUS
-    207  DELETE_SUBSCRIPTIONGROUP
+    17   UPDATE_AND_CREATE_TOPIC             25   UPDATE_BROKER_CONFIG
+    215  DELETE_TOPIC_IN_BROKER              26   GET_BROKER_CONFIG
+    200  UPDATE_AND_CREATE_SUBSCRIPTIONGROUP 28   GET_BROKER_RUNTIME_INFO
+    207  DELETE_SUBSCRIPTIONGROUP            907  GET_BROKER_HA_STATUS
 
 Rule 1: a change is answered when it is on stable storage. A change of topics also starts a registration with
 name servers.
-Rule 2: a slave refuses changes: it copies its master's tables.
+Rule 2: a slave refuses changes of topics and groups: it copies its master's tables. It has its own options.
 Rule 3: a topic is deleted with its consume queues and its consumer offsets, after all messages sent to it
 before are dispatched; so a new topic of the same name begins at 0.
 
@@ -31,6 +31,7 @@ from dledger.base.commands.refusals import Code, CommandGroup, Fields, Handlers,
 from dledger.base.disk.disk import Disk
 from dledger.broker.admin.ha_info import ha_counters, ha_runtime_info
 from dledger.broker.admin.info import broker_options, runtime_info
+from dledger.broker.admin.run_time_options import change_by_request
 from dledger.broker.admin.runtime_stats import RuntimeStats
 from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.groups import GROUP_CHARACTERS_MAX, is_group
@@ -47,6 +48,7 @@ from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.layout import METADATA_TOPIC, TERM_START_TOPIC
 
 UPDATE_AND_CREATE_TOPIC = 17
+UPDATE_BROKER_CONFIG = 25
 GET_BROKER_CONFIG = 26
 GET_BROKER_RUNTIME_INFO = 28
 UPDATE_AND_CREATE_SUBSCRIPTIONGROUP = 200
@@ -71,7 +73,8 @@ class AdminParts:
     """
     The parts of the broker that these requests need.
 
-    @ivar save: brings changed tables to stable storage; fails with L{StoreError}.
+    @ivar save: brings changed tables to stable storage, and to the next master; fails with L{DLedgerError}.
+    @ivar keep: brings them to the stable storage of this broker; fails with L{StoreError}.
     @ivar topics_changed: called after a change of topics, for name servers.
     @ivar ha_status: returns the status of replication; None before replication starts.
     @ivar stored: returns the number of messages put since the start.
@@ -86,6 +89,7 @@ class AdminParts:
     pulls: PullCommands
     wall_ms: Callable[[], int]
     save: Callable[[], Deferred[None]]
+    keep: Callable[[], Deferred[None]]
     topics_changed: Callable[[], None] = lambda: None
     ha_status: Callable[[], HAStatus | None] = lambda: None
     stored: Callable[[], int] = lambda: 0
@@ -109,6 +113,7 @@ class AdminCommands(CommandGroup):
             DELETE_TOPIC_IN_BROKER: self._delete_topic,
             UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self._put_group,
             DELETE_SUBSCRIPTIONGROUP: self._delete_group,
+            UPDATE_BROKER_CONFIG: self._change_options,
             GET_BROKER_CONFIG: self._options,
             GET_BROKER_RUNTIME_INFO: self._runtime,
             GET_BROKER_HA_STATUS: self._ha,
@@ -222,6 +227,12 @@ class AdminCommands(CommandGroup):
             self._parts.metadata.consumer_offsets.delete_group(name, now_ms)
         self.log.info("group {group} is deleted by {address}", group=name, address=connection.address)
         self._answer_when(self._parts.save(), connection, request)
+
+    def _change_options(self, connection: CommandConnection, request: RemotingCommand) -> None:
+        parts = self._parts
+        if change_by_request(self._config, parts.metadata, request.body, connection.address, parts.wall_ms()):
+            parts.topics_changed()  # name servers have the permission of the broker
+        self._answer_when(parts.keep(), connection, request)
 
     def _answer_when(
         self, done: Deferred[None], connection: CommandConnection, request: RemotingCommand

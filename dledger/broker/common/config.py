@@ -27,7 +27,7 @@ from dledger.broker.common.raft_options import RaftOptions
 from dledger.broker.common.rocketmq_options import check_ignored, is_rocketmq_option
 from dledger.broker.common.role import MASTER_ID, BrokerRole
 from dledger.broker.ha.config import SLAVE, HAConfig
-from dledger.broker.store.store_config import StoreConfig
+from dledger.broker.store.store_config import EXPIRY_OPTIONS, StoreConfig
 
 LISTEN_PORT = 10911
 
@@ -64,10 +64,18 @@ def _addresses(attribute: str, text: str) -> tuple[str, ...]:
     return found
 
 
-@attrs.frozen(kw_only=True)
+def _set_option(config: object, attribute: attrs.Attribute[Any], value: object) -> object:
+    """Hook of attrs: only L{change_options} may set an option, and only these."""
+    if attribute.name not in RUN_TIME_OPTIONS:
+        raise attrs.exceptions.FrozenAttributeError
+    return attrs.setters.validate(config, attribute, value)
+
+
+@attrs.define(kw_only=True, on_setattr=_set_option)
 class BrokerConfig:
     """
-    The options of one broker. Times are in milliseconds.
+    The options of one broker. Times are in milliseconds. Those of L{RUN_TIME_OPTIONS} may change while it
+    runs, so their users ask for them each time.
 
     @ivar store, ha, raft: the options of its store, of replication by slaves, and of a raft log.
     @ivar broker_name: the same for a master and its slaves.
@@ -262,6 +270,15 @@ class BrokerConfig:
         return str(Address(host, port - 1)) if port > 1 else None
 
 
+#: Options that may change while the broker runs.
+RUN_TIME_OPTIONS = frozenset({
+    "auto_create_topic_enable", "auto_create_subscription_group", "topics_max", "broker_permission",
+    "flush_consumer_offset_interval", "long_polling_enable", "store_reply_message_enable",
+    "reject_transaction_message", "transaction_check_interval", "transaction_time_out",
+    "transaction_check_max", "slave_read_enable", "enable_property_filter", "offset_check_in_slave",
+    "max_transfer_bytes_on_message_in_memory", "max_transfer_count_on_message_in_memory", "stop_timeout",
+}) | EXPIRY_OPTIONS  # fmt: skip
+
 #: Names of RocketMQ that differ from the camel case of ours, and short names of our own.
 ALIASES: Mapping[str, str] = {
     "brokerIP1": "broker_ip1",
@@ -358,6 +375,54 @@ def broker_from_mapping(values: Mapping[str, object]) -> BrokerConfig:
     store = StoreConfig(**given[StoreConfig])  # type: ignore[arg-type]
     parts = {"store": store, "ha": ha, "raft": raft, "ignored": tuple(ignored)}
     return BrokerConfig(**parts, **own)  # type: ignore[arg-type]
+
+
+def run_time_options(config: BrokerConfig) -> frozenset[str]:
+    """Those of L{RUN_TIME_OPTIONS} that count for this broker: a raft log has its own rules of expiry."""
+    return RUN_TIME_OPTIONS - (EXPIRY_OPTIONS if config.raft.enable_dleger_commit_log else frozenset())
+
+
+def option_value(config: BrokerConfig, name: str) -> Any:
+    """The present value of an option. @param name: ours."""
+    return getattr(_owner(config, name), name)
+
+
+def _owner(config: BrokerConfig, name: str) -> Any:
+    owner = _KNOWN[name][0]
+    return {StoreConfig: config.store, HAConfig: config.ha, RaftOptions: config.raft}.get(owner, config)
+
+
+def change_options(config: BrokerConfig, values: Mapping[str, object]) -> dict[str, Any]:
+    """
+    Change options of a broker that runs: all, or none.
+
+    @param values: from names in our or RocketMQ's spelling; strings are converted to the option's type.
+    @return: the previous values of those that are another now, by our names.
+    @raise ValueError: a name is unknown or given twice, a value does not fit, or the option counts from the
+        start on; the text names those that change while the broker runs.
+    """
+    changes: dict[str, object] = {}
+    may_change = run_time_options(config)
+    for name, value in values.items():
+        target = option_name(name)
+        if target is None:
+            check_ignored(name, value)
+            continue
+        if target in changes:
+            raise ValueError(f"option {target!r} is given twice, once as {name!r}")
+        changes[target] = found = _value(target, value, _KNOWN[target][1].default)
+        if target not in may_change and found != option_value(config, target):
+            raise ValueError(
+                f"option {name!r} counts from the start on: change the configuration, and start the broker "
+                f"again. These change while it runs: {', '.join(sorted(may_change))}"
+            )
+    for name, found in changes.items():  # the validators of all, before anything changes
+        attrs.evolve(_owner(config, name), **{name: found})
+    before = {name: option_value(config, name) for name in changes}
+    changed = [name for name in changes if changes[name] != before[name]]
+    for name in changed:
+        setattr(_owner(config, name), name, changes[name])
+    return {name: before[name] for name in changed}
 
 
 def _value(name: str, value: object, default: object) -> object:

@@ -18,8 +18,9 @@ from twisted.internet.defer import Deferred, DeferredLock
 from dledger.base.disk.disk import Disk
 from dledger.base.errors import DirectoryError, StoreError
 from dledger.base.threads import RunInThread
+from dledger.broker.metadata.changed_options import ChangedOptions
 from dledger.broker.metadata.offsets import ConsumerOffsets, DelayOffsets
-from dledger.broker.metadata.tables import Groups, RequestModes, Table, Topics
+from dledger.broker.metadata.tables import FileTable, Groups, RequestModes, Topics
 from protocols.wire.errors import BodyError
 
 
@@ -45,12 +46,16 @@ class Metadata:
         self.consumer_offsets = ConsumerOffsets(now_ms)
         self.delay_offsets = DelayOffsets(now_ms)
         self.request_modes = RequestModes()
+        self.changed_options = ChangedOptions()
         self.restored: list[str] = []
 
     @property
-    def tables(self) -> tuple[Table, ...]:
+    def tables(self) -> tuple[FileTable, ...]:
         """Every table."""
-        return (self.topics, self.groups, self.consumer_offsets, self.delay_offsets, self.request_modes)
+        return (
+            self.topics, self.groups, self.consumer_offsets, self.delay_offsets, self.request_modes,
+            self.changed_options,
+        )  # fmt: skip
 
     def load(self) -> None:
         """
@@ -66,7 +71,7 @@ class Metadata:
             except OSError as error:
                 raise StoreError(f"{path} cannot be read: {error}") from error
 
-    def _load(self, table: Table, path: str) -> None:
+    def _load(self, table: FileTable, path: str) -> None:
         reasons = []
         for one in (path, path + ".bak"):
             if not self._disk.exists(one):
@@ -111,7 +116,7 @@ class Metadata:
                 table.is_dirty = True
             raise StoreError(f"{self._directory} cannot be written: {error}") from error
 
-    def _write_step(self, table: Table) -> Callable[[], None]:
+    def _write_step(self, table: FileTable) -> Callable[[], None]:
         path, content, disk = f"{self._directory}/{table.file_name}", table.file_bytes(), self._disk
 
         def write() -> None:

@@ -54,7 +54,7 @@ class _Offsets:
         raise NotImplementedError
 
     def file_bytes(self) -> bytes:
-        """See L{Table.file_bytes}."""
+        """See L{FileTable.file_bytes}."""
         head = {} if self.version is None else {"dataVersion": self.version.document()}
         return file_json({**head, **self._rest, "offsetTable": self._document()})
 
@@ -176,7 +176,7 @@ class ConsumerOffsets(_Offsets):
                 self._merge(key, queues)
 
     def load(self, data: bytes) -> None:
-        """See L{Table.load}."""
+        """See L{FileTable.load}."""
         version, table = _parse_offsets(data)
         self._carry(data)
         self._table = {key: _queues(value, f"offsets of {key}") for key, value in table.items()}
@@ -245,7 +245,7 @@ class DelayOffsets(_Offsets):
         self._table.update(read)
 
     def load(self, data: bytes) -> None:
-        """See L{Table.load}."""
+        """See L{FileTable.load}."""
         version, table = _parse_offsets(data)
         self._table, self.version = _queues(table, "offsets of delay levels"), version
         self.is_dirty = False

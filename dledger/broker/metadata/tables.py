@@ -154,9 +154,9 @@ class GroupConfig(_Config):
         return self.group_name
 
 
-class Table(Protocol):
+class FileTable(Protocol):
     """
-    A table, which is one document.
+    A table, which is one document in a file.
 
     @ivar is_dirty: whether it has changed since it was last written.
     """
@@ -167,11 +167,15 @@ class Table(Protocol):
     def file_bytes(self) -> bytes:
         """Content of its file."""
 
-    def wire_bytes(self) -> bytes:
-        """Body of the answer to a slave."""
-
     def load(self, data: bytes) -> None:
         """Replace the content by that of a file. @raise BodyError: it is malformed; nothing has changed."""
+
+
+class Table(FileTable, Protocol):
+    """A table that slaves copy."""
+
+    def wire_bytes(self) -> bytes:
+        """Body of the answer to a slave."""
 
     def adopt(self, data: bytes, keep: Set[str] = frozenset()) -> bool:
         """
@@ -253,6 +257,11 @@ class ConfigTable(Generic[_Entry]):
         self._changed(name, now_ms)
         return True
 
+    def renew(self, now_ms: int) -> None:
+        """Make a new version without a change, so that everybody reads the table again."""
+        self.version = self.version.following(now_ms)
+        self.is_dirty = True
+
     def _changed(self, name: str, now_ms: int) -> None:
         self.version = self.version.following(now_ms)
         self.is_dirty = True
@@ -284,7 +293,7 @@ class ConfigTable(Generic[_Entry]):
         self.is_dirty = True
 
     def file_bytes(self) -> bytes:
-        """See L{Table.file_bytes}."""
+        """See L{FileTable.file_bytes}."""
         if len(self._texts) > 2 * len(self.entries):
             self._texts.clear()
         table = {name: self._text_of(name, entry) for name, entry in self.entries.items()}
@@ -324,7 +333,7 @@ class ConfigTable(Generic[_Entry]):
         return entry
 
     def load(self, data: bytes) -> None:
-        """See L{Table.load}."""
+        """See L{FileTable.load}."""
         self.version, self.entries, self._rest = self._parse(data)
         self.is_dirty = False
         self.file_bytes()  # keeps the texts: the first save is as fast as the later ones
@@ -430,7 +439,7 @@ class RequestModes:
         self._map: JsonObject = {}
 
     def file_bytes(self) -> bytes:
-        """See L{Table.file_bytes}."""
+        """See L{FileTable.file_bytes}."""
         return file_json({"messageRequestModeMap": self._map})
 
     def wire_bytes(self) -> bytes:
@@ -438,7 +447,7 @@ class RequestModes:
         return wire_json({"messageRequestModeMap": self._map})
 
     def load(self, data: bytes) -> None:
-        """See L{Table.load}."""
+        """See L{FileTable.load}."""
         self._map = to_object(read_document(data).get("messageRequestModeMap"), "messageRequestModeMap")
         self.is_dirty = False
 

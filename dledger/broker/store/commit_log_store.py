@@ -218,6 +218,7 @@ class CommitLogStore(MessageStore):
         return gone
 
     def _measure(self) -> None:
+        self._expiry.rules = self.config.expiry_rules
         self.log.measure_room(self._expiry, self._disk)
 
     # -- flush -----------------------------------------------------------------------------------

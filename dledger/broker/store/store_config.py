@@ -10,6 +10,7 @@ Source: MessageStoreConfig.java (4.9.8, 5.3.3).
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import attrs
 from attrs.validators import ge, instance_of, le
@@ -43,10 +44,25 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
     return tuple(levels)
 
 
-@attrs.frozen(kw_only=True)
+#: Options of L{StoreConfig.expiry_rules}.
+EXPIRY_OPTIONS = frozenset({
+    "file_reserved_time_h", "delete_when", "disk_max_used_space_ratio", "disk_space_clean_forcibly_ratio",
+    "disk_space_warning_level_ratio",
+})  # fmt: skip
+
+
+def _set_option(config: object, attribute: attrs.Attribute[Any], value: object) -> object:
+    """Hook of attrs: these options may change."""
+    if attribute.name not in EXPIRY_OPTIONS:
+        raise attrs.exceptions.FrozenAttributeError
+    return attrs.setters.validate(config, attribute, value)
+
+
+@attrs.define(kw_only=True, on_setattr=_set_option)
 class StoreConfig:
     """
-    The options of one store. Sizes are in bytes, times in the unit of their name.
+    The options of one store. Sizes are in bytes, times in the unit of their name. Those of
+    L{EXPIRY_OPTIONS} may change while a store without a raft log is open.
 
     @ivar store_path_root_dir: holds everything except, if C{store_path_commit_log} is set, the commit log.
     @ivar mapped_file_size_commit_log: length of each commit log file; one for a master and its slaves.

@@ -53,7 +53,8 @@ class Case(SynchronousTestCase):
         self.commands = AdminCommands(
             AdminParts(
                 config=asked.config, store=asked.store, metadata=asked.metadata, disk=asked.disk, pulls=pulls,
-                wall_ms=asked.wall_ms, save=lambda: self.saving, topics_changed=self.tell,
+                wall_ms=asked.wall_ms, save=lambda: self.saving,
+                keep=lambda: self.saving, topics_changed=self.tell,
                 ha_status=lambda: self.status, stored=lambda: 7,
             ), clock=asked.clock,
         )  # fmt: skip

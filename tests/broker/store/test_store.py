@@ -233,6 +233,9 @@ class LifeTests(SynchronousTestCase):
         store.log.flush()
         self.assertEqual(store.house_keeping(9 * day_s, 5, keep_from=1 << 60), [])
         self.assertEqual(store.house_keeping(2 * day_s, 4, keep_from=1 << 60), [])
+        store.config.file_reserved_time_h = 300  # an administrator changes it
+        self.assertEqual(store.house_keeping(9 * day_s, 4, keep_from=1 << 60), [])
+        store.config.file_reserved_time_h = 72
         gone = store.house_keeping(9 * day_s, 4, keep_from=2 * LOG_SIZE + 5)
         self.assertEqual((len(gone), store.log.begin_offset), (2, 2 * LOG_SIZE))
         self.assertEqual(opened.units(), {**{key: [] for key in opened.units()}, **expected(store.log)})

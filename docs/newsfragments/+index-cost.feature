@@ -1,0 +1,1 @@
+The index of keys takes a third of the time that it took with small messages.
