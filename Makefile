@@ -33,7 +33,7 @@ unit: $(LIGHT) ## unit tests: failures and one line; make unit SUITE=tests.core 
 	@$(BIN)/python -m tests.run_all --only unit $(SUITE)
 
 lint: $(LIGHT) ## style, rooms, names in the documents
-	@$(BIN)/python -m ruff check dledger protocols tests benchmarks demo twisted setup.py
+	@$(BIN)/python -m ruff check dledger protocols tests benchmarks demo examples twisted setup.py
 	@$(BIN)/python -m twisted.trial tests.test_layering tests.test_tidy tests.test_docs tests.test_rooms
 
 types: $(READY) ## mypy --strict
@@ -68,7 +68,7 @@ docs: $(READY) ## API pages into build/api, links and names in docs/ checked
 	@$(BIN)/pydoctor --quiet --docformat=epytext --html-output=build/api dledger protocols
 
 format: $(LIGHT) ## import order and what else can be fixed by itself
-	@$(BIN)/python -m ruff check --fix dledger protocols tests benchmarks demo twisted setup.py
+	@$(BIN)/python -m ruff check --fix dledger protocols tests benchmarks demo examples twisted setup.py
 
 clean: ## remove what can be made again, .venv included
 	@rm -rf $(VENV) build dist *.egg-info .tox .mypy_cache .ruff_cache .hypothesis _trial_temp* demo-data

@@ -23,6 +23,8 @@ ACL = ["PyYAML>=6"]
 DEV = [
     *TLS,
     *ACL,
+    "fastapi>=0.110",
+    "gunicorn>=22",
     "hypothesis>=6.100",
     "mypy>=1.10",
     "mypy-zope>=1.0.5",
@@ -31,6 +33,7 @@ DEV = [
     "towncrier>=23.11",
     "tox>=4.11",
     "types-PyYAML>=6",
+    "uvicorn>=0.30",
     "uvloop>=0.21",
 ]
 

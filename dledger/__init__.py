@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dledger.base.tls_files import TlsFiles
     from dledger.client.appender import AppendLimits
     from dledger.client.blocking import AppendInterrupted, AppendSummary, Log, connect
+    from dledger.client.errors import Expired, NotLeader, NotYet, Timeout
     from dledger.client.values import (
         Appended,
         AppendError,
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
         MemberInfo,
         UnknownOutcome,
     )
+    from dledger.client.values import AppendFailed as Refused
+    from dledger.client.values import UnknownOutcome as Unknown
     from protocols.wire.ledger.codes import Consistency, ResponseCode
 
 __all__ = (
@@ -38,10 +41,16 @@ __all__ = (
     "Consistency",
     "DLedgerError",
     "Entry",
+    "Expired",
     "Log",
     "MemberInfo",
+    "NotLeader",
+    "NotYet",
+    "Refused",
     "ResponseCode",
+    "Timeout",
     "TlsFiles",
+    "Unknown",
     "UnknownOutcome",
     "connect",
 )
@@ -57,11 +66,15 @@ _HOMES = {
     "dledger.base.tls_files": ("TlsFiles",),
     "dledger.client.blocking": ("AppendInterrupted", "AppendSummary", "Log", "connect"),
     "dledger.client.appender": ("AppendLimits",),
+    "dledger.client.errors": ("Expired", "NotLeader", "NotYet", "Timeout"),
     "dledger.client.values": (
-        "AppendError", "AppendFailed", "Appended", "Entry", "MemberInfo", "UnknownOutcome",
+        "AppendError", "AppendFailed", "Appended", "Entry", "MemberInfo", "Refused", "Unknown",
+        "UnknownOutcome",
     ),
     "protocols.wire.ledger.codes": ("Consistency", "ResponseCode"),
 }  # fmt: skip
+#: Short names: an append is acknowledged, refused, or unknown.
+_SHORT = {"Refused": "AppendFailed", "Unknown": "UnknownOutcome"}
 
 if not TYPE_CHECKING:  # with a __getattr__, type checkers would accept every name
 
@@ -69,7 +82,7 @@ if not TYPE_CHECKING:  # with a __getattr__, type checkers would accept every na
         """Import a name of C{__all__} when it is first used (PEP 562)."""
         for home, names in _HOMES.items():
             if name in names:
-                value = globals()[name] = getattr(import_module(home), name)
+                value = globals()[name] = getattr(import_module(home), _SHORT.get(name, name))
                 return value
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -225,6 +225,13 @@ LAYERS: tuple[Layer, ...] = (
         third=TWISTED,
         refused=("dledger.base.disk", "logging", *THREADS),
     ),
+    Layer(
+        name="client for Twisted",
+        covers=("dledger.twisted",),
+        ours=("dledger.base", "dledger.client", "protocols.wire", *CODES),
+        third=TWISTED,
+        refused=("dledger.base.disk", "logging", "asyncio"),
+    ),
     # -- the broker: nothing of core, node, storage or client --------------------------------------
     # Before all rooms of the broker: each of them may tell of events.
     Layer(name="broker events", covers=("dledger.broker.common.events",), third=("twisted",)),

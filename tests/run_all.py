@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SEPARATE = ("hostile", "interop", "mutants", "processes", "spark")
 
 PYTHON = sys.executable
-SOURCES = ("dledger", "protocols", "tests", "benchmarks", "demo", "twisted", "setup.py")
+SOURCES = ("dledger", "protocols", "tests", "benchmarks", "demo", "examples", "twisted", "setup.py")
 
 
 @attrs.frozen

@@ -188,6 +188,8 @@ class CheckerTests(SynchronousTestCase):
         self.assertIn(tidy.public_docstrings, rules_for("protocols/framing.py"))
         self.assertNotIn(tidy.public_docstrings, rules_for("tests/core/test_quorum.py"))
         self.assertIn(tidy.banned_words, rules_for("README.md"))
+        self.assertNotIn(tidy.no_print, rules_for("examples/first-programs/script.py"))
+        self.assertIn(tidy.plain_english, rules_for("examples/first-programs/script.py"))
         self.assertNotIn(tidy.test_case_name, rules_for("dledger/core/__init__.py"))
         for rule in tidy.EVERY_MODULE:
             self.assertIn(rule, rules_for("tests/core/test_quorum.py"))

@@ -27,9 +27,10 @@ from dledger.base.errors import DLedgerError
 from dledger.base.sender import SendCall, SendLimits, SentFrame, Window, WindowedSender
 from dledger.base.timing import Backoff
 from dledger.client.connection import MemberLink, RequestRefused
+from dledger.client.errors import append_error
 from dledger.client.members import Members
 from dledger.client.rivals import SILENT_S, Rivals
-from dledger.client.values import Appended, AppendError, AppendFailed, UnknownOutcome
+from dledger.client.values import Appended, AppendError
 from dledger.config import ENTRY_HEADER_BYTES, MAX_RECORD_BYTES
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendRequest, AppendResponse, Response
@@ -222,8 +223,7 @@ class Appender:
             results.sort(key=_offset)
         if error is None:
             return tuple(results)
-        kind = UnknownOutcome if call.unknown else AppendFailed
-        return kind(
+        return append_error(error.code, is_unknown=call.unknown > 0)(
             error.code, appended=tuple(results), failed=call.failed, unknown=call.unknown, **error.facts
         )
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 
@@ -28,13 +29,13 @@ from dledger.base.reactor_thread import ReactorThread
 from dledger.base.tls_files import TlsFiles
 from dledger.client.appender import AppendLimits, AppendOutcome
 from dledger.client.client import LogClient
+from dledger.client.errors import append_error
 from dledger.client.values import (
     Appended,
     AppendError,
     AppendFailed,
     Entry,
     MemberInfo,
-    UnknownOutcome,
 )
 from protocols.wire.fastjson import JsonObject
 from protocols.wire.ledger.codes import Consistency
@@ -54,12 +55,27 @@ class AppendSummary:
     @ivar first_index, last_index: indexes of the first and the last entry; -1 without bodies. Entries
         of other writers may lie between them.
     @ivar seconds: seconds from the first body to the last acknowledgement.
+    @ivar runs: the places of the bodies, in order: runs of consecutive indexes, as many as other writers have
+        interrupted. C{offset} of a run is the number of bodies before it.
     """
 
     count: int
     first_index: int
     last_index: int
     seconds: float
+    runs: tuple[Appended, ...] = ()
+
+    def index_of(self, number: int) -> int:
+        """
+        Index of a body's entry.
+
+        @param number: of the body, from 0.
+        @raise IndexError: there was no such body.
+        """
+        if not 0 <= number < self.count:
+            raise IndexError(f"body {number} of {self.count}")
+        run = self.runs[bisect_right(self.runs, number, key=_offset) - 1]
+        return run.index + number - run.offset
 
     @property
     def rate(self) -> float:
@@ -183,8 +199,10 @@ class Log:
         """
         Read one entry.
 
-        @raise DLedgerError: INDEX_OUT_OF_RANGE, INDEX_LESS_THAN_LOCAL_BEGIN, or the last error before
-            the deadline.
+        @raise NotYet: no such entry is committed yet.
+        @raise Expired: expiry has deleted it.
+        @raise DLedgerError: the last error before the deadline, such as
+            L{NotLeader<dledger.client.errors.NotLeader>} or L{Timeout<dledger.client.errors.Timeout>}.
         """
         return self._reactor.wait(lambda: self._client.get(index, consistency))
 
@@ -292,8 +310,7 @@ class _Feed:
         self._unbroken = -1  # bodies acknowledged before the first failure; -1 without a failure
         self._failed = 0
         self._unknown = 0
-        self._first_index = -1
-        self._last_index = -1
+        self._runs: list[Appended] = []
         self._error: AppendError | None = None
 
     def run(self, bodies: Iterable[BytesLike]) -> AppendSummary:
@@ -313,11 +330,13 @@ class _Feed:
             self._progress(self._acknowledged)
         if self._error is not None:
             raise self._broken(self._error)
+        runs = tuple(self._runs)
         return AppendSummary(
             count=self._acknowledged,
-            first_index=self._first_index,
-            last_index=self._last_index,
+            first_index=runs[0].index if runs else -1,
+            last_index=runs[-1].last_index if runs else -1,
             seconds=time.monotonic() - started_s,
+            runs=runs,
         )
 
     def _outcomes(self) -> tuple[int, int]:
@@ -335,12 +354,14 @@ class _Feed:
                     self._progress(self._acknowledged)
 
     def _broken(self, error: AppendError) -> AppendError:
-        kind = UnknownOutcome if self._unknown else AppendFailed
         unbroken = max(self._unbroken, 0)
         facts: JsonObject = {**error.facts, "acknowledged": unbroken}
         if self._acknowledged > unbroken:
             facts["acknowledged_later"] = self._acknowledged - unbroken
-        return kind(error.code, failed=self._failed, unknown=self._unknown, **facts)
+        kind = append_error(error.code, is_unknown=self._unknown > 0)
+        return kind(
+            error.code, appended=tuple(self._runs), failed=self._failed, unknown=self._unknown, **facts
+        )
 
     def _put_one(self, given: BytesLike) -> bool:
         body = as_body(given)
@@ -391,8 +412,7 @@ class _Feed:
         with self._lock:
             for run in runs:
                 self._acknowledged += run.count
-                self._first_index = run.index if self._first_index < 0 else min(self._first_index, run.index)
-                self._last_index = max(self._last_index, run.last_index)
+                self._add(run, offset + run.offset)
             if isinstance(outcome, AppendError):
                 self._error = self._error or outcome
                 self._failed += outcome.failed
@@ -404,6 +424,25 @@ class _Feed:
             if self._under_way <= self._wake_below or self._error is not None:
                 if self._news.locked():  # no other thread releases it
                     self._news.release()
+
+
+    def _add(self, run: Appended, offset: int) -> None:
+        """Note the place of bodies. One run grows until another writer's entry comes between."""
+        runs, index, pos, count = self._runs, run.index, run.pos, run.count
+        last = runs[-1] if runs else None
+        if last is not None and offset < last.offset:
+            insort(runs, attrs.evolve(run, offset=offset), key=_offset)
+            return
+        if last is not None and (index, run.term, offset) == (
+            last.last_index + 1, last.term, last.offset + last.count
+        ):
+            del runs[-1]
+            index, pos, count, offset = last.index, last.pos, last.count + count, last.offset
+        runs.append(Appended(index=index, term=run.term, pos=pos, count=count, offset=offset))
+
+
+def _offset(run: Appended) -> int:
+    return run.offset
 
 
 def _unbroken(runs: tuple[Appended, ...]) -> int:

@@ -31,6 +31,7 @@ from dledger.base.tls.securing import dialling
 from dledger.base.tls_files import TlsFiles
 from dledger.client.appender import AppendDone, Appender, AppendLimits
 from dledger.client.connection import MemberLink, RequestLost
+from dledger.client.errors import failure_of, told
 from dledger.client.members import Members
 from dledger.client.rivals import Rivals
 from dledger.client.tail import Tail
@@ -196,8 +197,9 @@ class LogClient:
         @param consistency: C{linearizable}: the leader answers, after it made sure that it leads;
             C{committed}: any member answers, and may lag behind. Java members support neither: a Java
             leader answers, also with entries that are not committed.
-        @return: fires with the entry. Fails with L{DLedgerError}: INDEX_OUT_OF_RANGE,
-            INDEX_LESS_THAN_LOCAL_BEGIN, or the last error before the deadline.
+        @return: fires with the entry. Fails with L{NotYet<dledger.client.errors.NotYet>},
+            L{Expired<dledger.client.errors.Expired>}, or the last error before the deadline:
+            L{NotLeader<dledger.client.errors.NotLeader>}, L{Timeout<dledger.client.errors.Timeout>}.
         """
         return Deferred.fromCoroutine(self._get(index, Consistency(consistency)))
 
@@ -211,10 +213,10 @@ class LogClient:
         try:
             answer = await self._ask(request, self._answer_timeout_s, at_leader=at_leader)
         except DLedgerError as error:
-            raise DLedgerError(error.code, index=index, **error.facts) from None
+            raise failure_of(error.code, index=index, **error.facts) from None
         assert isinstance(answer, GetResponse)
         if answer.entries is None:  # Java's memory store
-            raise DLedgerError(ResponseCode.INDEX_OUT_OF_RANGE, index=index)
+            raise failure_of(ResponseCode.INDEX_OUT_OF_RANGE, index=index)
         (entry,) = entries_of(answer.entries)
         return entry
 
@@ -345,7 +347,7 @@ class LogClient:
                 error = DLedgerError(ResponseCode.NETWORK_ERROR, reason=str(lost))
             wait_s = backoff.next_s()
             if error.code not in _PASSING or self._clock.seconds() + wait_s >= deadline_s:
-                raise error
+                raise told(error)
             await deferLater(self._clock, wait_s)
 
     def transfer(self, to: str, *, term: int | None = None) -> Deferred[int]:
@@ -388,9 +390,9 @@ class LogClient:
         try:
             answer = await leader.ask(request, _TRANSFER_TIMEOUT_S)
         except RequestLost as lost:
-            raise DLedgerError(ResponseCode.NETWORK_ERROR, reason=str(lost)) from None
+            raise failure_of(ResponseCode.NETWORK_ERROR, reason=str(lost)) from None
         if answer.code is not ResponseCode.SUCCESS:
-            raise DLedgerError(answer.code, member_id=leader.member_id, transferee_id=to)
+            raise failure_of(answer.code, member_id=leader.member_id, transferee_id=to)
         return answer.term
 
     def change_members(
@@ -434,7 +436,7 @@ class LogClient:
             wait_s = backoff.next_s()
             # (A change that is in force is no change: asking again does no harm.)
             if error.code not in _PASSING or self._clock.seconds() + wait_s >= deadline_s:
-                raise error
+                raise told(error)
             await deferLater(self._clock, wait_s)
 
     def close(self) -> None:

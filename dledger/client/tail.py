@@ -25,6 +25,7 @@ from dledger.base.ahead import ReadingAhead
 from dledger.base.errors import DLedgerError
 from dledger.base.timing import Backoff, Gathering
 from dledger.client.connection import MemberLink, RequestLost
+from dledger.client.errors import told
 from dledger.client.members import Members
 from dledger.client.values import Entry, entries_of
 from protocols.wire.errors import WireError
@@ -97,15 +98,21 @@ class Tail(ReadingAhead[list[Entry]]):
     def next_batch(self) -> Deferred[list[Entry]]:
         """
         @return: fires with one or more consecutive entries; with none at the end (never when
-            following). Fails with L{DLedgerError}: INDEX_LESS_THAN_LOCAL_BEGIN (the fact
-            C{first_index} is the first index that some member still has), or the last problem
-            when no member serves. Cancelling, or calling L{close}, ends the tail.
+            following). Fails with L{Expired<dledger.client.errors.Expired>} (the fact C{first_index}
+            is the first index that some member still has), or the last problem when no member
+            serves. Cancelling, or calling L{close}, ends the tail.
         """
         return self._next_batch()
 
     # One batch
 
     async def _read_on(self) -> list[Entry]:
+        try:
+            return await self._read_batch()
+        except DLedgerError as error:
+            raise told(error) from None
+
+    async def _read_batch(self) -> list[Entry]:
         while not self._is_done:
             if not self._is_placed:
                 await self._place()

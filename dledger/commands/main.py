@@ -191,7 +191,8 @@ def append(
             say(f"dledger: unknown outcome: up to {interrupted.unknown} more may be in the log")
         context.exit(EXIT_UNKNOWN if interrupted.unknown else EXIT_INTERRUPTED)
     if as_json:
-        write_json({**attrs.asdict(summary), "rate": summary.rate})
+        places = attrs.asdict(summary, filter=lambda field, _: field.name != "runs")
+        write_json({**places, "rate": summary.rate})
     else:
         click.echo(_summary_line(summary))
 

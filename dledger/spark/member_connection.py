@@ -75,7 +75,7 @@ class NotNow(Trouble):
     """This member could serve, but another one is better."""
 
 
-class Expired(Trouble):
+class LogExpired(Trouble):
     """This member no longer has the entry; C{first_index} is the first that it has."""
 
     def __init__(self, first_index: int) -> None:
@@ -286,7 +286,7 @@ class MemberConnection:
         """
         The answer to L{ask_pull}. Its records are not decoded here, but later, all at once.
 
-        @raise Expired: the entries have expired.
+        @raise LogExpired: the entries have expired.
         @raise Trouble: there is no answer, or the answer is a refusal or malformed.
         """
         _, rest = self._frame(RequestCode.PULL)
@@ -294,7 +294,7 @@ class MemberConnection:
             raise Trouble(f"an answer of {len(rest)} bytes")
         fields = dict(zip(_PULL_FIELDS, _PULL_ANSWER.unpack_from(rest), strict=True))
         if fields["code"] == ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN:
-            raise Expired(fields["ledger_begin_index"])
+            raise LogExpired(fields["ledger_begin_index"])
         if fields["code"] == ResponseCode.FORBIDDEN:
             raise MemberRefused("it refuses: FORBIDDEN, the certificate has no role that may read")
         if fields["code"] != ResponseCode.SUCCESS:

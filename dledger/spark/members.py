@@ -38,7 +38,7 @@ from dledger.spark.log import (
 )
 from dledger.spark.member_connection import (
     CONNECT_S,
-    Expired,
+    LogExpired,
     MemberConnection,
     MemberRefused,
     NotNative,
@@ -362,9 +362,9 @@ class _Search:
         self._problems[self._trying] = trouble
         if not self._is_round or self._round or self._put_off:
             return -1
-        firsts = [problem.first_index for problem in self._problems.values() if isinstance(problem, Expired)]
-        are_sure = all(isinstance(problem, Expired | MemberRefused | NotNative)
-                       for problem in self._problems.values())
+        problems = self._problems.values()
+        firsts = [problem.first_index for problem in problems if isinstance(problem, LogExpired)]
+        are_sure = all(isinstance(problem, LogExpired | MemberRefused | NotNative) for problem in problems)
         if firsts and (are_sure or time.monotonic() >= self._deadline):
             return min(firsts)
         if all(isinstance(problem, MemberRefused) for problem in self._problems.values()):
@@ -381,7 +381,7 @@ class _Search:
     def note(self) -> str:
         """The members that could not be asked, for a message about expired entries; or nothing."""
         unheard = {member_id: problem for member_id, problem in self._problems.items()
-                   if not isinstance(problem, Expired)}
+                   if not isinstance(problem, LogExpired)}
         return f"{_EARLIER}{_listed(unheard)}" if unheard else ""
 
 

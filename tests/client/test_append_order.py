@@ -9,6 +9,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.client.appender import AppendLimits, AppendOutcome
+from dledger.client.errors import AppendTimeout
 from dledger.client.values import AppendError, AppendFailed, UnknownOutcome
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendResponse
@@ -106,7 +107,7 @@ class OrderTests(GroupCase):
         later = self.submit(b"e")
         self.leader.lose_connections()
         self.go_on()
-        self.assertEqual([type(outcome[0]) for outcome in self.outcomes], [UnknownOutcome] * 3)
+        self.assertEqual([type(outcome[0]) for outcome in self.outcomes], [AppendTimeout] * 3)
         self.assertIsInstance(later[0], tuple)
 
     def test_refused_then_connection_lost(self) -> None:

@@ -9,6 +9,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.client.appender import AppendLimits, AppendOutcome
+from dledger.client.errors import AppendWithoutLeader
 from dledger.client.values import Appended, AppendFailed, UnknownOutcome
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendRequest, AppendResponse, Request
@@ -280,7 +281,7 @@ class WaitingTests(GroupCase):
             self.group[member_id].leader_id = None
         outcomes = [self.submit(b"%d" % number) for number in range(4)]
         self.group.run(5.5)
-        self.assertEqual([type(outcome[0]) for outcome in outcomes], [AppendFailed] * 4)
+        self.assertEqual([type(outcome[0]) for outcome in outcomes], [AppendWithoutLeader] * 4)
         self.assertEqual(self.client.pending_count, 0)
         self.group.lead("n1")
         self.group.run(1.0)

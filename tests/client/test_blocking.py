@@ -272,6 +272,23 @@ class AppendManyTests(SynchronousTestCase):
             summary = self.log.append_many(iter(bodies), window=window)
             self.assertEqual(self.group.log, bodies)
             self.assertEqual((summary.count, summary.first_index, summary.last_index), (500, 0, 499))
+            self.assertEqual([(run.offset, run.index, run.count) for run in summary.runs], [(0, 0, 500)])
+
+    def test_places(self) -> None:
+        """The place of each body, whatever other writers put between."""
+        bodies = [b"%d" % number for number in range(300)]
+
+        def interrupted() -> Iterator[bytes]:
+            for number, body in enumerate(bodies):
+                if number % 37 == 5:
+                    self.log.append(b"another's")
+                yield body
+
+        summary = self.log.append_many(interrupted(), window=3)
+        self.assertGreater(len(summary.runs), 3)
+        for number, body in enumerate(bodies):
+            self.assertEqual(self.group.log[summary.index_of(number)], body)
+        self.assertRaises(IndexError, summary.index_of, 300)
 
     def test_nothing(self) -> None:
         """No bodies: an empty summary."""

@@ -19,6 +19,7 @@ MISTAKEN = '''
 from collections.abc import Iterator
 
 import dledger
+import dledger.twisted
 from dledger import Entry, Log
 from dledger.broker.client import Broker, PutUnknown
 
@@ -36,6 +37,9 @@ def planted(log: Log, entry: Entry, broker: Broker) -> Iterator[str]:
     dledger.connect("n0-h:1", time_out=3.0)  # call-arg
     dledger.conect("n0-h:1")  # attr-defined
     dledger.connect("n0-h:1").foo  # attr-defined
+    dledger.twisted.LogService(7)  # arg-type
+    dledger.twisted.LogService("n0-h:1").append("x")  # arg-type
+    dledger.NotLeader("x")  # arg-type
     broker.put(b"topic", b"x")  # arg-type
     broker.put("topic", b"x").index  # attr-defined
     PutUnknown(1)  # arg-type
@@ -53,13 +57,21 @@ def append(peers: str) -> Iterator[bytes]:
     with dledger.connect(peers, group="g", timeout=3.0, wire="binary") as log:
         try:
             summary: dledger.AppendSummary = log.append_many([b"a", b"b"], window=2)
-            index: int = log.append(b"x").index + summary.last_index
+            index: int = log.append(b"x").index + summary.last_index + summary.index_of(0)
         except AppendFailed as error:
             runs: tuple[dledger.Appended, ...] = error.appended
         except UnknownOutcome as error:
             unknown: int = error.unknown
         except (AppendError, DLedgerError) as error:
             assert error.code is ResponseCode.TIMEOUT
+        try:
+            log.get(index)
+        except (dledger.NotLeader, dledger.Timeout, dledger.Expired, dledger.NotYet) as failure:
+            code: ResponseCode = failure.code
+        except dledger.Unknown as error:
+            unknown = error.unknown
+        except dledger.Refused as error:
+            unknown = error.failed
         for entry in log.tail(index, follow=True, timeout=1.0):
             yield entry.body
         member: dledger.MemberInfo = log.metadata()

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from dledger.client.appender import AppendLimits
+from dledger.client.errors import AppendTimeout
 from dledger.client.rivals import AGAIN_S, SILENT_S
 from dledger.client.values import Entry, UnknownOutcome
 from protocols.wire.ledger.messages import GetRequest, MetadataRequest
@@ -65,7 +66,7 @@ class SilentLeaderTests(GroupCase):
         self.group.run(SILENT_S + 0.5)
         self.group["n0"].release()
         self.group.settle()
-        self.assertEqual([type(outcome) for outcome in outcomes], [UnknownOutcome])
+        self.assertEqual([type(outcome) for outcome in outcomes], [AppendTimeout])
 
     def test_elected_later(self) -> None:
         """Looks are repeated: the new leader is found soon after there is one."""
@@ -75,7 +76,7 @@ class SilentLeaderTests(GroupCase):
         self.assertEqual(outcomes, [])
         self.elect("n2")
         self.group.run(AGAIN_S + 0.2)
-        self.assertEqual([type(outcome) for outcome in outcomes], [UnknownOutcome])
+        self.assertEqual([type(outcome) for outcome in outcomes], [AppendTimeout])
 
     def test_slow_commit(self) -> None:
         """Nobody else leads: the answer is waited for, and the others are asked now and then only."""

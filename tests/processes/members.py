@@ -19,7 +19,7 @@ from tests.processes.asking import metadata_of
 from tests.processes.children import Child, ChildError, free_ports, peers_text, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
-_TWISTD = "from twisted.scripts.twistd import run; run()"
+TWISTD = "from twisted.scripts.twistd import run; run()"
 
 
 class Member(Child):
@@ -46,7 +46,7 @@ class Member(Child):
         self.ledger_path = directory / f"dledger-{self_id}"
         command = [] if descriptors is None else ["prlimit", f"--nofile={descriptors}:{descriptors}"]
         command += [
-            sys.executable, "-c", _TWISTD, "-n", "--pidfile=", "dledger", "--node-id", self_id,
+            sys.executable, "-c", TWISTD, "-n", "--pidfile=", "dledger", "--node-id", self_id,
             "--peers", peers_text(peers), "--store", str(directory), "--group", group,
         ]
         for name, value in (options or {}).items():

@@ -4,22 +4,142 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.processes.children import free_ports, wait_until
-from tests.processes.members import ROOT
+import dledger
+from tests.processes.children import Child, free_ports, wait_until
+from tests.processes.members import ROOT, TWISTD, Group
 
 #: Seconds within which all commands of a page have ended on a busy machine.
 LONG_S = 240.0
+EXAMPLES = ROOT / "examples" / "first-programs"
+
+
+class FirstProgramsTests(SynchronousTestCase):
+    """C{examples/first-programs}: each with a group of its own."""
+
+    def setUp(self) -> None:
+        held = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self.addCleanup(held.cleanup)
+        self.home = Path(held.name)
+        self.group = Group(self.home)
+        self.addCleanup(self.group.kill)
+        self.group.start()
+        self.group.leader()
+        (self.port,) = free_ports(1)
+        self.environment = {
+            "DLEDGER_PEERS": self.group.peers_text, "PYTHONPATH": f"{ROOT}:{EXAMPLES}",
+            "PYTHONUNBUFFERED": "1",
+        }  # fmt: skip
+
+    def begin(self, *words: str, **environment: str) -> Child:
+        """Start a server."""
+        child = Child(
+            "example", [sys.executable, *words], log_path=self.home / "example.log",
+            environment={**self.environment, **environment},
+        )
+        self.addCleanup(child.kill)
+        child.start()
+        return child
+
+    def post(self, path: str, body: bytes) -> str:
+        """The answer of a server, once it listens."""
+        answers: list[str] = []
+
+        def answered() -> bool:
+            try:
+                asked = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", body)
+                with urllib.request.urlopen(asked, timeout=30) as answer:
+                    answers.append(answer.read().decode())
+            except urllib.error.HTTPError:
+                raise
+            except OSError:
+                return False
+            return True
+
+        wait_until(answered, seconds=LONG_S, what="an answer")
+        return answers[0]
+
+    def bodies(self) -> list[bytes]:
+        """Everything in the log."""
+        with dledger.connect(self.group.peers_text) as log:
+            return [entry.body for entry in log.tail(0)]
+
+    def test_script(self) -> None:
+        """It appends the lines, says where they are, and prints the log."""
+        done = subprocess.run(
+            [sys.executable, str(EXAMPLES / "script.py")], input="one\ntwo\n", text=True, capture_output=True,
+            env={**os.environ, **self.environment}, timeout=LONG_S,
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+        lines = done.stdout.splitlines()
+        index = int(lines[0].split()[-1])
+        self.assertEqual(lines, [
+            f"line 0 is entry {index}", f"line 1 is entry {index + 1}", f"{index} one", f"{index + 1} two"
+        ])  # fmt: skip
+
+    def test_fastapi(self) -> None:
+        """An event goes in by POST, and comes back by GET; one that is not there is a 404."""
+        self.begin("-m", "uvicorn", "events:app", "--port", str(self.port))
+        index = json.loads(self.post("/events", b"an event"))["index"]
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/events/{index}", timeout=30) as answer:
+            self.assertEqual(answer.read(), b"an event")
+        with self.assertRaises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(f"http://127.0.0.1:{self.port}/events/{index + 1}", timeout=30)
+        self.assertEqual(caught.exception.code, 404)
+        caught.exception.close()
+
+    def test_prefork(self) -> None:
+        """Each process of the server has a log of its own."""
+        self.begin("-m", "gunicorn", "--workers", "2", "--preload", "--bind", f"127.0.0.1:{self.port}",
+                   "prefork:application")  # fmt: skip
+        answers: list[str] = []
+
+        def both() -> bool:
+            answers.append(self.post("/", b"%d" % len(answers)))
+            return len({answer.split()[-1] for answer in answers}) == 2
+
+        wait_until(both, seconds=LONG_S, what="two processes that have answered")
+        self.assertEqual(self.bodies(), [b"%d" % number for number in range(len(answers))])
+
+    def test_twisted(self) -> None:
+        """Lines are appended, and answered, in order; the server ends in order."""
+        child = self.begin(
+            "-c", TWISTD, "--nodaemon", "--pidfile=", "--python", str(EXAMPLES / "application.py"),
+            LINES_ENDPOINT=f"tcp:{self.port}:interface=127.0.0.1",
+        )
+        lines = [b"%d" % number for number in range(100)]
+        said = bytearray()
+
+        def answered() -> bool:
+            try:
+                connection = socket.create_connection(("127.0.0.1", self.port), timeout=LONG_S)
+            except OSError:
+                return False
+            with connection:
+                connection.sendall(b"".join(line + b"\n" for line in lines))
+                while said.count(b"\n") < len(lines):
+                    said.extend(connection.recv(65536))
+            return True
+
+        wait_until(answered, seconds=LONG_S, what="a server of lines")
+        indexes = [int(word) for word in said.split()]
+        self.assertEqual(indexes, list(range(indexes[0], indexes[0] + len(lines))))
+        self.assertEqual(self.bodies(), lines)
+        child.stop(seconds=LONG_S)
 
 
 class SecureGroupTests(SynchronousTestCase):

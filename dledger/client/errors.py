@@ -1,0 +1,71 @@
+# -*- test-case-name: tests.client.test_errors -*-
+"""
+What programs tell apart when a call fails. Each error is also a L{DLedgerError} with the code of the refusal.
+
+An append that fails is an L{AppendFailed} or an L{UnknownOutcome} in any case; those for want of a leader, or
+of an answer in time, are also one of the errors here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dledger.base.errors import DLedgerError
+from dledger.client.values import AppendError, AppendFailed, UnknownOutcome
+from protocols.wire.ledger.codes import ResponseCode
+
+
+class NotLeader(DLedgerError):
+    """No member led the group until the deadline, or none that may serve yet. Try again later."""
+
+
+class Timeout(DLedgerError):
+    """No answer came until the deadline, or the connection was lost. A change may have happened, or not."""
+
+
+class Expired(DLedgerError):
+    """The entry was in the log; expiry has deleted it."""
+
+
+class NotYet(DLedgerError):
+    """No entry with this index is committed yet."""
+
+
+class AppendWithoutLeader(AppendFailed, NotLeader):
+    """An append that no leader has taken: it is certainly not in the log."""
+
+
+class AppendTimeout(UnknownOutcome, Timeout):
+    """An append without an answer in time: it may be in the log, now or later."""
+
+
+_KINDS: Mapping[ResponseCode, type[DLedgerError]] = {
+    ResponseCode.TIMEOUT: Timeout,
+    ResponseCode.NETWORK_ERROR: Timeout,
+    ResponseCode.WAIT_QUORUM_ACK_TIMEOUT: Timeout,
+    ResponseCode.METADATA_ERROR: NotLeader,
+    ResponseCode.NOT_LEADER: NotLeader,
+    ResponseCode.TERM_CHANGED: NotLeader,
+    ResponseCode.LEADER_NOT_READY: NotLeader,
+    ResponseCode.LEADER_TRANSFERRING: NotLeader,
+    ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN: Expired,
+    ResponseCode.INDEX_OUT_OF_RANGE: NotYet,
+}
+
+
+def failure_of(code: ResponseCode, **facts: object) -> DLedgerError:
+    """The error of a call that is no append."""
+    return _KINDS.get(code, DLedgerError)(code, **facts)
+
+
+def told(error: DLedgerError) -> DLedgerError:
+    """An error, as the program is told of it."""
+    return error if isinstance(error, AppendError) else failure_of(error.code, **error.facts)
+
+
+def append_error(code: ResponseCode, *, is_unknown: bool) -> type[AppendError]:
+    """The kind of an append's error. @param is_unknown: at least one body may be in the log."""
+    kind = _KINDS.get(code)
+    if is_unknown:
+        return AppendTimeout if kind is Timeout else UnknownOutcome
+    return AppendWithoutLeader if kind is NotLeader else AppendFailed

@@ -1,0 +1,124 @@
+# -*- test-case-name: tests.client.test_twisted_service -*-
+"""
+A group's log as a service of a Twisted application.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred
+
+from dledger.base.bodies import BytesLike
+from dledger.base.endpoints import EndpointFor
+from dledger.base.reactor import Reactor
+from dledger.base.tls_files import TlsFiles
+from dledger.client.appender import AppendLimits
+from dledger.client.client import LogClient
+from dledger.client.tail import Tail
+from dledger.client.values import Appended, Entry, MemberInfo
+from protocols.wire.ledger.codes import Consistency
+
+
+class LogService(Service):
+    """
+    The log of a group, open while the service runs. It may be stopped and started again.
+
+    Invariant: C{_client} is None unless the service runs.
+    """
+
+    def __init__(
+        self,
+        peers: str | Mapping[str, str],
+        group: str = "default",
+        timeout: float = 10.0,
+        wire: str = "auto",
+        limits: AppendLimits | None = None,
+        *,
+        reactor: Reactor | None = None,
+        answer_timeout_s: float = 4.0,
+        is_ordered: bool = True,
+        endpoint_for: EndpointFor | None = None,
+        tls: TlsFiles | None = None,
+    ) -> None:
+        """
+        @param peers: C{n0-host:port;n1-host:port}; some of the members are enough.
+        @param timeout: seconds in which a call has an outcome, retries included.
+        @param limits: bounds of appends; by default, a call beyond them waits.
+        @param reactor: by default, the global one.
+        @param wire, answer_timeout_s, is_ordered, endpoint_for, tls: see L{LogClient}.
+        """
+        if reactor is None:
+            from twisted.internet import reactor as global_reactor
+
+            reactor = global_reactor
+        assert reactor is not None
+        self.group = group
+        self._peers = peers
+        self._timeout_s = timeout
+        self._wire = wire
+        self._limits = limits or AppendLimits(when_full="wait")
+        self._reactor: Reactor = reactor
+        self._answer_timeout_s = answer_timeout_s
+        self._is_ordered = is_ordered
+        self._endpoint_for = endpoint_for
+        self._tls = tls
+        self._client: LogClient | None = None
+
+    def startService(self) -> None:
+        """
+        See L{IService.startService}. No connection is made before it is needed.
+
+        @raise ValueError: the peers are malformed, or a file of C{tls} is not sound.
+        """
+        super().startService()
+        self._client = LogClient(
+            self._peers, group=self.group, reactor=self._reactor, wire=self._wire, timeout_s=self._timeout_s,
+            answer_timeout_s=self._answer_timeout_s, limits=self._limits, is_ordered=self._is_ordered,
+            endpoint_for=self._endpoint_for, tls=self._tls,
+        )  # fmt: skip
+
+    def stopService(self) -> None:
+        """See L{IService.stopService}. Calls that wait fail; appends without an answer are unknown."""
+        super().stopService()
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    @property
+    def client(self) -> LogClient:
+        """The client that does the work. @raise RuntimeError: the service does not run."""
+        if self._client is None:
+            raise RuntimeError("the LogService does not run: set its parent, or call startService()")
+        return self._client
+
+    def append(self, body: BytesLike) -> Deferred[Appended]:
+        """Append one entry; see L{LogClient.append}."""
+        return self.client.append(body)
+
+    def append_many(self, bodies: Sequence[BytesLike]) -> Deferred[tuple[Appended, ...]]:
+        """Append bodies in order; see L{LogClient.append_many}."""
+        return self.client.append_many(bodies)
+
+    def get(
+        self, index: int, consistency: Consistency | str = Consistency.LINEARIZABLE
+    ) -> Deferred[Entry]:
+        """Read one entry; see L{LogClient.get}."""
+        return self.client.get(index, consistency)
+
+    def tail(self, from_index: int = 0, follow: bool = True, timeout: float | None = None) -> Tail:
+        """Committed entries from C{from_index} on, for C{async for}; see L{LogClient.tail}."""
+        return self.client.tail(from_index, follow, timeout_s=timeout)
+
+    def status(self) -> Deferred[tuple[MemberInfo, ...]]:
+        """The status of each member; see L{LogClient.status}."""
+        return self.client.status()
+
+    def metadata(self) -> Deferred[MemberInfo]:
+        """The leader's own status; see L{LogClient.metadata}."""
+        return self.client.metadata()
+
+    def transfer(self, to: str, term: int | None = None) -> Deferred[int]:
+        """Hand leadership over to member C{to}; see L{LogClient.transfer}."""
+        return self.client.transfer(to, term=term)
