@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dledger.base.tls_files import TlsFiles
     from dledger.client.appender import AppendLimits
     from dledger.client.blocking import AppendInterrupted, AppendSummary, Log, connect
-    from dledger.client.errors import Expired, NotLeader, NotYet, Timeout
+    from dledger.client.errors import Conflict, Expired, NotLeader, NotYet, Timeout
     from dledger.client.values import (
         Appended,
         AppendError,
@@ -38,6 +38,7 @@ __all__ = (
     "AppendLimits",
     "AppendSummary",
     "Appended",
+    "Conflict",
     "Consistency",
     "DLedgerError",
     "Entry",
@@ -66,7 +67,7 @@ _HOMES = {
     "dledger.base.tls_files": ("TlsFiles",),
     "dledger.client.blocking": ("AppendInterrupted", "AppendSummary", "Log", "connect"),
     "dledger.client.appender": ("AppendLimits",),
-    "dledger.client.errors": ("Expired", "NotLeader", "NotYet", "Timeout"),
+    "dledger.client.errors": ("Conflict", "Expired", "NotLeader", "NotYet", "Timeout"),
     "dledger.client.values": (
         "AppendError", "AppendFailed", "Appended", "Entry", "MemberInfo", "Refused", "Unknown",
         "UnknownOutcome",

@@ -73,15 +73,19 @@ class AsyncLog:
             tls=tls,
         )
 
-    async def append(self, body: BytesLike) -> Appended:
+    async def append(self, body: BytesLike, *, expected_end: int | None = None) -> Appended:
         """
         Append one entry; returns when it is committed. Calls of one task are in order; many tasks may append
         at once, and their bodies share frames.
 
         @param body: 0 to 4194256 bytes.
+        @param expected_end: append only if this is the last index of the log; see L{LogClient.append}.
+        @raise Conflict: the log does not end at C{expected_end}.
         @raise AppendFailed: the entry is certainly not in the log.
         @raise UnknownOutcome: the entry may be in the log, now or later.
         """
+        if expected_end is not None:
+            return await self._wait(lambda: self._client.append(body, expected_end=expected_end))
         (appended,) = await self._append((body,))
         return appended
 

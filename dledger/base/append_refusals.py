@@ -25,6 +25,7 @@ FINAL = frozenset(
         ResponseCode.UNKNOWN_MEMBER,
         ResponseCode.UNEXPECTED_ARGUMENT,
         ResponseCode.FORBIDDEN,
+        ResponseCode.CONFLICT,
         ResponseCode.DISK_FULL,
         ResponseCode.REQUEST_WITH_EMPTY_BODYS,
     }

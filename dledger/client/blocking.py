@@ -162,14 +162,16 @@ class Log:
         assert self._thread is not None
         return self._thread
 
-    def append(self, body: BytesLike) -> Appended:
+    def append(self, body: BytesLike, *, expected_end: int | None = None) -> Appended:
         """
         Append one entry; returns when it is committed.
 
+        @param expected_end: append only if this is the last index of the log; see L{LogClient.append}.
+        @raise Conflict: the log does not end at C{expected_end}.
         @raise AppendFailed: the entry is certainly not in the log.
         @raise UnknownOutcome: the entry may be in the log, now or later.
         """
-        return self._reactor.wait(lambda: self._client.append(body))
+        return self._reactor.wait(lambda: self._client.append(body, expected_end=expected_end))
 
     def append_many(
         self,

@@ -30,6 +30,7 @@ from dledger.base.timing import Backoff
 from dledger.base.tls.securing import dialling
 from dledger.base.tls_files import TlsFiles
 from dledger.client.appender import AppendDone, Appender, AppendLimits
+from dledger.client.conditions import append_if
 from dledger.client.connection import MemberLink, RequestLost
 from dledger.client.errors import failure_of, told
 from dledger.client.members import Members
@@ -178,12 +179,22 @@ class LogClient:
         self._appender.submit(bodies, partial(fire_all, waiter))
         return waiter
 
-    def append(self, body: BytesLike) -> Deferred[Appended]:
+    def append(self, body: BytesLike, *, expected_end: int | None = None) -> Deferred[Appended]:
         """
         Append C{body} as one entry and wait until it is committed.
 
-        @return: as of L{append_many}, with a single L{Appended}.
+        @param expected_end: append only if this is the last index of the log (-1: if the log is empty), so
+            that the entry gets the next one. Not in order with other appends of this client.
+        @return: as of L{append_many}, with a single L{Appended}. With C{expected_end}, fails with
+            L{Conflict<dledger.client.errors.Conflict>} if the log ends elsewhere, UNSUPPORTED if the
+            leader is a Java member, which cannot do this.
         """
+        if expected_end is not None:
+            return Deferred.fromCoroutine(append_if(
+                self._members, self._leader, body, expected_end, clock=self._clock,
+                timeout_s=self._timeout_s, answer_timeout_s=self._answer_timeout_s,
+                is_closed=lambda: self._is_closed,
+            ))
         waiter: Deferred[Appended] = Deferred()
         self._appender.submit((body,), partial(fire_one, waiter))
         return waiter

@@ -22,7 +22,7 @@ from protocols.connection import IDLE_S
 from protocols.ledger.connection import ClientConnection
 from protocols.turn import Turn
 from protocols.wire.errors import WireError
-from protocols.wire.ledger.codes import RequestCode, ResponseCode
+from protocols.wire.ledger.codes import WIRE_FLAG_APPEND_IF, RequestCode, ResponseCode
 from protocols.wire.ledger.messages import MetadataResponse, Request, Response
 from protocols.wire.remoting import REQUEST_CODE_NOT_SUPPORTED, SYSTEM_BUSY, RemotingCommand
 
@@ -88,6 +88,11 @@ class MemberLink:
     def wire_version(self) -> int:
         """Native wire version that the member advertised; 0 for a Java member."""
         return self.metadata.wire_version if self.metadata is not None else 0
+
+    @property
+    def takes_conditions(self) -> bool:
+        """Whether the member takes appends that expect an end of the log."""
+        return bool(self.wire_version & WIRE_FLAG_APPEND_IF)
 
     def request(self, message: Request, done: AnswerDone) -> None:
         """

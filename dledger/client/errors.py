@@ -35,6 +35,15 @@ class AppendWithoutLeader(AppendFailed, NotLeader):
     """An append that no leader has taken: it is certainly not in the log."""
 
 
+class Conflict(AppendFailed):
+    """An append that expected another end of the log: it is certainly not in the log, somebody was first."""
+
+    @property
+    def end_index(self) -> int:
+        """Last index of the leader's log then. Entries up to there may not be committed yet."""
+        return int(str(self.facts["end_index"]))
+
+
 class AppendTimeout(UnknownOutcome, Timeout):
     """An append without an answer in time: it may be in the log, now or later."""
 
@@ -68,4 +77,6 @@ def append_error(code: ResponseCode, *, is_unknown: bool) -> type[AppendError]:
     kind = _KINDS.get(code)
     if is_unknown:
         return AppendTimeout if kind is Timeout else UnknownOutcome
+    if code is ResponseCode.CONFLICT:
+        return Conflict
     return AppendWithoutLeader if kind is NotLeader else AppendFailed

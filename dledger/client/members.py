@@ -35,7 +35,7 @@ from dledger.base.tls.securing import Dialling
 from dledger.client.connection import MemberLink
 from dledger.client.values import MemberInfo
 from protocols.turn import Turn
-from protocols.wire.ledger.codes import MEMBERS_MAX, ResponseCode
+from protocols.wire.ledger.codes import MEMBERS_MAX, WIRE_VERSION_MASK, ResponseCode
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, Response
 
 #: Seconds to wait for other answers after a member has claimed to lead: a leader that was cut off still
@@ -367,7 +367,7 @@ class Members:
             end_index=answer.end_index,
             committed_index=answer.committed_index,
             leader_id=answer.leader_id,
-            wire_version=answer.wire_version,
+            wire_version=answer.wire_version & WIRE_VERSION_MASK,
             health=answer.health,
             admin=answer.admin,
             configuration=answer.configuration,

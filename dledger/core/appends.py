@@ -6,6 +6,8 @@ Rule 1: a proposal ends exactly once: refused (nothing of it is in the log), com
 (502 when its deadline passes first; 501 when leadership ends, and its outcome is not seen in time either,
 see L{dledger.core.undecided}; it may still commit).
 Rule 2: a proposal counts against the bounds from the moment it is taken until it ends.
+Rule 3: a proposal that expects an end is taken only if its first body gets the index behind it. An entry has
+its index for ever once it is committed, so of all that expect one end, at most one commits.
 
 Source: pending append closures in DLedgerEntryPusher.java; differs: docs/divergence.md W17.
 """
@@ -66,6 +68,11 @@ class PendingAppends:
             if code is not None:
                 self._refuse(proposal, code)
                 continue
+            if proposal.expected_end is not None:
+                end_index = member.ledger_end_index + len(bodies)
+                if proposal.expected_end != end_index:
+                    self._refuse(proposal, ResponseCode.CONFLICT, end_index)
+                    continue
             self._bytes += size
             self._requests += proposal.requests
             taken.append(proposal)
@@ -175,8 +182,8 @@ class PendingAppends:
             leader_id=self.member.leader_id,
         ))
 
-    def _refuse(self, proposal: Proposal, code: ResponseCode) -> None:
+    def _refuse(self, proposal: Proposal, code: ResponseCode, end_index: int = -2) -> None:
         self.member.out.emit(fx.AnswerAppend(
             token=proposal.token, code=code, term=self.member.term, count=len(proposal.bodies),
-            leader_id=self.member.leader_id,
+            leader_id=self.member.leader_id, end_index=end_index,
         ))

@@ -203,6 +203,7 @@ class AnswerAppend(Effect):
 
     @ivar first_index, pos: index and pos of the first body; -1 if none was written.
     @ivar count: number of bodies.
+    @ivar end_index: CONFLICT: last index of the log; else -2.
     """
 
     token: int
@@ -212,6 +213,7 @@ class AnswerAppend(Effect):
     first_index: int = -1
     pos: int = -1
     leader_id: str | None = None
+    end_index: int = -2
 
 
 @attrs.frozen(kw_only=True)

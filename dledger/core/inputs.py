@@ -37,11 +37,13 @@ class Proposal:
 
     @ivar token: identifies the caller to the driver; comes back in C{AnswerAppend}.
     @ivar requests: number of appends in it, counted against C{max_pending_requests_num}.
+    @ivar expected_end: it is taken only if the log ends there; None: wherever the log ends.
     """
 
     token: int
     bodies: tuple[bytes, ...]
     requests: int = 1
+    expected_end: int | None = None
 
 
 @attrs.frozen

@@ -28,9 +28,9 @@ from dledger.core.inputs import AppendProposed, Proposal
 from dledger.node.status import Counters, count
 from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.codes import RequestCode, ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
-from protocols.wire.ledger.messages import AppendResponse
+from protocols.wire.ledger.messages import AppendIfResponse, AppendResponse
 
 #: A proposal is closed when it has this many bodies, or bodies of this many bytes in total.
 SHARED_COUNT_MAX = 64
@@ -80,6 +80,10 @@ class _Claim(NamedTuple):
     size: int
 
 
+def _answer_class(ticket: Ticket) -> type[AppendResponse]:
+    return AppendIfResponse if ticket.kind is RequestCode.APPEND_IF else AppendResponse
+
+
 class AppendGate:
     """
     Invariant: a claim is in C{_claims} (not proposed yet), in C{_pending} (proposed), or answered.
@@ -127,6 +131,18 @@ class AppendGate:
             self._bodies.extend(bodies)
         self._take(_Claim(connection, ticket, None, len(bodies), size))
 
+    def append_if(
+        self, connection: ServerConnection, ticket: Ticket, bodies: tuple[bytes, ...], expected_end: int
+    ) -> None:
+        """Append for a request on a connection, if the log ends at C{expected_end}."""
+        self._ask_end()
+        if self._claims:
+            self._seal()
+        self._bodies.extend(bodies)
+        self._bytes = sum(map(len, bodies))
+        self._claims.append(_Claim(connection, ticket, None, len(bodies), self._bytes))
+        self._seal(expected_end)
+
     def append(self, bodies: tuple[bytes, ...]) -> Deferred[AppendResult]:
         """Append for a local caller. Cancelling stops the wait, not the append."""
         waiter: Deferred[AppendResult] = Deferred(lambda _: None)
@@ -142,15 +158,19 @@ class AppendGate:
             if self._turn_bytes >= TURN_BYTES_MAX:
                 self._end_of_turn()
         if not self._is_end_asked:
+            self._ask_end()
+
+    def _ask_end(self) -> None:
+        if not self._is_end_asked:
             self._is_end_asked = True
             (self._at_end_of_turn if self._pending else self._at_end_of_read)(self._asked_end)
 
-    def _seal(self) -> None:
+    def _seal(self, expected_end: int | None = None) -> None:
         """Close the open proposal."""
         token = self._next_token()
-        self._proposals.append(
-            Proposal(token=token, bodies=tuple(self._bodies), requests=len(self._claims))
-        )
+        self._proposals.append(Proposal(
+            token=token, bodies=tuple(self._bodies), requests=len(self._claims), expected_end=expected_end
+        ))
         self._pending[token] = self._claims
         self._turn_bytes += self._bytes
         self._bodies, self._claims, self._bytes = [], [], 0
@@ -176,7 +196,8 @@ class AppendGate:
         else:
             count(self._counters.refusals, answer.code.name, len(claims))
             self._tell_failed(
-                claims, answer.code, term=answer.term, index=answer.first_index, leader_id=answer.leader_id
+                claims, answer.code, term=answer.term, index=answer.first_index, leader_id=answer.leader_id,
+                end_index=answer.end_index,
             )
 
     def _tell_committed(self, answer: AnswerAppend, claims: list[_Claim]) -> None:
@@ -197,7 +218,8 @@ class AppendGate:
                 if ticket.is_native:
                     connection.answer_appended(ticket, term, index, pos, bodies)
                 else:
-                    connection.answer(ticket, AppendResponse(
+                    answer_class = _answer_class(ticket)
+                    connection.answer(ticket, answer_class(
                         group=group, leader_id=leader_id, term=term, index=index, pos=pos
                     ))
             elif waiter is not None and not waiter.called:
@@ -206,14 +228,18 @@ class AppendGate:
             pos += size + ENTRY_HEADER_SIZE * bodies
 
     def _tell_failed(
-        self, claims: list[_Claim], code: ResponseCode, *, term: int, index: int, leader_id: str | None
+        self, claims: list[_Claim], code: ResponseCode, *, term: int, index: int, leader_id: str | None,
+        end_index: int = -2,
     ) -> None:
         for connection, ticket, waiter, bodies, _ in claims:
             if connection is not None:
                 assert ticket is not None
-                connection.answer(ticket, AppendResponse(
+                answer = _answer_class(ticket)(
                     code=code, group=self._group, leader_id=leader_id, term=term, index=index, count=bodies
-                ))
+                )
+                if isinstance(answer, AppendIfResponse):
+                    answer = attrs.evolve(answer, end_index=end_index)
+                connection.answer(ticket, answer)
             elif waiter is not None and not waiter.called:
                 waiter.errback(DLedgerError(code, leader_id=leader_id, term=term, index=index))
             if index >= 0:

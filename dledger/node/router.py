@@ -4,7 +4,7 @@ Routes each request of a connection to the part that answers it; the only place 
 L{DLedgerError} becomes a response code::
 
     METADATA               L{DLedgerCore.metadata}
-    APPEND                 L{AppendGate}
+    APPEND, APPEND_IF      L{AppendGate}
     GET, PULL              L{Reads}
     VOTE, HEART_BEAT, PUSH,
     LEADERSHIP_TRANSFER,
@@ -56,6 +56,7 @@ from protocols.wire.errors import BodyError, IncompatibleError, WireError
 from protocols.wire.ledger.codes import WIRE_VERSION, RequestCode, ResponseCode
 from protocols.wire.ledger.messages import (
     MESSAGES,
+    AppendIfRequest,
     AppendRequest,
     GetRequest,
     LeadershipTransferRequest,
@@ -76,6 +77,7 @@ _NEEDED = {
     RequestCode.GET: ClientRole.READ,
     RequestCode.PULL: ClientRole.READ,
     RequestCode.APPEND: ClientRole.APPEND,
+    RequestCode.APPEND_IF: ClientRole.APPEND,
     RequestCode.LEADERSHIP_TRANSFER: ClientRole.ADMIN,
     RequestCode.MEMBERSHIP: ClientRole.ADMIN,
 }
@@ -275,7 +277,13 @@ class RequestRouter:
                 if self._may_append(request.bodies):
                     append_for(connection, ticket, request.bodies)
                 else:
-                    self._refuse_append(connection, ticket, request)
+                    self._refuse_append(connection, ticket, request, request.bodies)
+            elif isinstance(request, AppendIfRequest):
+                bodies = () if request.body is None else (request.body,)
+                if self._may_append(bodies):
+                    self._appends.append_if(connection, ticket, bodies, request.expected_end)
+                else:
+                    self._refuse_append(connection, ticket, request, bodies)
             elif is_diverged and isinstance(request, (GetRequest, PullRequest)):
                 self._refuse(connection, ticket, request, DLedgerError(ResponseCode.ILLEGAL_MEMBER_STATE))
             elif isinstance(request, GetRequest):
@@ -385,13 +393,15 @@ class RequestRouter:
             return len(bodies[0]) <= self._body_bytes_max
         return bool(bodies) and max(map(len, bodies)) <= self._body_bytes_max
 
-    def _refuse_append(self, connection: ServerConnection, ticket: Ticket, request: AppendRequest) -> None:
+    def _refuse_append(
+        self, connection: ServerConnection, ticket: Ticket, request: Request, bodies: tuple[bytes, ...]
+    ) -> None:
         if self._body_bytes_max == NO_APPENDS:
             error = DLedgerError(
                 ResponseCode.UNSUPPORTED, reason="a broker alone appends to this log: send it messages"
             )
-        elif request.bodies:
-            longest = max(map(len, request.bodies))
+        elif bodies:
+            longest = max(map(len, bodies))
             self._report(Report(event="append-too-large", facts={
                 "body_bytes": longest, "body_bytes_max": self._body_bytes_max, "address": connection.address,
             }))

@@ -93,9 +93,9 @@ class LogService(Service):
             raise RuntimeError("the LogService does not run: set its parent, or call startService()")
         return self._client
 
-    def append(self, body: BytesLike) -> Deferred[Appended]:
+    def append(self, body: BytesLike, *, expected_end: int | None = None) -> Deferred[Appended]:
         """Append one entry; see L{LogClient.append}."""
-        return self.client.append(body)
+        return self.client.append(body, expected_end=expected_end)
 
     def append_many(self, bodies: Sequence[BytesLike]) -> Deferred[tuple[Appended, ...]]:
         """Append bodies in order; see L{LogClient.append_many}."""

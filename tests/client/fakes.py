@@ -15,10 +15,12 @@ from twisted.python.failure import Failure
 
 from dledger.client.client import LogClient
 from protocols.framing import FrameBuffer
-from protocols.wire.ledger.codes import RequestCode, ResponseCode
+from protocols.wire.ledger.codes import WIRE_FLAG_APPEND_IF, RequestCode, ResponseCode
 from protocols.wire.ledger.entry import pack_record
 from protocols.wire.ledger.json_bodies import decode_request, encode_response
 from protocols.wire.ledger.messages import (
+    AppendIfRequest,
+    AppendIfResponse,
     AppendRequest,
     AppendResponse,
     EntryBatch,
@@ -110,7 +112,7 @@ class FakeMember:
         self.is_up = True
         self.is_silent = False
         self.is_stopping = False
-        self.wire_version = 1
+        self.wire_version = 1 | WIRE_FLAG_APPEND_IF
         self.leader_id: str | None = "n0"
         self.term = 1
         self.begin_index = 0
@@ -205,6 +207,8 @@ class FakeMember:
             )  # fmt: skip
         if isinstance(request, AppendRequest):
             return self.append(request, base)
+        if isinstance(request, AppendIfRequest):
+            return self.append_if(request, base)
         if isinstance(request, GetRequest):
             return self.get(request, base)
         if isinstance(request, PullRequest):
@@ -221,6 +225,19 @@ class FakeMember:
         index = len(self.group.log)
         self.group.log += request.bodies
         return AppendResponse(index=index, pos=100 * index, count=len(request.bodies), term=self.term, **base)
+
+    def append_if(self, request: AppendIfRequest, base: dict[str, Any]) -> Response:
+        """Likewise, if the log ends there."""
+        if self.refusals:
+            return AppendIfResponse(code=self.refusals.popleft(), **base)
+        if self.leader_id != self.member_id:
+            return AppendIfResponse(code=ResponseCode.NOT_LEADER, **base)
+        index = len(self.group.log)
+        if request.expected_end != index - 1:
+            return AppendIfResponse(code=ResponseCode.CONFLICT, end_index=index - 1, **base)
+        assert request.body is not None
+        self.group.log.append(request.body)
+        return AppendIfResponse(index=index, pos=100 * index, term=self.term, **base)
 
     def get(self, request: GetRequest, base: dict[str, Any]) -> Response:
         """One entry."""

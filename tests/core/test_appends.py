@@ -67,6 +67,28 @@ class ProposalTests(SynchronousTestCase):
             appends.member.out.take(), (fx.WriteBodies(first_index=0, term=3, bodies=(b"a", b"b", b"c")),)
         )
 
+    def test_expected_end(self) -> None:
+        """Taken behind exactly that end, with what is in front of it in the same write; else told the end."""
+        def expects(token: int, end_index: int) -> Proposal:
+            return Proposal(token=token, bodies=(b"%d" % token,), expected_end=end_index)
+
+        appends = gate()
+        appends.propose(
+            (expects(1, 0), proposal(2, b"a"), expects(3, -1), expects(4, 0), expects(5, 0)), None
+        )
+        self.assertEqual(appends.member.out.take(), (
+            answer(1, ResponseCode.CONFLICT, end_index=-1), answer(3, ResponseCode.CONFLICT, end_index=0),
+            answer(5, ResponseCode.CONFLICT, end_index=1),
+            fx.WriteBodies(first_index=0, term=3, bodies=(b"a", b"4")),
+        ))
+        self.assertEqual(len(appends), 2)
+        written(appends, 0, 0, 100)
+        appends.propose((expects(6, 1),), None)
+        self.assertEqual(appends.member.out.take(), (fx.WriteBodies(first_index=2, term=3, bodies=(b"6",)),))
+        written(appends, 2, 200)
+        appends.propose((expects(7, 9),), ResponseCode.NOT_LEADER)
+        self.assertEqual(appends.member.out.take(), (answer(7, ResponseCode.NOT_LEADER),))
+
     def test_committed(self) -> None:
         """Each hears where its first body is, in the order of the log, when its last one is committed."""
         appends = gate()

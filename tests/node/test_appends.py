@@ -13,8 +13,14 @@ from dledger.core.effects import AnswerAppend
 from dledger.core.inputs import AppendProposed
 from dledger.node.appends import SHARED_BYTES_MAX, TURN_BYTES_MAX, AppendGate, AppendResult
 from dledger.node.status import Counters
-from protocols.wire.ledger.codes import ResponseCode
-from protocols.wire.ledger.messages import AppendRequest, AppendResponse
+from protocols.ledger.interfaces import Ticket
+from protocols.wire.ledger.codes import RequestCode, ResponseCode
+from protocols.wire.ledger.messages import (
+    AppendIfRequest,
+    AppendIfResponse,
+    AppendRequest,
+    AppendResponse,
+)
 from tests.node.rig import Rig
 
 
@@ -81,6 +87,17 @@ class GatherTests(GateTestCase):
         self.end_turn()
         ((proposal,),) = [proposed.proposals for proposed in self.proposed]
         self.assertEqual(proposal.bodies, (b"0", b"1", b"2", b"3", b"4"))
+
+    def test_expected_end(self) -> None:
+        """A proposal of its own, between its neighbours."""
+        self.gate.append((b"a",))
+        ticket = Ticket(opaque=1, kind=RequestCode.APPEND_IF, is_native=False, size=1)
+        self.gate.append_if(None, ticket, (b"b",), 7)  # type: ignore[arg-type]
+        self.gate.append((b"c",))
+        self.end_turn()
+        ((first, second, third),) = [proposed.proposals for proposed in self.proposed]
+        self.assertEqual([one.expected_end for one in (first, second, third)], [None, 7, None])
+        self.assertEqual([one.bodies for one in (first, second, third)], [(b"a",), (b"b",), (b"c",)])
 
     def test_next_turn(self) -> None:
         """What comes later is another input."""
@@ -250,6 +267,26 @@ class ConnectionTests(SynchronousTestCase):
         ))
         self.assertEqual(rig.node.status().appends, 4)
         self.assertEqual(rig.node.status().append_bytes, 4)
+
+    def test_expected_end(self) -> None:
+        """From request to answer: taken behind the end, refused with the end, refused without a body."""
+        rig = Rig().lead()
+        client = rig.client()
+
+        def ask(end: int, body: bytes | None) -> AppendIfResponse:
+            answer = client.ask(AppendIfRequest(**rig.base(), body=body, expected_end=end), native=False)
+            assert isinstance(answer, AppendIfResponse)
+            return answer
+
+        end = rig.store.ledger_end_index
+        taken = ask(end, b"x")
+        self.assertEqual((taken.code, taken.index, taken.end_index), (200, end + 1, -2))
+        refused = ask(end, b"y")
+        told = refused.code, refused.index, refused.end_index
+        self.assertEqual(told, (ResponseCode.CONFLICT, -1, end + 1))
+        self.assertIs(ask(end + 1, None).code, ResponseCode.UNEXPECTED_ARGUMENT)
+        self.assertIs(ask(end + 1, b"x" * 5_000_000).code, ResponseCode.UNEXPECTED_ARGUMENT)
+        self.assertIs(ask(end + 1, b"z").code, ResponseCode.SUCCESS)
 
     def test_positions_across_files(self) -> None:
         """As the ledger has them, whatever the sizes are."""

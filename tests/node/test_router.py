@@ -8,7 +8,15 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.base.errors import DLedgerError
 from dledger.base.rights import ALL_RIGHTS, ClientRole, Rights
 from dledger.core import inputs as ev
-from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, ResponseCode, VoteResult
+from protocols.wire.ledger.codes import (
+    WIRE_FLAG_APPEND_IF,
+    WIRE_VERSION,
+    Consistency,
+    PushType,
+    RequestCode,
+    ResponseCode,
+    VoteResult,
+)
 from protocols.wire.ledger.entry import pack_record
 from protocols.wire.ledger.messages import (
     MESSAGES,
@@ -90,7 +98,8 @@ class DoorTests(SynchronousTestCase):
         answer = self.client.ask(MetadataRequest(**self.rig.base()), native=False)
         self.assertEqual((answer.code, answer.group, answer.leader_id), (200, "default", "n0"))
         self.assertEqual(answer.peers, {"n0": "127.0.0.1:20911"})
-        self.assertEqual((answer.wire_version, answer.role, answer.end_index), (1, "leader", -1))
+        told = WIRE_VERSION | WIRE_FLAG_APPEND_IF
+        self.assertEqual((answer.wire_version, answer.role, answer.end_index), (told, "leader", -1))
         follower = Rig(peers=PEERS)
         follower.node.start()
         answer = follower.client().ask(MetadataRequest(**follower.base()), native=False)

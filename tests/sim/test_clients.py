@@ -44,6 +44,15 @@ class SimClientTests(SynchronousTestCase):
         self.assertEqual([call.index for call in done], list(range(len(done))))
         self.assertEqual(len({call.body for call in calls}), len(calls))
 
+    def test_conditions(self) -> None:
+        """Some appends expect an end: acknowledged behind it, or refused because another client was first."""
+        clients = [self.client(appends=1.0, conditions=1.0) for _ in range(2)]
+        self.cluster.run(20)
+        outcomes = [call.outcome for call in self.calls("append")]
+        self.assertEqual(sum(client.kept for client in clients), outcomes.count("ok"))
+        self.assertGreater(outcomes.count("ok"), 50)
+        self.assertGreater(outcomes.count("failed"), 0)
+
     def test_no_answer_is_unknown(self) -> None:
         """A client whose call is not answered gives up, and does not know."""
         self.client(appends=1.0, patience_us=1_000_000)

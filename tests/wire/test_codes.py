@@ -33,9 +33,9 @@ class CodesTests(SynchronousTestCase):
     """Names and numbers are a contract with every other implementation."""
 
     def test_response_codes(self) -> None:
-        """All of Java's. Ours are answered only on connections with a certificate: Java makes none."""
+        """All of Java's. Ours are answered only to what Java does not send."""
         words = RESPONSE_CODES.split()
-        ours = {"FORBIDDEN": 440}
+        ours = {"FORBIDDEN": 440, "CONFLICT": 441}
         self.assertEqual(
             {code.name: int(code) for code in ResponseCode},
             ours | {name: int(number) for number, name in zip(words[::2], words[1::2], strict=True)},
@@ -49,6 +49,7 @@ class CodesTests(SynchronousTestCase):
                 "METADATA": 50000, "APPEND": 50001, "GET": 50002, "VOTE": 51001, "HEART_BEAT": 51002,
                 "PULL": 51003, "PUSH": 51004, "LEADERSHIP_TRANSFER": 51005,
                 "MEMBERSHIP": 51901,  # ours
+                "APPEND_IF": 51902,  # ours
             },
         )  # fmt: skip
 

@@ -23,6 +23,8 @@ from protocols.wire.ledger.json_bodies import (
 )
 from protocols.wire.ledger.messages import (
     MESSAGES,
+    AppendIfRequest,
+    AppendIfResponse,
     AppendRequest,
     AppendResponse,
     EntryBatch,
@@ -168,6 +170,8 @@ OURS: dict[tuple[RequestCode, bool], set[str]] = {
     (RequestCode.HEART_BEAT, False): {"heartBeatIntervalMs"},
     (RequestCode.MEMBERSHIP, False): {"change", "memberId", "address", "isDry", "isForced"},
     (RequestCode.MEMBERSHIP, True): {"reason", "voters", "learners", "index"},
+    (RequestCode.APPEND_IF, False): {"body", "expectedEnd"},
+    (RequestCode.APPEND_IF, True): {"index", "pos", "count", "endIndex"},
 }
 FULL: tuple[Request | Response, ...] = (
     MetadataRequest(configuration="{}"),
@@ -184,6 +188,8 @@ FULL: tuple[Request | Response, ...] = (
     HeartBeatRequest(heart_beat_interval_ms=100),
     MembershipRequest(change="add", member_id="n3", address="h:1", is_dry=True, is_forced=True),
     MembershipResponse(reason="done", voters={"n0": "h:1"}, learners={"n3": "h:2"}, index=7),
+    AppendIfRequest(body=b"x", expected_end=3),
+    AppendIfResponse(index=4, pos=48, count=2, end_index=3),
 )
 
 

@@ -13,6 +13,8 @@ from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, Resp
 from protocols.wire.ledger.entry import EntryHeader, encode_header
 from protocols.wire.ledger.messages import (
     MESSAGES,
+    AppendIfRequest,
+    AppendIfResponse,
     AppendRequest,
     AppendResponse,
     EntryBatch,
@@ -160,11 +162,17 @@ JSON_REQUESTS = {
         MembershipRequest, **_base(), change=texts, member_id=texts, address=texts, is_dry=st.booleans(),
         is_forced=st.booleans(),
     ),
+    RequestCode.APPEND_IF: st.builds(
+        AppendIfRequest, **_base(), body=st.none() | bodies, expected_end=indexes
+    ),
 }
 JSON_RESPONSES = {
     RequestCode.MEMBERSHIP: st.builds(
         MembershipResponse, **_answer(), reason=texts, index=indexes,
         voters=st.dictionaries(texts, texts, max_size=3), learners=st.dictionaries(texts, texts, max_size=3),
+    ),
+    RequestCode.APPEND_IF: st.builds(
+        AppendIfResponse, **_answer(), index=indexes, pos=positions, count=ints, end_index=indexes
     ),
 }
 

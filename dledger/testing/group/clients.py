@@ -64,6 +64,7 @@ class Load:
     @ivar body_bytes_max: longest body.
     @ivar patience_us: a client gives up a call after this time.
     @ivar wander: share of calls that go to a random member instead of the leader.
+    @ivar conditions: share of appends, of those with one body, that expect an end of the log.
     """
 
     clients: int = 3
@@ -75,6 +76,7 @@ class Load:
     body_bytes_max: int = 100
     wander: float = 0.05
     patience_us: int = 6_000_000
+    conditions: float = 0.0
 
 
 class SimClient:
@@ -82,6 +84,7 @@ class SimClient:
     One client: one call at a time, until C{is_stopped} is set.
 
     @ivar is_busy: a call has no outcome yet.
+    @ivar kept: appends that expected an end, and were acknowledged.
     """
 
     is_dying = False
@@ -95,7 +98,7 @@ class SimClient:
         self._rng = rng
         self._count = 0
         self._followed = 0
-        self._highest = 0
+        self._highest = self.kept = 0
         total = load.appends + load.gets + load.follows
         self._append_below = load.appends / total
         self._get_below = self._append_below + load.gets / total
@@ -196,6 +199,9 @@ class SimClient:
     def _append(self) -> None:
         bodies = tuple(self._body() for _ in range(1 + int(self._load.bodies_max * self._rng.random())))
         calls = [self._history.begin("append", client=self.name, body=body) for body in bodies]
+        if len(bodies) == 1 and self._load.conditions and self._rng.random() < self._load.conditions:
+            self._append_if(bodies[0], calls)
+            return
         is_whole = self._cluster.options.clients_wire != "remoting" or len(bodies) == 1
         member_id = self._stray() if is_whole else None  # a remoting frame carries one body
         if member_id is None:
@@ -205,6 +211,19 @@ class SimClient:
         request = AppendRequest(group=self._client.group, remote_id=member_id, bodies=bodies)
         self._run(Deferred.fromCoroutine(self._ask(member_id, request)),
                   lambda answer: self._answered(calls, answer), lambda failure: self._lost(calls, failure))
+
+    def _append_if(self, body: bytes, calls: list[Call]) -> None:
+        """Expect the end that is known to be committed, which others may have passed."""
+        expected_end = self._cluster.invariants.last_committed
+
+        def told(appended: Appended) -> None:
+            require(appended.index == expected_end + 1, 7,
+                    f"{self.name} appended behind {expected_end}, and is at {appended.index}")
+            self.kept += 1
+            self._appended(calls, [appended])
+
+        self._run(self._client.append(body, expected_end=expected_end), told,
+                  lambda failure: self._not_appended(calls, failure))
 
     def _appended(self, calls: list[Call], runs: Iterable[Appended]) -> None:
         for run in runs:

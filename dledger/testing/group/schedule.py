@@ -113,7 +113,8 @@ def member_options(seed: int, members: int | None = None) -> tuple[GroupOptions,
         spread_us=rng.choice((100, 700, 5000, 30_000)),
     )
     options = attrs.evolve(options, clients_wire=rng.choice(("auto", "binary", "binary", "remoting")))
-    return options, _load_of(rng, settings)
+    conditions = random.Random(f"{seed} conditions").choice((0.0, 0.0, 0.0, 0.5))
+    return options, attrs.evolve(_load_of(rng, settings), conditions=conditions)
 
 
 def _load_of(rng: random.Random, settings: dict[str, object]) -> Load:

@@ -26,6 +26,7 @@ class RequestCode(IntEnum):
     PUSH = 51004
     LEADERSHIP_TRANSFER = 51005
     MEMBERSHIP = 51901  # ours, only in JSON
+    APPEND_IF = 51902  # likewise
 
 
 class ResponseCode(IntEnum):
@@ -60,6 +61,7 @@ class ResponseCode(IntEnum):
     REQUEST_WITH_EMPTY_BODYS = 420
     PUSH_REQUEST_IS_FULL = 421
     FORBIDDEN = 440  # ours: the certificate of the connection does not allow the request
+    CONFLICT = 441  # ours: the log does not end where an append expects it to
     INTERNAL_ERROR = 500
     TERM_CHANGED = 501
     WAIT_QUORUM_ACK_TIMEOUT = 502
@@ -126,6 +128,8 @@ WIRE_FLAG_UNSURE_VOTE = 0x200
 WIRE_FLAG_MEMBERSHIP = 0x400
 #: In an answer to a push: the sender takes chunks of closed log (L{EntryChunk}) in native pushes.
 WIRE_FLAG_CHUNKS = 0x800
+#: In an answer to METADATA: the sender takes APPEND_IF.
+WIRE_FLAG_APPEND_IF = 0x1000
 #: In an answer to a heartbeat: the flush time of the sender, see L{flush_time_flags}.
 WIRE_FLUSH_TIME_SHIFT = 16
 WIRE_FLUSH_TIME_MASK = 0x3F

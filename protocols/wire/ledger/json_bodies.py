@@ -306,6 +306,10 @@ _REQUESTS: Mapping[RequestCode, tuple[_Key, ...]] = {
         _bool_key(name="isDry", field="is_dry"),
         _bool_key(name="isForced", field="is_forced"),
     ),
+    RequestCode.APPEND_IF: (
+        _Key(name="body", field="body", read=to_bytes, write=write_bytes),
+        _long_key(name="expectedEnd", field="expected_end"),
+    ),
 }
 _RESPONSES: Mapping[RequestCode, tuple[_Key, ...]] = {
     RequestCode.METADATA: (
@@ -351,6 +355,12 @@ _RESPONSES: Mapping[RequestCode, tuple[_Key, ...]] = {
         _Key(name="voters", field="voters", read=_peers, write=dict),
         _Key(name="learners", field="learners", read=_peers, write=dict),
         _long_key(name="index", field="index"),
+    ),
+    RequestCode.APPEND_IF: (
+        _long_key(name="index", field="index"),
+        _long_key(name="pos", field="pos"),
+        _int_key(name="count", field="count"),
+        _long_key(name="endIndex", field="end_index"),
     ),
 }
 

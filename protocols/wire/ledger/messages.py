@@ -174,6 +174,28 @@ class AppendResponse(Response):
 
 
 @attrs.frozen(kw_only=True)
+class AppendIfRequest(Request):
+    """
+    Append a body if the log ends at an index.
+
+    @ivar body: None: the request has none, and is refused.
+    @ivar expected_end: last index of the leader's log when it takes the body; -1: the log is empty.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.APPEND_IF
+    body: bytes | None = None
+    expected_end: int = -1
+
+
+@attrs.frozen(kw_only=True)
+class AppendIfResponse(AppendResponse):
+    """@ivar end_index: CONFLICT: last index of the leader's log; else -2."""
+
+    kind: ClassVar[RequestCode] = RequestCode.APPEND_IF
+    end_index: int = -2
+
+
+@attrs.frozen(kw_only=True)
 class GetRequest(Request):
     """
     @ivar begin_index: index of the requested entry; None if the request did not give it.
@@ -381,4 +403,5 @@ MESSAGES: Mapping[RequestCode, tuple[type[Request], type[Response]]] = {
     RequestCode.PUSH: (PushEntryRequest, PushEntryResponse),
     RequestCode.LEADERSHIP_TRANSFER: (LeadershipTransferRequest, LeadershipTransferResponse),
     RequestCode.MEMBERSHIP: (MembershipRequest, MembershipResponse),
+    RequestCode.APPEND_IF: (AppendIfRequest, AppendIfResponse),
 }
