@@ -96,15 +96,16 @@ class KeyHashes:
 
     def learn(self, beginning: bytes, topic: bytes, key: bytes) -> None:
         """
-        Keep what makes the hash of a usual key, and of those like it.
+        Keep what makes the hash of a usual key, and of those like it. A key whose beginning was never seen,
+        such as a random one, is not worth it.
 
         @param beginning: see C{beginnings}.
         """
-        if not (key.isascii() and topic.isascii()):
+        head = self._heads.get((topic, key[:-TAIL_SIZE]))
+        if head is None or not key.isascii():
             return
         if len(self.beginnings) >= HEADS_MAX:
             self.beginnings.clear()
-        head = _hash_ascii(topic + b"#" + key[:-TAIL_SIZE])
         self.beginnings[beginning] = head * _TAIL_FACTORS[TAIL_SIZE] & _MASK
         if len(self.quads) + 2 > QUADS_MAX:
             self.quads.clear()

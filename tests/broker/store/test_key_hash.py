@@ -83,12 +83,16 @@ class HashTests(SynchronousTestCase):
             key = "".join(rng.choices("0123456789ABCDEF", k=USUAL_SIZE))
             beginning = b"%d" % number
             hashes.learn(beginning, topic.encode(), key.encode())
+            self.assertNotIn(beginning, hashes.beginnings)  # it is new
+            hashes.of(topic.encode(), key.encode())
+            hashes.learn(beginning, topic.encode(), key.encode())
             first, second = (hashes.quads[key[at:][:QUAD_SIZE].encode()] for at in (-8, -4))
             value = (hashes.beginnings[beginning] + first * QUAD_FACTOR + second) & 0xFFFFFFFF
             self.assertEqual(value if value < 2**31 else -value & 0x7FFFFFFF, dumb(topic, key))
         kept = len(hashes.beginnings), len(hashes.quads)
-        hashes.learn(b"x", "Tü".encode(), key.encode())
-        hashes.learn(b"y", b"T", ("ü" * (USUAL_SIZE // 2)).encode())
+        for topic, text in (("Tü", key), ("T", "ü" * (USUAL_SIZE // 2))):
+            hashes.of(topic.encode(), text.encode())
+            hashes.learn(b"x", topic.encode(), text.encode())
         self.assertEqual((len(hashes.beginnings), len(hashes.quads)), kept)
 
     def test_bounds(self) -> None:
@@ -98,6 +102,7 @@ class HashTests(SynchronousTestCase):
             hashes.of(b"T", b"%d-23456789" % number)
         self.assertEqual(len(hashes._heads), 5)
         for number in range(max(HEADS_MAX, QUADS_MAX) + 5):
+            hashes.of(b"T", b"%032d" % number)
             hashes.learn(b"%d" % number, b"T", b"%032d" % number)
             self.assertLessEqual(len(hashes.beginnings), HEADS_MAX)
             self.assertLessEqual(len(hashes.quads), QUADS_MAX)
