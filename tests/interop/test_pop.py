@@ -7,6 +7,7 @@ same directory, which delivers again the messages that ours has given.
 
 from __future__ import annotations
 
+import json
 import tempfile
 import time
 from pathlib import Path
@@ -112,7 +113,21 @@ class PopTests(SynchronousTestCase):
         self.assertGreater(time.monotonic() - begun, 39.0)
         client.acknowledge("b")
         self.assertEqual(client.receive("readers", "paid", seconds=5), {})
-        self.assertEqual(client.receive("others", "paid", seconds=60, count=2).keys().__len__(), 2)
+        self.assertEqual(len(client.receive("others", "paid", seconds=60, count=2)), 2)
+
+    def test_in_order(self) -> None:
+        """A group that wants messages in order is refused, and told what to use."""
+        asking = Asking(self.port)
+        group = {"groupName": "fifo", "consumeEnable": True, "consumeMessageOrderly": True, "retryMaxTimes": 3,
+                 "retryQueueNums": 1, "brokerId": 0, "whichBrokerWhenConsumeSlowly": 1}  # fmt: skip
+        self.assertEqual(asking.ask(200, {}, json.dumps(group).encode()).code, 0)
+        asking.close()
+        self.client.produce("paid", "a")
+        try:
+            self.fail(str(self.client.receive("fifo", "paid", seconds=12)))
+        except ChildError as error:
+            self.assertIn("UnsupportedException", str(error))
+            self.assertIn("POP of messages in order (FIFO) is not supported", str(error))
 
     def test_java_finishes(self) -> None:
         """A Java broker delivers the rest of the messages that ours has given."""

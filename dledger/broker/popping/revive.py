@@ -246,7 +246,7 @@ class ReviveService:
                 self._again(LOOK_S)
                 return
             self.keep_topic()
-            put = self._pipeline.put(messages, waits=False)
+            put = self._pipeline.put(messages)  # slaves have it before they hear that it is finished
         except Exception:
             for ack in acks:
                 self.table.settled(ack, is_stored=False)
