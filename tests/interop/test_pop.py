@@ -118,8 +118,10 @@ class PopTests(SynchronousTestCase):
     def test_in_order(self) -> None:
         """A group that wants messages in order is refused, and told what to use."""
         asking = Asking(self.port)
-        group = {"groupName": "fifo", "consumeEnable": True, "consumeMessageOrderly": True, "retryMaxTimes": 3,
-                 "retryQueueNums": 1, "brokerId": 0, "whichBrokerWhenConsumeSlowly": 1}  # fmt: skip
+        group = {
+            "groupName": "fifo", "consumeEnable": True, "consumeMessageOrderly": True, "retryMaxTimes": 3,
+            "retryQueueNums": 1, "brokerId": 0, "whichBrokerWhenConsumeSlowly": 1,
+        }  # fmt: skip
         self.assertEqual(asking.ask(200, {}, json.dumps(group).encode()).code, 0)
         asking.close()
         self.client.produce("paid", "a")

@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from twisted.internet.defer import succeed
+from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.broker.ha.put_status import PutStatus
 from dledger.broker.popping.acks import ACK_MESSAGE, CHANGE_INVISIBLE
 from dledger.broker.popping.check_points import POP_RECEIPT, pop_retry_topic, revive_topic
 from dledger.broker.popping.pops import POP_MESSAGE
+from dledger.broker.sending.puts import Put
+from dledger.broker.store.plain_records import PlainMessage
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import Message, decode_message
 from tests.broker.send_support import Sending, send_of
@@ -123,17 +127,33 @@ class PopCase(SynchronousTestCase):
 
     def ack(self, given: Given, *, code: int = ACK_MESSAGE, **fields: object) -> RemotingCommand:
         """@return: the answer to an acknowledgement."""
+        return self.ask(self.ack_of(given, code=code, **fields))
+
+    def ack_of(self, given: Given, *, code: int = ACK_MESSAGE, **fields: object) -> RemotingCommand:
+        """An acknowledgement."""
         named = {
             "consumerGroup": "G", "topic": given.topic, "queueId": given.message.queue_id,
             "extraInfo": given.receipt, "offset": given.message.queue_offset, **fields,
         }  # fmt: skip
-        return self.ask(RemotingCommand(
+        return RemotingCommand(
             code=code, opaque=3, ext_fields={name: str(value) for name, value in named.items()}
-        ))  # fmt: skip
+        )
 
     def change(self, given: Given, ms: int) -> RemotingCommand:
         """@return: the answer to another invisible time."""
         return self.ack(given, code=CHANGE_INVISIBLE, invisibleTime=ms)
+
+    def hold_puts(self) -> list[Deferred[PutStatus]]:
+        """From now on puts wait. @return: where they come, to be called back in their order."""
+        put, held = self.parts.pipeline.put, []
+
+        def holding(messages: Sequence[PlainMessage], *, waits: bool = True) -> Put:
+            done: Deferred[PutStatus] = Deferred()
+            held.append(done)
+            return put(messages, waits=waits)._replace(done=done)
+
+        self.patch(self.parts.pipeline, "put", holding)
+        return held
 
     def of(self, topic: str) -> list[Message]:
         """The messages of a topic."""

@@ -7,7 +7,9 @@ import json
 from base64 import b64encode
 
 from dledger.base.commands.refusals import Code
+from dledger.broker.ha.put_status import PutStatus
 from dledger.broker.popping.acks import BATCH_ACK_MESSAGE, REFUSED
+from dledger.broker.sending.puts import NotPut
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.popping.rig import RETRIES, REVIVE, Given, PopCase
 
@@ -66,6 +68,34 @@ class AckTests(PopCase):
         self.again()
         self.wait(12)
         self.assertEqual(len(self.pop()), 1)
+
+    def test_fails_later(self) -> None:
+        """As long as nobody knows whether an ack is stored, the message is not delivered; then it is."""
+        self.send(b"a")
+        (a,) = self.pop()
+        held = self.hold_puts()
+        self.assertEqual(self.client.send(self.ack_of(a)), [])
+        self.wait(12)
+        self.assertEqual(self.of(RETRIES), [])
+        held[0].callback(PutStatus.SERVICE_NOT_AVAILABLE)
+        self.assertEqual([one.code for one in self.client.received()], [Code.SERVICE_NOT_AVAILABLE])
+        self.wait(2)
+        self.assertEqual([one.body for one in self.of(RETRIES)], [b"a"])
+
+    def test_no_room(self) -> None:
+        """A put that is refused at once changes nothing."""
+        self.send(b"a")
+        (a,) = self.pop()
+
+        def refusing(*_: object, **__: object) -> None:
+            raise NotPut(PutStatus.OS_PAGE_CACHE_BUSY, "a test")
+
+        put = self.parts.pipeline.put
+        self.parts.pipeline.put = refusing  # type: ignore[method-assign,assignment]
+        self.assertNotEqual(self.ack(a).code, 0)
+        self.parts.pipeline.put = put  # type: ignore[method-assign]
+        self.wait(12)
+        self.assertEqual([one.body for one in self.pop()], [b"a"])
 
     def batch(self, *given: Given, **more: object) -> RemotingCommand:
         """All of one check point, in one request."""
@@ -132,9 +162,10 @@ class ChangeTests(PopCase):
         self.assertEqual(self.pop(), [])
 
     def test_shorter(self) -> None:
-        """At once."""
+        """At once, also if the broker ends meanwhile."""
         self.send(b"a")
         (a,) = self.pop()
         self.assertEqual(self.change(a, 0).code, 0)
+        self.again()
         self.wait(1)
         self.assertEqual([one.tries for one in self.pop()], [1])

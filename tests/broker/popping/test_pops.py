@@ -7,6 +7,7 @@ from twisted.internet.error import ConnectionDone
 from twisted.python.failure import Failure
 
 from dledger.base.commands.refusals import Code
+from dledger.broker.ha.put_status import PutStatus
 from dledger.broker.popping import pops
 from dledger.broker.popping.pops import NOTIFICATION, POLLING_INFO
 from tests.broker.popping.rig import REVIVE, PopCase, pop_of
@@ -85,6 +86,25 @@ class PopTests(PopCase):
         self.parts.pipeline.close("a test")
         self.assertEqual(self.ask(pop_of()).code, Code.SERVICE_NOT_AVAILABLE)
         self.assertIsNone(self.parts.metadata.consumer_offsets.query("G", "T1", 0))
+
+    def test_one_at_a_time(self) -> None:
+        """While a check point is being stored, nobody else of the group takes messages of the queue."""
+        self.send(b"a", b"b")
+        self.send(b"c", queue=1)
+        held = self.hold_puts()
+        self.assertEqual(self.client.send(pop_of(queueId=0, maxMsgNums=1)), [])
+        self.assertEqual(self.ask(pop_of(queueId=0)).code, Code.POLLING_TIMEOUT)
+        self.assertEqual(self.client.send(pop_of(opaque=2, queueId=1)), [])
+        held[0].callback(PutStatus.SERVICE_NOT_AVAILABLE)
+        (answer,) = self.client.received()
+        self.assertEqual((answer.code, answer.body), (Code.SERVICE_NOT_AVAILABLE, b""))
+        self.assertEqual(len(self.parts.revive.table), 0)
+        self.assertIsNone(self.parts.metadata.consumer_offsets.query("G", "T1", 0))
+        held[1].callback(PutStatus.FLUSH_SLAVE_TIMEOUT)
+        self.assertEqual([one.body for one in self.given(*self.client.received())], [b"c"])
+        self.assertEqual(self.client.send(pop_of(queueId=0)), [])
+        held[2].callback(PutStatus.PUT_OK)
+        self.assertEqual([one.body for one in self.given(*self.client.received())], [b"a", b"b"])
 
     def test_forged(self) -> None:
         """No producer writes to the topic of check points."""

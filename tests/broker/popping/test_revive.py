@@ -8,7 +8,7 @@ from typing import Any
 
 from dledger.broker.ha.put_status import PutStatus
 from dledger.broker.popping import revive
-from dledger.broker.popping.check_points import REVIVE_GROUP
+from dledger.broker.popping.check_points import REVIVE_GROUP, Ack
 from dledger.broker.sending.puts import NotPut
 from tests.broker.popping.rig import RETRIES, REVIVE, Given, PopCase
 
@@ -141,6 +141,31 @@ class StartTests(PopCase):
         self.parts.revive._is_dispatched = reading  # type: ignore[method-assign]
         self.wait(12)
         self.assertEqual([one.body for one in self.pop()], [b"b"])
+
+    def test_ack_before_its_queue(self) -> None:
+        """An ack whose record is not in its queue yet when the table is read."""
+        self.send(b"a")
+        (a,) = self.pop()
+        key = self.parts.revive.table.due(1 << 60, 1)[0].point.key
+        self.again()
+        self.parts.revive.start()
+        self.assertTrue(self.parts.revive.early(Ack(key, (0,))))
+        self.settle()
+        self.assertEqual((self.parts.revive.is_loaded, len(self.parts.revive.table)), (True, 0))
+        self.assertEqual(self.ack(a).code, 208)
+        self.patch(revive, "EARLY_MAX", 0)
+        self.assertFalse(self.parts.revive.early(Ack(key, (0,))))
+
+    def test_other_life(self) -> None:
+        """A put of an earlier life as a master ends in a later one."""
+        self.send(b"a")
+        self.pop()
+        held = self.hold_puts()
+        self.wait(12)
+        self.assertEqual((len(held), self.parts.revive._call), (1, None))
+        self.parts.revive.stop()
+        held[0].callback(PutStatus.PUT_OK)
+        self.assertIsNone(self.parts.revive._call)
 
     def test_crash_before_offsets(self) -> None:
         """The offsets of the last seconds are lost: check points tell them, and nothing comes once more."""
