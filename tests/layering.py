@@ -300,6 +300,17 @@ LAYERS: tuple[Layer, ...] = (
         third=TWISTED,
         refused=("dledger.base.disk", "twisted.web", "logging", "asyncio"),
     ),
+    Layer(
+        name="broker popping",
+        covers=("dledger.broker.popping",),
+        ours=(
+            "dledger.base", "dledger.broker.common", "dledger.broker.consuming", "dledger.broker.ha",
+            "dledger.broker.metadata", "dledger.broker.sending", "dledger.broker.store",
+            "protocols.rocketmq", *ROCKETMQ_WIRE,
+        ),
+        third=TWISTED,
+        refused=("dledger.base.disk", "twisted.web", "logging", "asyncio"),
+    ),
     # Administrators ask about everything, so this room sees sending and consuming; they never see it.
     Layer(
         name="broker administration",

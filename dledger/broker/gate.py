@@ -41,6 +41,8 @@ from dledger.broker.access.accounts import RETRY, AccessRight, BrokerAccount, fi
 from dledger.broker.access.address_patterns import host_text
 from dledger.broker.consuming.queue_locks import read_queues
 from dledger.broker.consuming.subscriptions import read_heartbeat
+from dledger.broker.popping.acks import REFUSED, read_batch_names
+from dledger.broker.popping.check_points import normal_topic
 from protocols.rocketmq.broker import BrokerConnection, NativeRequests, NativeSink, NativeTicket
 from protocols.rocketmq.commands import CommandConnection, hosts_of
 from protocols.rocketmq.signing import ACCESS_KEY, is_signed
@@ -62,15 +64,18 @@ CHECK_TICKS = 5
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 
 #: Requests for which any signature is enough: they tell tables, offsets and figures, check an expression, ask
-#: for native frames, send a reply to a producer that waits for it, and the last two are those of slaves (with
-#: C{ha_allowed_hosts}).
+#: for native frames, send a reply to a producer that waits for it, or are refused to everybody; and the last
+#: two are those of slaves (with C{ha_allowed_hosts}).
 SIGNED_CODES = frozenset({
     14, 21, 26, 28, 29, 30, 31, 32, 43, 45, 46, 201, 202, 203, 208, 300, 324, 325, 351, 352, 402, 907,
-    WIRE_VERSION_CODE, CHALLENGE_CODE, 90_908, 90_909,
+    *REFUSED, WIRE_VERSION_CODE, CHALLENGE_CODE, 90_908, 90_909,
 })
 _PUB, _SUB = AccessRight.PUB, AccessRight.SUB
 _SEND, _SEND_V2, _SEND_BATCH = 10, 310, 320
 _PULL, _QUERY, _UPDATE_OFFSET, _HEART_BEAT = (11, 361), 12, 15, 34
+#: POP: messages, acks, invisible times, questions; the batch of acks; and which name the topic of retries.
+_POP, _POP_ACKS = (200_050, 200_051, 200_052, 200_053, 200_054, 200_055), 200_151
+_OF_POPPED = (200_051, 200_053)
 _UNREGISTER, _SEND_BACK, _END_TRANSACTION, _LIST_GROUP, _LOCKS = 35, 36, 37, 38, (41, 42)
 #: Requests for the message that begins at the offset in this field, and the right to its topic.
 _BY_OFFSET: Mapping[int, tuple[str, AccessRight]] = {
@@ -79,7 +84,7 @@ _BY_OFFSET: Mapping[int, tuple[str, AccessRight]] = {
 #: Requests whose rights L{needs_of} tells.
 _NAMING = frozenset({
     _SEND, _SEND_V2, _SEND_BATCH, *_PULL, _QUERY, _UPDATE_OFFSET, _HEART_BEAT, _UNREGISTER, _SEND_BACK,
-    _LIST_GROUP, *_LOCKS, *_BY_OFFSET,
+    _LIST_GROUP, *_LOCKS, *_BY_OFFSET, *_POP, _POP_ACKS,
 })
 
 #: A topic, or a group behind C{%RETRY%}, and the right to it.
@@ -112,6 +117,14 @@ def needs_of(request: RemotingCommand) -> Iterator[_Need]:
             yield RETRY + data.group, _SUB
             for topic in data.subscriptions:
                 yield topic, _SUB
+    elif code in _POP:
+        topic, group = fields.text("topic"), fields.text("consumerGroup")
+        yield (normal_topic(topic, group) if code in _OF_POPPED else topic), _SUB
+        yield RETRY + group, _SUB
+    elif code == _POP_ACKS:
+        for topic, group in read_batch_names(request.body):
+            yield normal_topic(topic, group), _SUB
+            yield RETRY + group, _SUB
     elif code in _LOCKS:
         group, _client, _queues = read_queues(request.body)
         yield RETRY + group, _SUB

@@ -47,6 +47,9 @@ from dledger.broker.gate import AccessGate, GuardedNatives
 from dledger.broker.lost_topics import TopicsAtStart, lost_topic, lost_topics
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.name_server import BrokerIdentity, NameServerRegistrar
+from dledger.broker.popping.acks import PopAcks
+from dledger.broker.popping.pops import PopCommands
+from dledger.broker.popping.revive import ReviveService
 from dledger.broker.replication import BrokerSurroundings, CommitLogKind, LogKind, ReplicationNeeds
 from dledger.broker.replies import ReplyCommands
 from dledger.broker.router import CommandRouter
@@ -190,6 +193,13 @@ class BrokerParts(BrokerEvents):
             config, store, metadata, self.pipeline, self.producer_table, own=self.own, clock=clock,
             wall_ms=wall_ms,
         )
+        self.revive = ReviveService(
+            config, store, metadata, self.pipeline, self.checks, own=self.own, clock=clock, wall_ms=wall_ms
+        )
+        self.pops = PopCommands(
+            config, store, metadata, self.pipeline, self.revive, own=self.own, clock=clock, wall_ms=wall_ms
+        )
+        self.pop_acks = PopAcks(config, self.pipeline, self.revive, own=self.own, wall_ms=wall_ms)
         self.key_queries = KeyQueries(store, clock=clock)
         self.locks = QueueLocks(wall_ms=wall_ms)
         self.offsets = OffsetCommands(
@@ -207,8 +217,8 @@ class BrokerParts(BrokerEvents):
         groups: tuple[CommandGroup, ...] = (
             self.pulls, self.consumers, self.offsets, self.key_queries, self.locks, self.admin,
             StatsCommands(config, store, metadata, table), ResetOffsets(config, store, metadata, table),
-            TableCommands(metadata), self.send_back, self.transactions, self.replies,
-            self.native, *self.replication.commands(),
+            TableCommands(metadata), self.send_back, self.transactions, self.replies, self.pops,
+            self.pop_acks, self.native, *self.replication.commands(),
         )  # fmt: skip
         gate = self.gate
         if gate is not None:
@@ -236,6 +246,7 @@ class BrokerParts(BrokerEvents):
     def arrived(self, arrived: Arrived) -> None:
         """See L{BrokerEvents}."""
         self.pulls.arrived(arrived)
+        self.pops.arrived(arrived)
         self.schedule.arrived(arrived)
 
     def acknowledged(self) -> None:
@@ -269,12 +280,14 @@ class BrokerParts(BrokerEvents):
             self._start_delivering()
 
     def _start_delivering(self) -> None:
-        """A master delivers delayed messages, and asks about half messages."""
+        """A master delivers delayed messages and popped ones, and asks about half messages."""
         self.schedule.start()
+        self.revive.start()
         self.checks_of_halves.start()
 
     def _stop_delivering(self) -> None:
         self.schedule.stop()
+        self.revive.stop()
         self.checks_of_halves.stop()
 
     def role_changed(self) -> None:
@@ -332,8 +345,9 @@ class BrokerParts(BrokerEvents):
         if self.gate is not None and self.gate.tick():
             # Requests that wait for messages were allowed by the accounts of before.
             self.pulls.answer_held("the accounts of this broker have changed")
+            self.pops.answer_waiting()
             self.reads.answer_waiting()
-        for group in (self.pulls, self.consumers, self.locks, self.admin):
+        for group in (self.pulls, self.pops, self.revive, self.consumers, self.locks, self.admin):
             group.sweep()
         metadata = self.metadata
         period = max(1, round(self.config.flush_consumer_offset_interval / 1000))
@@ -355,6 +369,7 @@ class BrokerParts(BrokerEvents):
         """Answer the requests that wait for messages; stop following and delivering."""
         self.replication.unfollow()
         self.pulls.stop()
+        self.pops.stop()
         self.key_queries.stop()
         self._stop_delivering()
         self.reads.answer_waiting()

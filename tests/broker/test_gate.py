@@ -189,6 +189,37 @@ class SignatureTests(GateCase):
         self.allowed(send_of(), Credentials("producer", "a-new-secret"))
 
 
+class PopRightTests(GateCase):
+    """POP needs the right to the topic and to the group."""
+
+    def pop(self, code: int, topic: str = "T1", group: str = "G") -> RemotingCommand:
+        """One of its requests."""
+        return command(code, {"topic": topic, "consumerGroup": group, "queueId": "0"})
+
+    def test_rights(self) -> None:
+        """Each request; an ack may name the topic of retries, which only a group of its own has."""
+        for code in (200_050, 200_051, 200_053, 200_054, 200_055):
+            self.allowed(self.pop(code), CONSUMER)
+            self.refused(self.pop(code), PRODUCER, "No permission for topic T1")
+            self.refused(self.pop(code, group="other"), CONSUMER, "No permission for group other")
+            self.refused(self.pop(code, topic="T2"), CONSUMER, "No permission for topic T2")
+        self.allowed(self.pop(200_051, "%RETRY%G_T1"), CONSUMER)
+        self.refused(self.pop(200_051, "%RETRY%G_T2"), CONSUMER, "No permission for topic T2")
+        self.refused(self.pop(200_050, "%RETRY%G_T1"), CONSUMER, "No permission for group G_T1")
+
+    def test_batches(self) -> None:
+        """Each ack of a batch."""
+        acks = [{"c": "G", "t": topic, "r": "0", "so": 0, "q": 0, "rq": 0, "pt": 1, "it": 1, "b": "AQ=="}
+                for topic in ("T1", "T2")]  # fmt: skip
+        for count in (1, 2):
+            body = json.dumps({"brokerName": "b", "acks": acks[:count]}).encode()
+            if count == 1:
+                self.allowed(command(200_151, body=body), CONSUMER)
+            else:
+                self.refused(command(200_151, body=body), CONSUMER, "No permission for topic T2")
+        self.assertEqual(self.answer(command(200_151, body=b"{"), CONSUMER)[0], 13)
+
+
 class RightsTests(GateCase):
     """What an account may do."""
 

@@ -126,13 +126,18 @@ def java_command(
 
     @param tls_mode: of a server, which makes its own certificate.
     """
+    return java_of(class_path(version, folder), home, heap, *words, tls_mode=tls_mode)
+
+
+def java_of(path: str, home: Path, heap: str, *words: str, tls_mode: str = "disabled") -> list[str]:
+    """A JVM with this class path, see L{java_command}."""
     return ["java", *_ADD_OPENS, "-Xms32m", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
             f"-Duser.home={home}",
             # Each server would spend seconds at its start on a certificate that is not used.
             f"-Dtls.server.mode={tls_mode}",
             # As bin/runbroker.sh does; the second is the share of the disk at which the broker stops writing.
             "-Drocketmq.client.logUseSlf4j=true", "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.99",
-            "-cp", class_path(version, folder), *words]  # fmt: skip
+            "-cp", path, *words]  # fmt: skip
 
 
 class StartedChild(Child):

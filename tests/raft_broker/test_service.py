@@ -194,6 +194,34 @@ class RoleTests(RaftCase):
         self.assertIn(b"half", self.pull().body)
         self.stop()
 
+    def test_popped(self) -> None:
+        """A slave gives nothing by POP; a new master knows what was given, and delivers the rest again."""
+        self.start()
+        for body in (b"done", b"again"):
+            self.ask(send_of(body))
+        fields = {"topic": "T1", "consumerGroup": "G", "queueId": "0"}
+        pop = RemotingCommand(code=200_050, opaque=1, ext_fields={
+            **fields, "maxMsgNums": "8", "invisibleTime": "6000", "pollTime": "0", "initMode": "0",
+        })  # fmt: skip
+        (given,) = self.ask(pop)
+        self.assertEqual((given.code, given.ext_fields["msgOffsetInfo"]), (0, "0 0 0,1"))
+        receipt = f"0 {given.ext_fields['popTime']} 6000 0 0 {self.broker.config.broker_name} 0"
+        ack = RemotingCommand(code=200_051, opaque=1, ext_fields={
+            **fields, "extraInfo": receipt, "offset": "0",
+        })  # fmt: skip
+        self.lose()
+        self.settle(0.02)
+        self.assertEqual([self.ask(request)[0].code for request in (pop, ack)], [11, 11])
+        self.assertEqual(len(self.broker.revive.table), 0)
+        self.settle(3.0)
+        self.assertEqual([self.ask(request)[0].code for request in (ack, pop)], [0, 210])
+        self.settle(5.0)
+        (given,) = self.ask(pop)
+        self.assertEqual((given.code, given.ext_fields["startOffsetInfo"]), (0, "1 0 0"))
+        self.assertIn(b"again", given.body)
+        self.assertNotIn(b"done", given.body)
+        self.stop()
+
     def test_lost(self) -> None:
         """The step in which leadership is lost closes the queues; a turn later the broker is a slave."""
         self.start()

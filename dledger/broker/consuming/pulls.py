@@ -243,7 +243,7 @@ class PullCommands(CommandGroup):
         wanted_bytes = fields.number("maxMsgBytes", -1)  # of 5.x
         return _Pull(
             group=group, key=(topic, queue_id), codes=subscription.codes, suspend_ms=suspend_ms,
-            matches=None if expression is None else partial(_is_matched, expression),
+            matches=None if expression is None else partial(is_matched, expression),
             offset=fields.number("queueOffset", least=LONG_MIN, most=LONG_MAX),
             count_max=min(fields.number("maxMsgNums"), config.max_transfer_count_on_message_in_memory),
             bytes_max=min(wanted_bytes, bytes_max) if wanted_bytes > 0 else bytes_max,
@@ -487,7 +487,7 @@ class PullCommands(CommandGroup):
         self._woken.clear()
 
 
-def _is_matched(expression: SqlFilter, record: bytes) -> bool:
+def is_matched(expression: SqlFilter, record: bytes) -> bool:
     """Whether a record is a message whose properties match."""
     try:
         return expression.matches(decode_message(record, verify_body=False).properties)

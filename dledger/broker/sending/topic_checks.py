@@ -31,6 +31,8 @@ FORBIDDEN = frozenset({
     "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC",
     "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", TERM_START_TOPIC, METADATA_TOPIC,
 })  # fmt: skip
+#: Topics of check points and acks of POP begin so.
+REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"
 
 #: Bits of C{topicSysFlag}: units, and subscriptions of units.
 _UNIT, _UNIT_SUB = 0x1, 0x2
@@ -71,7 +73,7 @@ class TopicChecks:
         found = self.topics.entries.get(name)
         if found is None:
             found = self._make(name, default_topic, queue_nums, is_unit)
-        elif name in FORBIDDEN:
+        elif _is_own(name):
             raise Refused(Code.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden.")
         if not found.perm & PERM_WRITE:
             raise Refused(Code.NO_PERMISSION, f"the topic[{name}] sending message is forbidden")
@@ -82,7 +84,7 @@ class TopicChecks:
 
     def _make(self, name: str, default_topic: str, queue_nums: int | None, is_unit: bool) -> TopicConfig:
         refuse_name(name)
-        if name in FORBIDDEN:
+        if _is_own(name):
             raise Refused(Code.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden.")
         most = self._config.topics_max
         if len(self.topics.entries) >= most:
@@ -132,7 +134,7 @@ class TopicChecks:
         every producer; 0 for any other topic.
         """
         found = self.topics.entries.get(name)
-        if found is None or name.startswith("%") or name in FORBIDDEN or "\0" in name:
+        if found is None or name.startswith("%") or _is_own(name) or "\0" in name:
             return 0
         if not found.can_write or found.order or found.topic_filter_type != "SINGLE_TAG":
             return 0
@@ -157,6 +159,10 @@ class TopicChecks:
                 f"writeQueueNums={queues}, readQueueNums={topic.read_queue_nums} Producer: {producer}",
             )
         return queue_id
+
+
+def _is_own(name: str) -> bool:
+    return name in FORBIDDEN or name.startswith(REVIVE_PREFIX)
 
 
 def refuse_name(name: str) -> None:

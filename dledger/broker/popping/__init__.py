@@ -1,0 +1,1 @@
+"""POP: messages that are given to a consumer for a time, and delivered again unless it acknowledges them."""

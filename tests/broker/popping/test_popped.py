@@ -1,0 +1,76 @@
+# -*- test-case-name: tests.broker.popping.test_popped -*-
+"""The table of check points that are not finished."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.broker.popping.check_points import Ack, CheckPoint, PopKey
+from dledger.broker.popping.popped import PoppedTable
+
+
+def point(start: int, *offsets: int, pop_ms: int = 1000) -> CheckPoint:
+    """Of one queue, for ten seconds."""
+    return CheckPoint(PopKey("T", "G", 0, start, pop_ms, "b"), 10_000, offsets or (start,))
+
+
+class PoppedTests(SynchronousTestCase):
+    """The table alone."""
+
+    def setUp(self) -> None:
+        self.table = PoppedTable()
+        self.one, self.two = point(5, 5, 6), point(7)
+        self.table.add(self.one, 0, 100)
+        self.table.add(self.two, 0, 101)
+
+    def count(self) -> int:
+        """Messages that are not done."""
+        return self.table.count(("T", "G", 0))
+
+    def test_acks(self) -> None:
+        """They count from their receipt on, and are taken back if they cannot be stored."""
+        ack = Ack(self.one.key, (5,))
+        self.assertTrue(self.table.settle(ack))
+        self.assertEqual([len(one.open) for one in self.table.due(20_000, 10)], [1, 1])
+        self.table.settled(ack, is_stored=False)
+        self.assertEqual(self.count(), 3)
+        self.assertTrue(self.table.settle(ack) and self.table.settle(ack))
+        self.table.settled(ack, is_stored=True)
+        self.table.settled(ack, is_stored=True)
+        self.assertEqual((self.count(), len(self.table), self.table.has(ack)), (2, 2, False))
+        self.assertFalse(self.table.settle(ack))
+        self.assertFalse(self.table.settle(Ack(self.one.key, (6, 9))))
+        self.assertEqual(self.count(), 2)
+
+    def test_reach(self) -> None:
+        """It stops before the first check point that is not finished."""
+        self.assertEqual(self.table.reach(), {0: 99})
+        self.table.finish(Ack(self.two.key, (7,)))
+        self.table.passed(0, 102)
+        self.assertEqual(self.table.reach(), {0: 99})
+        self.table.finish(Ack(self.one.key, (5, 6)))
+        self.assertEqual((self.table.reach(), len(self.table), self.count()), ({0: 102}, 0, 0))
+
+    def test_due(self) -> None:
+        """In the order of time, bounded, each once; finished ones not at all."""
+        late = point(1, pop_ms=500)
+        self.table.add(late, 3, 0)
+        self.assertEqual(self.table.due(10_499, 10), [])
+        self.assertEqual([one.point for one in self.table.due(20_000, 2)], [late, self.one])
+        self.table.finish(Ack(self.two.key, (7,)))
+        self.assertEqual(self.table.due(20_000, 2), [])
+        self.assertEqual(self.table.reach(), {0: 99, 3: -1})
+
+    def test_twice(self) -> None:
+        """The same name once more replaces the first."""
+        self.table.add(self.one, 0, 102)
+        self.assertEqual((self.count(), len(self.table)), (3, 2))
+        self.table.finish(Ack(self.one.key, (5, 6)))
+        self.table.finish(Ack(self.two.key, (7,)))
+        self.assertEqual((self.count(), self.table.reach()), (0, {0: 102}))
+        self.assertEqual(self.table.due(99_999, 10), [])
+
+    def test_empty(self) -> None:
+        """A check point of which everything is done."""
+        self.table.add(CheckPoint(self.one.key._replace(start=50), 1, ()), 0, 103)
+        self.assertEqual(len(self.table), 2)

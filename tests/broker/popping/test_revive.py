@@ -1,0 +1,196 @@
+# -*- test-case-name: tests.broker.popping.test_revive -*-
+"""What is not acknowledged is delivered again, also after a crash."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from dledger.broker.ha.put_status import PutStatus
+from dledger.broker.popping import revive
+from dledger.broker.popping.check_points import REVIVE_GROUP, Ack
+from dledger.broker.sending.puts import NotPut
+from tests.broker.popping.rig import RETRIES, REVIVE, Given, PopCase
+
+
+class ReviveTests(PopCase):
+    """Messages whose time is over."""
+
+    def test_again(self) -> None:
+        """With all its fields, one try more, and the time of the first pop."""
+        self.send(b"a", properties="TAGS\x01A\x02KEYS\x01k\x02")
+        (first,) = self.pop()
+        self.wait(9)
+        self.assertEqual(self.pop(), [])
+        self.wait(2)
+        (given,) = self.pop(exp="A")
+        message = given.message
+        self.assertEqual((message.topic, message.body, message.flag), ("T1", b"a", 7))
+        self.assertEqual((message.tags, message.keys, given.tries), ("A", ("k",), 1))
+        self.assertEqual(message.properties["1ST_POP_TIME"], first.receipt.split(" ")[1])
+        self.assertEqual(message.born_timestamp, first.message.born_timestamp)
+        self.assertEqual([one.tags for one in self.of(REVIVE)], ["ck", "ack", "ck"])
+        self.assertEqual((self.pop(), self.parts.revive.revived), ([], 1))
+
+    def test_dead(self) -> None:
+        """After the last try it is a dead letter of its group."""
+        self.send(b"a")
+        for tries in range(17):
+            (given,) = self.pop(invisibleTime=1000)
+            self.assertEqual(given.tries, tries)
+            self.wait(3)
+        self.assertEqual(self.pop(), [])
+        (dead,) = self.of("%DLQ%G")
+        self.assertEqual((dead.body, dead.properties["RETRY_TOPIC"]), (b"a", "T1"))
+        self.assertEqual((self.parts.revive.dead, self.parts.revive.revived), (1, 16))
+        self.wait(30)
+        self.assertEqual(len(self.of("%DLQ%G")), 1)
+
+    def test_no_topic(self) -> None:
+        """Messages of a topic that was deleted are passed."""
+        self.send(b"a")
+        self.pop()
+        self.parts.metadata.topics.delete("T1", 0)
+        self.wait(12)
+        self.assertEqual((self.of(RETRIES), self.parts.revive.gone, len(self.parts.revive.table)), ([], 1, 0))
+
+    def test_refused_put(self) -> None:
+        """It is repeated; nothing is passed before."""
+        self.send(b"a")
+        self.pop()
+        put, refused = self.parts.pipeline.put, [3]
+
+        def failing(*arguments: Any, **named: Any) -> Any:
+            if refused[0]:
+                refused[0] -= 1
+                raise NotPut(PutStatus.OS_PAGE_CACHE_BUSY, "a test")
+            return put(*arguments, **named)
+
+        self.patch(self.parts.pipeline, "put", failing)
+        self.wait(11)
+        self.assertEqual(self.of(RETRIES), [])
+        self.wait(10)
+        self.assertEqual((len(self.of(RETRIES)), len(self.pop())), (1, 1))
+
+    def test_bounded(self) -> None:
+        """Many messages whose time is over are stored again in several turns."""
+        self.patch(revive, "TURN_MESSAGES", 4)
+        self.patch(revive, "TURN_BYTES", 300)
+        self.send(*(b"%d" % number for number in range(30)))
+        for _ in range(10):
+            self.pop(maxMsgNums=3)
+        self.wait(20)
+        self.assertEqual(sorted(int(one.body) for one in self.of(RETRIES)), list(range(30)))
+
+    def test_unreadable(self) -> None:
+        """What is no check point in the revive topic is passed."""
+        self.send(b"a")
+        self.pop()
+        self.parts.revive.stop()
+        found: list[object] = []
+        self.patch(revive, "read_revive", lambda *words: found.append(words) or json.loads("{"))
+        self.parts.revive.start()
+        self.settle()
+        self.flushLoggedErrors()
+        self.assertTrue(self.parts.revive.is_loaded)
+        self.assertEqual((len(found), len(self.parts.revive.table)), (1, 0))
+
+
+class StartTests(PopCase):
+    """Another life of the broker, or another master."""
+
+    def test_pending(self) -> None:
+        """Acknowledged ones are not delivered again, others are, with their receipts valid until then."""
+        self.send(b"a", b"b", b"c")
+        a, b, _c = self.pop()
+        self.assertEqual(self.ack(a).code, 0)
+        self.again()
+        self.assertEqual((len(self.parts.revive.table), self.pop()), (1, []))
+        self.assertEqual(self.ack(b).code, 0)
+        self.wait(12)
+        self.assertEqual([one.body for one in self.pop()], [b"c"])
+
+    def test_finished(self) -> None:
+        """The next one reads only what is not finished."""
+        self.send(b"a", b"b")
+        a, b = self.pop()
+        self.ack(a)
+        self.wait(1)
+        self.assertIsNone(self.parts.metadata.consumer_offsets.query(REVIVE_GROUP, REVIVE, 0))
+        self.ack(b)
+        self.wait(1)
+        self.assertEqual(self.parts.metadata.consumer_offsets.query(REVIVE_GROUP, REVIVE, 0), 2)
+        self.again()
+        self.assertEqual((len(self.parts.revive.table), self.parts.revive._read_at), (0, {0: 3}))
+        self.wait(12)
+        self.assertEqual(self.pop(), [])
+
+    def test_early_ack(self) -> None:
+        """An ack that comes before the table is read counts."""
+        self.send(b"a")
+        (a,) = self.pop()
+        self.again()
+        reading = self.parts.revive._is_dispatched
+        self.parts.revive._is_dispatched = lambda: False  # type: ignore[method-assign]
+        self.parts.revive.start()
+        self.wait(1)
+        self.assertFalse(self.parts.revive.is_loaded)
+        self.send(b"b")
+        self.assertEqual((self.pop(), self.change(a, 5000).code), ([], 2))
+        self.assertEqual(self.ack(a).code, 0)
+        self.parts.revive._is_dispatched = reading  # type: ignore[method-assign]
+        self.wait(12)
+        self.assertEqual([one.body for one in self.pop()], [b"b"])
+
+    def test_ack_before_its_queue(self) -> None:
+        """An ack whose record is not in its queue yet when the table is read."""
+        self.send(b"a")
+        (a,) = self.pop()
+        key = self.parts.revive.table.due(1 << 60, 1)[0].point.key
+        self.again()
+        self.parts.revive.start()
+        self.assertTrue(self.parts.revive.early(Ack(key, (0,))))
+        self.settle()
+        self.assertEqual((self.parts.revive.is_loaded, len(self.parts.revive.table)), (True, 0))
+        self.assertEqual(self.ack(a).code, 208)
+        self.patch(revive, "EARLY_MAX", 0)
+        self.assertFalse(self.parts.revive.early(Ack(key, (0,))))
+
+    def test_other_life(self) -> None:
+        """A put of an earlier life as a master ends in a later one."""
+        self.send(b"a")
+        self.pop()
+        held = self.hold_puts()
+        self.wait(12)
+        self.assertEqual((len(held), self.parts.revive._call), (1, None))
+        self.parts.revive.stop()
+        held[0].callback(PutStatus.PUT_OK)
+        self.assertIsNone(self.parts.revive._call)
+
+    def test_crash_before_offsets(self) -> None:
+        """The offsets of the last seconds are lost: check points tell them, and nothing comes once more."""
+        self.send(b"a", b"b", b"c", b"d")
+        self.pop(maxMsgNums=1)
+        self.again()
+        a, _b = self.late_pop()
+        self.assertEqual(self.ack(a).code, 0)
+        self.again(crash=True)
+        self.assertEqual([one.body for one in self.pop()], [b"d"])
+        self.wait(30)
+        self.assertEqual(sorted(one.body for one in self.pop()), [b"a", b"c", b"d"])
+
+    def test_crash_after_reset(self) -> None:
+        """What an operator has reset since the pop stays reset."""
+        self.send(b"a", b"b", b"c")
+        self.pop(maxMsgNums=1)
+        self.again()
+        self.late_pop()
+        self.wait(1)
+        self.parts.metadata.consumer_offsets.commit("G", "T1", 0, 0, self.broker.wall_ms())
+        self.again()
+        self.assertEqual([one.body for one in self.pop()], [b"a", b"b", b"c"])
+
+    def late_pop(self) -> list[Given]:
+        """Two messages, a second after the table of offsets was saved."""
+        self.wait(1)
+        return self.pop(maxMsgNums=2)

@@ -1,0 +1,147 @@
+# -*- test-case-name: tests.interop.test_pop -*-
+"""
+RocketMQ's client of 5.x, which speaks gRPC with RocketMQ's proxy, which pops from a broker of ours: send,
+receive, acknowledge, change of the invisible time, a kill between pop and ack; and a broker of Java's on the
+same directory, which delivers again the messages that ours has given.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from pathlib import Path
+
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
+
+from tests.interop.ha import CLUSTER, Broker, JavaBroker, OurBroker, broker_port
+from tests.interop.java import JavaMissing
+from tests.interop.name_servers import Asking, OurNameServer
+from tests.interop.proxies import GrpcClient, Proxy, client_class_path, proxy_class_path
+from tests.interop.rocketmq import PATIENCE, class_path
+from tests.processes.children import ChildError, wait_until
+
+_TOPIC = {
+    "topic": "paid", "defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6",
+    "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
+}  # fmt: skip
+
+
+class PopTests(SynchronousTestCase):
+    """One name server, one proxy, one broker at a time on one store, one client."""
+
+    def setUp(self) -> None:
+        try:
+            proxy_class_path()
+            client_class_path()
+            class_path("5.3.3")
+        except JavaMissing as missing:
+            raise SkipTest(str(missing)) from None
+        held = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self.addCleanup(held.cleanup)
+        self.directory = Path(held.name)
+        self.names = OurNameServer(self.directory)
+        self.addCleanup(self.names.kill)
+        self.names.start()
+        self.names.wait_started()
+        self.port = broker_port({self.names.port})
+        self.run_broker(self.ours())
+        self.topic()
+        proxy = Proxy(self.directory / "proxy", name_server=self.names.address, cluster=CLUSTER)
+        self.addCleanup(proxy.kill)
+        proxy.start()
+        proxy.wait_started()
+        self.client = GrpcClient(proxy.address, self.directory / "client")
+        self.addCleanup(self.client.kill)
+        self.client.start()
+        self.client.wait_started(seconds=PATIENCE)
+
+    def ours(self) -> OurBroker:
+        """On the store of the test."""
+        return OurBroker("ours", self.directory / "ours", port=self.port, name_server=self.names.address,
+                         store=self.directory / "store")  # fmt: skip
+
+    def run_broker(self, broker: Broker, **options: object) -> None:
+        """Start it, as a master."""
+        self.broker = broker
+        self.addCleanup(broker.kill)
+        broker.become("ASYNC_MASTER", **options)
+        broker.start()
+        broker.wait_started(seconds=PATIENCE)
+
+    def topic(self) -> None:
+        """Made by an operator: a proxy makes none."""
+        asking = Asking(self.port)
+        self.assertEqual(asking.ask(17, _TOPIC).code, 0)
+        asking.close()
+
+    def receive(self, *bodies: str, seconds: int, group: str = "readers") -> dict[str, int]:
+        """
+        Receive until all of these are there.
+
+        @return: the last number of the delivery of each message.
+        """
+        seen: dict[str, int] = {}
+
+        def are_there() -> bool:
+            try:
+                seen.update(self.client.receive(group, "paid", seconds=seconds))
+            except ChildError as error:  # the proxy finds a broker that has started again after a while
+                seen.pop(str(error), None)
+            return set(bodies) <= set(seen)
+
+        wait_until(are_there, seconds=PATIENCE, what=f"{bodies}", every=0.2)
+        return seen
+
+    def test_story(self) -> None:
+        """The whole story with brokers of ours."""
+        client = self.client
+        client.produce("paid", "a", "b", "c", "d")
+        begun = time.monotonic()
+        self.assertEqual(self.receive("a", "b", "c", "d", seconds=12), {"a": 1, "b": 1, "c": 1, "d": 1})
+        client.acknowledge("a")
+        client.change("b", 40)
+        self.assertEqual(client.receive("readers", "paid", seconds=12), {})
+        # A broker that is killed between pop and ack knows what was given, and to whom.
+        client.acknowledge("c")
+        self.broker.kill()
+        self.run_broker(self.ours())
+        self.assertEqual(self.receive("d", seconds=30), {"d": 2})
+        self.assertGreater(time.monotonic() - begun, 11.0)
+        client.acknowledge("d")
+        self.assertEqual(self.receive("b", seconds=30), {"b": 2})
+        self.assertGreater(time.monotonic() - begun, 39.0)
+        client.acknowledge("b")
+        self.assertEqual(client.receive("readers", "paid", seconds=5), {})
+        self.assertEqual(len(client.receive("others", "paid", seconds=60, count=2)), 2)
+
+    def test_in_order(self) -> None:
+        """A group that wants messages in order is refused, and told what to use."""
+        asking = Asking(self.port)
+        group = {
+            "groupName": "fifo", "consumeEnable": True, "consumeMessageOrderly": True, "retryMaxTimes": 3,
+            "retryQueueNums": 1, "brokerId": 0, "whichBrokerWhenConsumeSlowly": 1,
+        }  # fmt: skip
+        self.assertEqual(asking.ask(200, {}, json.dumps(group).encode()).code, 0)
+        asking.close()
+        self.client.produce("paid", "a")
+        try:
+            self.fail(str(self.client.receive("fifo", "paid", seconds=12)))
+        except ChildError as error:
+            self.assertIn("UnsupportedException", str(error))
+            self.assertIn("POP of messages in order (FIFO) is not supported", str(error))
+
+    def test_java_finishes(self) -> None:
+        """A Java broker delivers the rest of the messages that ours has given."""
+        client = self.client
+        client.produce("paid", "a", "b", "c")
+        self.receive("a", "b", "c", seconds=12)
+        client.acknowledge("a")
+        self.broker.stop(seconds=PATIENCE)
+        self.run_broker(
+            JavaBroker("java", self.directory / "java", "5.3.3", port=self.port,
+                       name_server=self.names.address, store=self.directory / "store"),
+            timerWheelEnable=True,
+        )  # fmt: skip
+        self.assertEqual(self.receive("b", "c", seconds=30), {"b": 2, "c": 2})
+        client.acknowledge("b", "c")
