@@ -45,7 +45,7 @@ class PoppedTable:
     def __init__(self) -> None:
         self._by_key: dict[PopKey, Popped] = {}
         self._due: list[tuple[int, int, Popped]] = []
-        self._places: dict[int, list[tuple[int, Popped]]] = {}
+        self._places: dict[int, list[tuple[int, int, Popped]]] = {}
         self._last: dict[int, int] = {}
         self._counts: dict[GroupQueue, int] = {}
         self._turn = 0
@@ -77,8 +77,8 @@ class PoppedTable:
         popped = Popped(point, (queue_id, offset), set(point.offsets))
         self._by_key[point.key] = popped
         self._count(popped, len(popped.open))
-        heapq.heappush(self._places.setdefault(queue_id, []), (offset, popped))
         self.again(popped, point.due_ms)
+        heapq.heappush(self._places.setdefault(queue_id, []), (offset, self._turn, popped))
 
     def passed(self, queue_id: int, offset: int) -> None:
         """A message of the revive topic needs no more attention, except what L{add} says of it."""
@@ -165,7 +165,7 @@ class PoppedTable:
         reached = {}
         for queue_id, last in self._last.items():
             places = self._places.get(queue_id, [])
-            while places and not (places[0][1].open or places[0][1].settling):
+            while places and not (places[0][2].open or places[0][2].settling):
                 heapq.heappop(places)
             reached[queue_id] = places[0][0] - 1 if places else last
         return reached

@@ -70,6 +70,11 @@ class PoppedTests(SynchronousTestCase):
         self.assertEqual((self.count(), self.table.reach()), (0, {0: 102}))
         self.assertEqual(self.table.due(99_999, 10), [])
 
+    def test_read_again(self) -> None:
+        """A stored check point that is read once more is the same one."""
+        self.table.add(self.one, 0, 100)
+        self.assertEqual((self.count(), len(self.table), self.table.reach()), (3, 2, {0: 99}))
+
     def test_empty(self) -> None:
         """A check point of which everything is done."""
         self.table.add(CheckPoint(self.one.key._replace(start=50), 1, ()), 0, 103)
