@@ -42,6 +42,10 @@ class Producer(TalkingChild):
         words = said[0].split(" ")[1:]
         assert all(word.startswith("SEND_OK/") for word in words), said
 
+    def answer(self, checked: str, *bodies: str) -> None:
+        """Brokers that ask from now on get another answer."""
+        self.ask(f"answer {checked} {' '.join(bodies)}", seconds=PATIENCE)
+
     def asked(self) -> int:
         """The number of questions so far."""
         return int(self.ask("asked", seconds=PATIENCE))
