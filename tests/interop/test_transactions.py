@@ -29,9 +29,9 @@ class Producer(TalkingChild):
         command = java_command(version, directory, "128m", "Transactions", name_server)
         super().__init__("transactions", command, log_path=directory / "transactions.log")
 
-    def begin(self, local: str, checked: str, *bodies: str) -> None:
+    def begin(self, local: str, checked: str, *bodies: str, topic: str = "paid") -> None:
         """Begin a transaction for each body; repeat it until the broker is known."""
-        line = f"send paid {local} {checked} {' '.join(bodies)}"
+        line = f"send {topic} {local} {checked} {' '.join(bodies)}"
         said: list[str] = []
 
         def is_sent() -> bool:
