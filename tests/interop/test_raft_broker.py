@@ -98,6 +98,16 @@ class RaftBrokersTests(SynchronousTestCase):
         finally:
             self.group.brokers[peer_id].resume()
 
+    def absent(self, peer_id: str) -> None:
+        """SIGTERM, a term of each other member, with messages; it returns, and reads all that at once."""
+        self.group.brokers[peer_id].stop(seconds=60)
+        self.group.wait_master(other_than=peer_id)
+        for other_id in self.group.kinds:
+            if other_id != peer_id:
+                self.group.lead(other_id)
+                self.group.send(MESSAGES)
+        self.group.back(peer_id)
+
     def hand_over(self, peer_id: str) -> None:
         """The leader hands over to this member, or to the next one if it leads already."""
         ids = list(self.group.kinds)
@@ -124,7 +134,7 @@ class RaftBrokersTests(SynchronousTestCase):
         """As many as asked for."""
         chance = self.chance
         actions: list[Callable[[str], None]] = [
-            self.kill, self.kill, self.stop, self.freeze, self.hand_over, self.change_kind
+            self.kill, self.kill, self.stop, self.absent, self.freeze, self.hand_over, self.change_kind
         ]
         for number in range(ROUNDS):
             action = chance.choice(actions)
@@ -164,6 +174,8 @@ class RaftBrokersTests(SynchronousTestCase):
         self.judged()
         self.stop(self.group.leader_of(V5))
         self.judged()
+        self.absent("n2")
+        self.judged()
         self.change_kind("n0")
         self.judged()
         self.change_kind("n0")
@@ -176,6 +188,8 @@ class RaftBrokersTests(SynchronousTestCase):
         self.kill(self.group.leader_of(OURS))
         self.judged()
         self.kill(self.group.leader_of(V4))
+        self.judged()
+        self.absent("n0")
         self.judged()
         self.more_rounds()
 
