@@ -361,7 +361,8 @@ LAYERS: tuple[Layer, ...] = (
         covers=("dledger.raft_broker",),
         ours=(
             "dledger.base", "dledger.config", "dledger.storage", "dledger.node", "dledger.broker",
-            "protocols.wire.layout", "protocols.wire.errors", *LEDGER_WIRE, *ROCKETMQ_WIRE,
+            "protocols.rocketmq.commands", "protocols.wire.layout", "protocols.wire.errors", *LEDGER_WIRE,
+            *ROCKETMQ_WIRE,
         ),
         third=(*TWISTED, "construct"),
         refused=(

@@ -52,15 +52,25 @@ class TopicsAtStart:
     @ivar known: names in the table of topics.
     @ivar table_ms: time of the table's last change, ms since 1970.
     @ivar end_offset: end of the log; later messages are in topics that this broker knows, or has deleted.
+    @ivar began_ms: when it became one, ms since 1970.
     """
 
     known: frozenset[str] = frozenset()
     table_ms: int = 0
     end_offset: int = 0
+    began_ms: int = 0
 
     def lost(self, topic: str, offset: int, stored_ms: int) -> bool:
         """Whether the topic of a message, at this place and of this time, was lost."""
         return offset < self.end_offset and stored_ms >= self.table_ms and topic not in self.known
+
+    def lost_half(self, topic: str, born_ms: int) -> bool:
+        """
+        Whether the topic that a half message is for was lost.
+
+        The birth decides: a half message is stored again with each question about it.
+        """
+        return self.table_ms <= born_ms < self.began_ms and topic not in self.known
 
 
 def _has_since(store: MessageStore, topic: str, queue_id: int, since_ms: int) -> bool:

@@ -187,7 +187,7 @@ class BrokerParts(BrokerEvents):
             config, self._long_sends, self.pipeline, self.producer_table, own=self.own, wall_ms=wall_ms
         )
         self.transactions = TransactionCommands(
-            config, store, metadata, self.pipeline, own=self.own, wall_ms=wall_ms
+            config, store, metadata, self.pipeline, own=self.own, wall_ms=wall_ms, commits=self._commits
         )
         self.checks_of_halves = TransactionCheckService(
             config, store, metadata, self.pipeline, self.producer_table, own=self.own, clock=clock,
@@ -312,7 +312,7 @@ class BrokerParts(BrokerEvents):
         if config.is_slave:
             return
         self._at_start = TopicsAtStart(
-            frozenset(topics.entries), self._topics_ms, self.store.log.end_offset
+            frozenset(topics.entries), self._topics_ms, self.store.log.end_offset, self.wall_ms()
         )
         lost = lost_topics(
             self.store, self._at_start.known, table_ms=self._topics_ms,
@@ -329,11 +329,21 @@ class BrokerParts(BrokerEvents):
 
     def _delivers(self, topic: str, queue_id: int, offset: int, stored_ms: int) -> None:
         """A delayed message, which was stored at this time, goes to this queue."""
+        if self._at_start.lost(topic, offset, stored_ms):
+            self._add_lost(topic, queue_id, "delayed")
+
+    def _commits(self, topic: str, queue_id: int, born_ms: int) -> None:
+        """A half message, which was born at this time, goes to this queue."""
+        if self._at_start.lost_half(topic, born_ms):
+            self._add_lost(topic, queue_id, "half")
+
+    def _add_lost(self, topic: str, queue_id: int, kind: str) -> None:
         topics = self.metadata.topics
-        if topic not in topics.entries and self._at_start.lost(topic, offset, stored_ms):
+        if topic not in topics.entries:
             nums = self.config.default_topic_queue_nums
             topics.put(lost_topic(topic, queue_id, queue_nums=nums), self.wall_ms())
-            self.log.warn("topic {topic} was lost, and has a delayed message: it is added", topic=topic)
+            self.log.warn("topic {topic} was lost, and has a {kind} message: it is added",
+                          topic=topic, kind=kind)  # fmt: skip
             self.topics_changed()
 
     def tick(self) -> None:

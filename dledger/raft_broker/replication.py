@@ -33,6 +33,7 @@ from dledger.raft_broker.metadata_log import MetadataLog
 from dledger.raft_broker.raft_log import RaftLog
 from dledger.raft_broker.stamps import MessageStamps
 from dledger.raft_broker.store import RaftStore
+from dledger.raft_broker.topic_offers import TopicOffers
 from dledger.raft_broker.writer import AppendsEntries, RaftWriter
 
 #: The role of a leader for name servers and tools, as in RocketMQ.
@@ -103,11 +104,15 @@ class RaftReplication:
             node, stamps, body_bytes_max=body_bytes_max,
             message_bytes_max=config.store.max_message_size, before=lambda: self.metadata.topics_first(),
         )
+        offers = TopicOffers(
+            store, needs.metadata.topics, needs.client, wall_ms=lambda: int(around.wall_s() * 1000),
+            queue_nums=config.default_topic_queue_nums,
+        )
         self.synchronize = SlaveSynchronize(
             needs.metadata, needs.client, own_address=lambda: needs.own.text, clock=around.reactor,
             run_in_thread=around.run_in_thread, interval_s=SYNCHRONIZE_S,
             local_topics=lambda: {topic for topic, _ in store.queues.keys()},
-            is_stopped=lambda: self._is_carried,
+            is_stopped=lambda: self._is_carried, topics_copied=offers.copied,
         )
         self.metadata = MetadataLog(
             needs.metadata, node, around.reactor, wall_ms=lambda: int(around.wall_s() * 1000),

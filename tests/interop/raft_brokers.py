@@ -8,12 +8,14 @@ Java's C{BrokerStartup} reads. The name server is ours.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from protocols.wire.ledger.messages import MetadataResponse
+from protocols.wire.ledger.messages import LeadershipTransferRequest, MetadataResponse
 from tests.interop.name_servers import Asking, OurNameServer
 from tests.interop.rocketmq import (
     COMMIT_LOG_FILE_BYTES,
@@ -27,9 +29,10 @@ from tests.interop.rocketmq import (
     member_says,
     write_properties,
 )
+from tests.processes.asking import NoAnswer, ask
 from tests.processes.brokers import FOUND, NO_TOPIC, Remoting, messages_of
 from tests.processes.children import ChildError, free_ports, peers_text, wait_until
-from tests.processes.ledgers import LedgerFault, assert_identical
+from tests.processes.ledgers import LedgerFault, assert_identical, read_records
 from tests.processes.members import ROOT
 
 _TWISTD = "from twisted.scripts.twistd import run; run()"
@@ -200,6 +203,56 @@ class RaftBrokers:
         """The directory of a member's C{data} and C{index}."""
         return self.directory / peer_id / "store" / f"dledger-{peer_id}"
 
+    # -- changes --------------------------------------------------------------------------------
+
+    def back(self, peer_id: str) -> None:
+        """Start a broker again."""
+        self.brokers[peer_id].start()
+        self.brokers[peer_id].wait_started()
+
+    def leader_of(self, kind: str) -> str:
+        """The master; one of this kind, by a hand-over if need be."""
+        leader_id = self.wait_master()
+        if self.kinds[leader_id] != kind:
+            takers = [peer_id for peer_id, one in self.kinds.items() if one == kind]
+            self.lead(takers[0])
+            leader_id = takers[0]
+        return leader_id
+
+    def lead(self, taker_id: str) -> None:
+        """Have a member take the leadership by LEADERSHIP_TRANSFER, and become master."""
+
+        def leads() -> bool:
+            leader_id = self.master()
+            if leader_id == taker_id:
+                return True
+            if leader_id is None:
+                return False
+            # A leader of RocketMQ wants the term, and tells it nobody: it is that of the newest entry.
+            self.send(1)
+            leader_id = self.master() or leader_id
+            term = max(record.term for record in read_records(self.ledger_path(leader_id)))
+            with contextlib.suppress(NoAnswer):
+                ask(self.peers[leader_id], LeadershipTransferRequest(
+                    group=GROUP, remote_id=leader_id, transfer_id=leader_id, transferee_id=taker_id,
+                    term=term,
+                ), seconds=10.0)  # fmt: skip
+            return self.settles(taker_id, 10.0)
+
+        try:
+            wait_until(leads, seconds=PATIENCE, what=f"{taker_id} leads", every=0.5)
+        except ChildError as error:
+            raise ChildError(f"{error}\n{self.tails()}") from None
+
+    def settles(self, taker_id: str, seconds: float) -> bool:
+        """Wait a while until a member is registered as master. @return: whether it is."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if self.master() == taker_id:
+                return True
+            time.sleep(0.1)
+        return False
+
     # -- messages --------------------------------------------------------------------------------
 
     def send(self, count: int) -> None:
@@ -224,24 +277,21 @@ class RaftBrokers:
                 if answer.code != FOUND:
                     return found
                 for message in messages_of(answer):
-                    key = message.properties["UNIQ_KEY"]
+                    key = message.properties.get("UNIQ_KEY", "")
                     found.append((message.queue_offset, message.physical_offset, key))
                 offset = int(answer.ext_fields["nextBeginOffset"])
         finally:
             connection.close()
 
-    def check(self) -> dict[int, list[tuple[int, int, str]]]:
+    def check(self, topics: Sequence[str] = (TOPIC,)) -> None:
         """
-        Wait until all running members have equal logs and equal, dense queues, which have every acknowledged
-        message at the place that its producer was told.
-
-        @return: the queues.
+        Wait until all running members have equal logs and equal, dense queues of these topics, which have
+        every acknowledged message at the place that its producer was told.
         """
         why: list[str] = []
-        found: dict[int, list[tuple[int, int, str]]] = {}
 
         def equal() -> bool:
-            problem = self._difference(found)
+            problem = self._difference(topics)
             why[:] = [problem]
             return not problem
 
@@ -249,9 +299,8 @@ class RaftBrokers:
             wait_until(equal, seconds=PATIENCE, what="equal logs and queues", every=0.5)
         except ChildError as error:
             raise ChildError(f"{error}: {why}\n{self.tails()}") from None
-        return found
 
-    def _difference(self, found: dict[int, list[tuple[int, int, str]]]) -> str:
+    def _difference(self, topics: Sequence[str]) -> str:
         running = [peer_id for peer_id, broker in self.brokers.items() if broker.is_running]
         ours = [peer_id for peer_id in running if self.kinds[peer_id] == OURS]
         if ours:
@@ -262,10 +311,13 @@ class RaftBrokers:
                 assert_identical([self.ledger_path(peer_id) for peer_id in running], said.end_index)
             except LedgerFault as fault:
                 return str(fault)
-        queues: dict[str, dict[int, list[tuple[int, int, str]]]] = {}
+        queues: dict[str, dict[tuple[str, int], list[tuple[int, int, str]]]] = {}
         for peer_id in running:
             try:
-                queues[peer_id] = {number: self.queue_of(peer_id, number) for number in range(4)}
+                queues[peer_id] = {
+                    (topic, number): self.queue_of(peer_id, number, topic)
+                    for topic in topics for number in range(4)
+                }
             except OSError as error:
                 return f"{peer_id}: {error}"
         first, *others = running
@@ -273,16 +325,14 @@ class RaftBrokers:
             if queues[peer_id] != queues[first]:
                 sizes = {one: [len(queue) for queue in queues[one].values()] for one in running}
                 return f"queues of {peer_id} and {first} differ: {sizes}"
-        for number, queue in queues[first].items():
+        for name, queue in queues[first].items():
             places = [place for place, _, _ in queue]
             if places != list(range(len(places))):
-                return f"queue {number} is not dense: {places[:50]}"
+                return f"queue {name} is not dense: {places[:50]}"
         for sent in self.sent.values():
-            queue = queues[first][sent.queue_id]
+            queue = queues[first][TOPIC, sent.queue_id]
             if sent.queue_offset >= len(queue):
                 return f"message {sent.number} at {sent.queue_id}/{sent.queue_offset} is not there"
             if queue[sent.queue_offset][2] != sent.unique_key:
                 return f"message {sent.number}: another one is at {sent.queue_id}/{sent.queue_offset}"
-        found.clear()
-        found.update(queues[first])
         return ""

@@ -29,9 +29,9 @@ class Producer(TalkingChild):
         command = java_command(version, directory, "128m", "Transactions", name_server)
         super().__init__("transactions", command, log_path=directory / "transactions.log")
 
-    def begin(self, local: str, checked: str, *bodies: str) -> None:
+    def begin(self, local: str, checked: str, *bodies: str, topic: str = "paid") -> None:
         """Begin a transaction for each body; repeat it until the broker is known."""
-        line = f"send paid {local} {checked} {' '.join(bodies)}"
+        line = f"send {topic} {local} {checked} {' '.join(bodies)}"
         said: list[str] = []
 
         def is_sent() -> bool:
@@ -41,6 +41,10 @@ class Producer(TalkingChild):
         wait_until(is_sent, seconds=PATIENCE, what=f"{line}: {said}", every=0.5)
         words = said[0].split(" ")[1:]
         assert all(word.startswith("SEND_OK/") for word in words), said
+
+    def answer(self, checked: str, *bodies: str) -> None:
+        """Brokers that ask from now on get another answer."""
+        self.ask(f"answer {checked} {' '.join(bodies)}", seconds=PATIENCE)
 
     def asked(self) -> int:
         """The number of questions so far."""

@@ -318,6 +318,23 @@ class RoleTests(RaftCase):
         self.assertIn(b"later", self.pull("New").body)
         self.stop()
 
+    def test_topics_of_half_messages(self) -> None:
+        """A topic whose only message is a half one is added when that is committed; not a deleted one."""
+        self.start()
+        born = str(round((WALL_S + self.clock.seconds() + 1.0) * 1000))
+        named = "TRAN_MSG\x01true\x02PGROUP\x01P\x02"
+        self.copy_of_before([send_of(b"half", topic="New", bornTimestamp=born, properties=named)])
+        self.settle(2.0)
+        self.assertNotIn("New", self.broker.metadata.topics.entries)
+        record = decode_message(self.pull("RMQ_SYS_TRANS_HALF_TOPIC").body)
+        ends = {"producerGroup": "P", "commitOrRollback": "8", "tranStateTableOffset": "0",
+                "commitLogOffset": str(record.physical_offset)}  # fmt: skip
+        (answer,) = self.ask(RemotingCommand(code=37, opaque=1, ext_fields=ends))
+        self.assertEqual(answer.code, 0)
+        self.assertIn("New", self.broker.metadata.topics.entries)
+        self.assertIn(b"half", self.pull("New").body)
+        self.stop()
+
     def assert_stays_deleted(self, *steps: Callable[[], object]) -> None:
         """A topic with a delayed message is deleted, among other steps, and does not come back with it."""
         self.start(message_delay_level="4s")

@@ -22,7 +22,7 @@ Source: SlaveSynchronize.java, AdminBrokerProcessor.java (4.9.8, 5.3.3); see doc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Awaitable, Callable, Mapping, Set
 from types import MappingProxyType
 from typing import Protocol
 
@@ -129,10 +129,12 @@ class SlaveSynchronize:
         clock: IReactorTime, run_in_thread: RunInThread, interval_s: float = INTERVAL_S,
         timeout_s: float = TIMEOUT_S, local_topics: Callable[[], Set[str]] = frozenset,
         is_stopped: Callable[[], bool] = lambda: False,
+        topics_copied: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
         """
         @param local_topics: returns the topics that have consume queues here.
         @param is_stopped: returns whether nothing is to be copied now.
+        @param topics_copied: called with the master's address at the end of a round that copied its topics.
         """
         self._metadata = metadata
         self._asker = asker
@@ -143,6 +145,7 @@ class SlaveSynchronize:
         self._timeout_s = timeout_s
         self._local_topics = local_topics
         self._is_stopped = is_stopped
+        self._topics_copied = topics_copied
         self._told_kept: dict[int, tuple[str, ...]] = {}
         self._beginning: IDelayedCall | None = None
         self._looping = LoopingCall.withCount(self._loop)
@@ -206,6 +209,8 @@ class SlaveSynchronize:
                 except Exception as error:  # any error: continue with the other items
                     failed[name] = str(error) or type(error).__name__
             await self._metadata.save(self._run_in_thread)
+            if self._topics_copied and ITEMS[GET_ALL_TOPIC_CONFIG] not in failed and not self._is_stopped():
+                await self._topics_copied(address)
         self.rounds += 1
         self.last = Round(changed=tuple(changed), failed=failed)
         self._tell(address, failed)

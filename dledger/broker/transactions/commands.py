@@ -51,15 +51,20 @@ class TransactionCommands(CommandGroup):
 
     def __init__(
         self, config: BrokerConfig, store: MessageStore, metadata: Metadata, pipeline: PutPipeline, *,
-        own: OwnAddress, wall_ms: Callable[[], int],
+        own: OwnAddress, wall_ms: Callable[[], int], commits: Callable[[str, int, int], None],
     ) -> None:
-        """@param wall_ms: milliseconds since 1970."""
+        """
+        @param wall_ms: milliseconds since 1970.
+        @param commits: called with the topic, the queue and the birth, in ms since 1970, of each message
+            before it is committed.
+        """
         self._config = config
         self._store = store
         self._metadata = metadata
         self._pipeline = pipeline
         self._own = own
         self._wall_ms = wall_ms
+        self._commits = commits
         self.committed = self.rolled_back = 0
 
     def handlers(self) -> Handlers:
@@ -83,7 +88,9 @@ class TransactionCommands(CommandGroup):
         try:
             messages = [op_message(half.queue_offset, self._own.host, now_ms)]
             if end == COMMIT:
-                messages.insert(0, committed_message(half, self._own.host))
+                committed = committed_message(half, self._own.host)
+                self._commits(committed.topic, committed.queue_id, half.born_timestamp)
+                messages.insert(0, committed)
             checked = [plain for message in messages for plain in self._pipeline.checked([message])]
             keep_topics(self._metadata, now_ms)
             done = self._pipeline.put(checked).done

@@ -14,7 +14,8 @@ import org.apache.rocketmq.common.message.MessageExt;
 
 /**
  * A producer of transactions: "send TOPIC LOCAL CHECKED BODY ..." begins one for each body. LOCAL is its end (commit,
- * rollback, unknown), CHECKED the answer when a broker asks. "asked" tells the number of questions.
+ * rollback, unknown), CHECKED the answer when a broker asks. "answer CHECKED BODY ..." changes it. "asked" tells the
+ * number of questions.
  */
 public final class Transactions {
     private static final Map<String, LocalTransactionState> CHECKED = new ConcurrentHashMap<>();
@@ -61,13 +62,21 @@ public final class Transactions {
             String[] words = line.split(" ", -1);
             String answer;
             try {
-                answer = words[0].equals("asked") ? String.valueOf(ASKED.get()) : send(producer, words);
+                answer = words[0].equals("asked") ? String.valueOf(ASKED.get())
+                    : words[0].equals("answer") ? change(words) : send(producer, words);
             } catch (Exception failed) {
                 answer = "failed " + String.valueOf(failed).replace('\n', ' ');
             }
             answers.println(answer);
         }
         System.exit(0);
+    }
+
+    private static String change(String[] words) {
+        for (int at = 2; at < words.length; at++) {
+            CHECKED.put(words[at], state(words[1]));
+        }
+        return "changed";
     }
 
     private static String send(TransactionMQProducer producer, String[] words) throws Exception {
