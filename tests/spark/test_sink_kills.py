@@ -133,4 +133,6 @@ class KillTests(LiveCase):
         marked = read.option("includeMarkers", "true").load()
         runs = marked.where(f"body like 'dledger-sink/1 %' and body like '%\"begin\"%{SINK_ID}%'").count()
         batches = len(bodies) // 150 + 1
-        self.assertGreater(runs, batches + _KILLS // 3, "no kill has met a batch")
+        # A few kills may all come between two batches; of many, a third meets one.
+        least = batches + _KILLS // 3 + 1 if _KILLS >= 20 else batches
+        self.assertGreaterEqual(runs, least, "no kill has met a batch")

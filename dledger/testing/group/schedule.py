@@ -66,6 +66,7 @@ class Focus:
         settings = {**options.settings, **self.settings}
         if self.faults:
             settings["store_type"] = "file"  # a store in memory survives no kill
+            load = attrs.evolve(load, conditions=0.0)  # these appends are refused more often than taken
         return attrs.evolve(options, settings=settings, **self.group), attrs.evolve(load, **self.load)
 
 
