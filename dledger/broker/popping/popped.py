@@ -19,6 +19,8 @@ from dledger.broker.popping.check_points import Ack, CheckPoint, PopKey
 
 #: Topic, group and number of a queue.
 GroupQueue = tuple[str, str, int]
+#: Finished check points that may wait for their time or for their turn, besides as many as are unfinished.
+SPARE_MAX = 1_024
 
 
 @attrs.define(eq=False)
@@ -34,6 +36,11 @@ class Popped:
     at: tuple[int, int]
     open: set[int]
     settling: set[int] = attrs.Factory(set)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all its messages are done."""
+        return not (self.open or self.settling)
 
 
 class PoppedTable:
@@ -131,8 +138,20 @@ class PoppedTable:
 
     def _done(self, popped: Popped, count: int) -> None:
         self._count(popped, -count)
-        if not popped.open and not popped.settling:
+        if popped.is_finished:
             self._by_key.pop(popped.point.key, None)
+            self._trim()
+
+    def _trim(self) -> None:
+        """Finished check points go when they are most, not only when their time has come: it may be hours."""
+        most = 2 * len(self._by_key) + SPARE_MAX
+        if len(self._due) > most:
+            self._due = [one for one in self._due if not one[2].is_finished]
+            heapq.heapify(self._due)
+        for queue_id, places in self._places.items():
+            if len(places) > most:
+                left = self._places[queue_id] = [one for one in places if not one[2].is_finished]
+                heapq.heapify(left)
 
     def _count(self, popped: Popped, change: int) -> None:
         key = popped.point.key
@@ -155,7 +174,7 @@ class PoppedTable:
         count = 0
         while self._due and self._due[0][0] <= now_ms and count < count_max:
             popped = heapq.heappop(self._due)[2]
-            if popped.open or popped.settling:
+            if not popped.is_finished:
                 found.append(popped)
                 count += len(popped.open)
         return found
@@ -165,7 +184,7 @@ class PoppedTable:
         reached = {}
         for queue_id, last in self._last.items():
             places = self._places.get(queue_id, [])
-            while places and not (places[0][2].open or places[0][2].settling):
+            while places and places[0][2].is_finished:
                 heapq.heappop(places)
             reached[queue_id] = places[0][0] - 1 if places else last
         return reached

@@ -6,7 +6,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.broker.popping.check_points import Ack, CheckPoint, PopKey
-from dledger.broker.popping.popped import PoppedTable
+from dledger.broker.popping.popped import SPARE_MAX, PoppedTable
 
 
 def point(start: int, *offsets: int, pop_ms: int = 1000) -> CheckPoint:
@@ -74,6 +74,17 @@ class PoppedTests(SynchronousTestCase):
         """A stored check point that is read once more is the same one."""
         self.table.add(self.one, 0, 100)
         self.assertEqual((self.count(), len(self.table), self.table.reach()), (3, 2, {0: 99}))
+
+    def test_memory(self) -> None:
+        """Finished check points do not wait for their time, nor for one before them that is not finished."""
+        for number in range(3 * SPARE_MAX):
+            one = point(number, pop_ms=2000 + number)
+            self.table.add(one, 0, 102 + number)
+            self.table.finish(Ack(one.key, one.offsets))
+            self.assertLessEqual(len(self.table._due), SPARE_MAX + 6)
+            self.assertLessEqual(len(self.table._places[0]), SPARE_MAX + 6)
+        self.assertEqual((len(self.table), self.table.reach()), (2, {0: 99}))
+        self.assertEqual([one.point for one in self.table.due(1 << 60, 10)], [self.one, self.two])
 
     def test_empty(self) -> None:
         """A check point of which everything is done."""
