@@ -8,6 +8,7 @@ see L{dledger.core.undecided}; it may still commit).
 Rule 2: a proposal counts against the bounds from the moment it is taken until it ends.
 Rule 3: a proposal that expects an end is taken only if its first body gets the index behind it. An entry has
 its index for ever once it is committed, so of all that expect one end, at most one commits.
+Rule 4: a proposal with an origin is taken only if the ledger has none of its bodies (L{dledger.core.origins}).
 
 Source: pending append closures in DLedgerEntryPusher.java; differs: docs/divergence.md W17.
 """
@@ -20,6 +21,7 @@ from dledger.base.waiters import ThresholdWaiters
 from dledger.core import effects as fx
 from dledger.core.inputs import EntriesWritten, Proposal
 from dledger.core.member_state import MemberState
+from dledger.core.origins import Announcement
 from dledger.core.undecided import UndecidedAppends, WrittenProposal
 from protocols.wire.ledger.codes import ResponseCode
 
@@ -38,6 +40,7 @@ class PendingAppends:
     )
     _by_token: dict[int, WrittenProposal] = attrs.Factory(dict)
     _writing: tuple[Proposal, ...] | None = None
+    _producers_at: int = -1
     _undecided: list[UndecidedAppends] = attrs.Factory(list)
     _decided_index: int = -1
     _bytes: int = 0
@@ -56,10 +59,18 @@ class PendingAppends:
         member, config = self.member, self.member.config
         taken: list[Proposal] = []
         bodies: list[bytes] = []
+        announcement = Announcement(member)
         for proposal in proposals:
-            code = refusal
+            code, origin = refusal, proposal.origin
             if code is None and not proposal.bodies:
                 code = ResponseCode.REQUEST_WITH_EMPTY_BODYS
+            if code is None and origin is not None:
+                answer = announcement.refusal(proposal, origin)
+                if answer is not None:
+                    member.out.emit(answer)
+                    continue
+                if announcement.is_full:
+                    code = ResponseCode.LEADER_PENDING_FULL
             if code is None and self._requests + proposal.requests > config.max_pending_requests_num:
                 code = ResponseCode.LEADER_PENDING_FULL
             size = sum(map(len, proposal.bodies)) + 64 * len(proposal.bodies)
@@ -75,13 +86,17 @@ class PendingAppends:
                     continue
             self._bytes += size
             self._requests += proposal.requests
+            if origin is not None:
+                announcement.announce(origin, len(proposal.bodies), bodies)
             taken.append(proposal)
             bodies.extend(proposal.bodies)
         if taken:
             assert self._writing is None, "one write at a time"
-            self._writing = tuple(taken)
+            self._writing, self._producers_at = tuple(taken), announcement.at
+            announcement.fill(bodies)
             member.out.write(fx.WriteBodies(
-                first_index=member.ledger_end_index + 1, term=member.term, bodies=tuple(bodies)
+                first_index=member.ledger_end_index + 1, term=member.term, bodies=tuple(bodies),
+                producers_at=announcement.at,
             ))
 
     def on_written(self, written: EntriesWritten) -> None:
@@ -92,6 +107,8 @@ class PendingAppends:
         deadline_ms = self.member.out.now_ms + self.member.config.max_wait_ack_time_ms
         index, at = written.first_index, 0
         for proposal in proposals:
+            if at == self._producers_at:
+                index, at = index + 1, at + 1
             count = len(proposal.bodies)
             size = sum(map(len, proposal.bodies)) + 64 * count
             self._by_token[proposal.token] = WrittenProposal(

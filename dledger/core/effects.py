@@ -40,6 +40,8 @@ class WriteBodies(Effect):
     """
     A leader's append: pack a header for each of C{bodies} and write the records behind the end.
 
+    @ivar producers_at: number of the body that is one of a producer entry; -1: none is.
+
     Outcome: C{EntriesWritten} (with positions), C{WriteRefused} or C{StoreFailed}, before any
     other input.
     """
@@ -47,6 +49,7 @@ class WriteBodies(Effect):
     first_index: int
     term: int
     bodies: tuple[bytes, ...]
+    producers_at: int = -1
 
 
 @attrs.frozen(kw_only=True)
@@ -204,6 +207,8 @@ class AnswerAppend(Effect):
     @ivar first_index, pos: index and pos of the first body; -1 if none was written.
     @ivar count: number of bodies.
     @ivar end_index: CONFLICT: last index of the log; else -2.
+    @ivar is_repeated: the bodies were in the log before; then C{count} may be less than was proposed.
+    @ivar last_sequence: SEQUENCE_GAP, SEQUENCE_FORGOTTEN: the last one of the producer; else -1.
     """
 
     token: int
@@ -214,6 +219,8 @@ class AnswerAppend(Effect):
     pos: int = -1
     leader_id: str | None = None
     end_index: int = -2
+    is_repeated: bool = False
+    last_sequence: int = -1
 
 
 @attrs.frozen(kw_only=True)

@@ -8,6 +8,8 @@ outstanding effect is ignored.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import attrs
 
 from dledger.base.membership import Membership
@@ -30,6 +32,13 @@ class Started(Input):
     """The first input of a member, fed once its effects can run."""
 
 
+class Origin(NamedTuple):
+    """Where bodies come from: the id of a producer, and the sequence of the first one."""
+
+    producer: str
+    sequence: int
+
+
 @attrs.frozen(kw_only=True)
 class Proposal:
     """
@@ -38,12 +47,14 @@ class Proposal:
     @ivar token: identifies the caller to the driver; comes back in C{AnswerAppend}.
     @ivar requests: number of appends in it, counted against C{max_pending_requests_num}.
     @ivar expected_end: it is taken only if the log ends there; None: wherever the log ends.
+    @ivar origin: it is taken only if the log has none of its bodies yet; None: they have no sequence.
     """
 
     token: int
     bodies: tuple[bytes, ...]
     requests: int = 1
     expected_end: int | None = None
+    origin: Origin | None = None
 
 
 @attrs.frozen

@@ -13,6 +13,7 @@ from typing import Protocol
 from dledger.base.chunks import ChunkSum
 from dledger.base.holes import Hole
 from dledger.base.membership import Membership
+from dledger.base.producers import ProducerTable
 from protocols.wire.ledger.messages import EntryBatch, EntryChunk
 
 
@@ -58,6 +59,10 @@ class LedgerView(Protocol):
     @property
     def memberships(self) -> tuple[Membership, ...]:
         """Those of the configuration entries up to the last one, as far as they are remembered."""
+
+    @property
+    def producers(self) -> ProducerTable | None:
+        """What the ledger knows of its producers, up to its end; None: not known, as entries are damaged."""
 
     def term_of(self, index: int) -> int:
         """Term of the entry at C{index}, which must be present."""

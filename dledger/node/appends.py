@@ -16,7 +16,7 @@ Rule 2: an append not yet proposed when the member stops is certainly not in the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 import attrs
@@ -24,13 +24,13 @@ from twisted.internet.defer import Deferred
 
 from dledger.base.errors import DLedgerError
 from dledger.core.effects import AnswerAppend
-from dledger.core.inputs import AppendProposed, Proposal
+from dledger.core.inputs import AppendProposed, Origin, Proposal
 from dledger.node.status import Counters, count
 from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
 from protocols.wire.ledger.codes import RequestCode, ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
-from protocols.wire.ledger.messages import AppendIfResponse, AppendResponse
+from protocols.wire.ledger.messages import AppendIfResponse, AppendOnceResponse, AppendResponse
 
 #: A proposal is closed when it has this many bodies, or bodies of this many bytes in total.
 SHARED_COUNT_MAX = 64
@@ -80,8 +80,18 @@ class _Claim(NamedTuple):
     size: int
 
 
+_ANSWERS: Mapping[RequestCode, type[AppendResponse]] = {
+    RequestCode.APPEND_IF: AppendIfResponse, RequestCode.APPEND_ONCE: AppendOnceResponse,
+}
+
+
 def _answer_class(ticket: Ticket) -> type[AppendResponse]:
-    return AppendIfResponse if ticket.kind is RequestCode.APPEND_IF else AppendResponse
+    return _ANSWERS.get(ticket.kind, AppendResponse)
+
+
+def _is_once(claims: list[_Claim]) -> bool:
+    ticket = claims[0].ticket
+    return ticket is not None and ticket.kind is RequestCode.APPEND_ONCE
 
 
 class AppendGate:
@@ -135,13 +145,27 @@ class AppendGate:
         self, connection: ServerConnection, ticket: Ticket, bodies: tuple[bytes, ...], expected_end: int
     ) -> None:
         """Append for a request on a connection, if the log ends at C{expected_end}."""
+        self._propose_alone(connection, ticket, bodies, expected_end, None)
+
+    def append_once(
+        self, connection: ServerConnection, ticket: Ticket, bodies: tuple[bytes, ...], origin: Origin
+    ) -> None:
+        """Append for a request on a connection, unless the log has the bodies."""
+        self._propose_alone(connection, ticket, bodies, None, origin)
+
+    def _propose_alone(
+        self, connection: ServerConnection, ticket: Ticket, bodies: tuple[bytes, ...],
+        expected_end: int | None, origin: Origin | None,
+    ) -> None:
         self._ask_end()
         if self._claims:
             self._seal()
         self._bodies.extend(bodies)
         self._bytes = sum(map(len, bodies))
         self._claims.append(_Claim(connection, ticket, None, len(bodies), self._bytes))
-        self._seal(expected_end)
+        self._seal(expected_end, origin)
+        if self._turn_bytes >= TURN_BYTES_MAX:
+            self._end_of_turn()
 
     def append(self, bodies: tuple[bytes, ...]) -> Deferred[AppendResult]:
         """Append for a local caller. Cancelling stops the wait, not the append."""
@@ -165,11 +189,12 @@ class AppendGate:
             self._is_end_asked = True
             (self._at_end_of_turn if self._pending else self._at_end_of_read)(self._asked_end)
 
-    def _seal(self, expected_end: int | None = None) -> None:
+    def _seal(self, expected_end: int | None = None, origin: Origin | None = None) -> None:
         """Close the open proposal."""
         token = self._next_token()
         self._proposals.append(Proposal(
-            token=token, bodies=tuple(self._bodies), requests=len(self._claims), expected_end=expected_end
+            token=token, bodies=tuple(self._bodies), requests=len(self._claims), expected_end=expected_end,
+            origin=origin,
         ))
         self._pending[token] = self._claims
         self._turn_bytes += self._bytes
@@ -191,14 +216,27 @@ class AppendGate:
         claims = self._pending.pop(answer.token, None)
         if claims is None:
             return
-        if answer.code is ResponseCode.SUCCESS:
+        if answer.is_repeated or (answer.code is ResponseCode.SUCCESS and _is_once(claims)):
+            self._tell_once(answer, claims[0])
+        elif answer.code is ResponseCode.SUCCESS:
             self._tell_committed(answer, claims)
         else:
             count(self._counters.refusals, answer.code.name, len(claims))
             self._tell_failed(
                 claims, answer.code, term=answer.term, index=answer.first_index, leader_id=answer.leader_id,
-                end_index=answer.end_index,
+                end_index=answer.end_index, last_sequence=answer.last_sequence,
             )
+
+    def _tell_once(self, answer: AnswerAppend, claim: _Claim) -> None:
+        """Tell a producer where its bodies are, or the first ones of them."""
+        if not answer.is_repeated:
+            self._counters.appends += answer.count
+            self._counters.append_bytes += claim.size
+        assert claim.connection is not None and claim.ticket is not None
+        claim.connection.answer(claim.ticket, AppendOnceResponse(
+            group=self._group, leader_id=answer.leader_id, term=answer.term, index=answer.first_index,
+            pos=answer.pos, count=answer.count, is_repeated=answer.is_repeated,
+        ))
 
     def _tell_committed(self, answer: AnswerAppend, claims: list[_Claim]) -> None:
         index, term, pos = answer.first_index, answer.term, answer.pos
@@ -229,7 +267,7 @@ class AppendGate:
 
     def _tell_failed(
         self, claims: list[_Claim], code: ResponseCode, *, term: int, index: int, leader_id: str | None,
-        end_index: int = -2,
+        end_index: int = -2, last_sequence: int = -1,
     ) -> None:
         for connection, ticket, waiter, bodies, _ in claims:
             if connection is not None:
@@ -239,6 +277,8 @@ class AppendGate:
                 )
                 if isinstance(answer, AppendIfResponse):
                     answer = attrs.evolve(answer, end_index=end_index)
+                elif isinstance(answer, AppendOnceResponse):
+                    answer = attrs.evolve(answer, last_sequence=last_sequence)
                 connection.answer(ticket, answer)
             elif waiter is not None and not waiter.called:
                 waiter.errback(DLedgerError(code, leader_id=leader_id, term=term, index=index))

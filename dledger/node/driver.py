@@ -55,10 +55,13 @@ class Ledger(LedgerView, Protocol):
     def repair_end_index(self) -> int:
         """-1, or the end that the ledger must reach again before this member votes."""
 
-    def append_bodies(self, bodies: tuple[bytes, ...], term: int) -> tuple[int, ...]:
+    def append_bodies(
+        self, bodies: tuple[bytes, ...], term: int, *, producers_at: int = -1
+    ) -> tuple[int, ...]:
         """
         Write bodies behind the end.
 
+        @param producers_at: number of the body that is one of a producer entry; -1: none is.
         @return: stream offset in bytes of each record.
         @raise DLedgerError: refused; the ledger is unchanged.
         """
@@ -245,7 +248,9 @@ class Driver:
     def _write_bodies(self, effect: fx.WriteBodies) -> ev.Input:
         assert effect.first_index == self._ledger.ledger_end_index + 1, "the core lost count"
         try:
-            positions = self._ledger.append_bodies(effect.bodies, effect.term)
+            positions = self._ledger.append_bodies(
+                effect.bodies, effect.term, producers_at=effect.producers_at
+            )
         except DLedgerError as error:
             return _refused(error)
         return ev.EntriesWritten(

@@ -4,7 +4,8 @@ Routes each request of a connection to the part that answers it; the only place 
 L{DLedgerError} becomes a response code::
 
     METADATA               L{DLedgerCore.metadata}
-    APPEND, APPEND_IF      L{AppendGate}
+    APPEND, APPEND_IF,
+    APPEND_ONCE            L{AppendGate}
     GET, PULL              L{Reads}
     VOTE, HEART_BEAT, PUSH,
     LEADERSHIP_TRANSFER,
@@ -38,6 +39,7 @@ from dledger.base.rights import ALL_RIGHTS, ClientRole, Rights
 from dledger.core.effects import Report
 from dledger.core.inputs import (
     Input,
+    Origin,
     PeerDisconnected,
     PeerIncompatible,
     RequestAbandoned,
@@ -57,6 +59,7 @@ from protocols.wire.ledger.codes import WIRE_VERSION, RequestCode, ResponseCode
 from protocols.wire.ledger.messages import (
     MESSAGES,
     AppendIfRequest,
+    AppendOnceRequest,
     AppendRequest,
     GetRequest,
     LeadershipTransferRequest,
@@ -67,6 +70,7 @@ from protocols.wire.ledger.messages import (
     Response,
     VoteResponse,
 )
+from protocols.wire.ledger.producers import producer_problem
 
 #: Requests that only a peer sends.
 _PEERS_ONLY = frozenset({RequestCode.VOTE, RequestCode.HEART_BEAT, RequestCode.PUSH})
@@ -78,6 +82,7 @@ _NEEDED = {
     RequestCode.PULL: ClientRole.READ,
     RequestCode.APPEND: ClientRole.APPEND,
     RequestCode.APPEND_IF: ClientRole.APPEND,
+    RequestCode.APPEND_ONCE: ClientRole.APPEND,
     RequestCode.LEADERSHIP_TRANSFER: ClientRole.ADMIN,
     RequestCode.MEMBERSHIP: ClientRole.ADMIN,
 }
@@ -284,6 +289,16 @@ class RequestRouter:
                     self._appends.append_if(connection, ticket, bodies, request.expected_end)
                 else:
                     self._refuse_append(connection, ticket, request, bodies)
+            elif isinstance(request, AppendOnceRequest):
+                problem = producer_problem(request.producer, request.sequence)
+                if problem:
+                    error = DLedgerError(ResponseCode.UNEXPECTED_ARGUMENT, reason=problem)
+                    self._refuse(connection, ticket, request, error)
+                elif self._may_append(request.bodies):
+                    origin = Origin(request.producer, request.sequence)
+                    self._appends.append_once(connection, ticket, request.bodies, origin)
+                else:
+                    self._refuse_append(connection, ticket, request, request.bodies)
             elif is_diverged and isinstance(request, (GetRequest, PullRequest)):
                 self._refuse(connection, ticket, request, DLedgerError(ResponseCode.ILLEGAL_MEMBER_STATE))
             elif isinstance(request, GetRequest):

@@ -22,7 +22,7 @@ from zlib import crc32
 from dledger.base.errors import DLedgerError
 from dledger.storage.records import DamagedRecord, Layout, Walk, walk_records
 from protocols.wire.ledger.codes import ResponseCode
-from protocols.wire.ledger.configuration import CHANNEL_FIRST_BYTE, CONFIGURATION_CHANNEL
+from protocols.wire.ledger.configuration import CONFIGURATION_CHANNEL
 from protocols.wire.ledger.entry import (
     BLANK,
     BLANK_MAGIC,
@@ -34,9 +34,9 @@ from protocols.wire.ledger.entry import (
     MIN_BLANK_SIZE,
 )
 from protocols.wire.ledger.messages import EntryChunk
+from protocols.wire.ledger.producers import PRODUCER_CHANNEL
 
-_CHANNEL_WORD = CONFIGURATION_CHANNEL.to_bytes(4, "big")
-#: Bodies may hold the word of the channel; a chunk in which it occurs more often is refused.
+#: Bodies may hold the word of a channel; a chunk in which that occurs more often is refused.
 _WORDS_MAX = 64
 #: Places of bytes in an index unit, and of the size among its fields of 4 bytes.
 _COLUMNS_OF_MAGIC, _COLUMNS_OF_SIZE, _COLUMNS_OF_TERM = range(4), range(12, 16), range(24, 32)
@@ -97,23 +97,45 @@ def _check_record(chunk: EntryChunk, number: int, chain_crc: int | None) -> int:
     return walk.chain_crc or 0
 
 
-def _holds_configuration(chunk: EntryChunk) -> bool:
-    """Whether a record has the channel of configuration entries, or too many bodies might."""
+def _numbers_with(chunk: EntryChunk, channel: int) -> list[int] | None:
+    """The records that have this channel, by number; None: too many bodies hold its word to look at all."""
+    word = channel.to_bytes(4, "big")
     records, units, count = chunk.records, chunk.units, chunk.count
     size = len(records) // count
     if all(units[at::INDEX_UNIT_SIZE] == units[at : at + 1] * count for at in _COLUMNS_OF_SIZE):
-        return CHANNEL_FIRST_BYTE in records[CHANNEL_AT::size]
-    begin = _end_of(chunk, 0)[0]
-    found = records.find(_CHANNEL_WORD)
-    for _ in range(_WORDS_MAX):
-        if found < 0:
-            return False
+        column = records[CHANNEL_AT::size]
+        return [
+            number for number in range(column.find(word[0]), count) if column[number] == word[0]
+            and records[number * size + CHANNEL_AT : number * size + CHANNEL_AT + 4] == word
+        ] if word[0] in column else []
+    numbers: list[int] = []
+    begin, others = _end_of(chunk, 0)[0], 0
+    found = records.find(word)
+    while found >= 0:
         place = begin + found - CHANNEL_AT
         number = bisect_left(range(count), place, key=lambda one: _end_of(chunk, one)[0])
         if number < count and _end_of(chunk, number)[0] == place:
-            return True
-        found = records.find(_CHANNEL_WORD, found + 1)
-    return found >= 0
+            numbers.append(number)
+        else:
+            others += 1
+            if others > _WORDS_MAX:
+                return None
+        found = records.find(word, found + 1)
+    return numbers
+
+
+def _producers_of(chunk: EntryChunk) -> tuple[tuple[int, int, bytes], ...]:
+    """Index, term and body of each producer entry."""
+    numbers = _numbers_with(chunk, PRODUCER_CHANNEL)
+    if numbers is None:
+        raise _unfit(chunk.first_index, "it may hold producer entries, which must be pushed as such")
+    begin, found = _end_of(chunk, 0)[0], []
+    for number in numbers:
+        position, size = _end_of(chunk, number)
+        at = position - begin
+        body = chunk.records[at + ENTRY_HEADER_SIZE : at + size]
+        found.append((chunk.first_index + number, chunk.term, body))
+    return tuple(found)
 
 
 def check_chunk(
@@ -151,12 +173,12 @@ def check_chunk(
     if count > 1:
         before = chain_crc if count == 2 else _check_record(chunk, count - 2, None)
         chain_crc = _check_record(chunk, count - 1, before)
-    if _holds_configuration(chunk):
+    if _numbers_with(chunk, CONFIGURATION_CHANNEL) != []:
         raise _unfit(first_index, "it may hold a configuration entry, which must be pushed as such")
     runs.append((position, records))
     return Layout(
         runs=runs, records=records, units=units, positions=[],
         end_position=position + len(records), chain_crc=chain_crc,
         terms=[] if chunk.term == last_term else [(first_index, chunk.term)],
-        sums=(chunk.records_crc, chunk.units_crc),
+        producers=_producers_of(chunk), sums=(chunk.records_crc, chunk.units_crc),
     )

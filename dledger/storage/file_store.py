@@ -28,6 +28,7 @@ from dledger.base.disk.set_aside import KeptFile, kept_files
 from dledger.base.errors import DamagedEntryError, DLedgerError, StoreError
 from dledger.base.holes import Hole
 from dledger.base.membership import Membership
+from dledger.base.producers import ProducerTable
 from dledger.config import DLedgerConfig
 from dledger.storage.body_stamps import BodyStamps
 from dledger.storage.chunk_checks import check_chunk
@@ -53,6 +54,7 @@ from dledger.storage.identity import (
 )
 from dledger.storage.mark_writer import MarkWriter
 from dledger.storage.open_ledger import End, OpenLedger
+from dledger.storage.producer_list import ProducerList
 from dledger.storage.records import Layout, check_batch, pack_bodies
 from dledger.storage.store_flush import LedgerFlush, StoreFlush
 from dledger.storage.store_reads import StoreReads
@@ -95,6 +97,7 @@ class FileStore:
         self._members = ConfigurationList(
             disk, path, read_memberships(disk, path), ledger.guard, self.identity.told_by_log
         )
+        self._producers = ProducerList(ledger, self._reads, scanned_from=recovered.found.walked_from_index)
 
     @classmethod
     def open(cls, config: DLedgerConfig, disk: Disk, *, boot_id: str = "") -> Self:
@@ -126,6 +129,7 @@ class FileStore:
                 is_told_by_log=is_listed(config, disk),
             ))
             store._members.keep_those_in(store._ledger, store.term_of)
+            store._producers.begin()
             return store
         except OSError as error:
             lock.close()
@@ -183,12 +187,14 @@ class FileStore:
         """See L{HoleMending.look_again}."""
         has_shrunk = self._mending.look_again()
         self._prove_end()
+        self._producers.hole_shrank()
         return has_shrunk
 
     def fill_hole(self, entries: EntryBatch, *, is_committed: bool) -> None:
         """See L{HoleMending.fill}."""
         self._mending.fill(entries, is_committed=is_committed)
         self._prove_end()
+        self._producers.hole_shrank()
 
     def _prove_end(self) -> None:
         """Compare the last record with the one before it, if that has come back."""
@@ -248,6 +254,11 @@ class FileStore:
         """The memberships that the ledger is known to have had, by index."""
         return self._members.known
 
+    @property
+    def producers(self) -> ProducerTable | None:
+        """See L{dledger.core.ports.LedgerView.producers}."""
+        return self._producers.table
+
     # -- append ----------------------------------------------------------------------------------
 
     def append_configuration(self, membership: Membership, term: int) -> tuple[int, ...]:
@@ -258,12 +269,14 @@ class FileStore:
                                body_bytes=len(body), allowed=self._ledger.config.body_bytes_max)
         return self.append_bodies((body,), term, channel=CONFIGURATION_CHANNEL)
 
-    def append_bodies(self, bodies: tuple[bytes, ...], term: int, *, channel: int = 0) -> tuple[int, ...]:
+    def append_bodies(
+        self, bodies: tuple[bytes, ...], term: int, *, channel: int = 0, producers_at: int = -1
+    ) -> tuple[int, ...]:
         """
         Write bodies as entries behind the end.
 
         @param term: term of every entry; not below that of the last entry.
-        @param channel: see L{protocols.wire.ledger.configuration}; 0 for the bodies of clients.
+        @param channel, producers_at: see L{pack_bodies}.
         @return: stream offset of each record.
         @raise DLedgerError: DISK_FULL, and nothing has changed.
         @raise StoreError: a write failed.
@@ -275,7 +288,7 @@ class FileStore:
         layout = pack_bodies(
             bodies, first_index=first, term=term, end_position=ledger.end_position,
             previous_chain_crc=ledger.chain_crc, file_size=self._data.file_size, channel=channel,
-            stamp=None if channel else ledger.stamps.begin(),
+            producers_at=producers_at, stamp=None if channel else ledger.stamps.begin(),
         )
         self._write(first, term, layout, [(first, term, bodies[0])] if channel else ())
         whole = EntryBatch(first_index=first, count=len(bodies), term=term, records=layout.records)
@@ -319,7 +332,7 @@ class FileStore:
         self, first: int, term: int, layout: Layout, listed: Sequence[ConfigurationFound] = ()
     ) -> None:
         """@param listed: list these configuration entries before; then all is durable on return."""
-        ledger = self._ledger
+        ledger, runs = self._ledger, self._producers.read(layout)
         with self._storing("writing failed"):
             self._room.make(first, layout)
         if listed:  # (With the room made, nothing refuses the write any more.)
@@ -337,6 +350,7 @@ class FileStore:
         ledger.chain_crc, ledger.is_end_proven = layout.chain_crc, True
         self._reads.written(layout, first, term_before)
         self._sums.written(first, term, layout, is_listed=bool(listed))
+        self._producers.written(layout, term_before, runs)
         if listed:
             self._flush.sync()
 
@@ -449,6 +463,7 @@ class FileStore:
         self._reads.cut(keep + 1)
         self._sums.cut(keep + 1)
         self._members.cut(keep + 1)
+        self._producers.cut(keep + 1)
         if layout is not None:
             self._members.note_after_cut(layout.configurations)
             self._write(keep + 1, layout.terms[-1][1] if layout.terms else term, layout)
@@ -498,6 +513,7 @@ class FileStore:
         self._reads.begin_anew(index)
         self._sums.begin_anew()
         self._members.begin_anew(index, ledger.committed_index, told)
+        self._producers.cut(ledger.committed_index + 1)
         ledger.committed_index = max(ledger.committed_index, index - 1)
         self._members.note_after_cut(layout.configurations)
         try:
@@ -523,7 +539,10 @@ class FileStore:
 
     def prepare_flush(self) -> LedgerFlush | None:
         """See L{StoreFlush.prepare_flush}."""
-        return self._flush.prepare_flush()
+        job = self._flush.prepare_flush()
+        if job is not None:
+            self._producers.add_to(job)
+        return job
 
     def finish_flush(self, job: LedgerFlush) -> None:
         """See L{StoreFlush.finish_flush}."""
@@ -571,6 +590,7 @@ class FileStore:
         self._sums.close()
         # A mark that says "clean" beside an older checkpoint would look like a directory that Java has used.
         if not self._ledger.guard.broken and self._flush.write_checkpoint():
+            self._producers.save()
             self._marks.close_clean()
         self.abandon()
 

@@ -37,6 +37,7 @@ from protocols.wire.ledger.entry import (
     MIN_BLANK_SIZE,
 )
 from protocols.wire.ledger.messages import EntryBatch
+from protocols.wire.ledger.producers import PRODUCER_CHANNEL, PRODUCER_FIRST_BYTE
 
 _WORD = struct_of(Struct("word" / Int32sb))
 _NO_WORD = bytes(4)
@@ -55,6 +56,7 @@ class Layout:
     @ivar chain_crc: C{chainCrc} of the last record.
     @ivar terms: index and term of each entry whose term differs from the entry before.
     @ivar configurations: index, term and body of each configuration entry.
+    @ivar producers: likewise of each producer entry.
     @ivar sums: of a chunk: the checksums over its records and over its units.
     """
 
@@ -66,6 +68,7 @@ class Layout:
     chain_crc: int
     terms: list[tuple[int, int]]
     configurations: tuple[tuple[int, int, bytes], ...] = ()
+    producers: tuple[tuple[int, int, bytes], ...] = ()
     sums: tuple[int, int] | None = None
 
     @property
@@ -88,12 +91,14 @@ def pack_bodies(
     previous_chain_crc: int,
     file_size: int,
     channel: int = 0,
+    producers_at: int = -1,
     stamp: Stamp | None = None,
 ) -> Layout:
     """
     Lay out a leader's new records behind C{end_position}.
 
     @param channel: of every record; 0 for the bodies of clients.
+    @param producers_at: number of the body that is one of a producer entry; -1: none is.
     @param stamp: writes the position of its record into each body, before the checksums are computed.
     @raise DLedgerError: DISK_ERROR, a body is too long for any file.
     """
@@ -107,6 +112,7 @@ def pack_bodies(
     index, pos, run_start = first_index, end_position, end_position
     room = file_size - pos % file_size - MIN_BLANK_SIZE
     word = word_of(previous_chain_crc)
+    producers_index = first_index + producers_at if producers_at >= 0 else -1
     for body in bodies:
         length = len(body)
         size = length + 48
@@ -125,7 +131,11 @@ def pack_bodies(
         room -= size
         if stamp is not None:
             body = stamp(body, pos)
+        if index == producers_index:
+            channel = PRODUCER_CHANNEL
         bare = pack(1, size, index, term, pos, channel, 0, (crc32(body) ^ 0x8000_0000) - 0x8000_0000, length)
+        if index == producers_index:
+            channel = 0
         word = word_of(((crc32(bare, crc32(word)) or 1) ^ 0x8000_0000) - 0x8000_0000)
         pieces.append(bare[:36] + word + bare[40:] + body)
         units.append(unit_of(1, pos, size, index, term))
@@ -137,6 +147,7 @@ def pack_bodies(
     return Layout(
         runs=runs, records=b"".join([*whole, blob]) if whole else blob, units=b"".join(units),
         positions=positions, end_position=pos, chain_crc=_WORD.unpack(word)[0], terms=[(first_index, term)],
+        producers=() if producers_at < 0 else ((producers_index, term, bodies[producers_at]),),
     )
 
 
@@ -182,6 +193,7 @@ def _any_batch(
     terms: list[tuple[int, int]] = []
     runs: list[tuple[int, bytes]] = []
     configurations: list[tuple[int, int, bytes]] = []
+    producers: list[tuple[int, int, bytes]] = []
     expected, position, run_start, cut, offset = first_index, end_position, end_position, 0, 0
     room = file_size - position % file_size - MIN_BLANK_SIZE
     chain = previous_chain_crc
@@ -212,6 +224,8 @@ def _any_batch(
             last_term = term
         if channel == CONFIGURATION_CHANNEL:
             configurations.append((index, term, records[body_at:end]))
+        elif channel == PRODUCER_CHANNEL:
+            producers.append((index, term, records[body_at:end]))
         chain = chain_crc
         units.append(unit_of(1, pos, size, index, term))
         positions.append(pos)
@@ -222,7 +236,7 @@ def _any_batch(
     runs.append((run_start, records[cut:] if cut else records))
     return Layout(runs=runs, records=records, units=b"".join(units), positions=positions,
                   end_position=position, chain_crc=chain or 0, terms=terms,
-                  configurations=tuple(configurations))
+                  configurations=tuple(configurations), producers=tuple(producers))
 
 
 def _uniform_batch(
@@ -235,7 +249,10 @@ def _uniform_batch(
     room = file_size - end_position % file_size - MIN_BLANK_SIZE
     if not found_count == count > 0 or len(records) != count * size:
         return None
-    if len(records) > room or size > MAX_RECORD_BYTES or CHANNEL_FIRST_BYTE in records[CHANNEL_AT::size]:
+    if len(records) > room or size > MAX_RECORD_BYTES:
+        return None
+    channels = records[CHANNEL_AT::size]
+    if CHANNEL_FIRST_BYTE in channels or PRODUCER_FIRST_BYTE in channels:
         return None
     found = check_run(
         records, 0, count=count, size=size, index=first_index, position=end_position, term_min=last_term,

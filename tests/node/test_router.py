@@ -9,8 +9,7 @@ from dledger.base.errors import DLedgerError
 from dledger.base.rights import ALL_RIGHTS, ClientRole, Rights
 from dledger.core import inputs as ev
 from protocols.wire.ledger.codes import (
-    WIRE_FLAG_APPEND_IF,
-    WIRE_VERSION,
+    METADATA_WIRE_VERSION,
     Consistency,
     PushType,
     RequestCode,
@@ -98,7 +97,7 @@ class DoorTests(SynchronousTestCase):
         answer = self.client.ask(MetadataRequest(**self.rig.base()), native=False)
         self.assertEqual((answer.code, answer.group, answer.leader_id), (200, "default", "n0"))
         self.assertEqual(answer.peers, {"n0": "127.0.0.1:20911"})
-        told = WIRE_VERSION | WIRE_FLAG_APPEND_IF
+        told = METADATA_WIRE_VERSION
         self.assertEqual((answer.wire_version, answer.role, answer.end_index), (told, "leader", -1))
         follower = Rig(peers=PEERS)
         follower.node.start()

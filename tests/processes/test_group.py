@@ -13,7 +13,7 @@ from dledger.base.disk.disk import OsDisk
 from dledger.client.values import UnknownOutcome
 from dledger.storage.hole_list import HoleList
 from dledger.storage.verify import verify_directory
-from protocols.wire.ledger.codes import WIRE_FLAG_APPEND_IF, WIRE_VERSION, ResponseCode
+from protocols.wire.ledger.codes import METADATA_WIRE_VERSION, ResponseCode
 from protocols.wire.ledger.entry import bodies_of
 from protocols.wire.ledger.messages import (
     AppendRequest,
@@ -92,7 +92,7 @@ class GroupTests(GroupCase):
             answer = ask(address, MetadataRequest(group="default", remote_id=peer_id))
             assert isinstance(answer, MetadataResponse)
             self.assertEqual((answer.leader_id, dict(answer.peers)), (leader_id, group.peers))
-            self.assertEqual(answer.wire_version, WIRE_VERSION | WIRE_FLAG_APPEND_IF)
+            self.assertEqual(answer.wire_version, METADATA_WIRE_VERSION)
             self.assertEqual(answer.role, "leader" if peer_id == leader_id else "follower")
 
     def test_refusals(self) -> None:

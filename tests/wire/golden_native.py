@@ -12,6 +12,8 @@ from typing import Any
 
 from protocols.wire.ledger.codes import Consistency, PushType, ResponseCode, VoteResult
 from protocols.wire.ledger.messages import (
+    AppendOnceRequest,
+    AppendOnceResponse,
     AppendRequest,
     AppendResponse,
     GetRequest,
@@ -75,6 +77,26 @@ NATIVE_FRAMES: tuple[tuple[Request | Response, bytes], ...] = (
             "d1 01 02 01 00000007 0000002f"
             "ffffffffffffffff 00000000 0001 ffff ffff 0002"
             "000001f6 0000000000000005 0000000000000109 00000003"
+            "676e30"
+        ),
+    ),
+    (
+        AppendOnceRequest(**_BASE, producer="p1", sequence=7, bodies=(b"hello",)),
+        bytes.fromhex(
+            "d1 01 09 00 00000007 00000032"
+            "0000000000000003 00000001 0001 0002 0002 0000"
+            "0002 0000000000000007 00000001"
+            "676e316e30 7031 00000005 68656c6c6f"
+        ),
+    ),
+    (
+        AppendOnceResponse(
+            **_ANSWER, code=ResponseCode.SUCCESS, index=5, pos=265, count=3, is_repeated=True
+        ),
+        bytes.fromhex(
+            "d1 01 09 01 00000007 00000038"
+            "ffffffffffffffff 00000000 0001 ffff ffff 0002"
+            "000000c8 0000000000000005 0000000000000109 00000003 01 ffffffffffffffff"
             "676e30"
         ),
     ),

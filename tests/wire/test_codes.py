@@ -35,7 +35,8 @@ class CodesTests(SynchronousTestCase):
     def test_response_codes(self) -> None:
         """All of Java's. Ours are answered only to what Java does not send."""
         words = RESPONSE_CODES.split()
-        ours = {"FORBIDDEN": 440, "CONFLICT": 441}
+        ours = {"FORBIDDEN": 440, "CONFLICT": 441, "SEQUENCE_GAP": 442, "UNKNOWN_PRODUCER": 443,
+                "SEQUENCE_FORGOTTEN": 444}
         self.assertEqual(
             {code.name: int(code) for code in ResponseCode},
             ours | {name: int(number) for number, name in zip(words[::2], words[1::2], strict=True)},
@@ -50,6 +51,7 @@ class CodesTests(SynchronousTestCase):
                 "PULL": 51003, "PUSH": 51004, "LEADERSHIP_TRANSFER": 51005,
                 "MEMBERSHIP": 51901,  # ours
                 "APPEND_IF": 51902,  # ours
+                "APPEND_ONCE": 51903,  # ours
             },
         )  # fmt: skip
 
@@ -67,6 +69,6 @@ class CodesTests(SynchronousTestCase):
             {kind.name: number for kind, number in KINDS.items()},
             {
                 "METADATA": 1, "APPEND": 2, "GET": 3, "PULL": 4, "VOTE": 5, "HEART_BEAT": 6, "PUSH": 7,
-                "LEADERSHIP_TRANSFER": 8,
+                "LEADERSHIP_TRANSFER": 8, "APPEND_ONCE": 9,
             },
         )  # fmt: skip

@@ -61,7 +61,9 @@ class GoldenTests(SynchronousTestCase):
         """No message is without an example, but for the answer to PULL, which Java never gives."""
         seen = {(example.message.kind, isinstance(example.message, Response)) for example in EXAMPLES}
         wanted = {(kind, is_answer) for kind in RequestCode for is_answer in (False, True)}
-        ours = {(kind, is_answer) for kind in JSON_ONLY for is_answer in (False, True)}
+        ours = {
+            (kind, is_answer) for kind in (*JSON_ONLY, RequestCode.APPEND_ONCE) for is_answer in (False, True)
+        }
         self.assertEqual(wanted - seen, {(RequestCode.PULL, True), *ours})
 
     def test_frames_are_read(self) -> None:

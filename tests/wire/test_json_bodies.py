@@ -25,6 +25,8 @@ from protocols.wire.ledger.messages import (
     MESSAGES,
     AppendIfRequest,
     AppendIfResponse,
+    AppendOnceRequest,
+    AppendOnceResponse,
     AppendRequest,
     AppendResponse,
     EntryBatch,
@@ -172,6 +174,8 @@ OURS: dict[tuple[RequestCode, bool], set[str]] = {
     (RequestCode.MEMBERSHIP, True): {"reason", "voters", "learners", "index"},
     (RequestCode.APPEND_IF, False): {"body", "expectedEnd"},
     (RequestCode.APPEND_IF, True): {"index", "pos", "count", "endIndex"},
+    (RequestCode.APPEND_ONCE, False): {"body", "producer", "sequence"},
+    (RequestCode.APPEND_ONCE, True): {"index", "pos", "count", "isRepeated", "lastSequence"},
 }
 FULL: tuple[Request | Response, ...] = (
     MetadataRequest(configuration="{}"),
@@ -190,6 +194,8 @@ FULL: tuple[Request | Response, ...] = (
     MembershipResponse(reason="done", voters={"n0": "h:1"}, learners={"n3": "h:2"}, index=7),
     AppendIfRequest(body=b"x", expected_end=3),
     AppendIfResponse(index=4, pos=48, count=2, end_index=3),
+    AppendOnceRequest(producer="p", sequence=3, bodies=(b"x",)),
+    AppendOnceResponse(index=4, pos=48, count=2, is_repeated=True, last_sequence=3),
 )
 
 

@@ -309,7 +309,7 @@ class RefusalTests(SynchronousTestCase):
 
     def test_header(self) -> None:
         """First byte, version, kind, flags."""
-        for at, byte, word in ((0, 0xD2, "0xd2"), (1, 2, "version 2"), (2, 0, "kind=0"), (2, 9, "kind=9"),
+        for at, byte, word in ((0, 0xD2, "0xd2"), (1, 2, "version 2"), (2, 0, "kind=0"), (2, 10, "kind=10"),
                                (3, 2, "flags=2"), (3, 0x81, "flags=129")):  # fmt: skip
             self.refused(PUSH_FRAME[:at] + bytes([byte]) + PUSH_FRAME[at + 1 :], word)
 

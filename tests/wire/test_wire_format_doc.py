@@ -17,10 +17,12 @@ from dledger.broker.store.log_mark import LOG_MARK_DECLARATION
 from dledger.storage.chunk_sums import CHUNK_ROW_DECLARATION
 from dledger.storage.commit_mark import COMMIT_MARK_DECLARATION
 from dledger.storage.configurations import MEMBERS_DECLARATION
+from dledger.storage.producer_list import PRODUCERS_DECLARATION
 from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.configuration import CONFIGURATION_DECLARATION
 from protocols.wire.ledger.entry import BLANK_DECLARATION, ENTRY_HEADER_DECLARATION, INDEX_UNIT_DECLARATION
 from protocols.wire.ledger.messages import MESSAGES
+from protocols.wire.ledger.producers import PRODUCER_ENTRY_DECLARATION, PRODUCER_RUN_DECLARATION
 from protocols.wire.ledger.push_layout import (
     CHUNK_SUMS_DECLARATION,
     JSON_ONLY,
@@ -78,6 +80,9 @@ DECLARED = {
     "Blank": fields_of(BLANK_DECLARATION),
     "Configuration entries": fields_of(CONFIGURATION_DECLARATION),
     "List of members": fields_of(MEMBERS_DECLARATION),
+    "Producer entries": fields_of(PRODUCER_ENTRY_DECLARATION),
+    "Producer runs": fields_of(PRODUCER_RUN_DECLARATION),
+    "List of producers": fields_of(PRODUCERS_DECLARATION),
     "Index units": fields_of(INDEX_UNIT_DECLARATION),
     "Commit mark": fields_of(COMMIT_MARK_DECLARATION),
     "Chunks": fields_of(CHUNK_ROW_DECLARATION),
@@ -230,8 +235,8 @@ class KeysTests(SynchronousTestCase):
         for message, key, default, _ in rows(sections()["Keys of ours"])[1:]:
             kind, _, word = message.partition(" ")
             requests = MESSAGES[RequestCode.METADATA if kind == "every" else RequestCode[kind]]
-            value = getattr(requests[word == "answer"](), "".join(
-                f"_{letter.lower()}" if letter.isupper() else letter for letter in key
-            ))  # fmt: skip
+            field = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in key)
+            one = requests[word == "answer"]()
+            value = getattr(one, field) if hasattr(one, field) else getattr(one, {"body": "bodies"}[field])
             shown = "empty" if value == "" else str(value).lower() if isinstance(value, bool) else str(value)
             self.assertEqual(default, shown, f"{message} {key}")

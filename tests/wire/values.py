@@ -15,6 +15,8 @@ from protocols.wire.ledger.messages import (
     MESSAGES,
     AppendIfRequest,
     AppendIfResponse,
+    AppendOnceRequest,
+    AppendOnceResponse,
     AppendRequest,
     AppendResponse,
     EntryBatch,
@@ -133,6 +135,10 @@ REQUESTS: dict[RequestCode, st.SearchStrategy[Any]] = {
         LeadershipTransferRequest, **_base(), transfer_id=names, transferee_id=names,
         take_leadership_ledger_index=indexes,
     ),
+    RequestCode.APPEND_ONCE: st.builds(
+        AppendOnceRequest, **_base(), producer=texts, sequence=longs,
+        bodies=st.lists(bodies, max_size=1).map(tuple),
+    ),
 }  # fmt: skip
 
 RESPONSES: dict[RequestCode, st.SearchStrategy[Any]] = {
@@ -154,6 +160,10 @@ RESPONSES: dict[RequestCode, st.SearchStrategy[Any]] = {
         end_index=indexes,
     ),
     RequestCode.LEADERSHIP_TRANSFER: st.builds(LeadershipTransferResponse, **_answer()),
+    RequestCode.APPEND_ONCE: st.builds(
+        AppendOnceResponse, **_answer(), index=indexes, pos=positions, count=ints, is_repeated=st.booleans(),
+        last_sequence=longs,
+    ),
 }  # fmt: skip
 
 #: Messages that only JSON carries.

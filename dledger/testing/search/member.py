@@ -21,6 +21,7 @@ from dledger.base.chunks import ChunkSum
 from dledger.base.group_name import GroupName
 from dledger.base.holes import Hole
 from dledger.base.membership import Membership
+from dledger.base.producers import ProducerTable
 from dledger.config import DLedgerConfig
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
@@ -147,6 +148,11 @@ class SearchedLedger:
             last += 1
         return batch_of(first_index, self.entries[first_index : last + 1])
 
+    @property
+    def producers(self) -> ProducerTable:
+        """None."""
+        return ProducerTable()
+
     def chunk_from(self, index: int) -> None:
         """It has no chunks."""
 
@@ -158,8 +164,11 @@ class SearchedLedger:
         index = entry.first_index
         return index < len(self.entries) and entries_in(entry)[0] == self.entries[index]
 
-    def append_bodies(self, bodies: tuple[bytes, ...], term: int) -> tuple[int, ...]:
+    def append_bodies(
+        self, bodies: tuple[bytes, ...], term: int, *, producers_at: int = -1
+    ) -> tuple[int, ...]:
         """Write behind the end."""
+        assert producers_at < 0, "the clients of the search are no producers"
         first = len(self.entries)
         self.entries += (SearchedEntry(term, self.self_id),) * len(bodies)
         return tuple(self.position_of(first + at) for at in range(len(bodies)))

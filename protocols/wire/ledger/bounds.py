@@ -15,6 +15,8 @@ from collections.abc import Mapping
 
 from protocols.wire.errors import BodyError
 from protocols.wire.ledger.messages import (
+    AppendIfResponse,
+    AppendOnceResponse,
     AppendResponse,
     HeartBeatRequest,
     LeadershipTransferRequest,
@@ -45,6 +47,8 @@ _INDEXES: Mapping[type[LedgerMessage], tuple[str, ...]] = {
     PushEntryResponse: ("index", "begin_index", "end_index"),
     MetadataResponse: ("begin_index", "end_index", "committed_index"),
     AppendResponse: ("index",),
+    AppendIfResponse: ("index",),
+    AppendOnceResponse: ("index",),
     PullResponse: ("ledger_begin_index", "committed_index"),
     LeadershipTransferRequest: ("take_leadership_ledger_index",),
 }

@@ -27,6 +27,7 @@ class RequestCode(IntEnum):
     LEADERSHIP_TRANSFER = 51005
     MEMBERSHIP = 51901  # ours, only in JSON
     APPEND_IF = 51902  # likewise
+    APPEND_ONCE = 51903  # ours
 
 
 class ResponseCode(IntEnum):
@@ -62,6 +63,9 @@ class ResponseCode(IntEnum):
     PUSH_REQUEST_IS_FULL = 421
     FORBIDDEN = 440  # ours: the certificate of the connection does not allow the request
     CONFLICT = 441  # ours: the log does not end where an append expects it to
+    SEQUENCE_GAP = 442  # ours: a sequence of this producer is missing before the one of an append
+    UNKNOWN_PRODUCER = 443  # ours: a producer that the log does not know, or not any more, goes on
+    SEQUENCE_FORGOTTEN = 444  # ours: the sequence is in the log, too far back for its index to be known
     INTERNAL_ERROR = 500
     TERM_CHANGED = 501
     WAIT_QUORUM_ACK_TIMEOUT = 502
@@ -130,6 +134,10 @@ WIRE_FLAG_MEMBERSHIP = 0x400
 WIRE_FLAG_CHUNKS = 0x800
 #: In an answer to METADATA: the sender takes APPEND_IF.
 WIRE_FLAG_APPEND_IF = 0x1000
+#: In an answer to METADATA: the sender takes APPEND_ONCE.
+WIRE_FLAG_APPEND_ONCE = 0x2000
+#: The C{wire_version} in an answer of this program to METADATA.
+METADATA_WIRE_VERSION = WIRE_VERSION | WIRE_FLAG_APPEND_IF | WIRE_FLAG_APPEND_ONCE
 #: In an answer to a heartbeat: the flush time of the sender, see L{flush_time_flags}.
 WIRE_FLUSH_TIME_SHIFT = 16
 WIRE_FLUSH_TIME_MASK = 0x3F

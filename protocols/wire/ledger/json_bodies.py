@@ -310,6 +310,11 @@ _REQUESTS: Mapping[RequestCode, tuple[_Key, ...]] = {
         _Key(name="body", field="body", read=to_bytes, write=write_bytes),
         _long_key(name="expectedEnd", field="expected_end"),
     ),
+    RequestCode.APPEND_ONCE: (
+        _Key(name="body", field="bodies", read=_bodies, write=_write_bodies),
+        _text_key(name="producer", field="producer"),
+        _long_key(name="sequence", field="sequence"),
+    ),
 }
 _RESPONSES: Mapping[RequestCode, tuple[_Key, ...]] = {
     RequestCode.METADATA: (
@@ -361,6 +366,13 @@ _RESPONSES: Mapping[RequestCode, tuple[_Key, ...]] = {
         _long_key(name="pos", field="pos"),
         _int_key(name="count", field="count"),
         _long_key(name="endIndex", field="end_index"),
+    ),
+    RequestCode.APPEND_ONCE: (
+        _long_key(name="index", field="index"),
+        _long_key(name="pos", field="pos"),
+        _int_key(name="count", field="count"),
+        _bool_key(name="isRepeated", field="is_repeated"),
+        _long_key(name="lastSequence", field="last_sequence"),
     ),
 }
 

@@ -196,6 +196,36 @@ class AppendIfResponse(AppendResponse):
 
 
 @attrs.frozen(kw_only=True)
+class AppendOnceRequest(Request):
+    """
+    Append bodies of a producer, each once however often it is sent.
+
+    @ivar producer: its id, 1 to 64 bytes of UTF-8.
+    @ivar sequence: of the first body; those of the others follow. The first one of a producer is 0.
+    @ivar bodies: one per entry. A remoting frame carries exactly one.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.APPEND_ONCE
+    producer: str = ""
+    sequence: int = 0
+    bodies: tuple[bytes, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class AppendOnceResponse(AppendResponse):
+    """
+    @ivar count: number of bodies that are answered, from the first one: SUCCESS may answer fewer than were
+        sent, the rest is sent again.
+    @ivar is_repeated: they were in the log before.
+    @ivar last_sequence: SEQUENCE_GAP, SEQUENCE_FORGOTTEN: the last one of the producer; else -1.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.APPEND_ONCE
+    is_repeated: bool = False
+    last_sequence: int = -1
+
+
+@attrs.frozen(kw_only=True)
 class GetRequest(Request):
     """
     @ivar begin_index: index of the requested entry; None if the request did not give it.
@@ -404,4 +434,5 @@ MESSAGES: Mapping[RequestCode, tuple[type[Request], type[Response]]] = {
     RequestCode.LEADERSHIP_TRANSFER: (LeadershipTransferRequest, LeadershipTransferResponse),
     RequestCode.MEMBERSHIP: (MembershipRequest, MembershipResponse),
     RequestCode.APPEND_IF: (AppendIfRequest, AppendIfResponse),
+    RequestCode.APPEND_ONCE: (AppendOnceRequest, AppendOnceResponse),
 }

@@ -34,6 +34,8 @@ from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, Resp
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE, check_records
 from protocols.wire.ledger.messages import (
     MESSAGES,
+    AppendOnceRequest,
+    AppendOnceResponse,
     AppendRequest,
     AppendResponse,
     EntryBatch,
@@ -242,6 +244,31 @@ def _read_append_response(numbers: tuple[int, ...], rest: Rest) -> _Fields:
     return {"code": _response_code(code), "index": index, "pos": pos, "count": count}
 
 
+def _write_append_once_request(message: AppendOnceRequest) -> _Written:
+    producer_length, producer = _text_bytes(message.producer)
+    count, pieces = _write_append_request(AppendRequest(bodies=message.bodies))
+    return (producer_length, message.sequence, *count), [producer, *pieces]
+
+
+def _read_append_once_request(numbers: tuple[int, ...], rest: Rest) -> _Fields:
+    producer_length, sequence, count = numbers
+    producer = rest.optional_text(producer_length, "producer")
+    return {"producer": producer or "", "sequence": sequence, "bodies": rest.bodies(count, BODIES_MAX)}
+
+
+def _write_append_once_response(message: AppendOnceResponse) -> _Written:
+    numbers, pieces = _write_append_response(message)
+    return (*numbers, message.is_repeated, message.last_sequence), pieces
+
+
+def _read_append_once_response(numbers: tuple[int, ...], rest: Rest) -> _Fields:
+    *others, is_repeated, last_sequence = numbers
+    return {
+        **_read_append_response(tuple(others), rest), "is_repeated": _flag(is_repeated, "is_repeated"),
+        "last_sequence": last_sequence,
+    }
+
+
 def _write_get_request(message: GetRequest) -> _Written:
     named = message.begin_index is not None
     numbers = (
@@ -423,6 +450,7 @@ _REQUESTS: Mapping[RequestCode, tuple[Callable[[Any], _Written], _Reader]] = {
     RequestCode.HEART_BEAT: (_write_heart_beat_request, _read_heart_beat_request),
     RequestCode.PUSH: (_write_push_request, _read_push_request),
     RequestCode.LEADERSHIP_TRANSFER: (_write_transfer_request, _read_transfer_request),
+    RequestCode.APPEND_ONCE: (_write_append_once_request, _read_append_once_request),
 }
 _RESPONSES: Mapping[RequestCode, tuple[Callable[[Any], _Written], _Reader]] = {
     RequestCode.METADATA: (_write_metadata_response, _read_metadata_response),
@@ -433,6 +461,7 @@ _RESPONSES: Mapping[RequestCode, tuple[Callable[[Any], _Written], _Reader]] = {
     RequestCode.HEART_BEAT: (_only_code, _read_code),
     RequestCode.PUSH: (_write_push_response, _read_push_response),
     RequestCode.LEADERSHIP_TRANSFER: (_only_code, _read_code),
+    RequestCode.APPEND_ONCE: (_write_append_once_response, _read_append_once_response),
 }
 _REQUEST_CODECS = {
     kind: _Codec(MESSAGES[kind][0], struct_of(declaration), *_REQUESTS[kind])

@@ -26,6 +26,7 @@ KINDS: Mapping[RequestCode, int] = {
     RequestCode.HEART_BEAT: 6,
     RequestCode.PUSH: 7,
     RequestCode.LEADERSHIP_TRANSFER: 8,
+    RequestCode.APPEND_ONCE: 9,
 }
 
 #: Messages that are JSON on every connection.
@@ -70,6 +71,21 @@ APPEND_REQUEST_DECLARATION = Struct(*_BASE, "count" / Int32sb)  # then "count" l
 BODY_LENGTH_DECLARATION = Struct("body_length" / Int32sb)
 APPEND_RESPONSE_DECLARATION = Struct(
     *_BASE, *_CODE, "index" / Int64sb, "pos" / Int64sb, "count" / Int32sb
+)
+APPEND_ONCE_REQUEST_DECLARATION = Struct(
+    *_BASE,
+    "producer_length" / Int16sb,
+    "sequence" / Int64sb,
+    "count" / Int32sb,  # then the id of the producer, then as in APPEND
+)
+APPEND_ONCE_RESPONSE_DECLARATION = Struct(
+    *_BASE,
+    *_CODE,
+    "index" / Int64sb,
+    "pos" / Int64sb,
+    "count" / Int32sb,
+    "is_repeated" / Int8ub,  # 0 or 1
+    "last_sequence" / Int64sb,
 )
 GET_REQUEST_DECLARATION = Struct(
     *_BASE,
@@ -138,6 +154,7 @@ REQUEST_DECLARATIONS: Mapping[RequestCode, Struct] = {
     RequestCode.HEART_BEAT: HEART_BEAT_REQUEST_DECLARATION,
     RequestCode.PUSH: PUSH_REQUEST_DECLARATION,
     RequestCode.LEADERSHIP_TRANSFER: LEADERSHIP_TRANSFER_REQUEST_DECLARATION,
+    RequestCode.APPEND_ONCE: APPEND_ONCE_REQUEST_DECLARATION,
 }
 RESPONSE_DECLARATIONS: Mapping[RequestCode, Struct] = {
     RequestCode.METADATA: METADATA_RESPONSE_DECLARATION,
@@ -148,4 +165,5 @@ RESPONSE_DECLARATIONS: Mapping[RequestCode, Struct] = {
     RequestCode.HEART_BEAT: HEART_BEAT_RESPONSE_DECLARATION,
     RequestCode.PUSH: PUSH_RESPONSE_DECLARATION,
     RequestCode.LEADERSHIP_TRANSFER: LEADERSHIP_TRANSFER_RESPONSE_DECLARATION,
+    RequestCode.APPEND_ONCE: APPEND_ONCE_RESPONSE_DECLARATION,
 }

@@ -1,0 +1,236 @@
+# -*- test-case-name: tests.storage.test_producer_list -*-
+"""
+The producers of a ledger: folded while it is written, saved beside it in C{producers}, folded again at a start.
+
+Rule 1: the log alone tells. The file has the last run of each producer up to a committed entry, so that a
+start need not read the log from its begin: it reads the entries behind that one, and those that recovery has
+looked at.
+Rule 2: the file is there once the ledger has a producer entry. A file that is damaged is as good as none:
+then the last entries that recovery looks at count, and what was before is forgotten.
+Rule 3: while a part that must be read has a hole, nothing is known, and no producer may append.
+
+Source: none, this is ours; docs/exactly-once.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from zlib import crc32
+
+from construct import Int32sb, Int32ub, Struct
+from twisted.logger import Logger
+
+from dledger.base.disk.disk import Disk, is_no_room
+from dledger.base.disk.flush_job import FlushJob
+from dledger.base.errors import DamagedEntryError, DLedgerError
+from dledger.base.producers import NotedRun, ProducerTable
+from dledger.storage.open_ledger import OpenLedger
+from dledger.storage.records import Layout
+from dledger.storage.store_reads import StoreReads
+from protocols.wire.errors import BodyError, WireError
+from protocols.wire.fastjson import read_object, write_object
+from protocols.wire.layout import struct_of
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.entry import iterate_records
+from protocols.wire.ledger.producers import PRODUCER_CHANNEL, ProducerRun, decode_producer_entry
+
+PRODUCERS_NAME = "producers"
+
+PRODUCERS_DECLARATION = Struct(
+    "magic" / Int32sb,  # "DLPT"
+    "version" / Int32sb,
+    "crc" / Int32ub,  # CRC-32 of the text, JSON, which follows
+)
+_HEADER = struct_of(PRODUCERS_DECLARATION)
+_MAGIC, _VERSION = 0x444C5054, 1
+_WORD = PRODUCER_CHANNEL.to_bytes(4, "big")
+_SCAN_BYTES = 1024 * 1024
+#: The file is written again when the ledger has grown by so many bytes.
+SAVE_EVERY_BYTES = 32 * 1024 * 1024
+
+#: A producer entry: its index, and its runs.
+_Announced = tuple[int, tuple[ProducerRun, ...]]
+
+
+class ProducerList:
+    """
+    Invariant: C{table} is None, or the fold of the ledger up to its end.
+    """
+
+    log = Logger()
+
+    def __init__(self, ledger: OpenLedger, reads: StoreReads, *, scanned_from: int) -> None:
+        """@param scanned_from: recovery has looked at the entries from here on."""
+        self._ledger = ledger
+        self._reads = reads
+        self._scanned_from = scanned_from
+        self._path = f"{ledger.config.self_path}/{PRODUCERS_NAME}"
+        self._has_file = False
+        self._saved_position = 0
+        self._is_changed = False
+        self.table: ProducerTable | None = ProducerTable()
+
+    # -- a start ---------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """
+        Fold what the ledger, which was just opened, has.
+
+        @raise StoreError: it could not be read.
+        """
+        ledger = self._ledger
+        saved_index, older = self._read_file(ledger.disk)
+        table, index = ProducerTable(), self._scanned_from
+        if self._has_file:
+            index = min(index, saved_index + 1)
+        index = max(index, ledger.begin_index, 0)
+        try:
+            while index <= ledger.end_index:
+                index = self._fold_from(table, index)
+        except DamagedEntryError:
+            self.table = None
+            return
+        table.add_older(older)
+        self.table, self._is_changed = table, self._is_changed or (bool(len(table)) and not self._has_file)
+
+    def hole_shrank(self) -> None:
+        """An entry of a hole is back, or a hole was cut. @raise StoreError: the ledger could not be read."""
+        if self.table is None and not self._ledger.holes.holes:
+            self.begin()
+
+    def _fold_from(self, table: ProducerTable, index: int) -> int:
+        """@return: index of the first entry that was not looked at."""
+        batch = self._reads.read_unchecked(index, end_index=self._ledger.end_index, max_bytes=_SCAN_BYTES)
+        if _WORD in batch.records:
+            batch = self._reads.read_range(index, end_index=index + batch.count - 1, max_bytes=_SCAN_BYTES)
+            for header, body in iterate_records(batch):
+                if header.channel == PRODUCER_CHANNEL:
+                    try:
+                        runs = decode_producer_entry(body)
+                    except WireError as error:
+                        self.log.warn("a producer entry cannot be read: {error}", index=header.index, error=error)
+                        continue
+                    self._fold(table, header.index, self._end_of_term(header.index, header.term, runs), runs)
+        return index + batch.count
+
+    def _end_of_term(self, index: int, term: int, runs: Sequence[ProducerRun]) -> int:
+        """Last one of the announced entries that the ledger has, or that may come, with the term of this one."""
+        told = max((run.distance + run.entries - 1 for run in runs), default=0)
+        low, high = index, min(index + told, self._ledger.end_index)
+        if self._reads.term_of(high) == term:
+            return index + told
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self._reads.term_of(middle) == term:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    @staticmethod
+    def _fold(table: ProducerTable, at: int, end_index: int, runs: Sequence[ProducerRun]) -> None:
+        for producer, sequence, distance, entries in runs:
+            entries = min(entries, end_index + 1 - at - distance)
+            if entries > 0:
+                table.note(NotedRun(producer, sequence, at + distance, entries, at))
+
+    def _read_file(self, disk: Disk) -> tuple[int, list[NotedRun]]:
+        """@return: the committed index that it was written for, and what it has; -1, nothing without one."""
+        ledger, self._has_file = self._ledger, disk.exists(self._path)
+        if not self._has_file:
+            return -1, []
+        data = disk.read_file(self._path)
+        try:
+            magic, version, crc = _HEADER.unpack_from(data)
+            text = data[_HEADER.size :]
+            if (magic, version) != (_MAGIC, _VERSION) or crc32(text) != crc:
+                raise ValueError("its version or its checksum does not fit")
+            told = read_object(text)
+            index, rows = int(told["index"]), told["producers"]
+            if index > max(ledger.end_index, ledger.begin_index - 1):
+                raise ValueError(f"it is of index {index}, the ledger ends at {ledger.end_index}")
+            return index, [NotedRun(str(row[0]), *map(int, row[1:])) for row in rows]
+        except (ValueError, KeyError, TypeError, BodyError, struct.error) as error:
+            self.log.warn("{path} is not used: {error}; producers of older entries are forgotten",
+                          path=self._path, error=error)
+            self._has_file = False
+            return -1, []
+
+    # -- writes ----------------------------------------------------------------------------------
+
+    def read(self, layout: Layout) -> list[_Announced]:
+        """
+        The producer entries that are about to be written.
+
+        @raise DLedgerError: INCONSISTENT_STATE: one cannot be read.
+        """
+        found = []
+        for index, _, body in layout.producers:
+            try:
+                found.append((index, decode_producer_entry(body)))
+            except WireError as error:
+                raise DLedgerError(ResponseCode.INCONSISTENT_STATE, index=index, reason=str(error)) from None
+        return found
+
+    def written(self, layout: Layout, term_before: int, announced: Sequence[_Announced]) -> None:
+        """
+        Entries were written.
+
+        @param term_before: of the entry before them.
+        @param announced: see L{read}.
+        """
+        table, self._is_changed = self.table, self._is_changed or bool(announced)
+        if table is None:
+            return
+        terms = [index for index, term in layout.terms if term != term_before]
+        for index in terms:
+            table.superseded(index)
+        for at, runs in announced:
+            behind = next((index for index in terms if index > at), None)
+            self._fold(table, at, 2**62 if behind is None else behind - 1, runs)
+        if announced and not self._has_file:
+            self.save()
+
+    def cut(self, first_gone: int) -> None:
+        """The ledger was cut."""
+        if self.table is not None:
+            self.table.cut(first_gone)
+        else:
+            self.hole_shrank()
+
+    # -- the file --------------------------------------------------------------------------------
+
+    def _content(self) -> bytes:
+        assert self.table is not None
+        index = self.table.whole_before(self._ledger.committed_index)
+        text = write_object({
+            "index": index, "producers": [list(run) for run in self.table.last_runs(index)],
+        })
+        return _HEADER.pack(_MAGIC, _VERSION, crc32(text)) + text
+
+    def add_to(self, job: FlushJob) -> None:
+        """Let a flush write the file, if the ledger has grown enough."""
+        position = self._ledger.end_position
+        if self._is_changed and self.table is not None and (
+            abs(position - self._saved_position) >= SAVE_EVERY_BYTES
+        ):
+            content = self._content()
+            self._is_changed, self._saved_position = False, position
+            job.add_step(lambda: self._write(content))
+
+    def save(self) -> None:
+        """Write the file, if it would differ. @raise StoreError: writing failed."""
+        if self._is_changed and self.table is not None:
+            with self._ledger.guard.storing("writing the list of producers failed"):
+                self._write(self._content())
+            self._is_changed, self._saved_position = False, self._ledger.end_position
+
+    def _write(self, content: bytes) -> None:
+        """Without room it is written later; until then a start reads more of the log. @raise OSError: failed."""
+        try:
+            self._ledger.disk.write_file(self._path, content)
+            self._has_file = True
+        except OSError as error:
+            if not is_no_room(error):
+                raise

@@ -1,0 +1,138 @@
+"""The table of producers against a plain model."""
+
+from __future__ import annotations
+
+import random
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.base.producers import RUNS_MAX, Known, NotedRun, ProducerTable, Verdict
+
+#: Behind all entries.
+END = 10**9
+
+
+def note(table: ProducerTable, producer: str, sequence: int, index: int, entries: int) -> None:
+    """Entries right behind their producer entry."""
+    table.note(NotedRun(producer, sequence, index, entries, index - 1))
+
+
+class JudgeTests(SynchronousTestCase):
+    """What is said about an append."""
+
+    def setUp(self) -> None:
+        self.table = ProducerTable()
+        note(self.table, "p", 0, 10, 3)  # 0..2 at 10..12
+        note(self.table, "p", 3, 20, 2)  # 3, 4 at 20, 21
+
+    def test_new(self) -> None:
+        """The next one; the first one of a producer is 0."""
+        self.assertEqual(self.table.judge("p", 5, 4, END), Verdict(Known.NEW, last_sequence=4))
+        self.assertEqual(self.table.judge("q", 0, 1, END), Verdict(Known.NEW))
+
+    def test_repeated(self) -> None:
+        """With the index of the first one, and the number of those that follow it there."""
+        self.assertEqual(self.table.judge("p", 0, 3, END), Verdict(Known.REPEATED, 10, 3, 4))
+        self.assertEqual(self.table.judge("p", 1, 5, END), Verdict(Known.REPEATED, 11, 2, 4))
+        self.assertEqual(self.table.judge("p", 4, 2, END), Verdict(Known.REPEATED, 21, 1, 4))
+
+    def test_gap(self) -> None:
+        """One is missing; and a producer that nobody knows does not go on."""
+        self.assertEqual(self.table.judge("p", 6, 1, END), Verdict(Known.GAP, last_sequence=4))
+        self.assertEqual(self.table.judge("q", 1, 1, END), Verdict(Known.UNKNOWN_PRODUCER))
+
+    def test_forgotten_runs(self) -> None:
+        """The indexes of old sequences go; the last sequence stays."""
+        for at in range(3 * RUNS_MAX):
+            note(self.table, "p", 5 + at, 30 + 2 * at, 1)
+        self.assertIs(self.table.judge("p", 0, 1, END).known, Known.FORGOTTEN)
+        last = 5 + 3 * RUNS_MAX - 1
+        for back in range(RUNS_MAX):
+            self.assertEqual(self.table.judge("p", last - back, 1, END).known, Known.REPEATED)
+        self.assertIs(self.table.judge("p", last + 1, 1, END).known, Known.NEW)
+
+    def test_forgotten_producers(self) -> None:
+        """The one whose last entry is the oldest goes first."""
+        table = ProducerTable(producers_max=2)
+        for at, name in enumerate("pqpr"):
+            note(table, name, 1 if at == 2 else 0, at, 1)
+        self.assertIs(table.judge("q", 1, 1, END).known, Known.UNKNOWN_PRODUCER)
+        self.assertIs(table.judge("p", 2, 1, END).known, Known.NEW)
+        self.assertIs(table.judge("r", 1, 1, END).known, Known.NEW)
+
+    def test_not_come_yet(self) -> None:
+        """Announced entries behind the end of the ledger are not in it."""
+        self.assertEqual(self.table.judge("p", 4, 1, 20), Verdict(Known.NEW, last_sequence=3))
+        self.assertEqual(self.table.judge("p", 3, 2, 20), Verdict(Known.REPEATED, 20, 1, 3))
+        self.assertEqual(self.table.judge("p", 3, 2, 12), Verdict(Known.NEW, last_sequence=2))
+        self.assertEqual(self.table.judge("p", 4, 2, 12), Verdict(Known.GAP, last_sequence=2))
+        self.assertEqual(self.table.judge("p", 0, 1, 9), Verdict(Known.NEW))
+        self.assertEqual(self.table.judge("p", 1, 1, 9), Verdict(Known.UNKNOWN_PRODUCER))
+
+    def test_cut(self) -> None:
+        """Behind a producer entry that stays, the announced entries may come back."""
+        self.table.cut(21)
+        self.assertEqual(self.table.judge("p", 4, 1, 20), Verdict(Known.NEW, last_sequence=3))
+        self.assertEqual(self.table.judge("p", 4, 1, 21).index, 21)
+        self.table.cut(19)
+        self.assertEqual(self.table.judge("p", 3, 1, END), Verdict(Known.NEW, last_sequence=2))
+        self.table.cut(9)
+        self.assertEqual(len(self.table), 0)
+
+    def test_superseded(self) -> None:
+        """Where another term goes on, they do not."""
+        self.table.superseded(21)
+        self.assertEqual(self.table.judge("p", 4, 1, END), Verdict(Known.NEW, last_sequence=3))
+        self.table.superseded(11)
+        self.assertEqual(self.table.judge("p", 1, 1, END), Verdict(Known.NEW, last_sequence=0))
+        self.table.superseded(10)
+        self.assertEqual(len(self.table), 0)
+
+    def test_last_runs(self) -> None:
+        """Up to a committed entry, but not into a run."""
+        note(self.table, "q", 0, 30, 1)
+        for end, whole in ((40, 40), (21, 21), (20, 18), (19, 18), (18, 18), (11, 8), (9, 8), (8, 8)):
+            self.assertEqual(self.table.whole_before(end), whole, end)
+        first, second = NotedRun("p", 0, 10, 3, 9), NotedRun("p", 3, 20, 2, 19)
+        self.assertEqual(list(self.table.last_runs(40)), [second, NotedRun("q", 0, 30, 1, 29)])
+        self.assertEqual(list(self.table.last_runs(21)), [second])
+        self.assertEqual(list(self.table.last_runs(18)), [first])
+        self.assertEqual(list(self.table.last_runs(8)), [])
+
+    def test_older(self) -> None:
+        """They are the first ones to be forgotten; what the table knows better stays."""
+        table = ProducerTable(producers_max=2)
+        note(table, "p", 3, 20, 2)
+        table.add_older([NotedRun("p", 0, 10, 3, 9), NotedRun("q", 7, 5, 1, 4)])
+        self.assertEqual(table.judge("p", 4, 1, END).index, 21)
+        self.assertEqual(table.judge("q", 7, 1, END).index, 5)
+        note(table, "r", 0, 30, 1)
+        self.assertIs(table.judge("q", 8, 1, END).known, Known.UNKNOWN_PRODUCER)
+
+
+class ModelTests(SynchronousTestCase):
+    """Random appends and cuts against a list of entries."""
+
+    def test_random(self) -> None:
+        """Each sequence that the log has is found at its index."""
+        for seed in range(60):
+            rng = random.Random(seed)
+            log: list[tuple[str, int] | None] = []
+            table = ProducerTable()
+            for _ in range(80):
+                if log and rng.random() < 0.2:
+                    first_gone = rng.randrange(len(log) + 1)
+                    del log[first_gone:]
+                    table.cut(first_gone)
+                    table.superseded(first_gone)
+                    continue
+                name = rng.choice("pqr")
+                last = max((entry[1] for entry in log if entry and entry[0] == name), default=-1)
+                count = rng.randrange(1, 4)
+                log.append(None)
+                note(table, name, last + 1, len(log), count)
+                log += [(name, last + 1 + at) for at in range(count)]
+            for index, entry in enumerate(log):
+                if entry is not None:
+                    verdict = table.judge(*entry, 1, END)
+                    self.assertEqual((verdict.known, verdict.index), (Known.REPEATED, index), f"seed {seed}")

@@ -1,0 +1,179 @@
+"""Appends of producers at the leader, in a core of one member and in one that waits for its followers."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.base.producers import NotedRun, ProducerTable
+from dledger.core import effects as fx
+from dledger.core.appends import PendingAppends
+from dledger.core.inputs import EntriesWritten, Origin, Proposal
+from dledger.core.member_state import Role
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.producers import ProducerRun, decode_producer_entry
+from tests.core.helpers import ListLedger, make_member
+
+
+class CarefulLedger(ListLedger):
+    """Its terms are those of entries that can be read."""
+
+    def term_of(self, index: int) -> int:
+        """Term of one entry."""
+        self._readable(index)
+        return super().term_of(index)
+
+
+class OriginTests(SynchronousTestCase):
+    """What is taken, repeated and refused."""
+
+    def setUp(self) -> None:
+        """A leader whose log ends at index 2; nothing commits by itself."""
+        self.ledger = CarefulLedger.of(1, 1, 1)
+        self.member = make_member(self.ledger, term=1)
+        self.member.committed_index = 2
+        self.member.role, self.member.leader_id = Role.LEADER, "n0"
+        self.appends = PendingAppends(self.member)
+        self.token = 0
+
+    def proposal(self, producer: str, sequence: int, *bodies: bytes, end: int | None = None) -> Proposal:
+        """With the next token."""
+        self.token += 1
+        return Proposal(
+            token=self.token, bodies=bodies, origin=Origin(producer, sequence) if producer else None,
+            expected_end=end,
+        )
+
+    def propose(self, *proposals: Proposal, refusal: ResponseCode | None = None) -> list[fx.AnswerAppend]:
+        """In one turn, written at once. @return: what is answered."""
+        self.member.out.begin(0)
+        self.appends.propose(proposals, refusal)
+        answers = []
+        self.written: tuple[bytes, ...] = ()
+        for effect in self.member.out.take():
+            if isinstance(effect, fx.WriteBodies):
+                first, self.written = effect.first_index, effect.bodies
+                positions = self.ledger.append_bodies(
+                    effect.bodies, effect.term, producers_at=effect.producers_at
+                )
+                self.producers_at = effect.producers_at
+                self.member.refresh_end()
+                self.appends.on_written(EntriesWritten(
+                    first_index=first, count=len(effect.bodies), positions=positions
+                ))
+            elif isinstance(effect, fx.AnswerAppend):
+                answers.append(effect)
+        return answers
+
+    def commit(self) -> list[fx.AnswerAppend]:
+        """All that was written."""
+        self.member.out.begin(0)
+        self.member.commit(self.member.ledger_end_index)
+        self.appends.committed(self.member.committed_index)
+        return [effect for effect in self.member.out.take() if isinstance(effect, fx.AnswerAppend)]
+
+    def test_new(self) -> None:
+        """A producer entry, then the bodies; the caller is told of the bodies alone."""
+        self.assertEqual(self.propose(self.proposal("p", 0, b"a", b"b")), [])
+        self.assertEqual(self.written[1:], (b"a", b"b"))
+        self.assertEqual(self.producers_at, 0)
+        self.assertEqual(decode_producer_entry(self.written[0]), (ProducerRun("p", 0, 1, 2),))
+        (answer,) = self.commit()
+        told = answer.code, answer.first_index, answer.count, answer.pos, answer.is_repeated
+        self.assertEqual(told, (ResponseCode.SUCCESS, 4, 2, 4 * 1024, False))
+
+    def test_one_entry_for_a_turn(self) -> None:
+        """It stands in front of the first body of a producer; neighbours are one run."""
+        self.propose(
+            self.proposal("", 0, b"x"), self.proposal("p", 0, b"a"), self.proposal("p", 1, b"b", b"c"),
+            self.proposal("", 0, b"y"), self.proposal("q", 0, b"d"), self.proposal("p", 3, b"e"),
+        )
+        self.assertEqual(self.producers_at, 1)
+        self.assertEqual(self.written[:1] + self.written[2:], (b"x", b"a", b"b", b"c", b"y", b"d", b"e"))
+        self.assertEqual(decode_producer_entry(self.written[1]), (
+            ProducerRun("p", 0, 1, 3), ProducerRun("q", 0, 5, 1), ProducerRun("p", 3, 6, 1),
+        ))
+        answers = self.commit()
+        self.assertEqual([answer.first_index for answer in answers], [3, 5, 6, 8, 9, 10])
+
+    def test_repeated(self) -> None:
+        """Told where it is once that is committed; not before, as it may still go."""
+        self.propose(self.proposal("p", 0, b"a", b"b"))
+        (answer,) = self.propose(self.proposal("p", 0, b"a", b"b"))
+        self.assertIs(answer.code, ResponseCode.LEADER_NOT_READY)
+        self.assertEqual(self.written, ())
+        self.commit()
+        (answer,) = self.propose(self.proposal("p", 1, b"b", b"c"))
+        told = answer.code, answer.first_index, answer.count, answer.pos, answer.term, answer.is_repeated
+        self.assertEqual(told, (ResponseCode.SUCCESS, 5, 1, 5 * 1024, 1, True))
+        self.assertEqual(self.written, ())
+
+    def test_twice_in_a_turn(self) -> None:
+        """The second one waits for the first."""
+        (answer,) = self.propose(self.proposal("p", 0, b"a"), self.proposal("p", 0, b"a"))
+        self.assertEqual((answer.token, answer.code), (2, ResponseCode.LEADER_NOT_READY))
+        self.assertEqual(len(self.written), 2)
+
+    def test_refused(self) -> None:
+        """A gap, a producer that is not known, and one that was forgotten."""
+        self.propose(self.proposal("p", 0, b"a"))
+        (answer,) = self.propose(self.proposal("p", 2, b"c"))
+        self.assertEqual((answer.code, answer.last_sequence), (ResponseCode.SEQUENCE_GAP, 0))
+        (answer,) = self.propose(self.proposal("q", 1, b"c"))
+        self.assertEqual((answer.code, answer.last_sequence), (ResponseCode.UNKNOWN_PRODUCER, -1))
+        assert self.ledger.producers is not None
+        self.ledger.entries.extend([(1, b"")] * 10_000)
+        self.member.refresh_end()
+        for at in range(1, 5000):
+            self.ledger.producers.note(NotedRun("p", at, 2 * at, 1, 2 * at - 1))
+        (answer,) = self.propose(self.proposal("p", 0, b"a"))
+        self.assertEqual((answer.code, answer.last_sequence), (ResponseCode.SEQUENCE_FORGOTTEN, 4999))
+        self.assertEqual(self.written, ())
+
+    def test_not_known(self) -> None:
+        """While entries are damaged, nothing of a producer is taken; other appends are."""
+        self.ledger.producers = None
+        (answer,) = self.propose(self.proposal("p", 0, b"a"), self.proposal("", 0, b"x"))
+        self.assertIs(answer.code, ResponseCode.LEADER_NOT_READY)
+        self.assertEqual((self.written, self.producers_at), ((b"x",), -1))
+        self.ledger.producers = ProducerTable()
+        self.assertEqual(self.propose(self.proposal("p", 0, b"a")), [])
+
+    def test_not_leader(self) -> None:
+        """As every other append."""
+        (answer,) = self.propose(self.proposal("p", 0, b"a"), refusal=ResponseCode.NOT_LEADER)
+        self.assertIs(answer.code, ResponseCode.NOT_LEADER)
+
+    def test_conditions_beside(self) -> None:
+        """An append that expects an end counts the producer entry in front of it."""
+        (answer,) = self.propose(
+            self.proposal("", 0, b"x", end=2), self.proposal("p", 0, b"a"), self.proposal("", 0, b"y", end=4)
+        )
+        self.assertEqual((answer.code, answer.end_index), (ResponseCode.CONFLICT, 5))
+        self.propose(self.proposal("", 0, b"y", end=5))
+        self.assertEqual([answer.first_index for answer in self.commit()], [3, 5, 6])
+
+    def test_full(self) -> None:
+        """A producer entry has a bound; what does not fit comes in a later turn."""
+        proposals = [self.proposal(f"p{at}", 0, b"a") for at in range(1100)]
+        answers = self.propose(*proposals)
+        self.assertEqual({answer.code for answer in answers}, {ResponseCode.LEADER_PENDING_FULL})
+        self.assertEqual(len(answers), 1100 - 1024)
+
+    def test_refused_write(self) -> None:
+        """Nothing is noted."""
+        self.member.out.begin(0)
+        self.appends.propose((self.proposal("p", 0, b"a"),), None)
+        self.member.out.take()
+        self.appends.on_write_refused(ResponseCode.DISK_FULL)
+        (answer,) = [effect for effect in self.member.out.take() if isinstance(effect, fx.AnswerAppend)]
+        self.assertIs(answer.code, ResponseCode.DISK_FULL)
+        self.assertEqual(self.propose(self.proposal("p", 0, b"a")), [])
+        self.assertEqual(len(self.commit()), 1)
+
+    def test_damaged_since(self) -> None:
+        """An index of an entry that cannot be read is not told before a peer has given it back."""
+        self.propose(self.proposal("p", 0, b"a"))
+        self.commit()
+        self.ledger.lose(4, 4)
+        (answer,) = self.propose(self.proposal("p", 0, b"a"))
+        self.assertIs(answer.code, ResponseCode.LEADER_NOT_READY)

@@ -1,0 +1,380 @@
+# -*- test-case-name: tests.storage.test_producer_list -*-
+"""The producers of a ledger: folded while it is written, pushed, cut, opened again, damaged."""
+
+from __future__ import annotations
+
+import random
+from unittest import mock
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.base.errors import DLedgerError
+from dledger.base.producers import Known, ProducerTable, Verdict
+from dledger.config import DLedgerConfig
+from dledger.storage import producer_list
+from dledger.storage.file_store import FileStore
+from dledger.storage.producer_list import PRODUCERS_NAME
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.entry import ENTRY_HEADER, iterate_records
+from protocols.wire.ledger.messages import EntryBatch
+from protocols.wire.ledger.producers import (
+    PRODUCER_CHANNEL,
+    ProducerRun,
+    decode_producer_entry,
+    encode_producer_entry,
+)
+
+
+def config_of(self_id: str = "n0", **options: object) -> DLedgerConfig:
+    """Small files, small chunks."""
+    return DLedgerConfig(
+        self_id=self_id, peers="n0-h:1;n1-h:2;n2-h:3",
+        mapped_file_size_for_entry_data=4096, mapped_file_size_for_entry_index=3200,
+        **{"push_chunk_bytes": 400, "store_base_dir": "/s", **options},  # type: ignore[arg-type]
+    )
+
+
+def announced(*runs: ProducerRun) -> tuple[bytes, ...]:
+    """A producer entry and its entries; each body tells its producer and sequence."""
+    bodies: list[bytes] = [encode_producer_entry(runs)]
+    for producer, sequence, distance, entries in runs:
+        assert distance == len(bodies)
+        bodies += [f"{producer} {sequence + at}".encode() for at in range(entries)]
+    return tuple(bodies)
+
+
+def append(store: FileStore, term: int, producer: str, sequence: int, entries: int = 1) -> None:
+    """As a leader does, in one write."""
+    bodies = announced(ProducerRun(producer, sequence, 1, entries))
+    store.append_bodies(bodies, term, producers_at=0)
+
+
+def in_log(store: FileStore) -> dict[tuple[str, int], int]:
+    """Producer and sequence of each entry to its index, by producer entries and terms alone."""
+    found: dict[tuple[str, int], int] = {}
+    announced_at: dict[int, tuple[int, str, int]] = {}
+    index = max(store.ledger_begin_index, 0)
+    while index <= store.ledger_end_index:
+        batch = store.read_range(index, end_index=store.ledger_end_index, max_bytes=1000)
+        for header, body in iterate_records(batch):
+            if header.channel == PRODUCER_CHANNEL:
+                for producer, sequence, distance, entries in decode_producer_entry(body):
+                    for at in range(entries):
+                        place = header.index + distance + at
+                        announced_at[place] = (header.term, producer, sequence + at)
+            elif announced_at.get(header.index, (-1,))[0] == header.term:
+                _, producer, sequence = announced_at[header.index]
+                assert body == f"{producer} {sequence}".encode(), (header.index, body)
+                assert (producer, sequence) not in found, "twice in one log"
+                found[producer, sequence] = header.index
+        index += batch.count
+    return found
+
+
+class ListCase(SynchronousTestCase):
+    """Stores on a disk in memory."""
+
+    def setUp(self) -> None:
+        self.disk = MemoryDisk()
+        self.path = f"{config_of().self_path}/{PRODUCERS_NAME}"
+        self.store = FileStore.open(config_of(), self.disk)
+
+    def table(self, store: FileStore | None = None) -> ProducerTable:
+        """It is known."""
+        table = (store or self.store).producers
+        assert table is not None
+        return table
+
+    def judge(self, producer: str, sequence: int, store: FileStore | None = None) -> Verdict:
+        """About one body."""
+        store = store or self.store
+        return self.table(store).judge(producer, sequence, 1, store.ledger_end_index)
+
+    def check(self, store: FileStore | None = None) -> None:
+        """The table says what the log says: about each sequence, and that the next one is new."""
+        store = store or self.store
+        log = in_log(store)
+        for (producer, sequence), index in log.items():
+            known, found, _, _ = self.judge(producer, sequence, store)
+            self.assertEqual((known, found), (Known.REPEATED, index), (producer, sequence))
+        for name in {name for name, _ in log}:
+            last = max(sequence for one, sequence in log if one == name)
+            self.assertEqual(self.judge(name, last + 1, store).known, Known.NEW, name)
+        names = {name for name, _ in log}
+        for name in "pqr":
+            if name not in names:
+                self.assertEqual(self.judge(name, 0, store), Verdict(Known.NEW))
+
+    def reopen(self, *, clean: bool = True) -> None:
+        """After a stop, or as after kill -9."""
+        if clean:
+            self.store.clean_close()
+        else:
+            self.store.abandon()
+        self.store = FileStore.open(config_of(), self.disk)
+
+
+class WriteTests(ListCase):
+    """Its own writes and those of a leader."""
+
+    def test_unused(self) -> None:
+        """Without producers there is no file."""
+        self.store.append_bodies((b"a",), 1)
+        self.reopen()
+        self.assertEqual((len(self.table()), self.disk.exists(self.path)), (0, False))
+
+    def test_written(self) -> None:
+        """The record is one of Java's form, with a channel of its own; only that one."""
+        self.store.append_bodies((b"x", *announced(ProducerRun("p", 0, 1, 2)), b"y"), 1, producers_at=1)
+        headers = [header for header, _ in iterate_records(
+            self.store.read_range(0, end_index=4, max_bytes=4096)
+        )]
+        self.assertEqual([header.channel for header in headers], [0, PRODUCER_CHANNEL, 0, 0, 0])
+        self.assertEqual({header.magic for header in headers}, {1})
+        self.assertEqual(self.judge("p", 1).index, 3)
+        self.assertTrue(self.disk.exists(self.path))
+        self.check()
+
+    def test_pushed(self) -> None:
+        """In batches and in chunks, with entries of one size and of others."""
+        source = FileStore.open(config_of("n1"), self.disk)
+        size = len(announced(ProducerRun("p", 0, 1, 1))[0])
+        for at in range(40):
+            append(source, 1, "p", 3 * at, 3)
+            source.append_bodies((b"%0*d" % (size, at),) * (at % 5 + 1), 1)
+            append(source, 1, f"q{at % 3}", at // 3)
+        source.record_commit(source.ledger_end_index)
+        kinds, index = set(), 0
+        while index <= source.ledger_end_index:
+            chunk = source.chunk_from(index)
+            entries = source.read_chunk(chunk) if chunk is not None and chunk.first_index == index else None
+            batch = entries or source.read_batch(index, max_count=7, max_bytes=1000)
+            kinds.add(type(batch))
+            self.store.append_entries(batch)
+            index += batch.count
+        self.assertEqual(len(kinds), 2)
+        self.check()
+        self.assertEqual(len(in_log(self.store)), 160)
+
+    def test_word_in_bodies(self) -> None:
+        """Bodies may look like producer entries: without the channel they are none."""
+        source = FileStore.open(config_of("n1"), self.disk)
+        fake = announced(ProducerRun("p", 0, 1, 1))[0]
+        for at in range(60):
+            source.append_bodies((fake, b"x" * at), 1)
+        source.record_commit(source.ledger_end_index)
+        index = 0
+        while index <= source.ledger_end_index:
+            chunk = source.chunk_from(index)
+            entries = source.read_chunk(chunk) if chunk is not None and chunk.first_index == index else None
+            batch = entries or source.read_batch(index, max_count=3, max_bytes=1000)
+            self.store.append_entries(batch)
+            index += batch.count
+        self.assertEqual(len(self.table()), 0)
+        self.reopen(clean=False)
+        self.assertEqual(len(self.table()), 0)
+
+    def test_unreadable(self) -> None:
+        """A producer entry of a later version is refused, and nothing has changed."""
+        source = FileStore.open(config_of("n1"), self.disk)
+        append(source, 1, "p", 0)
+        record = bytearray(source.read_range(0, end_index=0, max_bytes=1).records)
+        record[ENTRY_HEADER.size + 7] = 2
+        record[36:44] = bytes(8)  # as Java passes it on: without checksums
+        batch = EntryBatch(first_index=0, count=1, term=1, records=bytes(record))
+        error = self.assertRaises(DLedgerError, self.store.append_entries, batch)
+        self.assertIs(error.code, ResponseCode.INCONSISTENT_STATE)
+        self.assertIn("upgrade this member", str(error))
+        self.assertEqual((self.store.ledger_end_index, len(self.table())), (-1, 0))
+
+
+class CutTests(ListCase):
+    """What is cut was never there."""
+
+    def test_cut(self) -> None:
+        """In the middle of a run, too."""
+        append(self.store, 1, "p", 0, 4)
+        self.store.truncate_to(self.store.read_range(2, end_index=2, max_bytes=1))
+        self.assertEqual(self.judge("p", 2).known, Known.NEW)
+        self.check()
+        self.reopen(clean=False)
+        self.check()
+
+    def test_another_term_behind(self) -> None:
+        """A run ends where a later leader goes on, with a cut or without, written or pushed."""
+        for is_pushed in (False, True):
+            source = FileStore.open(config_of(f"n{1 + is_pushed}"), self.disk)
+            append(source, 1, "p", 0, 3)
+            part = source.read_batch(0, max_count=2, max_bytes=1000)  # the producer entry, and p 0
+            follower = FileStore.open(config_of(f"n{1 + is_pushed}", store_base_dir="/t"), self.disk)
+            follower.append_entries(part)
+            if is_pushed:
+                other = FileStore.open(config_of("n0", store_base_dir="/u"), self.disk)
+                other.append_entries(part)
+                other.append_bodies((b"x", b"y"), 2)
+                follower.append_entries(other.read_batch(2, max_count=2, max_bytes=1000))
+            else:
+                follower.append_bodies((b"x", b"y"), 2)
+            self.assertEqual(self.judge("p", 1, follower).known, Known.NEW)
+            self.check(follower)
+            follower.abandon()
+            follower = FileStore.open(config_of(f"n{1 + is_pushed}", store_base_dir="/t"), self.disk)
+            self.check(follower)
+
+    def test_anew(self) -> None:
+        """What was committed is remembered though the ledger begins behind it; the rest is not."""
+        append(self.store, 1, "p", 0)
+        self.store.record_commit(1)
+        append(self.store, 1, "q", 0)
+        source = FileStore.open(config_of("n1"), self.disk)
+        source.append_bodies(tuple(b"x" * 900 for _ in range(8)), 2)
+        index = next(
+            index for index in range(2, 8) if source.position_of(index) % 4096 == 0
+        )
+        self.store.truncate_to(source.read_range(index, end_index=index, max_bytes=1), anew=True)
+        self.assertEqual(self.store.ledger_begin_index, index)
+        self.assertEqual(self.judge("p", 0).index, 1)
+        self.assertEqual(self.judge("q", 0).known, Known.NEW)
+
+
+class StartTests(ListCase):
+    """A start folds the log again."""
+
+    def test_random(self) -> None:
+        """Two stores, random leaders, cuts and restarts: each table is the fold of its log."""
+        for seed in range(25):
+            rng = random.Random(seed)
+            disk = MemoryDisk()
+            stores = [FileStore.open(config_of(f"n{at}"), disk) for at in range(2)]
+            for term in range(1, 12):
+                at = rng.randrange(2)
+                leader, follower = stores[at], stores[1 - at]
+                for _ in range(rng.randrange(1, 6)):
+                    name = rng.choice("pqr")
+                    last = max((one for who, one in in_log(leader) if who == name), default=-1)
+                    runs = [ProducerRun(name, last + 1, 1, rng.randrange(1, 4))]
+                    bodies = (*announced(*runs), *(b"x" * rng.randrange(60) for _ in range(rng.randrange(3))))
+                    leader.append_bodies(bodies, term, producers_at=0)
+                same = min(leader.ledger_end_index, follower.ledger_end_index)
+                while same >= 0 and not follower.holds(leader.read_range(same, end_index=same, max_bytes=1)):
+                    same -= 1
+                if same < follower.ledger_end_index:
+                    first = max(same, 0)
+                    follower.truncate_to(leader.read_range(first, end_index=first, max_bytes=1))
+                end = rng.randrange(follower.ledger_end_index, leader.ledger_end_index + 1)
+                while follower.ledger_end_index < end:
+                    index = follower.ledger_end_index + 1
+                    follower.append_entries(leader.read_batch(
+                        index, max_count=min(5, end + 1 - index), max_bytes=600
+                    ))
+                committed = min(leader.ledger_end_index, follower.ledger_end_index)
+                for number, store in enumerate(stores):
+                    self.check(store)
+                    if rng.random() < 0.3:
+                        if rng.random() < 0.5:
+                            store.record_commit(max(committed, store.committed_index))
+                            store.clean_close()
+                        else:
+                            store.abandon()
+                        stores[number] = FileStore.open(config_of(f"n{number}"), disk)
+                        self.check(stores[number])
+
+    def test_file_counts(self) -> None:
+        """A producer whose entries lie before what recovery looks at is known by the file."""
+        append(self.store, 1, "old", 0, 2)
+        self.store.record_commit(2)
+        for _ in range(30):
+            self.store.append_bodies((b"x" * 900,), 1)
+        append(self.store, 1, "new", 0)
+        self.reopen()
+        with mock.patch("dledger.storage.producer_list.ProducerList._fold_from") as fold:
+            fold.side_effect = lambda table, index: self.store.ledger_end_index + 1
+            self.reopen()
+        self.assertEqual(self.judge("old", 1).index, 2)
+        self.assertEqual(self.judge("old", 0).index, 1)
+
+    def test_saved_by_flushes(self) -> None:
+        """While the ledger grows, a flush writes the file; with a commit behind, only what is committed."""
+        self.patch(producer_list, "SAVE_EVERY_BYTES", 1000)
+        append(self.store, 1, "p", 0)
+        self.store.record_commit(1)
+        before = self.disk.read_file(self.path)
+        for at in range(1, 30):
+            append(self.store, 1, "p", at)
+        self.store.record_commit(31)
+        job = self.store.prepare_flush()
+        assert job is not None
+        job.run()
+        self.store.finish_flush(job)
+        self.assertNotEqual(self.disk.read_file(self.path), before)
+        self.assertIn(b'"index":31', self.disk.read_file(self.path))
+        self.reopen(clean=False)
+        self.check()
+
+    def test_damaged_file(self) -> None:
+        """Every byte of it: it is not used, and what recovery reads counts."""
+        append(self.store, 1, "p", 0, 3)
+        self.store.record_commit(3)
+        self.reopen()
+        content = self.disk.read_file(self.path)
+        for at in range(len(content)):
+            flipped = bytearray(content)
+            flipped[at] ^= 0x40
+            for damaged in (bytes(flipped), content[:at]):
+                self.store.abandon()
+                self.disk.write_file(self.path, damaged)
+                self.store = FileStore.open(config_of(), self.disk)
+                self.check()
+
+    def test_of_another_ledger(self) -> None:
+        """A file that tells more than the ledger has is not used."""
+        append(self.store, 1, "p", 0)
+        self.store.record_commit(1)
+        self.reopen()
+        content = self.disk.read_file(self.path)
+        self.store.abandon()
+        other = FileStore.open(config_of("n1"), self.disk)
+        other.abandon()
+        self.disk.write_file(f"{config_of('n1').self_path}/{PRODUCERS_NAME}", content)
+        other = FileStore.open(config_of("n1"), self.disk)
+        self.assertEqual(len(self.table(other)), 0)
+
+    def test_no_room(self) -> None:
+        """Without room for the file appends go on; it is written when there is room."""
+        disk = self.disk = MemoryDisk()
+        store = FileStore.open(config_of("n1"), disk)
+        path = f"{config_of('n1').self_path}/{PRODUCERS_NAME}"
+        with mock.patch.object(disk, "write_file", side_effect=OSError(28, "no space")):
+            append(store, 1, "p", 0)
+        self.assertFalse(disk.exists(path))
+        append(store, 1, "p", 1)
+        self.assertTrue(disk.exists(path))
+        self.check(store)
+
+
+class HoleTests(ListCase):
+    """Damaged entries."""
+
+    def test_unknown_until_filled(self) -> None:
+        """With a hole in what must be read, nothing is known; with the entries back, all is."""
+        for at in range(6):
+            append(self.store, 1, "p", at)
+        self.store.record_commit(11)
+        whole = self.store.read_range(4, end_index=4, max_bytes=1)
+        position = self.store.position_of(4)
+        self.store.check_point(force=True)
+        self.store.abandon()
+        path = next(path for path in self.disk.files if "/data/" in path)
+        file = self.disk.open(path, create=False)
+        byte = file.pread(1, position + 60)
+        file.pwrite(bytes([byte[0] ^ 1]), position + 60)
+        file.close()
+        self.store = FileStore.open(config_of(), self.disk)
+        self.assertEqual(len(self.store.holes), 1)
+        self.assertIsNone(self.store.producers)
+        append(self.store, 1, "p", 6)
+        self.store.fill_hole(whole, is_committed=True)
+        self.assertEqual(self.store.holes, ())
+        self.check()
+        self.assertEqual(len(in_log(self.store)), 7)
