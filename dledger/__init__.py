@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dledger.base.tls_files import TlsFiles
     from dledger.client.appender import AppendLimits
     from dledger.client.blocking import AppendInterrupted, AppendSummary, Log, connect
-    from dledger.client.errors import Conflict, Expired, NotLeader, NotYet, Timeout
+    from dledger.client.errors import Conflict, Expired, NotLeader, NotYet, OutOfSequence, Timeout
     from dledger.client.values import (
         Appended,
         AppendError,
@@ -47,6 +47,7 @@ __all__ = (
     "MemberInfo",
     "NotLeader",
     "NotYet",
+    "OutOfSequence",
     "Refused",
     "ResponseCode",
     "Timeout",
@@ -67,7 +68,9 @@ _HOMES = {
     "dledger.base.tls_files": ("TlsFiles",),
     "dledger.client.blocking": ("AppendInterrupted", "AppendSummary", "Log", "connect"),
     "dledger.client.appender": ("AppendLimits",),
-    "dledger.client.errors": ("Conflict", "Expired", "NotLeader", "NotYet", "Timeout"),
+    "dledger.client.errors": (
+        "Conflict", "Expired", "NotLeader", "NotYet", "OutOfSequence", "Timeout",
+    ),
     "dledger.client.values": (
         "AppendError", "AppendFailed", "Appended", "Entry", "MemberInfo", "Refused", "Unknown",
         "UnknownOutcome",

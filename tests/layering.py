@@ -23,7 +23,8 @@ WIRE = ("protocols.wire",)
 VALUES = (
     "dledger.base.addresses", "dledger.base.append_refusals", "dledger.base.chunks", "dledger.base.errors",
     "dledger.base.group_name", "dledger.base.holes",
-    "dledger.base.membership", "dledger.base.option_values", "dledger.base.quorum", "dledger.base.rights",
+    "dledger.base.membership", "dledger.base.option_values", "dledger.base.producers",
+    "dledger.base.quorum", "dledger.base.rights",
     "dledger.base.tls_files",
 )
 CODES = ("protocols.wire.ledger.codes",)
@@ -174,7 +175,7 @@ LAYERS: tuple[Layer, ...] = (
         ours=(
             *VALUES, *CODES, "dledger.config", "dledger.base.waiters",
             "protocols.wire.ledger.bounds", "protocols.wire.ledger.memberships",
-            "protocols.wire.ledger.messages",
+            "protocols.wire.ledger.messages", "protocols.wire.ledger.producers",
         ),
         third=ATTRS,
         refused=(*IO, *CLOCKS, *THREADS, "logging", "secrets", "uuid", "warnings"),

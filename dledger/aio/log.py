@@ -46,12 +46,13 @@ class AsyncLog:
         *,
         answer_timeout_s: float = 4.0,
         is_ordered: bool = True,
+        exactly_once: bool = False,
         tls: TlsFiles | None = None,
     ) -> None:
         """
         @param peers: C{n0-host:port;n1-host:port}; some of the members are enough.
         @param timeout: seconds in which a call has an outcome, retries included.
-        @param wire, answer_timeout_s, is_ordered, tls: see L{LogClient}.
+        @param wire, answer_timeout_s, is_ordered, exactly_once, tls: see L{LogClient}.
         @param limits: bounds of appends; by default, a call beyond them waits.
         @raise RuntimeError: no event loop runs here.
         @raise ValueError: C{peers} is malformed, or a file of C{tls} is not sound.
@@ -69,23 +70,31 @@ class AsyncLog:
             limits=limits or AppendLimits(when_full="wait"),
             answer_timeout_s=answer_timeout_s,
             is_ordered=is_ordered,
+            exactly_once=exactly_once,
             endpoint_for=self._connections.endpoint_for,
             tls=tls,
         )
 
-    async def append(self, body: BytesLike, *, expected_end: int | None = None) -> Appended:
+    async def append(
+        self, body: BytesLike, *, expected_end: int | None = None, producer: str | None = None,
+        sequence: int | None = None,
+    ) -> Appended:
         """
         Append one entry; returns when it is committed. Calls of one task are in order; many tasks may append
         at once, and their bodies share frames.
 
         @param body: 0 to 4194256 bytes.
         @param expected_end: append only if this is the last index of the log; see L{LogClient.append}.
+        @param producer, sequence: append only if the log has none of both; see L{LogClient.append}.
         @raise Conflict: the log does not end at C{expected_end}.
+        @raise OutOfSequence: C{sequence} does not follow the last one of the producer.
         @raise AppendFailed: the entry is certainly not in the log.
         @raise UnknownOutcome: the entry may be in the log, now or later.
         """
-        if expected_end is not None:
-            return await self._wait(lambda: self._client.append(body, expected_end=expected_end))
+        if expected_end is not None or producer is not None or sequence is not None:
+            return await self._wait(lambda: self._client.append(
+                body, expected_end=expected_end, producer=producer, sequence=sequence
+            ))
         (appended,) = await self._append((body,))
         return appended
 

@@ -17,6 +17,8 @@ PASSING = frozenset(
         ResponseCode.LEADER_TRANSFERRING,
     }
 )
+#: The log lacks a body of the same producer that comes before: this one is not written.
+OUT_OF_SEQUENCE = frozenset({ResponseCode.SEQUENCE_GAP, ResponseCode.UNKNOWN_PRODUCER})
 #: Final refusals, before any write.
 FINAL = frozenset(
     {
@@ -28,5 +30,6 @@ FINAL = frozenset(
         ResponseCode.CONFLICT,
         ResponseCode.DISK_FULL,
         ResponseCode.REQUEST_WITH_EMPTY_BODYS,
+        *OUT_OF_SEQUENCE,
     }
 )

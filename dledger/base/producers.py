@@ -43,14 +43,14 @@ class Verdict(NamedTuple):
     """
     The answer about an append.
 
-    @ivar index, count: REPEATED: of its first body, and number of its bodies from that on that are known to
-        follow each other in the ledger.
+    @ivar first_index, found: REPEATED: index of its first body, and number of its bodies that are known to
+        follow each other there.
     @ivar last_sequence: of the producer; -1: it has none.
     """
 
     known: Known
-    index: int = -1
-    count: int = 0
+    first_index: int = -1
+    found: int = 0
     last_sequence: int = -1
 
 
@@ -58,14 +58,14 @@ class NotedRun(NamedTuple):
     """
     Entries of a producer that follow each other in the ledger.
 
-    @ivar sequence, index: of the first one.
+    @ivar sequence, first_index: of the first one.
     @ivar entries: number of them.
     @ivar told_at: index of the producer entry in front of them.
     """
 
     producer: str
     sequence: int
-    index: int
+    first_index: int
     entries: int
     told_at: int
 
@@ -112,7 +112,7 @@ class _Runs:
 
 
 @attrs.define
-class ProducerTable:
+class SequenceTable:
     """
     Invariant: C{_runs} is in the order of the last entries of the producers, and none is without a run.
 
@@ -155,7 +155,7 @@ class ProducerTable:
             runs = _Runs()  # (The ledger has forgotten the producer between the two.)
         runs.add(run)
         self._runs[run.producer] = runs
-        self._last_index = max(self._last_index, run.index + run.entries - 1)
+        self._last_index = max(self._last_index, run.first_index + run.entries - 1)
         while len(self._runs) > self.producers_max:
             del self._runs[next(iter(self._runs))]
 
@@ -187,7 +187,7 @@ class ProducerTable:
     def whole_before(self, end_index: int) -> int:
         """C{end_index}, or the last entry before the producer entry whose announced entries pass it."""
         return min((
-            runs.told_at[at] - 1 for runs in self._runs.values() for at in range(len(runs.indexes) - 1, -1, -1)
+            runs.told_at[at] - 1 for runs in self._runs.values() for at in range(len(runs.indexes))
             if runs.told_at[at] <= end_index < runs.indexes[at] + runs.entries[at] - 1
         ), default=end_index)
 

@@ -9,7 +9,8 @@ Sends the bodies of many calls through a window of frames, and settles each call
 Rule 1: bodies are sent in the order of the calls; neighbours with the same key share a frame.
 Rule 2: a held (refused) frame waits until every frame sent after it is settled. Its bodies are sent again
 only if all of those were refused, too; else they fail, as sending them again would break the order.
-Rule 3: only bodies that are certainly not in the log fail or are sent again.
+Rule 3: only bodies that are certainly not in the log fail or are sent again. With L{Numbers} the log itself
+takes no body twice: then those that may be in it are sent again, too, and the frames behind them after them.
 Rule 4: calls of one stream belong together: when a body of one is unknown or has failed, the bodies of the
 stream that are in no frame fail, too. So nothing follows a hole that the program does not know yet.
 Rule 5: everything is bounded: pending bodies and bytes, waiting calls, frames in flight.
@@ -20,18 +21,26 @@ whether a frame is stored, unknown, failed or held.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from dledger.base.errors import DLedgerError
+from dledger.base.send_queue import (
+    Flight,
+    FramePart,
+    Numbers,
+    PendingCalls,
+    SendCall,
+    SendLimits,
+    SentFrame,
+    Window,
+)
 from dledger.base.timing import Alarm
 from protocols.turn import Turn
 from protocols.wire.ledger.codes import ResponseCode
@@ -39,88 +48,6 @@ from protocols.wire.ledger.codes import ResponseCode
 _SWEEP_S = 0.1
 
 _R = TypeVar("_R")
-
-
-@attrs.frozen(kw_only=True)
-class SendLimits:
-    """
-    Bounds of one sender.
-
-    @ivar pending_count_max, pending_bytes_max: number and bytes of bodies without an outcome.
-    @ivar when_full: C{fail}: a call beyond these bounds fails at once with LEADER_PENDING_FULL;
-        C{wait}: it waits, and at most C{waiting_calls_max} calls wait.
-    @ivar frame_count_max, frame_bytes_max: bodies in one native frame, and their bytes.
-    @ivar frames_in_flight_max: native frames without an answer; bodies gather meanwhile.
-    """
-
-    pending_count_max: int = 100_000
-    pending_bytes_max: int = 64 * 1024 * 1024
-    when_full: str = attrs.field(default="fail", validator=attrs.validators.in_(("fail", "wait")))
-    waiting_calls_max: int = 1_000
-    frame_count_max: int = 512
-    frame_bytes_max: int = 128 * 1024
-    frames_in_flight_max: int = 8
-
-
-class SendCall(Generic[_R]):
-    """One call: its bodies, the number of them in frames, and their outcomes."""
-
-    __slots__ = (
-        "bodies", "deadline_s", "done", "error", "failed", "is_admitted", "is_finished", "key", "open",
-        "results", "sent", "size", "stream", "unknown",
-    )  # fmt: skip
-
-    def __init__(
-        self, bodies: Sequence[bytes], size: int, done: Callable[[Any], None], deadline_s: float,
-        key: object = None, stream: object = None,
-    ) -> None:
-        self.bodies = bodies
-        self.size = size  # bytes of all bodies
-        self.done = done  # called once, with the outcome that the target makes
-        self.deadline_s = deadline_s
-        self.stream = stream  # of several calls in order; None: on its own
-        self.key = key  # neighbours share a frame only if their keys are equal
-        self.sent = 0  # bodies that are or were in frames; the next to send is bodies[sent]
-        self.open = 0  # bodies in frames without an outcome
-        self.results: list[_R] = []
-        self.failed = 0
-        self.unknown = 0
-        self.error: DLedgerError | None = None
-        self.is_admitted = False  # counted as pending; False while the call waits for room
-        self.is_finished = False
-
-
-#: A call, the number of its first body in the frame, and the number of its bodies there.
-FramePart = tuple[SendCall[_R], int, int]
-
-
-class SentFrame(Generic[_R]):
-    """Bodies that are sent together; C{refusal} is set while a refused frame is held."""
-
-    __slots__ = ("connection", "count", "is_settled", "number", "parts", "refusal", "sent_s", "size")
-
-    def __init__(self, number: int, parts: list[FramePart[_R]], count: int, size: int, sent_s: float) -> None:
-        self.number = number  # in the order of sending
-        self.parts = parts
-        self.count = count
-        self.size = size
-        self.sent_s = sent_s
-        self.connection: object = None  # set by the target
-        self.refusal: DLedgerError | None = None
-        self.is_settled = False
-
-
-class Window(NamedTuple):
-    """
-    The bounds of frames to the present connection.
-
-    @ivar frames_max, bytes_max: frames without an answer, and bytes of their bodies.
-    @ivar count_max: bodies in one frame.
-    """
-
-    frames_max: int
-    bytes_max: int
-    count_max: int
 
 
 class SendTarget(Protocol[_R]):
@@ -161,161 +88,6 @@ def fire_one(waiter: Deferred[_R], outcome: tuple[_R, ...] | Exception) -> None:
         waiter.callback(outcome[0])
 
 
-class _Pending(Generic[_R]):
-    """
-    The calls with unsent bodies, and the count of all bodies without an outcome.
-
-    @ivar queue: admitted calls. @ivar waiting: calls that wait for room; both in the order of the calls.
-    """
-
-    def __init__(self, limits: SendLimits, noun: str) -> None:
-        self._limits = limits
-        self._noun = noun
-        self.queue: deque[SendCall[_R]] = deque()
-        self.waiting: deque[SendCall[_R]] = deque()
-        self.count = 0
-        self.bytes = 0
-
-    def admit(self, call: SendCall[_R]) -> bool:
-        """Queue a call; False if there is no room. A call of any size fits if nothing is pending."""
-        count, size = self.count + len(call.bodies), self.bytes + call.size
-        limits = self._limits
-        if self.count and (count > limits.pending_count_max or size > limits.pending_bytes_max):
-            return False
-        call.is_admitted = True
-        self.queue.append(call)
-        self.count, self.bytes = count, size
-        return True
-
-    def put_off(self, call: SendCall[_R]) -> str:
-        """Let a call wait for room. @return: the reason why it may not wait, or empty."""
-        limits = self._limits
-        if limits.when_full == "wait" and len(self.waiting) < limits.waiting_calls_max:
-            self.waiting.append(call)
-            return ""
-        return (f"{self.count} {self._noun} of {self.bytes} bytes are pending in this client; at most "
-                f"{limits.pending_count_max} of {limits.pending_bytes_max} bytes are allowed")  # fmt: skip
-
-    def admit_waiting(self) -> None:
-        """Queue the waiting calls for which there is room."""
-        while self.waiting and self.admit(self.waiting[0]):
-            self.waiting.popleft()
-
-    def of_stream(self, stream: object) -> list[SendCall[_R]]:
-        """The calls of a stream that have unsent bodies."""
-        return [call for call in chain(self.queue, self.waiting) if call.stream is stream]
-
-    def forget_finished(self) -> None:
-        """Drop finished calls at the beginning of both queues."""
-        for calls in (self.queue, self.waiting):
-            while calls and calls[0].is_finished:
-                calls.popleft()
-
-    def cut(self, count_max: int) -> tuple[list[bytes], list[FramePart[_R]], int]:
-        """
-        Take the next bodies with the same key: at least one unless nothing is queued, then up to both bounds.
-
-        @return: the bodies, their parts, and their size in bytes.
-        """
-        bodies: list[bytes] = []
-        parts: list[FramePart[_R]] = []
-        size, bytes_max = 0, self._limits.frame_bytes_max
-        queue = self.queue
-        while queue and len(bodies) < count_max:
-            call = queue[0]
-            if call.is_finished or call.error is not None:
-                queue.popleft()
-                continue
-            if parts and call.key != parts[0][0].key:
-                break
-            room = count_max - len(bodies)
-            taken: Sequence[bytes]
-            if not call.sent and len(call.bodies) <= room and size + call.size <= bytes_max:
-                taken, taken_size = call.bodies, call.size
-            else:
-                taken, taken_size = _some(call, room, bytes_max - size, at_least=0 if bodies else 1)
-                if not taken:
-                    break
-            bodies += taken
-            size += taken_size
-            parts.append((call, call.sent, len(taken)))
-            call.sent += len(taken)
-            call.open += len(taken)
-            if call.sent < len(call.bodies):
-                break
-            queue.popleft()
-        return bodies, parts, size
-
-    def put_back(self, call: SendCall[_R], first: int, count: int) -> None:
-        """Queue bodies again that were cut; called for the last frame first."""
-        call.sent = first
-        call.open -= count
-        if not self.queue or self.queue[0] is not call:
-            self.queue.appendleft(call)
-
-
-def _some(call: SendCall[_R], room: int, bytes_max: int, at_least: int) -> tuple[Sequence[bytes], int]:
-    size = 0
-    end = call.sent
-    last = min(len(call.bodies), call.sent + room)
-    while end < last:
-        size_with_next = size + len(call.bodies[end])
-        if size_with_next > bytes_max and end - call.sent >= at_least:
-            break
-        size = size_with_next
-        end += 1
-    return call.bodies[call.sent : end], size
-
-
-class _Flight(Generic[_R]):
-    """
-    The frames that are sent and not settled.
-
-    Invariants: C{frames} is in the order of sending; C{unanswered} and C{bytes} count those that are not
-    held; C{passed} is the number of the last frame that is or may be in the log.
-    """
-
-    def __init__(self) -> None:
-        self.frames: deque[SentFrame[_R]] = deque()
-        self.unanswered = 0
-        self.bytes = 0
-        self.passed = 0
-        self.is_held = False
-        self._last_number = 0
-
-    def sent(self, parts: list[FramePart[_R]], count: int, size: int, now_s: float) -> SentFrame[_R]:
-        """A new frame."""
-        self._last_number += 1
-        frame = SentFrame(self._last_number, parts, count, size, now_s)
-        self.frames.append(frame)
-        self.unanswered += 1
-        self.bytes += size
-        return frame
-
-    def take(self, frame: SentFrame[_R]) -> list[SentFrame[_R]]:
-        """Remove a frame that is or may be in the log. @return: the held frames that it overtook."""
-        self.passed = max(self.passed, frame.number)
-        frame.is_settled = True
-        if self.frames[0] is frame:
-            self.frames.popleft()
-            return []
-        overtaken: list[SentFrame[_R]] = []
-        kept: list[SentFrame[_R]] = []
-        while (other := self.frames.popleft()) is not frame:
-            (kept if other.refusal is None else overtaken).append(other)
-        self.frames.extendleft(reversed(kept))
-        return overtaken
-
-    def held_counts(self) -> dict[SendCall[_R], int]:
-        """Number of bodies of each call in held frames."""
-        counts: dict[SendCall[_R], int] = {}
-        for frame in self.frames:
-            if frame.refusal is not None:
-                for call, _first, count in frame.parts:
-                    counts[call] = counts.get(call, 0) + count
-        return counts
-
-
 class WindowedSender(Generic[_R]):
     """
     Queues, sends and settles the calls for one target.
@@ -327,16 +99,19 @@ class WindowedSender(Generic[_R]):
 
     def __init__(
         self, target: SendTarget[_R], *, clock: IReactorTime, turn: Turn, limits: SendLimits,
-        noun: str = "bodies",
+        noun: str = "bodies", numbers: Numbers | None = None,
     ) -> None:
         """
         @param turn: of the target's connections.
         @param noun: word for bodies, for errors.
+        @param numbers: of bodies that the log takes once; None: a body that may be in it is not sent again.
         """
         self._target = target
         self._clock = clock
-        self._pending: _Pending[_R] = _Pending(limits, noun)
-        self._flight: _Flight[_R] = _Flight()
+        self._pending: PendingCalls[_R] = PendingCalls(limits, noun, numbers)
+        self._numbers = numbers
+        self._producer = "" if numbers is None else numbers.producer
+        self._flight: Flight[_R] = Flight()
         # Frames of one pump leave together, without another round of the reactor.
         self._pumping = Alarm(clock, partial(turn.act, self.pump))
         self._resuming = Alarm(clock, partial(turn.act, self.pump))
@@ -402,6 +177,9 @@ class WindowedSender(Generic[_R]):
         window = self._target.window()
         if window is None:
             return
+        if self._numbers is not None and self._numbers.producer != self._producer:
+            self._producer = self._numbers.producer
+            self._give_up_lost(self._numbers)
         while pending.queue and flight.unanswered < window.frames_max and flight.bytes < window.bytes_max:
             bodies, parts, size = pending.cut(window.count_max)
             if not parts:
@@ -412,6 +190,20 @@ class WindowedSender(Generic[_R]):
             self._is_in_turn = was_in_turn  # a frame that is refused at once is answered outside a turn
             if self._waits():
                 return
+
+    def _give_up_lost(self, numbers: Numbers) -> None:
+        """Bodies that may be in the log under numbers of an earlier producer can be sent no more."""
+        finished: list[SendCall[_R]] = []
+        for call in list(self._pending.queue):
+            if call.is_finished or call.sent >= call.maybe or call.producer == numbers.producer:
+                continue
+            reason = "an earlier append of this client was given up; this one may be in the log"
+            self._break(call, DLedgerError(ResponseCode.UNKNOWN, reason=reason), finished)
+            call.unknown += call.maybe - call.sent
+            call.sent = call.maybe
+            if not call.open:
+                self._finish(call, finished)
+        self._tell(finished)
 
     def _waits(self) -> bool:
         return self._flight.is_held or self._resuming.is_set or self._is_closed
@@ -468,12 +260,51 @@ class WindowedSender(Generic[_R]):
 
         @return: False if it may not be sent again, and has failed: a later frame is or may be in the log.
         """
-        if frame.number < self._flight.passed:
+        if self._numbers is None and frame.number < self._flight.passed:
             self.settle_failed(frame, error)
             return False
         frame.refusal = error
         self._flight.is_held = True
         return True
+
+    def hold_unknown(self, frame: SentFrame[_R], error: DLedgerError) -> None:
+        """A frame with numbers may be in the log. Hold it until L{resolve_held}, and send it again then."""
+        assert self._numbers is not None
+        for call, first, count in frame.parts:
+            call.maybe = max(call.maybe, first + count)
+        self.hold(frame, error)
+
+    def is_behind_held(self, frame: SentFrame[_R]) -> bool:
+        """Whether a frame that was sent before this one is held."""
+        return self._flight.is_held and any(
+            other.refusal is not None and other.number < frame.number for other in self._flight.frames
+        )
+
+    @staticmethod
+    def is_maybe(frame: SentFrame[_R]) -> bool:
+        """Whether a body of a frame may be in the log by an earlier attempt."""
+        return any(first < call.maybe for call, first, _count in frame.parts)
+
+    def is_oldest(self, frame: SentFrame[_R]) -> bool:
+        """Whether no earlier frame is without an outcome."""
+        return self._flight.frames[0] is frame
+
+    def hold_rest(self, frame: SentFrame[_R], count: int, error: DLedgerError) -> None:
+        """An answer is about the first bodies of a frame only: hold the rest as one of its own."""
+        parts: list[FramePart[_R]] = []
+        kept: list[FramePart[_R]] = []
+        left = count
+        for call, first, number in frame.parts:
+            taken = min(left, number)
+            left -= taken
+            if taken:
+                kept.append((call, first, taken))
+            if taken < number:
+                parts.append((call, first + taken, number - taken))
+        rest = SentFrame(frame.number, parts, frame.count - count, 0, frame.sent_s)
+        frame.parts, frame.count = kept, count
+        self._flight.frames.insert(self._flight.frames.index(frame) + 1, rest)
+        self.hold_unknown(rest, error)
 
     def resolve_held(self) -> None:
         """Once every sent frame is settled or held, put the held bodies back in order, and pause."""
@@ -491,10 +322,17 @@ class WindowedSender(Generic[_R]):
                 if call.error is None:
                     self._pending.put_back(call, first, count)
                 else:
-                    call.failed += count
+                    self._not_stored(call, first, count)
                     self._close_part(call, count, finished)
         self.pause()
         self._tell(finished)
+
+    @staticmethod
+    def _not_stored(call: SendCall[_R], first: int, count: int) -> None:
+        if first < call.maybe:
+            call.unknown += count
+        else:
+            call.failed += count
 
     def _fail_overtaken(self, overtaken: list[SentFrame[_R]], finished: list[SendCall[_R]]) -> None:
         for frame in overtaken:
@@ -503,9 +341,9 @@ class WindowedSender(Generic[_R]):
 
     def _fail(self, frame: SentFrame[_R], error: DLedgerError, finished: list[SendCall[_R]]) -> None:
         frame.is_settled = True
-        for call, _first, count in frame.parts:
+        for call, first, count in frame.parts:
             if not call.is_finished:
-                call.failed += count
+                self._not_stored(call, first, count)
                 self._break(call, error, finished)
                 self._close_part(call, count, finished)
 
@@ -528,6 +366,8 @@ class WindowedSender(Generic[_R]):
     def _finish(self, call: SendCall[_R], finished: list[SendCall[_R]]) -> None:
         call.failed += len(call.bodies) - call.sent  # the rest of a failed call is not sent
         call.is_finished = True
+        if call.error is not None and self._numbers is not None:
+            self._numbers.given_up(call)
         if call.is_admitted:
             self._pending.count -= len(call.bodies)
             self._pending.bytes -= call.size
@@ -571,8 +411,13 @@ class WindowedSender(Generic[_R]):
     ) -> None:
         """Finish a call: bodies in frames without an answer are unknown, the rest have failed."""
         held = held_counts.get(call, 0)
-        call.failed += held
-        call.unknown += call.open - held
+        stored, sent = call.sent - call.open, max(call.sent, call.maybe)
+        if call.maybe > stored:
+            call.unknown += sent - stored
+            call.sent = sent
+        else:
+            call.failed += held
+            call.unknown += call.open - held
         error = self._target.overdue(call)
         self._break(call, error, finished)
         call.error = error

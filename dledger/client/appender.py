@@ -5,6 +5,7 @@ The append path of a client: calls go through a L{WindowedSender} to the leader.
 Rule 1: bodies are written in the order of the calls (see L{dledger.base.sender}, rules 1 and 2).
 Rule 2: only bodies that are certainly not in the log are sent again. A lost connection, a time-out, 502,
 501 and every code that is not known to precede the write mean "unknown", and unknown is never retried.
+With numbers (exactly once) unknown frames are sent again, too: the log takes each number of a producer once.
 Rule 3: a frame to a leader that did not advertise our wire waits for the frame before it: Java's
 server handles requests of one connection in four threads, in any order.
 
@@ -21,22 +22,27 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
-from dledger.base.append_refusals import FINAL, PASSING
+from dledger.base.append_refusals import FINAL, OUT_OF_SEQUENCE, PASSING
 from dledger.base.bodies import BytesLike, as_bodies, misfit, total_bytes
 from dledger.base.errors import DLedgerError
-from dledger.base.sender import SendCall, SendLimits, SentFrame, Window, WindowedSender
+from dledger.base.send_queue import Numbers, SendCall, SendLimits, SentFrame, Window
+from dledger.base.sender import WindowedSender
 from dledger.base.timing import Backoff
 from dledger.client.connection import MemberLink, RequestRefused
 from dledger.client.errors import append_error
+from dledger.client.lone_appends import BODY_BYTES_MAX, NO_PRODUCERS, new_producer_id
 from dledger.client.members import Members
 from dledger.client.rivals import SILENT_S, Rivals
 from dledger.client.values import Appended, AppendError
-from dledger.config import ENTRY_HEADER_BYTES, MAX_RECORD_BYTES
 from protocols.wire.ledger.codes import ResponseCode
-from protocols.wire.ledger.messages import AppendRequest, AppendResponse, Response
+from protocols.wire.ledger.messages import (
+    AppendOnceRequest,
+    AppendRequest,
+    AppendResponse,
+    Request,
+    Response,
+)
 
-#: Largest body that any member can store.
-BODY_BYTES_MAX = MAX_RECORD_BYTES - ENTRY_HEADER_BYTES
 #: Longest pause, before jitter, between two searches for a leader: elections take about a second.
 _PAUSE_MAX_S = 0.25
 
@@ -122,9 +128,12 @@ class Appender:
         timeout_s: float,
         answer_timeout_s: float,
         is_ordered: bool = True,
+        is_exact: bool = False,
     ) -> None:
+        """@param is_exact: number the bodies, so that each of them is in the log once."""
+        self._numbers = Numbers(partial(new_producer_id, members.rng)) if is_exact else None
         self.sender: WindowedSender[Appended] = WindowedSender(
-            self, clock=clock, turn=members.turn, limits=limits
+            self, clock=clock, turn=members.turn, limits=limits, numbers=self._numbers
         )
         self._members = members
         self._rivals = rivals
@@ -183,8 +192,18 @@ class Appender:
         """See L{SendTarget.transmit}."""
         leader = self._leader.current
         assert leader is not None
-        request = AppendRequest(group=self._members.group, remote_id=leader.member_id, bodies=tuple(bodies))
         frame.connection = leader
+        group, remote_id = self._members.group, leader.member_id
+        request: Request = AppendRequest(group=group, remote_id=remote_id, bodies=tuple(bodies))
+        if self._numbers is not None:
+            call, first, _ = frame.parts[0]
+            request = AppendOnceRequest(
+                group=group, remote_id=remote_id, producer=call.producer, sequence=call.base + first,
+                bodies=tuple(bodies),
+            )
+            if not leader.takes_producers:
+                self._answered(leader, frame, RequestRefused(ResponseCode.UNSUPPORTED, reason=NO_PRODUCERS))
+                return
         leader.request(request, partial(self._answered, leader, frame))
 
     def is_silent(self, frame: _Frame, waited_s: float) -> None:
@@ -211,7 +230,8 @@ class Appender:
         if call.unknown:
             return DLedgerError(ResponseCode.TIMEOUT, reason=f"{waited}; the leader did not answer")
         if self._refusal is not None:
-            return DLedgerError(self._refusal.code, reason=waited, **self._refusal.facts)
+            facts: dict[str, object] = {**self._refusal.facts, "reason": waited}
+            return DLedgerError(self._refusal.code, **facts)
         problems = "; ".join(f"{who}: {why}" for who, why in sorted(self._members.problems.items()))
         reason = f"{waited}; no leader found" + (f" ({problems})" if problems else "")
         return DLedgerError(ResponseCode.METADATA_ERROR, reason=reason)
@@ -244,18 +264,20 @@ class Appender:
         elif isinstance(result, RequestRefused):
             self._refused(frame, result)
         else:
-            self.sender.settle_unknown(frame, DLedgerError(ResponseCode.NETWORK_ERROR, reason=str(result)))
+            self._unknown(frame, DLedgerError(ResponseCode.NETWORK_ERROR, reason=str(result)))
         self.sender.resolve_held()
+
+    def _unknown(self, frame: _Frame, error: DLedgerError) -> None:
+        if self._numbers is None:
+            self.sender.settle_unknown(frame, error)
+        else:
+            self._refusal = error
+            self.sender.hold_unknown(frame, error)
 
     def _judge(self, leader: MemberLink, frame: _Frame, answer: AppendResponse) -> None:
         code = answer.code
         if code is ResponseCode.SUCCESS:
-            if answer.count == frame.count and answer.index >= 0:
-                self._appended(frame, answer)
-                return
-            reason = f"count={answer.count}, index={answer.index} for {frame.count} bodies"
-            leader.abort(reason)
-            self.sender.settle_unknown(frame, DLedgerError(ResponseCode.UNKNOWN, reason=reason))
+            self._stored(leader, frame, answer)
             return
         error = DLedgerError(code, member_id=leader.member_id, leader_id=answer.leader_id)
         if code in PASSING or code in FINAL:
@@ -263,17 +285,49 @@ class Appender:
             if code is ResponseCode.NOT_LEADER:
                 self._leader.hint = answer.leader_id
                 self._leader.doubt(leader)
+        elif code is ResponseCode.SEQUENCE_FORGOTTEN:
+            self.sender.settle_unknown(frame, error)
         else:
             self._leader.doubt(leader)
-            self.sender.settle_unknown(frame, error)
+            self._unknown(frame, error)
+
+    def _stored(self, leader: MemberLink, frame: _Frame, answer: AppendResponse) -> None:
+        is_part = self._numbers is not None and 0 < answer.count < frame.count
+        if answer.index < 0 or not (is_part or answer.count == frame.count):
+            reason = f"count={answer.count}, index={answer.index} for {frame.count} bodies"
+            leader.abort(reason)
+            self.sender.settle_unknown(frame, DLedgerError(ResponseCode.UNKNOWN, reason=reason))
+            return
+        later = DLedgerError(ResponseCode.LEADER_NOT_READY, reason="earlier bodies come first")
+        if self._numbers is not None and self.sender.is_behind_held(frame):
+            self.sender.hold_unknown(frame, later)  # (Its answer comes again, in order.)
+            return
+        if is_part:
+            self.sender.hold_rest(frame, answer.count, later)
+        self._appended(frame, answer)
 
     def _refused(self, frame: _Frame, error: DLedgerError) -> None:
-        if error.code not in PASSING:
-            self.sender.settle_failed(frame, error)
+        if self._numbers is not None and error.code in OUT_OF_SEQUENCE:
+            self._out_of_sequence(self._numbers, frame, error)
+        elif error.code not in PASSING:
+            if self.sender.is_maybe(frame):
+                self.sender.settle_unknown(frame, error)
+            else:
+                self.sender.settle_failed(frame, error)
         elif self.sender.hold(frame, error):
             self._refusal = error
             if error.code is ResponseCode.LEADER_PENDING_FULL:
                 self._native_window = self._native_window._replace(count_max=max(1, frame.count // 2))
+
+    def _out_of_sequence(self, numbers: Numbers, frame: _Frame, error: DLedgerError) -> None:
+        """The leader lacks a number before those of the frame: of a frame that is sent again, or given up."""
+        if not self.sender.is_oldest(frame):
+            self.sender.hold(frame, error)
+        elif self.sender.is_maybe(frame):
+            self.sender.settle_unknown(frame, error)
+        else:
+            numbers.given_up(frame.parts[0][0])
+            self.sender.hold(frame, error)
 
     def _appended(self, frame: _Frame, answer: AppendResponse) -> None:
         self._backoff.reset()

@@ -125,6 +125,7 @@ class Log:
         *,
         answer_timeout_s: float = 4.0,
         is_ordered: bool = True,
+        exactly_once: bool = False,
         endpoint_for: EndpointFor | None = None,
         rng: random.Random | None = None,
         tls: TlsFiles | None = None,
@@ -132,7 +133,7 @@ class Log:
         """
         @param peers: C{n0-host:port;n1-host:port}; some of the members are enough.
         @param timeout: seconds in which a call has an outcome, retries included.
-        @param wire, answer_timeout_s, is_ordered, endpoint_for, rng, tls: see L{LogClient}.
+        @param wire, answer_timeout_s, is_ordered, exactly_once, endpoint_for, rng, tls: see L{LogClient}.
         @param limits: bounds of appends; by default, a call beyond them waits.
         @raise ValueError: C{peers} is malformed.
         """
@@ -148,6 +149,7 @@ class Log:
                 limits=limits or AppendLimits(when_full="wait"),
                 answer_timeout_s=answer_timeout_s,
                 is_ordered=is_ordered,
+                exactly_once=exactly_once,
                 endpoint_for=endpoint_for,
                 rng=rng,
                 tls=tls,
@@ -162,16 +164,23 @@ class Log:
         assert self._thread is not None
         return self._thread
 
-    def append(self, body: BytesLike, *, expected_end: int | None = None) -> Appended:
+    def append(
+        self, body: BytesLike, *, expected_end: int | None = None, producer: str | None = None,
+        sequence: int | None = None,
+    ) -> Appended:
         """
         Append one entry; returns when it is committed.
 
         @param expected_end: append only if this is the last index of the log; see L{LogClient.append}.
+        @param producer, sequence: append only if the log has none of both; see L{LogClient.append}.
         @raise Conflict: the log does not end at C{expected_end}.
+        @raise OutOfSequence: C{sequence} does not follow the last one of the producer.
         @raise AppendFailed: the entry is certainly not in the log.
         @raise UnknownOutcome: the entry may be in the log, now or later.
         """
-        return self._reactor.wait(lambda: self._client.append(body, expected_end=expected_end))
+        return self._reactor.wait(lambda: self._client.append(
+            body, expected_end=expected_end, producer=producer, sequence=sequence
+        ))
 
     def append_many(
         self,
@@ -465,6 +474,7 @@ def connect(
     *,
     answer_timeout_s: float = 4.0,
     is_ordered: bool = True,
+    exactly_once: bool = False,
     endpoint_for: EndpointFor | None = None,
     rng: random.Random | None = None,
     tls: TlsFiles | None = None,
@@ -478,5 +488,5 @@ def connect(
     """
     return Log(
         peers, group, timeout, wire, limits, answer_timeout_s=answer_timeout_s, is_ordered=is_ordered,
-        endpoint_for=endpoint_for, rng=rng, tls=tls,
+        exactly_once=exactly_once, endpoint_for=endpoint_for, rng=rng, tls=tls,
     )  # fmt: skip

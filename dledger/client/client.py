@@ -30,9 +30,9 @@ from dledger.base.timing import Backoff
 from dledger.base.tls.securing import dialling
 from dledger.base.tls_files import TlsFiles
 from dledger.client.appender import AppendDone, Appender, AppendLimits
-from dledger.client.conditions import append_if
 from dledger.client.connection import MemberLink, RequestLost
 from dledger.client.errors import failure_of, told
+from dledger.client.lone_appends import LoneAppends
 from dledger.client.members import Members
 from dledger.client.rivals import Rivals
 from dledger.client.tail import Tail
@@ -84,6 +84,7 @@ class LogClient:
         answer_timeout_s: float = 4.0,
         limits: AppendLimits | None = None,
         is_ordered: bool = True,
+        exactly_once: bool = False,
         endpoint_for: EndpointFor | None = None,
         rng: random.Random | None = None,
         tls: TlsFiles | None = None,
@@ -99,6 +100,8 @@ class LogClient:
             C{max_wait_ack_time_ms} of the members, else a slow commit counts as a lost one.
         @param is_ordered: send one append at a time to Java members, whose server takes requests in
             any order. False gives up the order of calls there for speed.
+        @param exactly_once: number all bodies of this client, so that one whose outcome is unknown is sent
+            again, and is in the log once all the same (docs/exactly-once.md). Not with a Java leader.
         @param endpoint_for: makes a client endpoint from an address (default: TCP).
         @param tls: the client's certificate; each member must prove its id, see L{dledger.base.tls.keys}.
             None: no TLS.
@@ -121,13 +124,12 @@ class LogClient:
         )
         self._rivals = Rivals(self._members, reactor)
         self._appender = Appender(
-            self._members,
-            self._rivals,
-            clock=reactor,
-            limits=limits or AppendLimits(),
-            timeout_s=timeout_s,
-            answer_timeout_s=answer_timeout_s,
-            is_ordered=is_ordered,
+            self._members, self._rivals, clock=reactor, limits=limits or AppendLimits(), timeout_s=timeout_s,
+            answer_timeout_s=answer_timeout_s, is_ordered=is_ordered, is_exact=exactly_once,
+        )  # fmt: skip
+        self._lone_appends = LoneAppends(
+            members=self._members, find_leader=self._leader, clock=reactor, timeout_s=timeout_s,
+            answer_timeout_s=answer_timeout_s, is_closed=lambda: self._is_closed,
         )
         self._tails: WeakSet[Tail] = WeakSet()
         self._is_closed = False
@@ -179,22 +181,29 @@ class LogClient:
         self._appender.submit(bodies, partial(fire_all, waiter))
         return waiter
 
-    def append(self, body: BytesLike, *, expected_end: int | None = None) -> Deferred[Appended]:
+    def append(
+        self, body: BytesLike, *, expected_end: int | None = None, producer: str | None = None,
+        sequence: int | None = None,
+    ) -> Deferred[Appended]:
         """
         Append C{body} as one entry and wait until it is committed.
 
         @param expected_end: append only if this is the last index of the log (-1: if the log is empty), so
             that the entry gets the next one. Not in order with other appends of this client.
+        @param producer, sequence: both or none: append only if the log has no entry of this producer with
+            this sequence; else the result is that entry's. The first sequence of a producer is 0, and each
+            one follows the last. After an unknown outcome the same call tells it, also from another process,
+            for as long as the log remembers (docs/exactly-once.md). Not in order with other appends.
         @return: as of L{append_many}, with a single L{Appended}. With C{expected_end}, fails with
-            L{Conflict<dledger.client.errors.Conflict>} if the log ends elsewhere, UNSUPPORTED if the
-            leader is a Java member, which cannot do this.
+            L{Conflict<dledger.client.errors.Conflict>} if the log ends elsewhere; with C{producer}, with
+            L{OutOfSequence<dledger.client.errors.OutOfSequence>} if the sequence does not follow.
+            UNSUPPORTED: the leader is a Java member, which can do neither.
+        @raise TypeError: these parameters do not go together.
         """
-        if expected_end is not None:
-            return Deferred.fromCoroutine(append_if(
-                self._members, self._leader, body, expected_end, clock=self._clock,
-                timeout_s=self._timeout_s, answer_timeout_s=self._answer_timeout_s,
-                is_closed=lambda: self._is_closed,
-            ))
+        if expected_end is not None or producer is not None or sequence is not None:
+            return Deferred.fromCoroutine(
+                self._lone_appends.append(body, expected_end, producer, sequence)
+            )
         waiter: Deferred[Appended] = Deferred()
         self._appender.submit((body,), partial(fire_one, waiter))
         return waiter

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from dledger.base.append_refusals import OUT_OF_SEQUENCE
 from dledger.base.errors import DLedgerError
 from dledger.client.values import AppendError, AppendFailed, UnknownOutcome
 from protocols.wire.ledger.codes import ResponseCode
@@ -42,6 +43,15 @@ class Conflict(AppendFailed):
     def end_index(self) -> int:
         """Last index of the leader's log then. Entries up to there may not be committed yet."""
         return int(str(self.facts["end_index"]))
+
+
+class OutOfSequence(AppendFailed):
+    """An append of a producer that does not follow its last one: it is certainly not in the log."""
+
+    @property
+    def last_sequence(self) -> int:
+        """The last one of the producer in the log; -1: the log does not know the producer any more."""
+        return int(str(self.facts.get("last_sequence", -1)))
 
 
 class AppendTimeout(UnknownOutcome, Timeout):
@@ -79,4 +89,6 @@ def append_error(code: ResponseCode, *, is_unknown: bool) -> type[AppendError]:
         return AppendTimeout if kind is Timeout else UnknownOutcome
     if code is ResponseCode.CONFLICT:
         return Conflict
+    if code in OUT_OF_SEQUENCE:
+        return OutOfSequence
     return AppendWithoutLeader if kind is NotLeader else AppendFailed

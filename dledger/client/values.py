@@ -87,12 +87,19 @@ class Entry:
     A committed entry.
 
     @ivar pos: stream offset in bytes of its record.
+    @ivar channel: 0: a program has appended it, or a leader that begins its term (its body is empty then).
     """
 
     index: int
     term: int
     pos: int
     body: bytes
+    channel: int = 0
+
+    @property
+    def is_control(self) -> bool:
+        """Whether the members wrote it for themselves: a configuration entry or a producer entry."""
+        return self.channel != 0
 
 
 @attrs.frozen(kw_only=True)
@@ -144,7 +151,7 @@ def entries_of(batch: EntryBatch) -> list[Entry]:
     for _ in range(batch.count):
         if left - offset < ENTRY_HEADER_SIZE:
             raise WireError(f"entry {expected}: {left - offset} of {ENTRY_HEADER_SIZE} header bytes left")
-        _magic, size, index, term, pos, _channel, _chain, body_crc, length = unpack(records, offset)
+        _magic, size, index, term, pos, channel, _chain, body_crc, length = unpack(records, offset)
         end = offset + size
         if length < 0 or size != ENTRY_HEADER_SIZE + length or end > left:
             raise WireError(f"entry {expected}: size={size}, body_length={length}, {left - offset} left")
@@ -153,7 +160,7 @@ def entries_of(batch: EntryBatch) -> list[Entry]:
         body = records[offset + ENTRY_HEADER_SIZE : end]
         if body_crc and (crc32(body) ^ body_crc) & 0xFFFFFFFF:
             raise WireError(f"entry {index}: its body does not match the recorded CRC")
-        entries.append(Entry(index=index, term=term, pos=pos, body=body))
+        entries.append(Entry(index=index, term=term, pos=pos, body=body, channel=channel))
         offset = end
         expected += 1
     if offset != left:

@@ -8,7 +8,8 @@ see L{dledger.core.undecided}; it may still commit).
 Rule 2: a proposal counts against the bounds from the moment it is taken until it ends.
 Rule 3: a proposal that expects an end is taken only if its first body gets the index behind it. An entry has
 its index for ever once it is committed, so of all that expect one end, at most one commits.
-Rule 4: a proposal with an origin is taken only if the ledger has none of its bodies (L{dledger.core.origins}).
+Rule 4: a proposal with an origin is taken only if the ledger has none of its bodies, see
+L{dledger.core.origins}.
 
 Source: pending append closures in DLedgerEntryPusher.java; differs: docs/divergence.md W17.
 """
@@ -93,10 +94,9 @@ class PendingAppends:
         if taken:
             assert self._writing is None, "one write at a time"
             self._writing, self._producers_at = tuple(taken), announcement.at
-            announcement.fill(bodies)
             member.out.write(fx.WriteBodies(
                 first_index=member.ledger_end_index + 1, term=member.term, bodies=tuple(bodies),
-                producers_at=announcement.at,
+                producers_at=announcement.at, runs=tuple(announcement.runs),
             ))
 
     def on_written(self, written: EntriesWritten) -> None:

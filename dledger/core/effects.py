@@ -16,6 +16,7 @@ from dledger.base.group_name import GroupName
 from dledger.base.membership import Membership
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.messages import EntryBatch, Request, Response
+from protocols.wire.ledger.producers import ProducerRun
 
 
 @attrs.frozen
@@ -40,7 +41,8 @@ class WriteBodies(Effect):
     """
     A leader's append: pack a header for each of C{bodies} and write the records behind the end.
 
-    @ivar producers_at: number of the body that is one of a producer entry; -1: none is.
+    @ivar producers_at: number of the body that is one of a producer entry; -1: none is. The driver makes it.
+    @ivar runs: what that one says.
 
     Outcome: C{EntriesWritten} (with positions), C{WriteRefused} or C{StoreFailed}, before any
     other input.
@@ -50,6 +52,7 @@ class WriteBodies(Effect):
     term: int
     bodies: tuple[bytes, ...]
     producers_at: int = -1
+    runs: tuple[ProducerRun, ...] = ()
 
 
 @attrs.frozen(kw_only=True)

@@ -2,9 +2,9 @@
 """
 Appends of producers, at the leader: which are new, and the producer entry that announces them.
 
-The producer entry comes in front of the entries that it announces, in one write and one term. So whoever holds
-one of these holds it, too; and an entry of its term at an announced index is the announced one, as a leader
-writes one entry at an index. No entry can be in a log without the log telling its producer and sequence.
+The producer entry comes in front of the entries that it announces, in one write and one term. So whoever
+holds one of these holds it, too; and an entry of its term at an announced index is the announced one, as a
+leader writes one entry at an index. No entry of a producer is in a log that does not tell its sequence.
 
 Rule: what the ledger has, committed or not, is never appended again. An entry that is not committed yet may
 still go: the append that repeats it waits, which costs the client another attempt.
@@ -15,7 +15,7 @@ from __future__ import annotations
 import attrs
 
 from dledger.base.errors import DamagedEntryError
-from dledger.base.producers import Known, ProducerTable
+from dledger.base.producers import Known, SequenceTable
 from dledger.core import effects as fx
 from dledger.core.inputs import Origin, Proposal
 from dledger.core.member_state import MemberState
@@ -24,13 +24,13 @@ from protocols.wire.ledger.producers import (
     PRODUCER_HEADER_BYTES,
     RUN_BYTES_MAX,
     ProducerRun,
-    encode_producer_entry,
 )
 
 #: Runs in one producer entry, at most.
 RUNS_IN_ENTRY_MAX = 1024
 
-_REFUSALS = {
+#: The answers to appends that are neither new nor in the ledger.
+REFUSALS = {
     Known.GAP: ResponseCode.SEQUENCE_GAP,
     Known.FORGOTTEN: ResponseCode.SEQUENCE_FORGOTTEN,
     Known.UNKNOWN_PRODUCER: ResponseCode.UNKNOWN_PRODUCER,
@@ -64,7 +64,7 @@ class Announcement:
         return self._judged(proposal, origin, table, count)
 
     def _judged(
-        self, proposal: Proposal, origin: Origin, table: ProducerTable, count: int
+        self, proposal: Proposal, origin: Origin, table: SequenceTable, count: int
     ) -> fx.AnswerAppend | None:
         member = self.member
         known, index, found, last = table.judge(
@@ -73,7 +73,7 @@ class Announcement:
         if known is Known.NEW:
             return None
         if known is not Known.REPEATED:
-            return self._answer(proposal, _REFUSALS[known], last_sequence=last)
+            return self._answer(proposal, REFUSALS[known], last_sequence=last)
         if index + found - 1 > member.committed_index:
             return self._answer(proposal, ResponseCode.LEADER_NOT_READY)
         term, pos = -1, -1
@@ -83,8 +83,8 @@ class Announcement:
             except DamagedEntryError:
                 return self._answer(proposal, ResponseCode.LEADER_NOT_READY)  # (A peer gives it back.)
         return fx.AnswerAppend(
-            token=proposal.token, code=ResponseCode.SUCCESS, term=term, count=found, first_index=index, pos=pos,
-            leader_id=member.leader_id, is_repeated=True,
+            token=proposal.token, code=ResponseCode.SUCCESS, term=term, count=found, first_index=index,
+            pos=pos, leader_id=member.leader_id, is_repeated=True,
         )
 
     def _answer(
@@ -112,8 +112,3 @@ class Announcement:
         else:
             self.runs.append(ProducerRun(origin.producer, origin.sequence, distance, count))
         self._next[origin.producer] = origin.sequence + count
-
-    def fill(self, bodies: list[bytes]) -> None:
-        """Put the entry into its place."""
-        if self.at >= 0:
-            bodies[self.at] = encode_producer_entry(self.runs)

@@ -13,7 +13,7 @@ from typing import Protocol
 from dledger.base.chunks import ChunkSum
 from dledger.base.holes import Hole
 from dledger.base.membership import Membership
-from dledger.base.producers import ProducerTable
+from dledger.base.producers import SequenceTable
 from protocols.wire.ledger.messages import EntryBatch, EntryChunk
 
 
@@ -61,7 +61,7 @@ class LedgerView(Protocol):
         """Those of the configuration entries up to the last one, as far as they are remembered."""
 
     @property
-    def producers(self) -> ProducerTable | None:
+    def producers(self) -> SequenceTable | None:
         """What the ledger knows of its producers, up to its end; None: not known, as entries are damaged."""
 
     def term_of(self, index: int) -> int:

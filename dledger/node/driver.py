@@ -22,6 +22,7 @@ from dledger.core import inputs as ev
 from dledger.core.ports import LedgerView
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.messages import EntryBatch, Request, Response
+from protocols.wire.ledger.producer_entries import encode_producer_entry
 
 _FAILURES = (ev.WriteRefused, ev.StoreFailed)
 
@@ -247,10 +248,11 @@ class Driver:
 
     def _write_bodies(self, effect: fx.WriteBodies) -> ev.Input:
         assert effect.first_index == self._ledger.ledger_end_index + 1, "the core lost count"
+        bodies, at = effect.bodies, effect.producers_at
+        if at >= 0:
+            bodies = (*bodies[:at], encode_producer_entry(effect.runs), *bodies[at + 1 :])
         try:
-            positions = self._ledger.append_bodies(
-                effect.bodies, effect.term, producers_at=effect.producers_at
-            )
+            positions = self._ledger.append_bodies(bodies, effect.term, producers_at=at)
         except DLedgerError as error:
             return _refused(error)
         return ev.EntriesWritten(

@@ -28,7 +28,7 @@ from dledger.base.disk.set_aside import KeptFile, kept_files
 from dledger.base.errors import DamagedEntryError, DLedgerError, StoreError
 from dledger.base.holes import Hole
 from dledger.base.membership import Membership
-from dledger.base.producers import ProducerTable
+from dledger.base.producers import SequenceTable
 from dledger.config import DLedgerConfig
 from dledger.storage.body_stamps import BodyStamps
 from dledger.storage.chunk_checks import check_chunk
@@ -141,7 +141,6 @@ class FileStore:
     def use(self, stamps: BodyStamps) -> None:
         """Stamp the bodies of all later writes."""
         self._ledger.stamps = stamps
-    # -- reads -----------------------------------------------------------------------------------
 
     @property
     def ledger_begin_index(self) -> int:
@@ -186,18 +185,17 @@ class FileStore:
     def look_again(self) -> bool:
         """See L{HoleMending.look_again}."""
         has_shrunk = self._mending.look_again()
-        self._prove_end()
-        self._producers.hole_shrank()
+        self._hole_shrank()
         return has_shrunk
 
     def fill_hole(self, entries: EntryBatch, *, is_committed: bool) -> None:
         """See L{HoleMending.fill}."""
         self._mending.fill(entries, is_committed=is_committed)
-        self._prove_end()
-        self._producers.hole_shrank()
+        self._hole_shrank()
 
-    def _prove_end(self) -> None:
+    def _hole_shrank(self) -> None:
         """Compare the last record with the one before it, if that has come back."""
+        self._producers.hole_shrank()
         ledger = self._ledger
         if ledger.is_end_proven or ledger.holes.end_index >= ledger.end_index - 1:
             return
@@ -255,7 +253,7 @@ class FileStore:
         return self._members.known
 
     @property
-    def producers(self) -> ProducerTable | None:
+    def producers(self) -> SequenceTable | None:
         """See L{dledger.core.ports.LedgerView.producers}."""
         return self._producers.table
 
@@ -398,6 +396,7 @@ class FileStore:
             self._cut(-1, self._fitting(entry))
         else:
             self._start_anew(entry, told)
+        self._producers.hole_shrank()
 
     def _refuse_below_commit(self, first_gone: int) -> None:
         # Paired with the assert in the core: a majority holds the committed entries, so a leader that
@@ -539,10 +538,7 @@ class FileStore:
 
     def prepare_flush(self) -> LedgerFlush | None:
         """See L{StoreFlush.prepare_flush}."""
-        job = self._flush.prepare_flush()
-        if job is not None:
-            self._producers.add_to(job)
-        return job
+        return self._producers.with_file(self._flush.prepare_flush())
 
     def finish_flush(self, job: LedgerFlush) -> None:
         """See L{StoreFlush.finish_flush}."""
@@ -581,8 +577,6 @@ class FileStore:
         if deleted:
             self._sums.files_gone()
         return deleted
-
-    # -- end -------------------------------------------------------------------------------------
 
     def clean_close(self) -> None:
         """Bring everything to stable storage, mark the directory clean, release it."""

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.storage.test_producer_list -*-
 """
-The producers of a ledger: folded while it is written, saved beside it in C{producers}, folded again at a start.
+The producers of a ledger: folded while it is written, saved beside it, folded again at a start.
 
 Rule 1: the log alone tells. The file has the last run of each producer up to a committed entry, so that a
 start need not read the log from its begin: it reads the entries behind that one, and those that recovery has
@@ -19,21 +19,21 @@ from collections.abc import Sequence
 from zlib import crc32
 
 from construct import Int32sb, Int32ub, Struct
-from twisted.logger import Logger
 
 from dledger.base.disk.disk import Disk, is_no_room
-from dledger.base.disk.flush_job import FlushJob
 from dledger.base.errors import DamagedEntryError, DLedgerError
-from dledger.base.producers import NotedRun, ProducerTable
+from dledger.base.producers import NotedRun, SequenceTable
 from dledger.storage.open_ledger import OpenLedger
 from dledger.storage.records import Layout
+from dledger.storage.store_flush import LedgerFlush
 from dledger.storage.store_reads import StoreReads
 from protocols.wire.errors import BodyError, WireError
 from protocols.wire.fastjson import read_object, write_object
 from protocols.wire.layout import struct_of
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import iterate_records
-from protocols.wire.ledger.producers import PRODUCER_CHANNEL, ProducerRun, decode_producer_entry
+from protocols.wire.ledger.producer_entries import decode_producer_entry
+from protocols.wire.ledger.producers import PRODUCER_CHANNEL, ProducerRun
 
 PRODUCERS_NAME = "producers"
 
@@ -46,7 +46,7 @@ _HEADER = struct_of(PRODUCERS_DECLARATION)
 _MAGIC, _VERSION = 0x444C5054, 1
 _WORD = PRODUCER_CHANNEL.to_bytes(4, "big")
 _SCAN_BYTES = 1024 * 1024
-#: The file is written again when the ledger has grown by so many bytes.
+#: The file is written again when the ledger has grown by this.
 SAVE_EVERY_BYTES = 32 * 1024 * 1024
 
 #: A producer entry: its index, and its runs.
@@ -58,8 +58,6 @@ class ProducerList:
     Invariant: C{table} is None, or the fold of the ledger up to its end.
     """
 
-    log = Logger()
-
     def __init__(self, ledger: OpenLedger, reads: StoreReads, *, scanned_from: int) -> None:
         """@param scanned_from: recovery has looked at the entries from here on."""
         self._ledger = ledger
@@ -69,7 +67,7 @@ class ProducerList:
         self._has_file = False
         self._saved_position = 0
         self._is_changed = False
-        self.table: ProducerTable | None = ProducerTable()
+        self.table: SequenceTable | None = SequenceTable()
 
     # -- a start ---------------------------------------------------------------------------------
 
@@ -81,7 +79,7 @@ class ProducerList:
         """
         ledger = self._ledger
         saved_index, older = self._read_file(ledger.disk)
-        table, index = ProducerTable(), self._scanned_from
+        table, index = SequenceTable(), self._scanned_from
         if self._has_file:
             index = min(index, saved_index + 1)
         index = max(index, ledger.begin_index, 0)
@@ -99,23 +97,24 @@ class ProducerList:
         if self.table is None and not self._ledger.holes.holes:
             self.begin()
 
-    def _fold_from(self, table: ProducerTable, index: int) -> int:
+    def _fold_from(self, table: SequenceTable, index: int) -> int:
         """@return: index of the first entry that was not looked at."""
         batch = self._reads.read_unchecked(index, end_index=self._ledger.end_index, max_bytes=_SCAN_BYTES)
         if _WORD in batch.records:
-            batch = self._reads.read_range(index, end_index=index + batch.count - 1, max_bytes=_SCAN_BYTES)
+            end_index = index + batch.count - 1
+            batch = self._reads.read_range(index, end_index=end_index, max_bytes=_SCAN_BYTES)
             for header, body in iterate_records(batch):
                 if header.channel == PRODUCER_CHANNEL:
                     try:
                         runs = decode_producer_entry(body)
-                    except WireError as error:
-                        self.log.warn("a producer entry cannot be read: {error}", index=header.index, error=error)
-                        continue
-                    self._fold(table, header.index, self._end_of_term(header.index, header.term, runs), runs)
+                    except WireError:
+                        continue  # (Written by a later version; its entries are not known to this one.)
+                    end_index = self._end_of_term(header.index, header.term, runs)
+                    self._fold(table, header.index, end_index, runs)
         return index + batch.count
 
     def _end_of_term(self, index: int, term: int, runs: Sequence[ProducerRun]) -> int:
-        """Last one of the announced entries that the ledger has, or that may come, with the term of this one."""
+        """Last one of the announced entries that the ledger has, or may still get, with this term."""
         told = max((run.distance + run.entries - 1 for run in runs), default=0)
         low, high = index, min(index + told, self._ledger.end_index)
         if self._reads.term_of(high) == term:
@@ -129,14 +128,14 @@ class ProducerList:
         return low
 
     @staticmethod
-    def _fold(table: ProducerTable, at: int, end_index: int, runs: Sequence[ProducerRun]) -> None:
+    def _fold(table: SequenceTable, at: int, end_index: int, runs: Sequence[ProducerRun]) -> None:
         for producer, sequence, distance, entries in runs:
             entries = min(entries, end_index + 1 - at - distance)
             if entries > 0:
                 table.note(NotedRun(producer, sequence, at + distance, entries, at))
 
     def _read_file(self, disk: Disk) -> tuple[int, list[NotedRun]]:
-        """@return: the committed index that it was written for, and what it has; -1, nothing without one."""
+        """@return: its committed index, and its runs; -1 and none without a sound file."""
         ledger, self._has_file = self._ledger, disk.exists(self._path)
         if not self._has_file:
             return -1, []
@@ -151,9 +150,7 @@ class ProducerList:
             if index > max(ledger.end_index, ledger.begin_index - 1):
                 raise ValueError(f"it is of index {index}, the ledger ends at {ledger.end_index}")
             return index, [NotedRun(str(row[0]), *map(int, row[1:])) for row in rows]
-        except (ValueError, KeyError, TypeError, BodyError, struct.error) as error:
-            self.log.warn("{path} is not used: {error}; producers of older entries are forgotten",
-                          path=self._path, error=error)
+        except (ValueError, KeyError, TypeError, BodyError, struct.error):
             self._has_file = False
             return -1, []
 
@@ -196,8 +193,6 @@ class ProducerList:
         """The ledger was cut."""
         if self.table is not None:
             self.table.cut(first_gone)
-        else:
-            self.hole_shrank()
 
     # -- the file --------------------------------------------------------------------------------
 
@@ -209,15 +204,15 @@ class ProducerList:
         })
         return _HEADER.pack(_MAGIC, _VERSION, crc32(text)) + text
 
-    def add_to(self, job: FlushJob) -> None:
-        """Let a flush write the file, if the ledger has grown enough."""
+    def with_file(self, job: LedgerFlush | None) -> LedgerFlush | None:
+        """Let a flush write the file, if the ledger has grown enough. @return: the flush."""
         position = self._ledger.end_position
-        if self._is_changed and self.table is not None and (
-            abs(position - self._saved_position) >= SAVE_EVERY_BYTES
-        ):
+        has_grown = abs(position - self._saved_position) >= SAVE_EVERY_BYTES
+        if job is not None and self._is_changed and self.table is not None and has_grown:
             content = self._content()
             self._is_changed, self._saved_position = False, position
             job.add_step(lambda: self._write(content))
+        return job
 
     def save(self) -> None:
         """Write the file, if it would differ. @raise StoreError: writing failed."""
@@ -227,7 +222,7 @@ class ProducerList:
             self._is_changed, self._saved_position = False, self._ledger.end_position
 
     def _write(self, content: bytes) -> None:
-        """Without room it is written later; until then a start reads more of the log. @raise OSError: failed."""
+        """Without room, do nothing: it is written later. @raise OSError: writing failed."""
         try:
             self._ledger.disk.write_file(self._path, content)
             self._has_file = True

@@ -82,6 +82,12 @@ def record_fits(size: int, file_size: int) -> bool:
     return size + MIN_BLANK_SIZE <= file_size and size <= MAX_RECORD_BYTES
 
 
+def too_long(size: int, size_max: int) -> DLedgerError:
+    """A record of C{size} bytes fits into no file."""
+    return DLedgerError(ResponseCode.DISK_ERROR, reason="a body is too long for any file",
+                        record_bytes=size, record_bytes_max=size_max)  # fmt: skip
+
+
 def pack_bodies(
     bodies: tuple[bytes, ...] | list[bytes],
     *,
@@ -90,9 +96,7 @@ def pack_bodies(
     end_position: int,
     previous_chain_crc: int,
     file_size: int,
-    channel: int = 0,
-    producers_at: int = -1,
-    stamp: Stamp | None = None,
+    channel: int = 0, producers_at: int = -1, stamp: Stamp | None = None,
 ) -> Layout:
     """
     Lay out a leader's new records behind C{end_position}.
@@ -111,14 +115,12 @@ def pack_bodies(
     runs: list[tuple[int, bytes]] = []
     index, pos, run_start = first_index, end_position, end_position
     room = file_size - pos % file_size - MIN_BLANK_SIZE
-    word = word_of(previous_chain_crc)
-    producers_index = first_index + producers_at if producers_at >= 0 else -1
+    word, marked = word_of(previous_chain_crc), first_index + producers_at if producers_at >= 0 else -1
     for body in bodies:
         length = len(body)
         size = length + 48
         if size > size_max:
-            raise DLedgerError(ResponseCode.DISK_ERROR, reason="a body is too long for any file",
-                               record_bytes=size, record_bytes_max=size_max)
+            raise too_long(size, size_max)
         if size > room:
             room += MIN_BLANK_SIZE
             pieces.append(BLANK.pack(BLANK_MAGIC, room))
@@ -131,11 +133,8 @@ def pack_bodies(
         room -= size
         if stamp is not None:
             body = stamp(body, pos)
-        if index == producers_index:
-            channel = PRODUCER_CHANNEL
-        bare = pack(1, size, index, term, pos, channel, 0, (crc32(body) ^ 0x8000_0000) - 0x8000_0000, length)
-        if index == producers_index:
-            channel = 0
+        own = PRODUCER_CHANNEL if index == marked else channel
+        bare = pack(1, size, index, term, pos, own, 0, (crc32(body) ^ 0x8000_0000) - 0x8000_0000, length)
         word = word_of(((crc32(bare, crc32(word)) or 1) ^ 0x8000_0000) - 0x8000_0000)
         pieces.append(bare[:36] + word + bare[40:] + body)
         units.append(unit_of(1, pos, size, index, term))
@@ -147,7 +146,7 @@ def pack_bodies(
     return Layout(
         runs=runs, records=b"".join([*whole, blob]) if whole else blob, units=b"".join(units),
         positions=positions, end_position=pos, chain_crc=_WORD.unpack(word)[0], terms=[(first_index, term)],
-        producers=() if producers_at < 0 else ((producers_index, term, bodies[producers_at]),),
+        producers=() if marked < 0 else ((marked, term, bodies[producers_at]),),
     )
 
 

@@ -39,6 +39,7 @@ class LogService(Service):
         reactor: Reactor | None = None,
         answer_timeout_s: float = 4.0,
         is_ordered: bool = True,
+        exactly_once: bool = False,
         endpoint_for: EndpointFor | None = None,
         tls: TlsFiles | None = None,
     ) -> None:
@@ -47,7 +48,7 @@ class LogService(Service):
         @param timeout: seconds in which a call has an outcome, retries included.
         @param limits: bounds of appends; by default, a call beyond them waits.
         @param reactor: by default, the global one.
-        @param wire, answer_timeout_s, is_ordered, endpoint_for, tls: see L{LogClient}.
+        @param wire, answer_timeout_s, is_ordered, exactly_once, endpoint_for, tls: see L{LogClient}.
         """
         if reactor is None:
             from twisted.internet import reactor as global_reactor
@@ -62,6 +63,7 @@ class LogService(Service):
         self._reactor: Reactor = reactor
         self._answer_timeout_s = answer_timeout_s
         self._is_ordered = is_ordered
+        self._exactly_once = exactly_once
         self._endpoint_for = endpoint_for
         self._tls = tls
         self._client: LogClient | None = None
@@ -76,7 +78,7 @@ class LogService(Service):
         self._client = LogClient(
             self._peers, group=self.group, reactor=self._reactor, wire=self._wire, timeout_s=self._timeout_s,
             answer_timeout_s=self._answer_timeout_s, limits=self._limits, is_ordered=self._is_ordered,
-            endpoint_for=self._endpoint_for, tls=self._tls,
+            exactly_once=self._exactly_once, endpoint_for=self._endpoint_for, tls=self._tls,
         )  # fmt: skip
 
     def stopService(self) -> None:
@@ -93,9 +95,12 @@ class LogService(Service):
             raise RuntimeError("the LogService does not run: set its parent, or call startService()")
         return self._client
 
-    def append(self, body: BytesLike, *, expected_end: int | None = None) -> Deferred[Appended]:
+    def append(
+        self, body: BytesLike, *, expected_end: int | None = None, producer: str | None = None,
+        sequence: int | None = None,
+    ) -> Deferred[Appended]:
         """Append one entry; see L{LogClient.append}."""
-        return self.client.append(body, expected_end=expected_end)
+        return self.client.append(body, expected_end=expected_end, producer=producer, sequence=sequence)
 
     def append_many(self, bodies: Sequence[BytesLike]) -> Deferred[tuple[Appended, ...]]:
         """Append bodies in order; see L{LogClient.append_many}."""

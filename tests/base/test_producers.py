@@ -1,3 +1,4 @@
+# -*- test-case-name: tests.base.test_producers -*-
 """The table of producers against a plain model."""
 
 from __future__ import annotations
@@ -6,13 +7,13 @@ import random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.producers import RUNS_MAX, Known, NotedRun, ProducerTable, Verdict
+from dledger.base.producers import RUNS_MAX, Known, NotedRun, SequenceTable, Verdict
 
 #: Behind all entries.
 END = 10**9
 
 
-def note(table: ProducerTable, producer: str, sequence: int, index: int, entries: int) -> None:
+def note(table: SequenceTable, producer: str, sequence: int, index: int, entries: int) -> None:
     """Entries right behind their producer entry."""
     table.note(NotedRun(producer, sequence, index, entries, index - 1))
 
@@ -21,7 +22,7 @@ class JudgeTests(SynchronousTestCase):
     """What is said about an append."""
 
     def setUp(self) -> None:
-        self.table = ProducerTable()
+        self.table = SequenceTable()
         note(self.table, "p", 0, 10, 3)  # 0..2 at 10..12
         note(self.table, "p", 3, 20, 2)  # 3, 4 at 20, 21
 
@@ -53,7 +54,7 @@ class JudgeTests(SynchronousTestCase):
 
     def test_forgotten_producers(self) -> None:
         """The one whose last entry is the oldest goes first."""
-        table = ProducerTable(producers_max=2)
+        table = SequenceTable(producers_max=2)
         for at, name in enumerate("pqpr"):
             note(table, name, 1 if at == 2 else 0, at, 1)
         self.assertIs(table.judge("q", 1, 1, END).known, Known.UNKNOWN_PRODUCER)
@@ -73,7 +74,7 @@ class JudgeTests(SynchronousTestCase):
         """Behind a producer entry that stays, the announced entries may come back."""
         self.table.cut(21)
         self.assertEqual(self.table.judge("p", 4, 1, 20), Verdict(Known.NEW, last_sequence=3))
-        self.assertEqual(self.table.judge("p", 4, 1, 21).index, 21)
+        self.assertEqual(self.table.judge("p", 4, 1, 21).first_index, 21)
         self.table.cut(19)
         self.assertEqual(self.table.judge("p", 3, 1, END), Verdict(Known.NEW, last_sequence=2))
         self.table.cut(9)
@@ -101,11 +102,11 @@ class JudgeTests(SynchronousTestCase):
 
     def test_older(self) -> None:
         """They are the first ones to be forgotten; what the table knows better stays."""
-        table = ProducerTable(producers_max=2)
+        table = SequenceTable(producers_max=2)
         note(table, "p", 3, 20, 2)
         table.add_older([NotedRun("p", 0, 10, 3, 9), NotedRun("q", 7, 5, 1, 4)])
-        self.assertEqual(table.judge("p", 4, 1, END).index, 21)
-        self.assertEqual(table.judge("q", 7, 1, END).index, 5)
+        self.assertEqual(table.judge("p", 4, 1, END).first_index, 21)
+        self.assertEqual(table.judge("q", 7, 1, END).first_index, 5)
         note(table, "r", 0, 30, 1)
         self.assertIs(table.judge("q", 8, 1, END).known, Known.UNKNOWN_PRODUCER)
 
@@ -118,7 +119,7 @@ class ModelTests(SynchronousTestCase):
         for seed in range(60):
             rng = random.Random(seed)
             log: list[tuple[str, int] | None] = []
-            table = ProducerTable()
+            table = SequenceTable()
             for _ in range(80):
                 if log and rng.random() < 0.2:
                     first_gone = rng.randrange(len(log) + 1)
@@ -135,4 +136,5 @@ class ModelTests(SynchronousTestCase):
             for index, entry in enumerate(log):
                 if entry is not None:
                     verdict = table.judge(*entry, 1, END)
-                    self.assertEqual((verdict.known, verdict.index), (Known.REPEATED, index), f"seed {seed}")
+                    found = verdict.known, verdict.first_index
+                    self.assertEqual(found, (Known.REPEATED, index), f"seed {seed}")

@@ -11,7 +11,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.bodies import misfit
 from dledger.base.errors import DLedgerError
-from dledger.base.sender import SendCall, SendLimits, SentFrame, Window, WindowedSender, fire_all, fire_one
+from dledger.base.send_queue import SendCall, SendLimits, SentFrame, Window
+from dledger.base.sender import WindowedSender, fire_all, fire_one
 from protocols.wire.ledger.codes import ResponseCode
 from tests.protocols.fakes import turn_of
 

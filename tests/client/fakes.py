@@ -13,14 +13,18 @@ from twisted.internet.error import ConnectionDone, ConnectionRefusedError
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
+from dledger.base.producers import Known, NotedRun, SequenceTable
 from dledger.client.client import LogClient
+from dledger.core.origins import REFUSALS
 from protocols.framing import FrameBuffer
-from protocols.wire.ledger.codes import WIRE_FLAG_APPEND_IF, RequestCode, ResponseCode
+from protocols.wire.ledger.codes import METADATA_WIRE_VERSION, RequestCode, ResponseCode
 from protocols.wire.ledger.entry import pack_record
 from protocols.wire.ledger.json_bodies import decode_request, encode_response
 from protocols.wire.ledger.messages import (
     AppendIfRequest,
     AppendIfResponse,
+    AppendOnceRequest,
+    AppendOnceResponse,
     AppendRequest,
     AppendResponse,
     EntryBatch,
@@ -112,7 +116,7 @@ class FakeMember:
         self.is_up = True
         self.is_silent = False
         self.is_stopping = False
-        self.wire_version = 1 | WIRE_FLAG_APPEND_IF
+        self.wire_version = METADATA_WIRE_VERSION
         self.leader_id: str | None = "n0"
         self.term = 1
         self.begin_index = 0
@@ -209,6 +213,8 @@ class FakeMember:
             return self.append(request, base)
         if isinstance(request, AppendIfRequest):
             return self.append_if(request, base)
+        if isinstance(request, AppendOnceRequest):
+            return self.append_once(request, base)
         if isinstance(request, GetRequest):
             return self.get(request, base)
         if isinstance(request, PullRequest):
@@ -238,6 +244,27 @@ class FakeMember:
         assert request.body is not None
         self.group.log.append(request.body)
         return AppendIfResponse(index=index, pos=100 * index, term=self.term, **base)
+
+    def append_once(self, request: AppendOnceRequest, base: dict[str, Any]) -> Response:
+        """Likewise, each sequence once."""
+        if self.refusals:
+            return AppendOnceResponse(code=self.refusals.popleft(), **base)
+        if self.leader_id != self.member_id:
+            return AppendOnceResponse(code=ResponseCode.NOT_LEADER, **base)
+        end, count = len(self.group.log), len(request.bodies)
+        known, index, found, last = self.group.producers.judge(
+            request.producer, request.sequence, count, end - 1
+        )
+        if known is Known.NEW:
+            self.group.log += [b"producers", *request.bodies]
+            self.group.producers.note(NotedRun(request.producer, request.sequence, end + 1, count, end))
+            index, found = end + 1, count
+        elif known is not Known.REPEATED:
+            return AppendOnceResponse(code=REFUSALS[known], last_sequence=last, **base)
+        return AppendOnceResponse(
+            index=index, pos=100 * index, count=found, term=self.term,
+            is_repeated=known is Known.REPEATED, **base,
+        )  # fmt: skip
 
     def get(self, request: GetRequest, base: dict[str, Any]) -> Response:
         """One entry."""
@@ -287,6 +314,7 @@ class FakeGroup:
     def __init__(self, clock: Clock, count: int = 3) -> None:
         self.clock = clock
         self.log: list[bytes] = []
+        self.producers = SequenceTable()
         self.members = {f"n{i}": FakeMember(self, f"n{i}") for i in range(count)}
         self.peers = {member_id: f"{member_id}.test:20911" for member_id in self.members}
         self.by_address = {self.peers[member_id]: member for member_id, member in self.members.items()}

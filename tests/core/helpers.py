@@ -19,7 +19,7 @@ from dledger.base.errors import DamagedEntryError, DLedgerError, StoreError
 from dledger.base.group_name import GroupName
 from dledger.base.holes import Hole, joined_holes
 from dledger.base.membership import Membership
-from dledger.base.producers import NotedRun, ProducerTable
+from dledger.base.producers import SequenceTable
 from dledger.config import DLedgerConfig
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
@@ -41,7 +41,6 @@ from protocols.wire.ledger.messages import (
     VoteRequest,
     VoteResponse,
 )
-from protocols.wire.ledger.producers import decode_producer_entry
 from tests.core.listed import ListedChunks
 
 AnyEffect = TypeVar("AnyEffect", bound=fx.Effect)
@@ -96,7 +95,7 @@ class ListLedger(ListedChunks):
     owes_after_cut: int = -1
     holes: tuple[Hole, ...] = ()
     filled: list[tuple[EntryBatch, bool]] = attrs.Factory(list)
-    producers: ProducerTable | None = attrs.field(factory=ProducerTable, eq=False)
+    producers: SequenceTable | None = attrs.field(factory=SequenceTable, eq=False)
 
     @property
     def holes_end_index(self) -> int:
@@ -200,10 +199,6 @@ class ListLedger(ListedChunks):
         """Write behind the end."""
         self._refuse_once()
         first_index = self.begin_index + len(self.entries)
-        if producers_at >= 0 and self.producers is not None:
-            at = first_index + producers_at
-            for producer, sequence, distance, entries in decode_producer_entry(bodies[producers_at]):
-                self.producers.note(NotedRun(producer, sequence, at + distance, entries, at))
         self.entries.extend((term, body) for body in bodies)
         return tuple(self.position_of(first_index + at) for at in range(len(bodies)))
 

@@ -1,16 +1,17 @@
+# -*- test-case-name: tests.core.test_origins -*-
 """Appends of producers at the leader, in a core of one member and in one that waits for its followers."""
 
 from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.producers import NotedRun, ProducerTable
+from dledger.base.producers import NotedRun, SequenceTable
 from dledger.core import effects as fx
 from dledger.core.appends import PendingAppends
 from dledger.core.inputs import EntriesWritten, Origin, Proposal
 from dledger.core.member_state import Role
 from protocols.wire.ledger.codes import ResponseCode
-from protocols.wire.ledger.producers import ProducerRun, decode_producer_entry
+from protocols.wire.ledger.producers import ProducerRun
 from tests.core.helpers import ListLedger, make_member
 
 
@@ -55,7 +56,11 @@ class OriginTests(SynchronousTestCase):
                 positions = self.ledger.append_bodies(
                     effect.bodies, effect.term, producers_at=effect.producers_at
                 )
-                self.producers_at = effect.producers_at
+                self.producers_at, self.runs = effect.producers_at, effect.runs
+                at = first + effect.producers_at
+                for name, sequence, distance, count in effect.runs:
+                    assert self.ledger.producers is not None
+                    self.ledger.producers.note(NotedRun(name, sequence, at + distance, count, at))
                 self.member.refresh_end()
                 self.appends.on_written(EntriesWritten(
                     first_index=first, count=len(effect.bodies), positions=positions
@@ -76,7 +81,7 @@ class OriginTests(SynchronousTestCase):
         self.assertEqual(self.propose(self.proposal("p", 0, b"a", b"b")), [])
         self.assertEqual(self.written[1:], (b"a", b"b"))
         self.assertEqual(self.producers_at, 0)
-        self.assertEqual(decode_producer_entry(self.written[0]), (ProducerRun("p", 0, 1, 2),))
+        self.assertEqual(self.runs, (ProducerRun("p", 0, 1, 2),))
         (answer,) = self.commit()
         told = answer.code, answer.first_index, answer.count, answer.pos, answer.is_repeated
         self.assertEqual(told, (ResponseCode.SUCCESS, 4, 2, 4 * 1024, False))
@@ -89,7 +94,7 @@ class OriginTests(SynchronousTestCase):
         )
         self.assertEqual(self.producers_at, 1)
         self.assertEqual(self.written[:1] + self.written[2:], (b"x", b"a", b"b", b"c", b"y", b"d", b"e"))
-        self.assertEqual(decode_producer_entry(self.written[1]), (
+        self.assertEqual(self.runs, (
             ProducerRun("p", 0, 1, 3), ProducerRun("q", 0, 5, 1), ProducerRun("p", 3, 6, 1),
         ))
         answers = self.commit()
@@ -135,7 +140,7 @@ class OriginTests(SynchronousTestCase):
         (answer,) = self.propose(self.proposal("p", 0, b"a"), self.proposal("", 0, b"x"))
         self.assertIs(answer.code, ResponseCode.LEADER_NOT_READY)
         self.assertEqual((self.written, self.producers_at), ((b"x",), -1))
-        self.ledger.producers = ProducerTable()
+        self.ledger.producers = SequenceTable()
         self.assertEqual(self.propose(self.proposal("p", 0, b"a")), [])
 
     def test_not_leader(self) -> None:

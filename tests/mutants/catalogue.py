@@ -17,6 +17,7 @@ from tests.mutants.ha_catalogue import HA_MUTANTS
 from tests.mutants.history_catalogue import HISTORY_MUTANTS
 from tests.mutants.members_catalogue import MEMBER_MUTANTS
 from tests.mutants.patching import Patch
+from tests.mutants.producers_catalogue import PRODUCER_MUTANTS
 
 ELECTOR = "dledger.core.elector"
 HANDLER = "dledger.core.handler"
@@ -345,12 +346,12 @@ _CONNECTIONS = (
               "            pos += size"),
     ), load={"clients": 8, "think_us": 50_000}, group={"turn_us": 20_000}),
     Mutant("lost-append-repeated", "an append on a connection that was lost is sent again", (
-        Patch(CLIENT_APPENDER, "self.sender.settle_unknown(frame, DLedgerError(ResponseCode.NETWORK_ERROR,"
+        Patch(CLIENT_APPENDER, "self._unknown(frame, DLedgerError(ResponseCode.NETWORK_ERROR,"
               " reason=str(result)))",
               "self._refused(frame, DLedgerError(ResponseCode.LEADER_NOT_READY))"),
     ), load={"think_us": 200_000}),
     Mutant("lost-append-called-refused", "an append on a connection that was lost counts as refused", (
-        Patch(CLIENT_APPENDER, "self.sender.settle_unknown(frame, DLedgerError(ResponseCode.NETWORK_ERROR,"
+        Patch(CLIENT_APPENDER, "self._unknown(frame, DLedgerError(ResponseCode.NETWORK_ERROR,"
               " reason=str(result)))",
               "self.sender.settle_failed(frame, DLedgerError(ResponseCode.NETWORK_ERROR))"),
     ), load={"think_us": 200_000}),
@@ -368,7 +369,7 @@ _HISTORY = tuple(
 
 _MEMBERS = tuple(
     Mutant(name, says, patches, **fields)  # type: ignore[arg-type]
-    for name, says, patches, fields in (*MEMBER_MUTANTS, *CHUNK_MUTANTS)
+    for name, says, patches, fields in (*MEMBER_MUTANTS, *CHUNK_MUTANTS, *PRODUCER_MUTANTS)
 )
 
 MUTANTS: tuple[Mutant, ...] = (

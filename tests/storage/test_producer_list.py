@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.errors import DLedgerError
-from dledger.base.producers import Known, ProducerTable, Verdict
+from dledger.base.producers import Known, SequenceTable, Verdict
 from dledger.config import DLedgerConfig
 from dledger.storage import producer_list
 from dledger.storage.file_store import FileStore
@@ -18,12 +18,8 @@ from dledger.storage.producer_list import PRODUCERS_NAME
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER, iterate_records
 from protocols.wire.ledger.messages import EntryBatch
-from protocols.wire.ledger.producers import (
-    PRODUCER_CHANNEL,
-    ProducerRun,
-    decode_producer_entry,
-    encode_producer_entry,
-)
+from protocols.wire.ledger.producer_entries import decode_producer_entry, encode_producer_entry
+from protocols.wire.ledger.producers import PRODUCER_CHANNEL, ProducerRun
 
 
 def config_of(self_id: str = "n0", **options: object) -> DLedgerConfig:
@@ -80,7 +76,7 @@ class ListCase(SynchronousTestCase):
         self.path = f"{config_of().self_path}/{PRODUCERS_NAME}"
         self.store = FileStore.open(config_of(), self.disk)
 
-    def table(self, store: FileStore | None = None) -> ProducerTable:
+    def table(self, store: FileStore | None = None) -> SequenceTable:
         """It is known."""
         table = (store or self.store).producers
         assert table is not None
@@ -132,7 +128,7 @@ class WriteTests(ListCase):
         )]
         self.assertEqual([header.channel for header in headers], [0, PRODUCER_CHANNEL, 0, 0, 0])
         self.assertEqual({header.magic for header in headers}, {1})
-        self.assertEqual(self.judge("p", 1).index, 3)
+        self.assertEqual(self.judge("p", 1).first_index, 3)
         self.assertTrue(self.disk.exists(self.path))
         self.check()
 
@@ -234,7 +230,7 @@ class CutTests(ListCase):
         )
         self.store.truncate_to(source.read_range(index, end_index=index, max_bytes=1), anew=True)
         self.assertEqual(self.store.ledger_begin_index, index)
-        self.assertEqual(self.judge("p", 0).index, 1)
+        self.assertEqual(self.judge("p", 0).first_index, 1)
         self.assertEqual(self.judge("q", 0).known, Known.NEW)
 
 
@@ -291,8 +287,8 @@ class StartTests(ListCase):
         with mock.patch("dledger.storage.producer_list.ProducerList._fold_from") as fold:
             fold.side_effect = lambda table, index: self.store.ledger_end_index + 1
             self.reopen()
-        self.assertEqual(self.judge("old", 1).index, 2)
-        self.assertEqual(self.judge("old", 0).index, 1)
+        self.assertEqual(self.judge("old", 1).first_index, 2)
+        self.assertEqual(self.judge("old", 0).first_index, 1)
 
     def test_saved_by_flushes(self) -> None:
         """While the ledger grows, a flush writes the file; with a commit behind, only what is committed."""

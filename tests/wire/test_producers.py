@@ -1,3 +1,4 @@
+# -*- test-case-name: tests.wire.test_producers -*-
 """Producer entries: what is written is read, and nothing else is."""
 
 from __future__ import annotations
@@ -9,14 +10,13 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from protocols.wire.errors import WireError
+from protocols.wire.ledger.producer_entries import decode_producer_entry, encode_producer_entry
 from protocols.wire.ledger.producers import (
     PRODUCER_CHANNEL,
     PRODUCER_HEADER_BYTES,
     RUN_BYTES_MAX,
     SEQUENCE_MAX,
     ProducerRun,
-    decode_producer_entry,
-    encode_producer_entry,
     producer_problem,
 )
 

@@ -22,7 +22,10 @@ from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.configuration import CONFIGURATION_DECLARATION
 from protocols.wire.ledger.entry import BLANK_DECLARATION, ENTRY_HEADER_DECLARATION, INDEX_UNIT_DECLARATION
 from protocols.wire.ledger.messages import MESSAGES
-from protocols.wire.ledger.producers import PRODUCER_ENTRY_DECLARATION, PRODUCER_RUN_DECLARATION
+from protocols.wire.ledger.producer_entries import (
+    PRODUCER_ENTRY_DECLARATION,
+    PRODUCER_RUN_DECLARATION,
+)
 from protocols.wire.ledger.push_layout import (
     CHUNK_SUMS_DECLARATION,
     JSON_ONLY,

@@ -25,7 +25,8 @@ from twisted.python.failure import Failure
 
 from dledger.base.bodies import BytesLike, as_bodies, misfit, total_bytes
 from dledger.base.errors import DLedgerError
-from dledger.base.sender import SendCall, SendLimits, SentFrame, Window, WindowedSender, fire_all, fire_one
+from dledger.base.send_queue import SendCall, SendLimits, SentFrame, Window
+from dledger.base.sender import WindowedSender, fire_all, fire_one
 from dledger.base.timing import Alarm, Backoff
 from dledger.broker.client.link import BrokerLink
 from dledger.broker.client.values import (

@@ -65,6 +65,7 @@ class Load:
     @ivar patience_us: a client gives up a call after this time.
     @ivar wander: share of calls that go to a random member instead of the leader.
     @ivar conditions: share of appends, of those with one body, that expect an end of the log.
+    @ivar exact: share of clients that append exactly once.
     """
 
     clients: int = 3
@@ -77,6 +78,7 @@ class Load:
     wander: float = 0.05
     patience_us: int = 6_000_000
     conditions: float = 0.0
+    exact: float = 0.0
 
 
 class SimClient:
@@ -99,6 +101,7 @@ class SimClient:
         self._count = 0
         self._followed = 0
         self._highest = self.kept = 0
+        self._is_exact = bool(load.exact) and self._rng.random() < load.exact
         total = load.appends + load.gets + load.follows
         self._append_below = load.appends / total
         self._get_below = self._append_below + load.gets / total
@@ -116,6 +119,7 @@ class SimClient:
         self._client = LogClient(
             cluster.addresses, reactor=self._reactor, wire=cluster.options.clients_wire, timeout_s=patience_s,
             answer_timeout_s=min(ANSWER_S, patience_s), endpoint_for=self._endpoint_for, rng=self._rng,
+            exactly_once=self._is_exact,
         )
         self._members = Members(
             cluster.addresses, group=self._client.group, clock=self._reactor,

@@ -27,8 +27,8 @@ from collections.abc import Callable, Sequence
 import attrs
 
 NEVER = 1 << 62
-#: A configuration entry begins with this; a leader may write the same one again.
-_OF_LEADERS = b"DLCF\0\0\0"
+#: Configuration and producer entries begin with these; a leader may write the same one again.
+_OF_LEADERS = (b"DLCF\0\0\0", b"PRDC\0\0\0")
 
 
 @attrs.define

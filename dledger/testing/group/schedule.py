@@ -66,7 +66,8 @@ class Focus:
         settings = {**options.settings, **self.settings}
         if self.faults:
             settings["store_type"] = "file"  # a store in memory survives no kill
-            load = attrs.evolve(load, conditions=0.0)  # these appends are refused more often than taken
+            # Appends with conditions are refused more often than taken.
+            load = attrs.evolve(load, conditions=0.0, exact=0.0)
         return attrs.evolve(options, settings=settings, **self.group), attrs.evolve(load, **self.load)
 
 
@@ -115,7 +116,8 @@ def member_options(seed: int, members: int | None = None) -> tuple[GroupOptions,
     )
     options = attrs.evolve(options, clients_wire=rng.choice(("auto", "binary", "binary", "remoting")))
     conditions = random.Random(f"{seed} conditions").choice((0.0, 0.0, 0.0, 0.5))
-    return options, attrs.evolve(_load_of(rng, settings), conditions=conditions)
+    exact = random.Random(f"{seed} exact").choice((0.0, 0.0, 0.0, 0.7))
+    return options, attrs.evolve(_load_of(rng, settings), conditions=conditions, exact=exact)
 
 
 def _load_of(rng: random.Random, settings: dict[str, object]) -> Load:

@@ -21,7 +21,7 @@ from dledger.base.chunks import ChunkSum
 from dledger.base.group_name import GroupName
 from dledger.base.holes import Hole
 from dledger.base.membership import Membership
-from dledger.base.producers import ProducerTable
+from dledger.base.producers import SequenceTable
 from dledger.config import DLedgerConfig
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
@@ -149,9 +149,9 @@ class SearchedLedger:
         return batch_of(first_index, self.entries[first_index : last + 1])
 
     @property
-    def producers(self) -> ProducerTable:
+    def producers(self) -> SequenceTable:
         """None."""
-        return ProducerTable()
+        return SequenceTable()
 
     def chunk_from(self, index: int) -> None:
         """It has no chunks."""

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.wire.test_producers -*-
 """
-The body of a producer entry: which entries behind it are of which producer, and with which sequences.
+Producer entries: which entries behind it are of which producer, and with which sequences.
 
 A producer entry is a record like any other, so Java and its tools read it as an entry. The C{channel} of its
 header tells it apart: L{PRODUCER_CHANNEL} (Java and our stores write 0 for every body of a client, so no
@@ -12,43 +12,19 @@ Source: none, this is ours; docs/exactly-once.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
-from zlib import crc32
-
-from construct import Int16ub, Int32sb, Int32ub, Int64sb, Struct
-
-from protocols.wire.errors import WireError
-from protocols.wire.layout import struct_of
 
 #: C{channel} of a producer entry: "PRDC".
 PRODUCER_CHANNEL = 0x50524443
 #: The first byte of the channel: one column of the headers of a batch tells whether it has such an entry.
 PRODUCER_FIRST_BYTE = PRODUCER_CHANNEL >> 24
-PRODUCER_ENTRY_VERSION = 1
 #: Longest id of a producer, bytes of UTF-8.
 PRODUCER_ID_BYTES_MAX = 64
+#: Bytes of one run at most, and of the part before the first one.
+RUN_BYTES_MAX = 18 + PRODUCER_ID_BYTES_MAX
+PRODUCER_HEADER_BYTES = 16
 #: Highest sequence.
 SEQUENCE_MAX = 2**62
-
-PRODUCER_ENTRY_DECLARATION = Struct(
-    "magic" / Int32sb,  # "PRDC"
-    "version" / Int32sb,
-    "crc" / Int32ub,  # CRC-32 of what follows the count
-    "count" / Int32sb,  # runs that follow
-)
-PRODUCER_RUN_DECLARATION = Struct(
-    "distance" / Int32sb,  # of its first entry from the producer entry, 1 or more
-    "entries" / Int32sb,
-    "sequence" / Int64sb,  # of its first entry
-    "id_length" / Int16ub,  # bytes of the id of the producer, which follows
-)
-_HEADER = struct_of(PRODUCER_ENTRY_DECLARATION)
-_RUN = struct_of(PRODUCER_RUN_DECLARATION)
-#: Bytes of one run at most, and of the part before the first one.
-RUN_BYTES_MAX = _RUN.size + PRODUCER_ID_BYTES_MAX
-PRODUCER_HEADER_BYTES = _HEADER.size
-
 
 class ProducerRun(NamedTuple):
     """
@@ -73,50 +49,3 @@ def producer_problem(producer: str, sequence: int) -> str:
     if not 0 <= sequence <= SEQUENCE_MAX:
         return f"sequence={sequence}, 0 to {SEQUENCE_MAX} are allowed"
     return ""
-
-
-def encode_producer_entry(runs: Iterable[ProducerRun]) -> bytes:
-    """The body of a producer entry."""
-    pieces, count = [], 0
-    for producer, sequence, distance, entries in runs:
-        raw = producer.encode()
-        assert 0 < len(raw) <= PRODUCER_ID_BYTES_MAX, producer
-        pieces += [_RUN.pack(distance, entries, sequence, len(raw)), raw]
-        count += 1
-    text = b"".join(pieces)
-    return _HEADER.pack(PRODUCER_CHANNEL, PRODUCER_ENTRY_VERSION, crc32(text), count) + text
-
-
-def decode_producer_entry(body: bytes) -> tuple[ProducerRun, ...]:
-    """
-    The runs in the body of a producer entry, in order of their entries.
-
-    @raise WireError: it is malformed, or of a later version.
-    """
-    if len(body) < _HEADER.size:
-        raise WireError(f"producer entry: {len(body)} bytes, at least {_HEADER.size} are needed")
-    magic, version, crc, count = _HEADER.unpack_from(body)
-    if magic == PRODUCER_CHANNEL and version != PRODUCER_ENTRY_VERSION:
-        raise WireError(f"producer entry: version={version}, this program reads {PRODUCER_ENTRY_VERSION}: "
-                        "upgrade this member")
-    if magic != PRODUCER_CHANNEL or crc32(memoryview(body)[_HEADER.size :]) != crc:
-        raise WireError("producer entry: its magic or its checksum does not fit")
-    runs, at, behind = [], _HEADER.size, 1
-    for _ in range(count):
-        if at + _RUN.size > len(body):
-            raise WireError(f"producer entry: {len(runs)} runs of {count}")
-        distance, entries, sequence, length = _RUN.unpack_from(body, at)
-        at += _RUN.size + length
-        raw = body[at - length : at]
-        try:
-            producer = raw.decode()
-        except UnicodeDecodeError as error:
-            raise WireError(f"producer entry: an id is not UTF-8: {error}") from None
-        problem = producer_problem(producer, sequence)
-        if problem or len(raw) != length or distance < behind or entries < 1:
-            raise WireError(f"producer entry: run of {entries} at {distance}: {problem or 'malformed'}")
-        behind = distance + entries
-        runs.append(ProducerRun(producer, sequence, distance, entries))
-    if at != len(body):
-        raise WireError(f"producer entry: {len(body) - at} bytes behind its runs")
-    return tuple(runs)

@@ -1,0 +1,203 @@
+# -*- test-case-name: tests.client.test_conditions,tests.client.test_producers -*-
+"""
+Appends of one body with a promise of their own, not through the queue of other appends: those that expect an
+end of the log, and those that have a producer and a sequence.
+
+Rule 1: a body that expects an end is sent again only while it is certainly not in the log, as other bodies.
+Rule 2: a body with a sequence is sent again when its outcome is unknown, too: the leader answers with the
+outcome of the first attempt. What is still unknown when the time is over is unknown to the program, which may
+ask again for as long as the log remembers (docs/exactly-once.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine
+from random import Random
+from typing import Any, NamedTuple
+
+import attrs
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
+
+from dledger.base.append_refusals import FINAL, PASSING
+from dledger.base.bodies import BytesLike, as_bodies, misfit, total_bytes
+from dledger.base.errors import DLedgerError
+from dledger.base.timing import Backoff
+from dledger.client.connection import MemberLink, RequestLost, RequestRefused
+from dledger.client.errors import append_error
+from dledger.client.members import Members
+from dledger.client.values import Appended
+from dledger.config import ENTRY_HEADER_BYTES, MAX_RECORD_BYTES
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.messages import (
+    AppendIfRequest,
+    AppendIfResponse,
+    AppendOnceRequest,
+    AppendOnceResponse,
+    AppendResponse,
+    Request,
+)
+from protocols.wire.ledger.producers import producer_problem
+
+#: Largest body that any member can store.
+BODY_BYTES_MAX = MAX_RECORD_BYTES - ENTRY_HEADER_BYTES
+
+NO_CONDITIONS = "the leader takes no expected_end: it is a Java member, or of an older version"
+NO_PRODUCERS = "the leader knows no producers: it is a Java member, or of an older version"
+
+
+def new_producer_id(rng: Random) -> str:
+    """An id that no other producer has."""
+    return f"{rng.getrandbits(96):024x}"
+
+
+class _Tried(NamedTuple):
+    """How an attempt ended: the entry, or an error, and whether the body may be in the log all the same."""
+
+    appended: Appended | None = None
+    error: DLedgerError | None = None
+    is_unknown: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class LoneAppends:
+    """
+    The lone appends of one client.
+
+    @ivar find_leader: its connection; fails with L{DLedgerError} if none is found.
+    @ivar is_closed: whether the client has been closed: nothing is sent again then.
+    """
+
+    members: Members
+    find_leader: Callable[[], Awaitable[MemberLink]]
+    clock: IReactorTime
+    timeout_s: float
+    answer_timeout_s: float
+    is_closed: Callable[[], bool]
+
+    def append(
+        self, body: BytesLike, expected_end: int | None, producer: str | None, sequence: int | None
+    ) -> Coroutine[Any, Any, Appended]:
+        """
+        L{append_if} or L{append_once}.
+
+        @raise TypeError: the parameters do not go together.
+        """
+        if producer is not None and sequence is not None and expected_end is None:
+            return self.append_once(body, producer, sequence)
+        if producer is None and sequence is None and expected_end is not None:
+            return self.append_if(body, expected_end)
+        raise TypeError("append() takes expected_end, or both producer and sequence")
+
+    async def append_if(self, body: BytesLike, expected_end: int) -> Appended:
+        """
+        Append a body if the log ends at C{expected_end}; see L{dledger.client.client.LogClient.append}.
+
+        @raise AppendError: the body was not acknowledged.
+        """
+        problem = ""
+        if expected_end < -1:
+            problem = f"expected_end={expected_end}: write the last index of the log, or -1 for an empty log"
+        sent = self._checked(body, problem)
+
+        def request(leader: MemberLink) -> Request | str:
+            if not leader.takes_conditions:
+                return NO_CONDITIONS
+            return AppendIfRequest(
+                group=self.members.group, remote_id=leader.member_id, body=sent, expected_end=expected_end
+            )
+
+        return await self._append(request, {"expected_end": expected_end}, is_repeatable=False)
+
+    async def append_once(self, body: BytesLike, producer: str, sequence: int) -> Appended:
+        """
+        Append a body of a producer, once however often it is called; see
+        L{dledger.client.client.LogClient.append}.
+
+        @raise AppendError: the body was not acknowledged.
+        """
+        sent = self._checked(body, producer_problem(producer, sequence))
+
+        def request(leader: MemberLink) -> Request | str:
+            if not leader.takes_producers:
+                return NO_PRODUCERS
+            return AppendOnceRequest(
+                group=self.members.group, remote_id=leader.member_id, producer=producer, sequence=sequence,
+                bodies=(sent,),
+            )
+
+        return await self._append(request, {"producer": producer, "sequence": sequence}, is_repeatable=True)
+
+    @staticmethod
+    def _checked(body: BytesLike, problem: str) -> bytes:
+        bodies = as_bodies((body,))
+        problem = misfit(bodies, total_bytes(bodies), BODY_BYTES_MAX) or problem
+        if problem:
+            raise append_error(ResponseCode.UNEXPECTED_ARGUMENT, is_unknown=False)(
+                ResponseCode.UNEXPECTED_ARGUMENT, failed=1, reason=problem
+            )
+        return bodies[0]
+
+    async def _append(
+        self, request: Callable[[MemberLink], Request | str], asked: dict[str, object], *, is_repeatable: bool
+    ) -> Appended:
+        """
+        @param request: for a leader; a text: the reason why it cannot be asked.
+        @param asked: for errors.
+        """
+        deadline_s = self.clock.seconds() + self.timeout_s
+        backoff, may_be_there = Backoff(rng=self.members.rng), False
+        while True:
+            answer_timeout_s = min(self.answer_timeout_s, deadline_s - self.clock.seconds())
+            appended, error, is_unknown = await self._attempt(request, asked, answer_timeout_s)
+            if appended is not None:
+                return appended
+            assert error is not None
+            may_be_there = may_be_there or is_unknown
+            wait_s = backoff.next_s()
+            is_passing = error.code in PASSING or error.code is ResponseCode.METADATA_ERROR
+            is_over = self.is_closed() or self.clock.seconds() + wait_s >= deadline_s
+            is_again = is_passing or (
+                is_unknown and is_repeatable and error.code is not ResponseCode.SEQUENCE_FORGOTTEN
+            )
+            if is_over or not is_again:
+                kind, failed = append_error(error.code, is_unknown=may_be_there), 0 if may_be_there else 1
+                facts: dict[str, Any] = error.facts
+                raise kind(error.code, failed=failed, unknown=1 - failed, **facts)
+            self.members.leader_id = None
+            await deferLater(self.clock, wait_s)
+
+    async def _attempt(
+        self, request: Callable[[MemberLink], Request | str], asked: dict[str, object],
+        answer_timeout_s: float,
+    ) -> _Tried:
+        try:
+            leader = await self.find_leader()
+        except DLedgerError as error:
+            return _Tried(error=error)
+        message = request(leader)
+        if isinstance(message, str):
+            return _Tried(error=DLedgerError(
+                ResponseCode.UNSUPPORTED, member_id=leader.member_id, reason=message
+            ))
+        try:
+            answer = await leader.ask(message, max(0.01, answer_timeout_s))
+        except RequestRefused as refused:
+            return _Tried(error=refused)
+        except RequestLost as lost:
+            return _Tried(error=DLedgerError(ResponseCode.NETWORK_ERROR, reason=str(lost)), is_unknown=True)
+        except DLedgerError as late:
+            leader.abort("an append was not answered")
+            return _Tried(error=late, is_unknown=True)
+        assert isinstance(answer, AppendResponse)
+        code = answer.code
+        if code is ResponseCode.SUCCESS:
+            return _Tried(Appended(index=answer.index, term=answer.term, pos=answer.pos))
+        facts: dict[str, object] = {"member_id": leader.member_id, "leader_id": answer.leader_id}
+        if isinstance(answer, AppendIfResponse) and code is ResponseCode.CONFLICT:
+            facts |= {**asked, "end_index": answer.end_index}
+        elif isinstance(answer, AppendOnceResponse):
+            facts |= {**asked, "last_sequence": answer.last_sequence}
+        return _Tried(
+            error=DLedgerError(code, **facts), is_unknown=code not in PASSING and code not in FINAL
+        )

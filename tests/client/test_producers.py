@@ -1,0 +1,274 @@
+# -*- test-case-name: tests.client.test_producers -*-
+"""Appends that are in the log once: with sequences of the program's own, and numbered by the client."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.client.errors import AppendTimeout, OutOfSequence
+from dledger.client.values import Appended, AppendError, AppendFailed, UnknownOutcome
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.messages import AppendOnceRequest, Request
+from tests.client.fakes import FakeGroup
+
+
+class ClientCase(SynchronousTestCase):
+    """Three members and a client."""
+
+    options: dict[str, Any] = {}
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.group = FakeGroup(self.clock)
+        self.client = self.group.client(**self.options)
+
+    def tearDown(self) -> None:
+        self.client.close()
+        self.group.settle()
+
+    def bodies(self) -> list[bytes]:
+        """Of the log, without producer entries."""
+        return [body for body in self.group.log if body != b"producers"]
+
+    def lose_answer(self, member_id: str = "n0", count: int = 1) -> None:
+        """The next appends are done, and the connection goes before their answer."""
+        member, left = self.group[member_id], [count]
+        answer = member.answer
+
+        def lost(request: Request) -> Any:
+            told = answer(request)
+            if isinstance(request, AppendOnceRequest) and left[0]:
+                left[0] -= 1
+                self.clock.callLater(0, member.lose_connections)
+                member.is_silent = True
+                self.clock.callLater(0, setattr, member, "is_silent", False)
+                for wire in member.wires:
+                    wire.lose()
+            return told
+
+        member.answer = lost  # type: ignore[method-assign]
+
+
+class SequenceTests(ClientCase):
+    """C{append(body, producer=..., sequence=...)}."""
+
+    def append(self, sequence: int, body: bytes = b"x", producer: str = "p") -> Deferred[Appended]:
+        """Called, and settled."""
+        appended = self.client.append(body, producer=producer, sequence=sequence)
+        self.group.settle()
+        return appended
+
+    def failed(self, appended: Deferred[Appended], kind: type[AppendError]) -> AppendError:
+        """How it failed."""
+        error = self.failureResultOf(appended, AppendError).value
+        assert isinstance(error, AppendError)
+        self.assertIs(type(error), kind)
+        return error
+
+    def test_taken_and_repeated(self) -> None:
+        """The second call is told the first entry."""
+        first = self.successResultOf(self.append(0))
+        self.assertEqual((first.index, first.count), (1, 1))
+        self.assertEqual(self.successResultOf(self.append(1, b"y")).index, 3)
+        self.assertEqual(self.successResultOf(self.append(0)).index, 1)
+        self.assertEqual(self.bodies(), [b"x", b"y"])
+
+    def test_out_of_sequence(self) -> None:
+        """Told with the last one."""
+        self.successResultOf(self.append(0))
+        error = self.failed(self.append(2), OutOfSequence)
+        assert isinstance(error, OutOfSequence)
+        self.assertEqual((error.last_sequence, error.code), (0, ResponseCode.SEQUENCE_GAP))
+        error = self.failed(self.append(7, producer="q"), OutOfSequence)
+        assert isinstance(error, OutOfSequence)
+        self.assertEqual((error.last_sequence, error.code), (-1, ResponseCode.UNKNOWN_PRODUCER))
+        self.assertEqual(self.bodies(), [b"x"])
+
+    def test_answer_is_lost(self) -> None:
+        """Asked again: the entry is there, once."""
+        self.lose_answer(count=3)
+        appended = self.append(0)
+        self.group.run(4.0)
+        self.assertEqual(self.successResultOf(appended).index, 1)
+        self.assertEqual(self.bodies(), [b"x"])
+
+    def test_leader_moves(self) -> None:
+        """The next leader knows."""
+        self.lose_answer()
+        appended = self.append(0)
+        self.group.lead("n2")
+        self.group.run(4.0)
+        self.assertEqual(self.successResultOf(appended).index, 1)
+        self.assertEqual(self.bodies(), [b"x"])
+
+    def test_unknown_in_the_end(self) -> None:
+        """Once it may be in the log, no later refusal makes it certain that it is not."""
+        self.lose_answer()
+        appended = self.append(0)
+        for member in self.group.members.values():
+            member.is_up = False
+            member.lose_connections()
+        self.group.run(30.0)
+        self.assertEqual(self.failed(appended, UnknownOutcome).unknown, 1)
+
+    def test_forgotten(self) -> None:
+        """It is in the log, but nobody knows where: unknown, told at once."""
+        self.group["n0"].refusals.append(ResponseCode.SEQUENCE_FORGOTTEN)
+        error = self.failed(self.append(0), UnknownOutcome)
+        self.assertIs(error.code, ResponseCode.SEQUENCE_FORGOTTEN)
+
+    def test_bad_calls(self) -> None:
+        """Refused here, with what is allowed."""
+        self.assertIn("sequence=-1", str(self.failed(self.append(-1), AppendFailed)))
+        self.assertIn("1 to 64", str(self.failed(self.append(0, producer=""), AppendFailed)))
+        self.assertIn("65 bytes", str(self.failed(self.append(0, producer="p" * 65), AppendFailed)))
+        both = {"producer": "p", "sequence": 0, "expected_end": 1}
+        for wrong in ({"producer": "p"}, {"sequence": 0}, both):
+            arguments: dict[str, Any] = wrong
+            self.assertRaises(TypeError, self.client.append, b"x", **arguments)
+
+    def test_leader_cannot(self) -> None:
+        """A Java member, or an older one, is not asked."""
+        for version in (0, 1):
+            self.group = FakeGroup(self.clock)
+            for member in self.group.members.values():
+                member.wire_version = version
+            self.client = self.group.client()
+            self.assertIs(self.failed(self.append(0), AppendFailed).code, ResponseCode.UNSUPPORTED)
+            self.assertEqual(self.group.log, [])
+
+    def test_no_answer(self) -> None:
+        """Until the time is over."""
+        self.group["n0"].holds = lambda request: isinstance(request, AppendOnceRequest)
+        appended = self.append(0)
+        self.group.run(30.0)
+        self.failed(appended, AppendTimeout)
+
+
+class NumberedTests(ClientCase):
+    """C{exactly_once=True}."""
+
+    options = {"exactly_once": True}
+
+    def sent(self) -> list[tuple[str, int, int]]:
+        """Producer, sequence and number of bodies of each frame that the members got."""
+        return [
+            (one.producer, one.sequence, len(one.bodies)) for member in self.group.members.values()
+            for one in member.received if isinstance(one, AppendOnceRequest)
+        ]
+
+    def test_numbers(self) -> None:
+        """Bodies are numbered in order, across calls."""
+        for count in (3, 1, 2):
+            appended = self.client.append_many([b"%d" % count] * count)
+            self.group.settle()
+            self.successResultOf(appended)
+        producers, sequences, counts = zip(*self.sent(), strict=True)
+        self.assertEqual((len(set(producers)), sequences, counts), (1, (0, 3, 4), (3, 1, 2)))
+        self.assertEqual(len(self.bodies()), 6)
+
+    def test_lost_answers(self) -> None:
+        """No outcome stays unknown, and nothing is in the log twice."""
+        self.lose_answer(count=2)
+        appended = [self.client.append(b"%d" % at) for at in range(20)]
+        self.group.run(8.0)
+        found = [self.successResultOf(one) for one in appended]
+        self.assertEqual([self.group.log[one.index] for one in found], [b"%d" % at for at in range(20)])
+        self.assertEqual(self.bodies(), [b"%d" % at for at in range(20)])
+
+    def test_part_is_there(self) -> None:
+        """The log has the first bodies of a frame: those are told, the rest is appended."""
+        self.successResultOf(self.append_settled([b"a", b"b"]))
+        (producer, _, _), = self.sent()
+        self.group.producers.cut(0)
+        self.group.log.clear()
+        self.group["n0"].append_once(AppendOnceRequest(producer=producer, bodies=(b"a", b"b", b"c")), {})
+        found = self.successResultOf(self.append_settled([b"c", b"d", b"e"], seconds=2.0))
+        self.assertEqual(self.bodies(), [b"a", b"b", b"c", b"d", b"e"])
+        self.assertEqual([(run.index, run.count, run.offset) for run in found], [(3, 1, 0), (5, 2, 1)])
+
+    def append_settled(self, bodies: list[bytes], seconds: float = 0.0) -> Deferred[tuple[Appended, ...]]:
+        """Called, and given its time."""
+        appended = self.client.append_many(bodies)
+        self.group.settle()
+        self.group.run(seconds)
+        return appended
+
+    def test_log_forgot(self) -> None:
+        """A log that has lost the producer gets a new one, for bodies that are certainly not in it."""
+        self.successResultOf(self.append_settled([b"a"]))
+        self.group.producers.cut(0)
+        self.group.log.clear()
+        self.successResultOf(self.append_settled([b"b"], seconds=2.0))
+        self.assertEqual(self.bodies(), [b"b"])
+        self.assertEqual(len({producer for producer, _, _ in self.sent()}), 2)
+
+    def test_given_up(self) -> None:
+        """Behind a body that is given up a new producer begins: its number may stay free."""
+        self.group["n0"].refusals.append(ResponseCode.DISK_FULL)
+        first = self.client.append(b"a")
+        self.group.settle()
+        self.failureResultOf(first, AppendFailed)
+        self.successResultOf(self.append_settled([b"b"]))
+        (one, zero, _), (other, again, _) = self.sent()
+        self.assertNotEqual(one, other)
+        self.assertEqual((zero, again, self.bodies()), (0, 0, [b"b"]))
+
+    def test_leader_cannot(self) -> None:
+        """Refused, not appended without numbers."""
+        for member in self.group.members.values():
+            member.wire_version = 1
+        error = self.failureResultOf(self.append_settled([b"a"]), AppendFailed).value
+        assert isinstance(error, AppendFailed)
+        self.assertIs(error.code, ResponseCode.UNSUPPORTED)
+        self.assertEqual(self.group.log, [])
+
+    def test_random(self) -> None:
+        """Leaders that move, answers that are lost, refusals: told is what is there, once, in order."""
+        for seed in range(40):
+            rng = random.Random(seed)
+            self.group = FakeGroup(self.clock)
+            self.client = self.group.client(exactly_once=True, timeout_s=rng.choice((3.0, 30.0)))
+            calls: list[tuple[list[bytes], Deferred[Any]]] = []
+            for step in range(30):
+                bodies = [b"%d.%d" % (step, at) for at in range(rng.choice((1, 1, 3, 600)))]
+                calls.append((bodies, self.client.append_many(bodies)))
+                kind = rng.randrange(7)
+                leader = next(m for m in self.group.members.values() if m.leader_id == m.member_id)
+                if kind == 0:
+                    self.group.lead(rng.choice(sorted(self.group.members)))
+                elif kind == 1:
+                    self.lose_answer(leader.member_id)
+                elif kind == 2:
+                    leader.refusals.extend([rng.choice((
+                        ResponseCode.LEADER_NOT_READY, ResponseCode.LEADER_PENDING_FULL,
+                        ResponseCode.TERM_CHANGED, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT,
+                        ResponseCode.DISK_FULL,
+                    ))] * rng.randrange(3))
+                elif kind == 3:
+                    leader.lose_connections()
+                self.group.run(rng.choice((0.0, 0.0, 0.05, 0.5)))
+            self.group.run(40.0)
+            log = self.bodies()
+            self.assertEqual(len(log), len(set(log)), f"seed {seed}")
+            place = {body: index for index, body in enumerate(self.group.log)}
+            for bodies, call in calls:
+                outcome = self.successResultOf(call.addErrback(lambda failure: failure.value))
+                runs = outcome.appended if isinstance(outcome, AppendError) else outcome
+                told = {bodies[run.offset + at]: run.index + at for run in runs for at in range(run.count)}
+                for body, index in told.items():
+                    self.assertEqual(place[body], index, f"seed {seed}")
+                if isinstance(outcome, AppendError):
+                    there = sum(body in place for body in bodies)
+                    self.assertTrue(len(told) <= there <= len(told) + outcome.unknown, f"seed {seed}")
+                    counted = len(told) + outcome.failed + outcome.unknown
+                    self.assertEqual(counted, len(bodies), f"seed {seed}")
+                else:
+                    self.assertEqual(len(told), len(bodies), f"seed {seed}")
+            self.client.close()
+            self.group.settle()

@@ -1,0 +1,47 @@
+# -*- test-case-name: tests.sim.test_mutants -*-
+"""
+Mutants of appends that are in the log once: each makes an entry come twice, go, or be told too early. Of the
+mutated packages this module knows only their text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tests.mutants.patching import Patch
+
+_TABLE = "dledger.base.producers"
+_ORIGINS = "dledger.core.origins"
+_LIST = "dledger.storage.producer_list"
+
+_EXACT: Mapping[str, object] = {"exact": 1.0, "appends": 0.9, "bodies_max": 3, "think_us": 200_000}
+
+PRODUCER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], ...] = (
+    ("producers-not-read-at-start", "a start does not read the producer entries of the log", (
+        Patch(_LIST, "            while index <= ledger.end_index:\n", "            while False:\n"),
+    ), {
+        "load": {**_EXACT, "patience_us": 20_000_000},
+        "faults": ("cut_power_everywhere", "break_late", "kill"),
+        "settings": {"flush_disk_type": "sync"}, "pace_s": 0.8,
+    }),
+    ("pushed-producers-not-noted", "a follower does not notice the producer entries of its leader", (
+        Patch(_LIST, "        for at, runs in announced:\n", "        for at, runs in announced[:0]:\n"),
+    ), {"load": _EXACT, "faults": ("cut_client", "transfer", "break_late")}),
+    ("repeat-told-before-commit", "an entry that is not committed is told to a repeated append", (
+        Patch(_ORIGINS, "        if index + found - 1 > member.committed_index:\n", "        if False:\n"),
+    ), {"load": _EXACT, "faults": ("isolate", "cut_client", "split", "kill")}),
+    ("entries-of-another-term-counted", "a run of a producer goes on where a later leader wrote", (
+        Patch(_LIST, "            table.superseded(index)\n", "            pass\n"),
+    ), {"load": _EXACT, "faults": ("isolate", "cut_client", "split", "kill", "break_late")}),
+    ("announced-forgotten-at-cut", "a cut forgets what the producer entry before it announces", (
+        Patch(_TABLE, "                runs.drop(first_gone, runs.told_at)\n",
+              "                runs.drop(first_gone, runs.indexes)\n"),
+    ), {"test": "tests.base.test_producers.JudgeTests.test_cut"}),
+    ("repeats-taken-as-new", "a leader does not look for the body of a producer in its log", (
+        Patch(_ORIGINS, "        if known is Known.NEW:\n",
+              "        if known in (Known.NEW, Known.REPEATED):\n"),
+    ), {"load": _EXACT, "faults": ("cut_client", "break_late")}),
+    ("gaps-taken", "a body of a producer is taken though the one before is missing", (
+        Patch(_TABLE, "Known.NEW if sequence == last + 1 else Known.GAP", "Known.NEW"),
+    ), {"test": "tests.base.test_producers.JudgeTests.test_gap"}),
+)
