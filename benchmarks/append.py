@@ -212,7 +212,7 @@ def show(results: dict[Cell, Measured], absent: Iterable[Absent], machine: Machi
 @click.option("--seconds", default=3.0, show_default=True, help="measured span of one run")
 @click.option("--flush", "flushes", default="async,sync", show_default=True, help="of our members")
 @click.option("--peers", default="java", show_default=True,
-              help="java,java-batch,pysyncobj,tls,aio; empty for none")
+              help="java,java-batch,pysyncobj,tls,aio,exact; empty for none")
 @click.option("--dir", "parent", type=click.Path(file_okay=False), help="a directory on the disk to measure")
 def main(
     quick: bool, json_path: str | None, windows: str, bodies: str, rounds: int, seconds: float, flushes: str,

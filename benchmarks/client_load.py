@@ -48,7 +48,7 @@ class _Load:
 
 def run_client(
     *, peers: str, group: str, body: bytes, window: int, warm_up_s: float, seconds: float,
-    tls: TlsFiles | None = None,
+    tls: TlsFiles | None = None, exactly_once: bool = False,
 ) -> Sample:
     """
     Keep C{window} appends unanswered until the time is over.
@@ -58,7 +58,7 @@ def run_client(
     from twisted.internet import reactor as _reactor
 
     reactor: Any = _reactor
-    client = LogClient(peers, group=group, reactor=reactor, wire="binary", tls=tls)
+    client = LogClient(peers, group=group, reactor=reactor, wire="binary", tls=tls, exactly_once=exactly_once)
     failures: list[str] = []
     meters: list[Meter] = []
 

@@ -252,11 +252,14 @@ def make_groups(directory: Path, *, peers: Iterable[str], flushes: Iterable[str]
     Make the groups that were asked for, without starting them.
 
     @param peers: C{java}, C{java-batch}, C{pysyncobj}; C{tls} for ours with TLS, C{aio} for our client for
-        asyncio.
+        asyncio, C{exact} for ours with numbered appends.
     @param flushes: flush types of our own groups.
     """
     wanted = [*peers]
     systems = {"dledger-binary": "client", "dledger-remoting": "remoting"}
+    if "exact" in wanted:
+        wanted.remove("exact")
+        systems["dledger-exact"] = "exact"
     if "aio" in wanted:
         wanted.remove("aio")
         systems["dledger-aio"] = "aio"

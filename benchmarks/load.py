@@ -286,8 +286,8 @@ def load_in_child(
 @click.option("--address", required=True, help="host:port of the leader")
 @click.option("--remote-id", required=True, help="its member id")
 @click.option("--group", default="default", show_default=True)
-@click.option("--peers", default="", help="all members, for --wire client and aio")
-@click.option("--wire", type=click.Choice(["remoting", "native", "client", "aio"]), default="remoting")
+@click.option("--peers", default="", help="all members, for --wire client, aio and exact")
+@click.option("--wire", type=click.Choice(["remoting", "native", "client", "aio", "exact"]), default="remoting")
 @click.option("--window", default=64, show_default=True, help="appends in flight")
 @click.option("--body-bytes", default=100, show_default=True)
 @click.option("--keys", nargs=3, help="certificate, key and authority, for --wire client with TLS")
@@ -306,12 +306,13 @@ def main(
             sample = run_aio(
                 peers=peers, group=group, body=body, window=window, warm_up_s=warm_up, seconds=seconds
             )
-        elif wire == "client":
+        elif wire in ("client", "exact"):
             from benchmarks.client_load import run_client
 
             sample = run_client(
                 peers=peers, group=group, body=body, window=window, warm_up_s=warm_up, seconds=seconds,
                 tls=TlsFiles(certificate=keys[0], key=keys[1], authority=keys[2]) if keys else None,
+                exactly_once=wire == "exact",
             )
         else:
             frames = (RemotingFrames if wire == "remoting" else NativeFrames)(
