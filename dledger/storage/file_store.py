@@ -54,6 +54,7 @@ from dledger.storage.identity import (
 from dledger.storage.mark_writer import MarkWriter
 from dledger.storage.open_ledger import End, OpenLedger
 from dledger.storage.records import Layout, check_batch, pack_bodies
+from dledger.storage.scrub import ScrubStep, SegmentScrub
 from dledger.storage.store_flush import LedgerFlush, StoreFlush
 from dledger.storage.store_reads import StoreReads
 from dledger.storage.store_room import DeletedSegment, StoreRoom
@@ -87,6 +88,7 @@ class FileStore:
         finder = HoleFinder(ledger, self._marks)
         self._reads = StoreReads(ledger, self._marks, recovered.found.scanned_from_index, finder)
         self._mending = HoleMending(ledger, finder)
+        self._scrub = SegmentScrub(ledger, self._marks, finder)
         self._flush = StoreFlush(ledger, self._marks)
         self._sums = ChunkSums(ledger)
         self._room = StoreRoom(ledger, self._marks)
@@ -189,6 +191,10 @@ class FileStore:
         """See L{HoleMending.fill}."""
         self._mending.fill(entries, is_committed=is_committed)
         self._prove_end()
+
+    def scrub(self, bytes_max: int) -> ScrubStep:
+        """See L{SegmentScrub.step}."""
+        return self._scrub.step(bytes_max)
 
     def _prove_end(self) -> None:
         """Compare the last record with the one before it, if that has come back."""
