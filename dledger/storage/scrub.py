@@ -79,10 +79,11 @@ class SegmentScrub:
         ledger = self._ledger
         ledger.guard.check()
         walk = self._walk
-        if walk is None or self._epoch != ledger.epoch or walk.index < ledger.begin_index:
-            self._epoch, self._walk = ledger.epoch, None
-            if ledger.begin_index < 0:
-                return ScrubStep(is_end=True)
+        if ledger.begin_index < 0:
+            self._walk = None
+            return ScrubStep(is_end=True)
+        if walk is None or self._epoch != ledger.epoch or walk.position < ledger.data.offsets[0]:
+            self._epoch = ledger.epoch
             walk = Walk(index=ledger.begin_index, position=ledger.data.offsets[0],
                         chain_crc=0 if ledger.begin_index == 0 else None)
         if walk.position >= ledger.data.base(ledger.end_position) or walk.index > ledger.committed_index:

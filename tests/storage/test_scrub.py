@@ -21,7 +21,16 @@ from dledger.storage.scrub import ScrubStep
 from dledger.storage.term_file import TermFile
 from dledger.storage.verify import verify_directory
 from protocols.wire.ledger.messages import EntryBatch
-from tests.storage.support import BROKEN, DATA_SIZE, INDEX_SIZE, ROOT, HookedCase, append_bare, config_of
+from tests.storage.support import (
+    BROKEN,
+    DATA_SIZE,
+    INDEX_SIZE,
+    ROOT,
+    HookedCase,
+    HookedDisk,
+    append_bare,
+    config_of,
+)
 from tests.storage.test_backup import body_of
 
 FLIPS = int(os.environ.get("DLEDGER_SCRUB_FLIPS", "400"))
@@ -167,6 +176,22 @@ class ScrubTests(HookedCase):
         self.store.house_keeping(1e9, 4, keep_from_index=99)
         self.assertGreater(self.store.ledger_begin_index, begin)
         self.assertEqual(sum(step.damaged for step in one_pass(self.store)), 0)
+
+    def test_expired_under_it(self) -> None:
+        """A segment goes while a pass is at any place in it, the blank at its end, too."""
+        self.store.clean_close()
+        self.config = config_of(retention_bytes=4096)
+        for count in range(70):
+            disk = self.disk
+            self.disk = HookedDisk()
+            self.disk.files, self.disk.directories = disk.clone().files, set(disk.directories)
+            store = FileStore.open(self.config, self.disk)
+            for _ in range(count):
+                store.scrub(60)
+            self.assertTrue(store.house_keeping(1e9, 4, keep_from_index=59))
+            self.assertEqual(sum(step.damaged + step.mended for step in one_pass(store)), 0)
+            store.abandon()
+            self.disk = disk
 
     def test_unreadable(self) -> None:
         """A sector that cannot be read is told; the member goes on, and so does the pass."""
