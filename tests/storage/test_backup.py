@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from hashlib import sha256
 from typing import Any
+
+import attrs
 
 from dledger.base.errors import DirectoryError, StoreError
 from dledger.base.group_name import GroupName
@@ -19,6 +22,8 @@ from dledger.storage.backup_manifest import (
 )
 from dledger.storage.backup_reader import backup_batches, opened_backup, verify_backup
 from dledger.storage.file_store import FileStore
+from dledger.testing.crashes.disk import CrashDisk
+from dledger.testing.crashes.engine import Enumeration, demand
 from protocols.wire.ledger.entry import iterate_records
 from tests.storage.support import (
     NO_SPACE,
@@ -125,7 +130,9 @@ class TakeTests(BackupCase):
         """Records of Java have no checksums; the manifest has one for each piece."""
         append_bare(self.store, map(body_of, range(20)), 1)
         self.commit()
+        self.disk.unlink(f"{ROOT}/identity")
         self.backup()
+        self.assertEqual(opened_backup(self.place, PLACE).group, "")
         append_bare(self.store, map(body_of, range(20, 25)), 1)
         self.commit()
         self.backup()
@@ -285,6 +292,16 @@ class DamageTests(BackupCase):
         self.assertEqual(self.backup().new_entries, 40 - kept)
         self.assertEqual(self.bodies(), list(map(body_of, range(40))))
 
+    def test_first_new_record(self) -> None:
+        """The chain goes on from the end of the backup: a header has no other checksum."""
+        self.append(20)
+        self.backup()
+        self.append(5)
+        position = self.store.position_of(20)
+        path = f"{ROOT}/data/{position - position % 1024:020d}"
+        self.disk.files[path].data[position % 1024 + 33] ^= 1
+        self.assertIn("entry 20 cannot", str(self.assertRaises(StoreError, self.backup)))
+
     def test_every_file(self) -> None:
         """Each flipped bit, each missing end and each missing file of a backup is found."""
         self.append(25)
@@ -358,8 +375,40 @@ class DamageTests(BackupCase):
         self.assertRaises(ValueError, decode_backup_manifest, json.dumps(document).encode())
 
 
+@attrs.frozen
+class _Backups:
+    """Two backups of one member; what is promised is the number of entries in the finished ones."""
+
+    take: Callable[[Any], BackupSummary]
+    append: Callable[[], None]
+    name: str = "backups"
+
+    def run(self, disk: CrashDisk, promised: Callable[[int], None]) -> None:
+        """A first one, entries, and another."""
+        promised(0)
+        promised(self.take(disk).end_index + 1)
+        self.append()
+        promised(self.take(disk).end_index + 1)
+
+    def check(self, disk: CrashDisk, promise: int, *, boots: int, goes_on: Callable[[], bool]) -> None:
+        """It is sound, has what was promised, and the next backup completes it."""
+        manifest = read_backup_manifest(disk, PLACE) if disk.exists(PLACE) else None
+        demand((0 if manifest is None else manifest.count) >= promise, f"less than {promise} entries")
+        demand(manifest is None or verify_backup(disk, PLACE).is_clean, "it is not sound")
+        self.take(disk)
+        demand(verify_backup(disk, PLACE).entries == 24, "the next backup does not complete it")
+
+
 class CutShortTests(BackupCase):
     """Cut short at every file call."""
+
+    def test_every_crash(self) -> None:
+        """By the end of the process, and by a power cut that keeps any part of what was not synced."""
+        self.append(9)
+        story = _Backups(self.backup, lambda: self.append(15))
+        tally = Enumeration(story, second_share=0.02).run()
+        self.assertEqual(tally.bad, [])
+        self.assertGreater(tally.images, 200)
 
     def test_every_call(self) -> None:
         """
