@@ -19,7 +19,7 @@ import click
 
 from dledger.base.disk.disk import OsDisk, ReadOnlyDisk
 from dledger.base.group_name import GroupName
-from dledger.commands.common import EXIT_FAILED, bytes_shown, write_json
+from dledger.commands.common import EXIT_FAILED, bytes_shown, say, write_json
 from dledger.commands.group import config_of_member, new_group_id, of_a_member
 from dledger.storage.backup import BackupSource, take_backup
 from dledger.storage.backup_reader import BackupReport, verify_backup
@@ -149,7 +149,10 @@ def restore(
         return
     click.echo(f"{summary.path}: entries {summary.begin_index} to {summary.end_index}, the first member of a "
                f"new group of {', '.join(sorted(config.peers))}")
-    click.echo(f"new group      {summary.group_id}")
+    click.echo(f"new group      {summary.group}, id {summary.group_id}")
+    if summary.backup_group not in ("", summary.group):
+        say(f"the backup is of group {summary.backup_group}: to keep that name, delete {summary.path} and "
+            f"restore with dledger --group {summary.backup_group} restore")
     click.echo("Start every member with --peers of the new group, and with "
                f"--set mapped_file_size_for_entry_data={summary.data_file_size} "
                f"--set mapped_file_size_for_entry_index={summary.index_file_size}")

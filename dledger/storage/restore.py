@@ -17,7 +17,7 @@ from __future__ import annotations
 import attrs
 
 from dledger.base.disk.disk import Disk
-from dledger.base.errors import DirectoryError, DLedgerError, StoreError
+from dledger.base.errors import DirectoryError, StoreError
 from dledger.base.group_name import GroupName
 from dledger.config import DLedgerConfig
 from dledger.storage.backup import CopyPace, CopyProgress, no_pace, no_progress
@@ -43,14 +43,17 @@ class RestoreSummary:
     @ivar path: the member's directory.
     @ivar begin_index, end_index: entries of the backup, inclusive.
     @ivar ledger_end_index: last entry of the new group; one more if it had to list its members.
-    @ivar group_id: of the new group.
+    @ivar group, group_id: name and id of the new group.
+    @ivar backup_group: name of the group that the backup is of; empty if that is not known.
     """
 
     path: str
     begin_index: int
     end_index: int
     ledger_end_index: int
+    group: str
     group_id: str
+    backup_group: str
     data_file_size: int
     index_file_size: int
 
@@ -98,7 +101,8 @@ def restore_backup(
         raise StoreError(f"{config.self_path} cannot be written: {error}", path=config.self_path) from error
     return RestoreSummary(
         path=config.self_path, begin_index=manifest.begin_index, end_index=manifest.end.index,
-        ledger_end_index=end_index, group_id=name.id, data_file_size=manifest.data_file_size,
+        ledger_end_index=end_index, group=config.group, group_id=name.id, backup_group=manifest.group,
+        data_file_size=manifest.data_file_size,
         index_file_size=manifest.index_file_size,
     )
 
@@ -113,24 +117,17 @@ def _check_free(config: DLedgerConfig, staged: DLedgerConfig, disk: Disk) -> Non
 
 
 def _append(store: FileStore, batch: EntryBatch) -> None:
-    """@raise StoreError: the entries do not fit behind those before them, so the backup is not sound."""
-    try:
-        if store.ledger_end_index < 0 and batch.first_index > 0:
-            size = ENTRY_HEADER.unpack_from(batch.records)[1]
-            term = ENTRY_HEADER.unpack_from(batch.records)[3]
-            store.truncate_to(EntryBatch(
-                first_index=batch.first_index, count=1, term=term, records=batch.records[:size],
-            ), anew=True)
-            if batch.count == 1:
-                return
-            batch = EntryBatch(first_index=batch.first_index + 1, count=batch.count - 1, term=batch.term,
-                               records=batch.records[size:])
-        before = store.end_position
-        store.append_entries(batch)
-    except StoreError:
-        raise
-    except DLedgerError as error:
-        raise DLedgerError(error.code, **{**error.facts, "entries_from": batch.first_index}) from error
+    """@raise DLedgerError: the entries do not fit behind those before them, or there is no room."""
+    if store.ledger_end_index < 0 and batch.first_index > 0:
+        size, _, term = ENTRY_HEADER.unpack_from(batch.records)[1:4]
+        first = EntryBatch(first_index=batch.first_index, count=1, term=term, records=batch.records[:size])
+        store.truncate_to(first, anew=True)
+        if batch.count == 1:
+            return
+        batch = EntryBatch(first_index=batch.first_index + 1, count=batch.count - 1, term=batch.term,
+                           records=batch.records[size:])
+    before = store.end_position
+    store.append_entries(batch)
     if before // _SYNC_BYTES != store.end_position // _SYNC_BYTES:
         store.check_point(force=True)
 

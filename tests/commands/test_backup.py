@@ -70,6 +70,12 @@ class BackupCommandsTests(GroupCase):
                              "--set", "mapped_file_size_for_entry_index=3200")
         self.assertExit(shown, 0, found["group_id"], "(known)")
 
+    def test_another_name(self) -> None:
+        """A forgotten C{--group} is told: the member would not start under the old name."""
+        self.run_cli("backup", self.path, self.place)
+        done = self.run_cli("--group", "g2", *self.restore())
+        self.assertExit(done, 0, "new group      g2", "the backup is of group default", "--group default")
+
     def test_damage(self) -> None:
         """Exit status 1, and the place; at the member, and in a backup."""
         self.run_cli("backup", self.path, self.place)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,8 +19,13 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
+from dledger.base.disk.disk import OsDisk
+from dledger.config import DLedgerConfig
+from dledger.storage.backup_manifest import read_backup_manifest
+from dledger.storage.backup_reader import verify_backup
+from dledger.storage.file_store import FileStore
 from dledger.storage.reader import LogReader
-from tests.processes.children import Child
+from tests.processes.children import Child, wait_until
 from tests.processes.members import ROOT, Group, Member, ended_well
 
 PAGE = ROOT / "docs" / "operations.md"
@@ -34,6 +40,37 @@ def documented(start: str) -> str:
     lines = [line.strip() for line in section.splitlines() if line.startswith("    ")]
     (found,) = {line for line in lines if line.startswith(start)}
     return found
+
+
+class InterruptedTests(SynchronousTestCase):
+    """A backup that takes long, and one who does not wait for it."""
+
+    def test_interrupted(self) -> None:
+        """Ctrl-C, SIGTERM and SIGKILL leave the backup of before; the next one goes on."""
+        held = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self.addCleanup(held.cleanup)
+        config = DLedgerConfig(store_base_dir=held.name, bootstrap=True, **OPTIONS)  # type: ignore[arg-type]
+        store = FileStore.open(config, OsDisk())
+        place = Path(held.name) / "log"
+        command = [sys.executable, "-c", "from dledger.commands.main import main; main()", "backup",
+                   str(config.self_path), str(place)]
+        count = 0
+        for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, -15), (signal.SIGKILL, -9)):
+            store.append_bodies((b"x" * 1000,) * 200, 1)
+            store.record_commit(store.ledger_end_index)
+            store.check_point(force=True)
+            child = Child("backup", [*command, "--rate", "30000"], log_path=place.with_suffix(".log"))
+            self.addCleanup(child.kill)
+            child.start()
+            wait_until(lambda: list(place.glob("data/*.part")), seconds=20, what="a piece that is written")
+            child.send(number)
+            self.assertEqual(child.wait(seconds=20), status)
+            found = read_backup_manifest(OsDisk(), str(place))
+            self.assertGreaterEqual(0 if found is None else found.count, count)
+            subprocess.run(command, check=True, capture_output=True, timeout=60)
+            count += 200
+            self.assertEqual(verify_backup(OsDisk(), str(place)).entries, count)
+        store.clean_close()
 
 
 class BackupTests(SynchronousTestCase):
@@ -125,9 +162,9 @@ class BackupTests(SynchronousTestCase):
             stderr=subprocess.DEVNULL, cwd=self.directory,
         )
         self.addCleanup(writer.kill)
-        while writer.poll() is None:
+        for _ in range(4):
             self.shell("dledger backup ./n0")
-        self.assertEqual(writer.returncode, 0)
+        self.assertEqual(writer.wait(timeout=120), 0)
         sent += [b"during %d" % number for number in range(1, 3001)]
         sent += self.append("after", 300)
         self.wait_recorded()
