@@ -89,6 +89,8 @@ class DLedgerConfig:
 
     @ivar slow_flush_hand_over_ms: a leader whose flushes take this many milliseconds or more for a minute,
         ten times as long as those of a follower, hands leadership over to that one; 0 for never.
+    @ivar scrub_bytes_per_s: rate at which closed segments are read again to find damage; 0: not at all.
+    @ivar scrub_pause_ms: between two such passes over all of them, and before the first, milliseconds.
     @ivar healthy_lag_entries: a member that lacks more committed entries of its leader is not healthy; 0 for
         no bound.
 
@@ -164,6 +166,8 @@ class DLedgerConfig:
     leadership_transfer_wait_timeout: int = _count(1000)
     max_leadership_transfer_wait_index: int = _count(1000, 0)
     slow_flush_hand_over_ms: int = _count(100, 0)
+    scrub_bytes_per_s: int = _count(1024 * 1024, 0)
+    scrub_pause_ms: int = _count(600_000)
 
     max_pending_requests_num: int = _count(10_000)
     max_pending_bytes: int = _count(64 * 1024 * 1024)

@@ -422,7 +422,8 @@ LAYERS: tuple[Layer, ...] = (
         ours=(
             "dledger", *VALUES, "dledger.base", "dledger.client", "dledger.admin", "dledger.broker.access",
             "dledger.broker.client", "protocols.rocketmq.signing", "dledger.storage.reader",
-            "dledger.storage.verify", "dledger.storage.group_setup",
+            "dledger.storage.verify", "dledger.storage.group_setup", "dledger.storage.backup",
+            "dledger.storage.backup_reader", "dledger.storage.restore",
             "dledger.config", *LEDGER_WIRE, "protocols.wire.rocketmq",
         ),
         third=(*ATTRS, "twisted", "click", "rich", "treq"),

@@ -82,6 +82,8 @@ COUNTERS: tuple[tuple[str, str, _Number], ...] = (
     ("body_errors_total", "Requests refused because of their body.", lambda s: s.body_errors),
     ("connections_refused_total", "Connections refused.", lambda s: s.connections_refused),
     ("connections_replaced_total", "Connections ended for newer ones.", lambda s: s.connections_replaced),
+    ("scrubbed_bytes_total", "Bytes of closed segments that were checked again.", lambda s: s.scrubbed_bytes),
+    ("scrub_passes_total", "Passes of that check over all closed segments.", lambda s: s.scrub_passes),
     ("reactor_stalls_total", "Ticks that the reactor missed.", lambda s: s.stalls),
     ("reactor_stall_seconds_total", "Total time of reactor stalls.", lambda s: s.stall_s),
 )

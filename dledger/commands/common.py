@@ -9,13 +9,16 @@ Exit status: 0 done; 1 failed, with no effect beyond the reported one; 2 an appe
 from __future__ import annotations
 
 import base64
+import contextlib
 import errno
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import click
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
 from dledger.base.errors import DirectoryError, DLedgerError
 from dledger.client.values import AppendError, Entry, UnknownOutcome
@@ -101,6 +104,21 @@ def _leave_pipe() -> NoReturn:
     except OSError:
         pass
     sys.exit(EXIT_FAILED)
+
+
+@contextlib.contextmanager
+def bytes_shown(what: str, *, shows: bool | None = None) -> Iterator[Callable[[int, int], None]]:
+    """
+    A bar on standard error, for a function that is called with the bytes done and the bytes to do.
+
+    @param shows: whether there is a bar; None: on a terminal.
+    """
+    console = Console(stderr=True)
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    is_shown = console.is_terminal if shows is None else shows
+    with Progress(*columns, console=console, transient=True, disable=not is_shown) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def shown_body(body: bytes) -> str:

@@ -13,12 +13,10 @@ from typing import IO
 
 import attrs
 import click
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 
 from dledger.base.disk.disk import ReadOnlyDisk
 from dledger.client.values import Entry
-from dledger.commands.common import EXIT_FAILED, shown_body, write_json
+from dledger.commands.common import EXIT_FAILED, bytes_shown, shown_body, write_json
 from dledger.commands.rocketmq import message_columns
 from dledger.storage.verify import VerifyReport, verify_directory
 from protocols.wire.ledger.entry import (
@@ -45,16 +43,8 @@ def verify(context: click.Context, directory: str, data_path: str, as_json: bool
 
     Exit status 1 if there are findings.
     """
-    console = Console(stderr=True)
-    columns = (BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("verify", total=None)
-        report = verify_directory(
-            ReadOnlyDisk(),
-            directory,
-            data_path=data_path,
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
-        )
+    with bytes_shown("verify") as progress:
+        report = verify_directory(ReadOnlyDisk(), directory, data_path=data_path, progress=progress)
     if as_json:
         write_json({**attrs.asdict(report), "is_clean": report.is_clean})
     else:

@@ -29,7 +29,7 @@ from dledger.storage.group_setup import (
 _Command = TypeVar("_Command", bound=Callable[..., None])
 
 
-def _of_a_member(command: _Command) -> _Command:
+def of_a_member(command: _Command) -> _Command:
     """The options that name a member and its directory, as of C{twistd dledger}."""
     for option in reversed((
         click.option("--store", default="./dledger-data", metavar="DIR", show_default=True,
@@ -44,8 +44,10 @@ def _of_a_member(command: _Command) -> _Command:
     return command
 
 
-def _config(context: click.Context, store: str, node_id: str, members: str, settings: tuple[str, ...],
-            **more: object) -> DLedgerConfig:
+def config_of_member(
+    context: click.Context, store: str, node_id: str, members: str, settings: tuple[str, ...], **more: object
+) -> DLedgerConfig:
+    """What these options say. @raise UsageError: they are malformed."""
     values: dict[str, object] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
@@ -61,7 +63,8 @@ def _config(context: click.Context, store: str, node_id: str, members: str, sett
         raise click.UsageError(str(error)) from None
 
 
-def _new_id() -> str:
+def new_group_id() -> str:
+    """A random one."""
     return f"{random.SystemRandom().getrandbits(128):032x}"
 
 
@@ -84,14 +87,14 @@ def group() -> None:
 
 
 @group.command()
-@_of_a_member
+@of_a_member
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def show(
     context: click.Context, store: str, node_id: str, members: str, settings: tuple[str, ...], as_json: bool
 ) -> None:
     """Show what a member's directory records about its group. Nothing is changed."""
-    seen = seen_member(_config(context, store, node_id, members, settings), ReadOnlyDisk())
+    seen = seen_member(config_of_member(context, store, node_id, members, settings), ReadOnlyDisk())
     if as_json:
         write_json(attrs.asdict(seen))
     else:
@@ -99,7 +102,7 @@ def show(
 
 
 @group.command()
-@_of_a_member
+@of_a_member
 @click.option("--id", "group_id", default="", callback=_id_option, metavar="ID",
               help="Id of the group; without it one is proposed.")
 @click.pass_context
@@ -112,14 +115,14 @@ def create(
     Its vote counts at once, so a majority of members that were made like this elects a leader without
     waiting for the others. Never for a member whose disk was lost: that one joins.
     """
-    config = _config(context, store, node_id, members, settings, bootstrap=True)
-    name = GroupName(group_id, 0, True) if group_id else GroupName(_new_id(), 0)
+    config = config_of_member(context, store, node_id, members, settings, bootstrap=True)
+    name = GroupName(group_id, 0, True) if group_id else GroupName(new_group_id(), 0)
     prepare_member(config, OsDisk(), name)
     click.echo(f"{config.self_path}: member {node_id} of a new group of {', '.join(sorted(config.peers))}")
 
 
 @group.command()
-@_of_a_member
+@of_a_member
 @click.option("--id", "group_id", default="", callback=_id_option, metavar="ID",
               help="Id of the group, as dledger group show prints it: the member then joins no other one.")
 @click.pass_context
@@ -132,13 +135,13 @@ def join(
     Its vote counts only with those of all members, until it holds all that a leader has. A start with an
     empty directory does the same; this command also tells the id of the group.
     """
-    config = _config(context, store, node_id, members, settings)
+    config = config_of_member(context, store, node_id, members, settings)
     prepare_member(config, OsDisk(), GroupName(group_id, 0, True) if group_id else GroupName())
     click.echo(f"{config.self_path}: member {node_id} joins the group of {', '.join(sorted(config.peers))}")
 
 
 @group.command("force-new")
-@_of_a_member
+@of_a_member
 @click.option("--yes", "is_sure", is_flag=True, help="Do it. Without it, the command only says what it does.")
 @click.pass_context
 def force_new(
@@ -151,7 +154,7 @@ def force_new(
     the old group can never mix with the new one: its id is another. The other members of --peers start with
     empty directories.
     """
-    config = _config(context, store, node_id, members, settings)
+    config = config_of_member(context, store, node_id, members, settings)
     click.echo("\n".join(_lines(survivor(config, ReadOnlyDisk()))))
     click.echo(f"new members    {', '.join(sorted(config.peers))}")
     click.echo(
@@ -161,7 +164,7 @@ def force_new(
     if not is_sure:
         say("nothing has changed; --yes does it")
         context.exit(EXIT_FAILED)
-    name = GroupName(_new_id(), 0, True)
+    name = GroupName(new_group_id(), 0, True)
     end_index = force_new_group(config, OsDisk(), name)
     click.echo(f"new group      {name.id}; its ledger ends at {end_index}")
     click.echo("Start this member with the new --peers.")

@@ -25,6 +25,7 @@ from dledger.base.tls_files import tls_files
 from dledger.broker.access.accounts import read_credentials
 from dledger.client.blocking import AppendInterrupted
 from dledger.client.values import Entry
+from dledger.commands.backup import backup, restore
 from dledger.commands.broker import Wanted, read_offset, tail_broker
 from dledger.commands.certs import certs
 from dledger.commands.common import (
@@ -341,6 +342,8 @@ def _say_version(context: click.Context, is_wanted: bool) -> None:
 cli.add_command(status)
 cli.add_command(verify)
 cli.add_command(read_file)
+cli.add_command(backup)
+cli.add_command(restore)
 cli.add_command(export)
 cli.add_command(ha_status)
 cli.add_command(ha_resolve)

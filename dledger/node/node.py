@@ -45,6 +45,7 @@ from dledger.node.peers import Peers
 from dledger.node.reads import Reads
 from dledger.node.reports import Reports
 from dledger.node.router import NO_APPENDS, Refusals, RequestRouter, Told
+from dledger.node.scrubbing import Scrubbing
 from dledger.node.server import MemberServer
 from dledger.node.status import Counters, NodeStatus
 from dledger.node.store import Store
@@ -159,6 +160,7 @@ class Node:
             store=store, run_in_thread=run_in_thread, feed=feed, seconds=self._clock.seconds,
             counters=self.counters, report=self.report,
         )
+        self._scrubbing = Scrubbing(config, store, self._clock.seconds, self.counters, self.log)
         self.refusals = Refusals(self._core, feed, self.counters)
         self._appends = AppendGate(
             group=config.group, ledger=store, propose=feed, at_end_of_turn=self.turn.work,
@@ -269,6 +271,8 @@ class Node:
             self._next_house_keeping_s = min(self._next_house_keeping_s, now_s + FULL_CHECK_INTERVAL_S)
         if now_s >= self._next_house_keeping_s:
             self._keep_house()
+        if now_s >= self._scrubbing.next_s:
+            self._with_store(self._scrubbing.step)
 
     def _note_stall(self, stall_s: float, ticks: int) -> None:
         self.counters.stalls += ticks
@@ -478,6 +482,7 @@ class Node:
             healthy_lag_entries=self.config.healthy_lag_entries,
             set_aside_files=max(self._kept_count, 0), set_aside_bytes=self._kept_bytes,
             tls_expires_s=self._key_watch.expires_s,
+            scrubbed_bytes=counters.scrubbed_bytes, scrub_passes=counters.scrub_passes,
         )
 
     def _unsynced_bytes(self, flushed_index: int) -> int:

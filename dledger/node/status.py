@@ -79,6 +79,8 @@ class Counters:
     flush_failures: int = 0
     stalls: int = 0
     stall_s: float = 0.0
+    scrubbed_bytes: int = 0
+    scrub_passes: int = 0
     requests_abandoned: int = 0
     segments_deleted: int = 0
     leader_changes: int = 0
@@ -118,6 +120,7 @@ class NodeStatus:
     @ivar votes: vote result name to number of this member's answers with it.
     @ivar fsync: durations of successful fsyncs.
     @ivar unsynced_bytes: bytes written but not known to be on stable storage.
+    @ivar scrubbed_bytes, scrub_passes: bytes of closed segments that were checked again, and passes over all.
     @ivar stalls, stall_s: ticks that the reactor missed, and their total duration in seconds.
     @ivar wire_errors: connections aborted because the peer broke the format.
     @ivar body_errors: requests refused because of a malformed body.
@@ -172,4 +175,6 @@ class NodeStatus:
     begin_moved: str = ""
     set_aside_files: int = 0
     set_aside_bytes: int = 0
+    scrubbed_bytes: int = 0
+    scrub_passes: int = 0
     tls_expires_s: float = -1.0

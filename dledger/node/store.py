@@ -9,11 +9,12 @@ from dledger.base.disk.set_aside import KeptFile
 from dledger.base.group_flush import Flushable
 from dledger.node.driver import Ledger
 from dledger.node.reads import Readable
+from dledger.node.scrubbing import Scrubbable
 from dledger.storage.store_flush import LedgerFlush
 from dledger.storage.store_room import DeletedSegment
 
 
-class Store(Ledger, Flushable[LedgerFlush], Readable, Protocol):
+class Store(Ledger, Flushable[LedgerFlush], Readable, Scrubbable, Protocol):
     """The store of a node."""
 
     @property

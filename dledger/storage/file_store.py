@@ -56,6 +56,7 @@ from dledger.storage.mark_writer import MarkWriter
 from dledger.storage.open_ledger import End, OpenLedger
 from dledger.storage.producer_list import ProducerList
 from dledger.storage.records import Layout, check_batch, pack_bodies
+from dledger.storage.scrub import SegmentScrub
 from dledger.storage.store_flush import LedgerFlush, StoreFlush
 from dledger.storage.store_reads import StoreReads
 from dledger.storage.store_room import DeletedSegment, StoreRoom
@@ -75,6 +76,7 @@ class FileStore:
     See the module; the invariants are those of L{OpenLedger} and of the parts.
 
     @ivar identity: whose ledger this is, and what is recorded about it.
+    @ivar scrub: see L{SegmentScrub.step}.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class FileStore:
         finder = HoleFinder(ledger, self._marks)
         self._reads = StoreReads(ledger, self._marks, recovered.found.scanned_from_index, finder)
         self._mending = HoleMending(ledger, finder)
+        self.scrub = SegmentScrub(ledger, self._marks, finder).step
         self._flush = StoreFlush(ledger, self._marks)
         self._sums = ChunkSums(ledger)
         self._room = StoreRoom(ledger, self._marks)
@@ -361,8 +364,6 @@ class FileStore:
             units = units[room:]
             position += room
 
-    # -- truncate --------------------------------------------------------------------------------
-
     def truncate_to(
         self, entry: EntryBatch, *, anew: bool = False, told: tuple[Membership, ...] = ()
     ) -> None:
@@ -522,8 +523,6 @@ class FileStore:
         except DLedgerError as error:  # the ledger is smaller than before, and there is still no room
             raise ledger.guard.fail(str(error)) from error
         self._flush.sync()
-
-    # -- flushes and room ------------------------------------------------------------------------
 
     def record_commit(self, committed_index: int) -> None:
         """Record the last index that readers may see; the next flush or checkpoint writes it."""

@@ -246,15 +246,16 @@ class LogReader:
                           file=path, offset=position - max(base, 0), index=index)
 
     def batches(
-        self, first_index: int, *, end_index: int | None = None, max_bytes: int = 4 * 1024 * 1024
+        self, first_index: int, *, end_index: int | None = None, max_bytes: int = 4 * 1024 * 1024,
+        behind: tuple[int, int | None] = (-1, None),
     ) -> Iterator[EntryBatch]:
         """
         As L{runs}, with every record checked: index, position, term, size and any checksums.
 
+        @param behind: term (-1: any) and C{chainCrc} (None: not known) of the entry before C{first_index}.
         @raise StoreError: a record is not sound; the message names file and offset.
         """
-        chain: int | None = None
-        term = -1
+        term, chain = behind
         for run in self.runs(first_index, end_index=end_index, max_bytes=max_bytes):
             walk = Walk(index=run.first_index, position=run.position, term=term, chain_crc=chain)
             try:

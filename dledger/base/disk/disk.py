@@ -102,8 +102,8 @@ class Disk(Protocol):
 
     def rename(self, path: str, to: str) -> None:
         """
-        Move a file to a free name on the same file system, durably; a power cut leaves it under one of the
-        two names.
+        Move a file, or a directory with all that is in it, to a free name on the same file system, durably; a
+        power cut leaves it under one of the two names.
         """
 
     def sync_directory(self, path: str) -> None:

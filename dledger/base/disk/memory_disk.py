@@ -139,10 +139,21 @@ class MemoryDisk:
 
     def rename(self, path: str, to: str) -> None:
         """See L{dledger.base.disk.disk.Disk.rename}."""
-        if to in self.files:
+        if to in self.files or to in self.directories:
             raise FileExistsError(errno.EEXIST, "exists", to)
+        if path in self.directories:
+            self._rename_directory(path, to)
+            return
         self.files[to] = self._find(path)
         del self.files[path]
+
+    def _rename_directory(self, path: str, to: str) -> None:
+        inside = path + "/"
+        for one in [one for one in self.files if one.startswith(inside)]:
+            self.files[to + one[len(path) :]] = self.files.pop(one)
+        for one in [one for one in self.directories if one == path or one.startswith(inside)]:
+            self.directories.remove(one)
+            self.directories.add(to + one[len(path) :])
 
     def sync_directory(self, path: str) -> None:
         """Nothing to do."""

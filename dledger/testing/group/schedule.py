@@ -108,6 +108,9 @@ def member_options(seed: int, members: int | None = None) -> tuple[GroupOptions,
     chunks = random.Random(f"{seed} chunks")
     settings["push_chunk_bytes"] = chunks.choice((0, 200, 200, 500, 500, 1500))
     settings["push_chunk_behind_bytes"] = chunks.choice((0, 0, 400))
+    scrub = random.Random(f"{seed} scrub")
+    settings["scrub_bytes_per_s"] = scrub.choice((0, 20_000, 200_000))
+    settings["scrub_pause_ms"] = scrub.choice((50, 500, 5000))
     options = GroupOptions(
         members=count, settings=settings, member_settings=single, is_native=rng.random() < 0.7,
         hides_wire_version=rng.random() < 0.1, flush_us=rng.choice((100, 500, 5000, 20_000)),

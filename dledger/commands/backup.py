@@ -1,0 +1,158 @@
+# -*- test-case-name: tests.commands.test_backup -*-
+"""
+C{dledger backup} and C{dledger restore}: copy a member's committed entries while it runs, and begin a new
+group with them.
+
+Both can be interrupted at any moment: the entries in a backup stay there, and a restore leaves no directory
+that a member could be started with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+
+import attrs
+import click
+
+from dledger.base.disk.disk import OsDisk, ReadOnlyDisk
+from dledger.base.group_name import GroupName
+from dledger.commands.common import EXIT_FAILED, bytes_shown, say, write_json
+from dledger.commands.group import config_of_member, new_group_id, of_a_member
+from dledger.storage.backup import BackupSource, take_backup
+from dledger.storage.backup_reader import BackupReport, verify_backup
+from dledger.storage.restore import RESTORING_NAME, restore_backup
+
+
+class RatePace:
+    """Waits so that no more bytes are done than a rate allows."""
+
+    def __init__(
+        self, bytes_per_s: int, seconds: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """@param bytes_per_s: 0: no bound."""
+        self._rate = bytes_per_s
+        self._seconds = seconds
+        self._sleep = sleep
+        self._began_s = seconds()
+        self._done = 0
+
+    def __call__(self, count: int) -> None:
+        """C{count} more bytes are done."""
+        self._done += count
+        if self._rate:
+            ahead_s = self._done / self._rate - (self._seconds() - self._began_s)
+            if ahead_s > 0:
+                self._sleep(ahead_s)
+
+
+_rate_option = click.option(
+    "--rate", type=click.IntRange(min=0), default=0, metavar="BYTES",
+    help="Read at most this many bytes a second, so that a running member keeps its disk; 0: no bound.",
+)
+_progress_option = click.option(
+    "--progress/--no-progress", "shows", default=None, help="Show progress. Default: on a terminal."
+)
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.command()
+@click.argument("paths", nargs=-1, metavar="MEMBER BACKUP", type=click.Path(file_okay=False))
+@click.option("--verify", "verified", type=click.Path(exists=True, file_okay=False), default=None,
+              metavar="BACKUP", help="Read all of this backup, and compare it with its checksums.")
+@click.option("--data", "data_path", default="", help="The data files' directory. [default: MEMBER/data]")
+@_rate_option
+@_progress_option
+@_json_option
+@click.pass_context
+def backup(
+    context: click.Context, paths: tuple[str, ...], verified: str | None, data_path: str, rate: int,
+    shows: bool | None, as_json: bool,
+) -> None:
+    """
+    Copy the committed entries in a member's directory MEMBER to the directory BACKUP.
+
+    The member may run. A second backup to the same directory copies only what is new. Every checksum is
+    compared meanwhile: damage ends the backup with exit status 1, and all entries in BACKUP stay there.
+    """
+    if verified is not None:
+        if paths or data_path:
+            raise click.UsageError("--verify names the backup, and takes no other directory")
+        with bytes_shown("verify", shows=shows) as progress:
+            report = verify_backup(ReadOnlyDisk(), verified, progress=progress, pace=RatePace(rate))
+        _print_report(report, as_json)
+        if not report.is_clean:
+            context.exit(EXIT_FAILED)
+        return
+    if len(paths) != 2:
+        raise click.UsageError("name two directories, MEMBER and BACKUP; or one with --verify")
+    source = BackupSource.open(ReadOnlyDisk(), paths[0], data_path=data_path)
+    try:
+        with bytes_shown("backup", shows=shows) as progress:
+            summary = take_backup(source, OsDisk(), paths[1], taken_s=int(time.time()), progress=progress,
+                                  pace=RatePace(rate))
+    finally:
+        source.reader.close()
+    if as_json:
+        write_json(attrs.asdict(summary))
+        return
+    copied = f"copied {summary.new_entries} entries, {summary.new_bytes} bytes"
+    click.echo(f"{copied if summary.new_entries else 'nothing new'}; {summary.directory} holds entries "
+               f"{summary.begin_index} to {summary.end_index}, {summary.total_bytes} bytes")
+
+
+def _print_report(report: BackupReport, as_json: bool) -> None:
+    if as_json:
+        write_json({**attrs.asdict(report), "is_clean": report.is_clean})
+        return
+    for finding in report.findings:
+        click.echo(finding.sentence)
+    group = f" of group {report.group}" if report.group else ""
+    taken = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(report.taken_s))
+    click.echo(f"{report.directory}: {report.entries} entries, {report.data_bytes} bytes, indexes "
+               f"{report.begin_index} to {report.end_index}{group}, last backup {taken}")
+    for path in report.left_over:
+        click.echo(f"left over by a backup that was cut short: {path}")
+    count = len(report.findings)
+    click.echo("clean" if not count else "1 finding" if count == 1 else f"{count} findings")
+
+
+@click.command()
+@click.argument("directory", metavar="BACKUP", type=click.Path(exists=True, file_okay=False))
+@of_a_member
+@_rate_option
+@_progress_option
+@_json_option
+@click.pass_context
+def restore(
+    context: click.Context, directory: str, store: str, node_id: str, members: str,
+    settings: tuple[str, ...], rate: int, shows: bool | None, as_json: bool,
+) -> None:
+    """
+    Make a member's directory from a BACKUP, as the first member of a new group.
+
+    The new group has another id, so members of the old group can never mix with it. The other members of
+    --peers start with empty directories, and get all entries from this one.
+    """
+    config = config_of_member(context, store, node_id, members, settings)
+    name = GroupName(new_group_id(), 0, True)
+    with bytes_shown("restore", shows=shows) as progress:
+        summary = restore_backup(ReadOnlyDisk(), directory, config, OsDisk(), name, progress=progress,
+                                 pace=RatePace(rate))
+    with contextlib.suppress(OSError):  # another restore may work there
+        os.rmdir(os.path.join(config.store_base_dir, RESTORING_NAME))
+    if as_json:
+        write_json(attrs.asdict(summary))
+        return
+    click.echo(f"{summary.path}: entries {summary.begin_index} to {summary.end_index}, the first member of a "
+               f"new group of {', '.join(sorted(config.peers))}")
+    click.echo(f"new group      {summary.group}, id {summary.group_id}")
+    if summary.backup_group not in ("", summary.group):
+        say(f"the backup is of group {summary.backup_group}: to keep that name, delete {summary.path} and "
+            f"restore with dledger --group {summary.backup_group} restore")
+    click.echo("Start every member with --peers of the new group, and with "
+               f"--set mapped_file_size_for_entry_data={summary.data_file_size} "
+               f"--set mapped_file_size_for_entry_index={summary.index_file_size}")

@@ -1,0 +1,196 @@
+# -*- test-case-name: tests.processes.test_backup -*-
+"""
+The steps of "Backup" in docs/operations.md, played on real members: backups of a group that takes appends,
+and a new group of three from the last one.
+
+Rule: a command is looked up on the page and given to a shell, with this group's names in place of the page's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+import dledger
+from dledger.base.disk.disk import OsDisk
+from dledger.config import DLedgerConfig
+from dledger.storage.backup_manifest import read_backup_manifest
+from dledger.storage.backup_reader import verify_backup
+from dledger.storage.file_store import FileStore
+from dledger.storage.reader import LogReader
+from tests.processes.children import Child, wait_until
+from tests.processes.members import ROOT, Group, Member, ended_well
+
+PAGE = ROOT / "docs" / "operations.md"
+OPTIONS = {"mapped_file_size_for_entry_data": 64 * 1024, "mapped_file_size_for_entry_index": 32 * 1024}
+DLEDGER = f'"{sys.executable}" -c "from dledger.commands.main import main; main()"'
+
+
+def documented(start: str) -> str:
+    """The command of the section that begins with C{start}."""
+    parts = re.split(r"^#+ (.*)$", PAGE.read_text("utf-8"), flags=re.MULTILINE)
+    section = parts[parts.index("Backup") + 1]
+    lines = [line.strip() for line in section.splitlines() if line.startswith("    ")]
+    (found,) = {line for line in lines if line.startswith(start)}
+    return found
+
+
+class InterruptedTests(SynchronousTestCase):
+    """A backup that takes long, and one who does not wait for it."""
+
+    def test_interrupted(self) -> None:
+        """Ctrl-C, SIGTERM and SIGKILL leave the backup of before; the next one goes on."""
+        held = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self.addCleanup(held.cleanup)
+        config = DLedgerConfig(store_base_dir=held.name, bootstrap=True, **OPTIONS)  # type: ignore[arg-type]
+        store = FileStore.open(config, OsDisk())
+        place = Path(held.name) / "log"
+        command = [sys.executable, "-c", "from dledger.commands.main import main; main()", "backup",
+                   str(config.self_path), str(place)]
+        count = 0
+        for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, -15), (signal.SIGKILL, -9)):
+            store.append_bodies((b"x" * 1000,) * 200, 1)
+            store.record_commit(store.ledger_end_index)
+            store.check_point(force=True)
+            child = Child("backup", [*command, "--rate", "30000"], log_path=place.with_suffix(".log"))
+            self.addCleanup(child.kill)
+            child.start()
+            wait_until(lambda: list(place.glob("data/*.part")), seconds=20, what="a piece that is written")
+            child.send(number)
+            self.assertEqual(child.wait(seconds=20), status)
+            found = read_backup_manifest(OsDisk(), str(place))
+            self.assertGreaterEqual(0 if found is None else found.count, count)
+            subprocess.run(command, check=True, capture_output=True, timeout=60)
+            count += 200
+            self.assertEqual(verify_backup(OsDisk(), str(place)).entries, count)
+        store.clean_close()
+
+
+class BackupTests(SynchronousTestCase):
+    """Three members that run, a backup, and three others."""
+
+    def setUp(self) -> None:
+        """Start the first three."""
+        held = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self.addCleanup(held.cleanup)
+        self.directory = Path(held.name)
+        self.old = Group(self.directory, options=OPTIONS)
+        self.addCleanup(self.old.kill)
+        self.new = Group(self.directory, options=OPTIONS)
+        self.sizes = " ".join(f"--set {name}={value}" for name, value in OPTIONS.items())
+        for number in self.new.members:
+            self.new.members[number] = Member(number, self.new.peers, self.directory / f"new-{number}")
+        self.addCleanup(self.new.kill)
+
+    def shell(self, start: str) -> str:
+        """Run a command of the page. @return: its output."""
+        done = subprocess.run(
+            ["bash", "-euc", self.placed(start)], cwd=self.directory, env=self.environment,
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
+        )
+        self.assertEqual(done.returncode, 0, f"{start}: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def placed(self, start: str) -> str:
+        """A command of the page, with our names for the programs and the directory of the backup."""
+        command = documented(start).replace("/backup/log", str(self.directory / "log"))
+        return re.sub("^dledger", DLEDGER, command)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the operator has exported."""
+        return {
+            **os.environ, "PYTHONPATH": str(ROOT), "NEW_PEERS": self.new.peers_text, "SIZES": self.sizes,
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        }
+
+    def append(self, what: str, count: int, *, group: Group | None = None) -> list[bytes]:
+        """Bodies that were acknowledged."""
+        bodies = [b"%s %d " % (what.encode(), number) + b"x" * (number % 300) for number in range(count)]
+        with dledger.connect((group or self.old).peers_text) as log:
+            self.assertEqual(log.append_many(bodies).count, count)
+        return bodies
+
+    def entries(self, group: Group, member_id: str = "") -> list[tuple[int, int, int, bytes]]:
+        """Every committed entry, by one member or by the leader."""
+        peers = f"{member_id}-{group.peers[member_id]}" if member_id else group.peers_text
+        with dledger.connect(peers) as log:
+            return [(one.index, one.term, one.pos, one.body) for one in log.tail(0, follow=False)]
+
+    def wait_recorded(self) -> None:
+        """Until the mark of n0 records the last commit."""
+        end_index = self.old.wait_settled()
+        path = str(self.old.members["n0"].ledger_path)
+
+        def is_recorded() -> bool:
+            reader = LogReader.open(path)
+            reader.close()
+            return reader.committed_index == end_index
+
+        self.old.wait_until(is_recorded, "a mark that records the last commit")
+
+    def start_new(self, member_id: str) -> Child:
+        """As the page starts this one."""
+        command = self.placed(f"twistd -n dledger --node-id {member_id}")
+        # (The three share a machine, and a working directory.)
+        command = command.replace("twistd -n", "exec twistd -n --pidfile=")
+        member = Child(
+            member_id, ["bash", "-euc", f'cd "{self.directory}" && {command}'],
+            log_path=self.directory / f"new-{member_id}.log", environment=self.environment,
+        )
+        self.addCleanup(member.kill)
+        member.start()
+        return member
+
+    def test_steps(self) -> None:
+        """Backups before, during and after appends; the new group has each acknowledged entry of before."""
+        self.old.start()
+        self.old.leader()
+        sent = self.append("before", 400)
+        self.wait_recorded()
+        self.shell("dledger backup ./n0")
+        writer = subprocess.Popen(
+            ["bash", "-c", f"for n in $(seq 3000); do echo during $n; done | {DLEDGER} append"],
+            env={**self.environment, "DLEDGER_PEERS": self.old.peers_text}, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, cwd=self.directory,
+        )
+        self.addCleanup(writer.kill)
+        for _ in range(4):
+            self.shell("dledger backup ./n0")
+        self.assertEqual(writer.wait(timeout=120), 0)
+        sent += [b"during %d" % number for number in range(1, 3001)]
+        sent += self.append("after", 300)
+        self.wait_recorded()
+        ends = self.entries(self.old)
+        self.assertEqual([body for *_, body in ends if body], sent)
+        self.assertIn(f"0 to {ends[-1][0]},", self.shell("dledger backup ./n0"))
+        self.assertTrue(all(ended_well(status) for status in self.old.stop().values()))
+
+        self.assertIn("clean", self.shell("dledger backup --verify"))
+        self.assertIn(self.sizes, self.shell("dledger restore"))
+        self.assertIn("clean", self.shell("dledger verify"))
+        self.assertIn("(known)", self.shell("dledger group show"))
+        started = {member_id: self.start_new(member_id) for member_id in self.new.peers}
+        self.assertEqual(self.new.leader(), "n0")
+        later = self.append("in the new group", 50, group=self.new)
+        self.new.wait_settled()
+        for member_id in self.new.peers:
+            found = self.entries(self.new, member_id)
+            self.assertEqual(found[: len(ends)], ends)
+            self.assertEqual([body for *_, body in found[len(ends) :] if body], later)
+
+        # A member of the old group that comes back in the place of a new one is turned away.
+        started["n1"].kill()
+        lost = Member("n1", self.new.peers | {"n1": self.old.peers["n1"]}, self.directory / "n1",
+                      options={**OPTIONS, "accept_new_members": True})
+        self.addCleanup(lost.kill)
+        lost.start()
+        self.new.wait_until(lambda: "does not belong" in lost.log_tail(200), "the old member to be refused")
+        self.assertEqual(self.new.leader(among=("n0", "n2")), "n0")

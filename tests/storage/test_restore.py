@@ -1,0 +1,153 @@
+# -*- test-case-name: tests.storage.test_restore -*-
+"""Restoring a backup: every entry, in a new group, and nothing half-made."""
+
+from __future__ import annotations
+
+from dledger.base.errors import DirectoryError, DLedgerError, StoreError
+from dledger.base.group_name import GroupName
+from dledger.base.membership import Membership
+from dledger.storage.file_store import FileStore
+from dledger.storage.restore import RestoreSummary, restore_backup
+from dledger.storage.term_file import TermFile, TermVote
+from dledger.storage.verify import verify_directory
+from tests.storage.support import HookedDisk, append_bare, bodies_in, config_of
+from tests.storage.test_backup import GROUP, PLACE, BackupCase, body_of
+
+NEW = GroupName("c" * 32, 0, True)
+PEERS = "n5-h:5;n6-h:6;n7-h:7"
+PATH = "new/dledger-n5"
+#: Where a restored member is opened, with the sizes of its files.
+MEMBER = {"base": "new", "self_id": "n5", "peers": PEERS}
+
+
+class RestoreCase(BackupCase):
+    """A backup of 40 entries, and another disk."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.append(20)
+        self.append(20, term=7)
+        self.other = HookedDisk()
+
+    def restore(self, disk: HookedDisk | None = None) -> RestoreSummary:
+        """As the command does, with files of Java's size in the configuration."""
+        disk = self.other if disk is None else disk
+        config = config_of(**MEMBER, mapped_file_size_for_entry_data=1 << 30,
+                           mapped_file_size_for_entry_index=32 * 1000)
+        return restore_backup(self.place, PLACE, config, disk, NEW)
+
+    def started(self) -> FileStore:
+        """The restored member."""
+        store = FileStore.open(config_of(**MEMBER), self.other)
+        self.addCleanup(store.abandon)
+        return store
+
+
+class RestoreTests(RestoreCase):
+    """What is restored."""
+
+    def test_all_entries(self) -> None:
+        """Each, committed, where it was; the files are those of the member, and sound."""
+        self.backup()
+        summary = self.restore()
+        self.assertEqual((summary.path, summary.begin_index, summary.end_index), (PATH, 0, 39))
+        self.assertEqual((summary.data_file_size, summary.index_file_size), (1024, 320))
+        self.assertEqual(verify_directory(self.other, PATH).findings, [])
+        store = self.started()
+        self.assertEqual((store.committed_index, store.ledger_end_term), (39, 7))
+        self.assertEqual(bodies_in(store), list(map(body_of, range(40))))
+        ours, theirs = self.disk.contents(), self.other.contents()
+        for path in ours:
+            if "/data/" in path or "/index/" in path:
+                self.assertEqual(theirs[path.replace("base/dledger-n0", PATH)], ours[path], path)
+
+    def test_new_group(self) -> None:
+        """Another id, no vote, and sure: the others begin with empty directories."""
+        self.backup()
+        self.restore()
+        store = self.started()
+        self.assertEqual(store.identity.group_name, NEW)
+        self.assertNotEqual(store.identity.group_name, GROUP)
+        self.assertFalse(store.identity.is_unsure)
+        terms = TermFile(self.other, PATH)
+        self.assertEqual(terms.load(ledger_end_term=7, has_ledger=True), TermVote(7, None))
+
+    def test_changed_members(self) -> None:
+        """The log told the members of the old group: it tells those of the new one at its end."""
+        self.store.append_configuration(Membership(voters={"n0": "h:1", "n9": "h:9"}), 7)
+        self.append(2, term=7)
+        self.backup()
+        self.assertEqual((self.restore().end_index, self.other.count("rename")), (42, 1))
+        store = self.started()
+        assert store.membership is not None
+        self.assertEqual(dict(store.membership.voters), {"n5": "h:5", "n6": "h:6", "n7": "h:7"})
+        self.assertEqual(store.ledger_end_index, 43)
+
+    def test_expired_beginning(self) -> None:
+        """A log that does not begin with entry 0."""
+        self.store.clean_close()
+        self.store = FileStore.open(config_of(retention_bytes=2048), self.disk)
+        self.store.house_keeping(1e9, 4, keep_from_index=39)
+        self.append(5, term=7)
+        begin = self.store.ledger_begin_index
+        self.assertGreater(begin, 0)
+        self.backup()
+        self.assertEqual(self.restore().begin_index, begin)
+        self.assertEqual(bodies_in(self.started()), list(map(body_of, range(begin, 45))))
+
+    def test_bare(self) -> None:
+        """Records of Java."""
+        self.store.abandon()
+        self.disk = HookedDisk()
+        self.store = FileStore.open(self.config, self.disk)
+        append_bare(self.store, map(body_of, range(20)), 1)
+        self.commit()
+        self.backup()
+        self.restore()
+        self.assertEqual(bodies_in(self.started()), list(map(body_of, range(20))))
+
+
+class RefusedTests(RestoreCase):
+    """Nothing is half-made."""
+
+    def test_not_over_anything(self) -> None:
+        """A member's directory, or any other, stays as it is."""
+        self.backup()
+        self.restore()
+        before = self.other.contents()
+        self.assertIn("exists", str(self.assertRaises(DirectoryError, self.restore)))
+        self.assertEqual(self.other.contents(), before)
+
+    def test_no_backup(self) -> None:
+        """It is named."""
+        self.assertIn("backup.json", str(self.assertRaises(DirectoryError, self.restore)))
+        self.assertEqual(self.other.contents(), {})
+
+    def test_damaged_backup(self) -> None:
+        """No member's directory comes from it."""
+        self.backup()
+        path = sorted(path for path in self.place.files if "/data/" in path)[2]
+        self.place.files[path].data[55] ^= 1
+        self.assertIn(path, str(self.assertRaises(StoreError, self.restore)))
+        self.assertFalse(self.other.exists(PATH))
+        self.assertIn("new/restoring", str(self.assertRaises(DirectoryError, self.restore)))
+
+    def test_every_call(self) -> None:
+        """Cut short at any file call, there is no member's directory, or a whole one."""
+        self.backup()
+        whole = HookedDisk()
+        self.restore(whole)
+        for number in range(len(whole.calls)):
+            self.other = HookedDisk()
+            self.other.fails_at = number
+            try:
+                self.restore()
+            except DLedgerError:
+                self.assertFalse(self.other.exists(PATH), number)
+            self.other.fails_at = -1
+            self.other._locked.clear()
+            if self.other.exists(PATH):
+                store = self.started()
+                self.assertEqual(len(bodies_in(store)), 40)
+                self.assertEqual(store.identity.group_name, NEW)
+                store.abandon()
