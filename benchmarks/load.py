@@ -287,7 +287,9 @@ def load_in_child(
 @click.option("--remote-id", required=True, help="its member id")
 @click.option("--group", default="default", show_default=True)
 @click.option("--peers", default="", help="all members, for --wire client, aio and exact")
-@click.option("--wire", type=click.Choice(["remoting", "native", "client", "aio", "exact"]), default="remoting")
+@click.option(
+    "--wire", type=click.Choice(["remoting", "native", "client", "aio", "exact"]), default="remoting"
+)
 @click.option("--window", default=64, show_default=True, help="appends in flight")
 @click.option("--body-bytes", default=100, show_default=True)
 @click.option("--keys", nargs=3, help="certificate, key and authority, for --wire client with TLS")
