@@ -84,6 +84,21 @@ class DiskContract(_Case):
         with self.assertRaises(OSError):
             disk.makedirs(f"{base}/a/2")
 
+    def test_rename(self) -> None:
+        """A file, or a directory with all that is in it, gets a free name."""
+        disk, base = self.disk, self.base
+        disk.makedirs(f"{base}/a/b")
+        disk.write_file(f"{base}/a/b/1", b"one")
+        disk.rename(f"{base}/a/b/1", f"{base}/a/b/2")
+        disk.makedirs(f"{base}/c")
+        disk.rename(f"{base}/a", f"{base}/c/d")
+        self.assertEqual((disk.listdir(base), disk.listdir(f"{base}/c/d")), (["c"], ["b"]))
+        self.assertEqual(disk.read_file(f"{base}/c/d/b/2"), b"one")
+        disk.makedirs(f"{base}/e")
+        for path, to in ((f"{base}/c", f"{base}/e"), (f"{base}/e", f"{base}/c/d/b/2")):
+            with self.assertRaises(FileExistsError):
+                disk.rename(path, to)
+
     def test_lock(self) -> None:
         """Only one holds a lock, until it is closed."""
         disk, path = self.disk, f"{self.base}/lock"
