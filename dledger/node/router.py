@@ -5,6 +5,7 @@ L{DLedgerError} becomes a response code::
 
     METADATA               L{DLedgerCore.metadata}
     APPEND, APPEND_IF      L{AppendGate}
+    SUBMIT, QUERY          L{MachineDesk}
     GET, PULL              L{Reads}
     VOTE, HEART_BEAT, PUSH,
     LEADERSHIP_TRANSFER,
@@ -46,6 +47,7 @@ from dledger.core.inputs import (
 )
 from dledger.node.appends import AppendGate
 from dledger.node.greeting import Greeting, KnownMembers
+from dledger.node.hosting import MachineDesk
 from dledger.node.merging import Merged, merge
 from dledger.node.reads import Reads
 from dledger.node.server import Note
@@ -53,7 +55,7 @@ from dledger.node.status import Counters, count
 from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
 from protocols.wire.errors import BodyError, IncompatibleError, WireError
-from protocols.wire.ledger.codes import WIRE_VERSION, RequestCode, ResponseCode
+from protocols.wire.ledger.codes import WIRE_FLAG_MACHINE, WIRE_VERSION, RequestCode, ResponseCode
 from protocols.wire.ledger.messages import (
     MESSAGES,
     AppendIfRequest,
@@ -63,8 +65,10 @@ from protocols.wire.ledger.messages import (
     MetadataRequest,
     MetadataResponse,
     PullRequest,
+    QueryRequest,
     Request,
     Response,
+    SubmitRequest,
     VoteResponse,
 )
 
@@ -78,6 +82,8 @@ _NEEDED = {
     RequestCode.PULL: ClientRole.READ,
     RequestCode.APPEND: ClientRole.APPEND,
     RequestCode.APPEND_IF: ClientRole.APPEND,
+    RequestCode.SUBMIT: ClientRole.APPEND,
+    RequestCode.QUERY: ClientRole.READ,
     RequestCode.LEADERSHIP_TRANSFER: ClientRole.ADMIN,
     RequestCode.MEMBERSHIP: ClientRole.ADMIN,
 }
@@ -184,6 +190,7 @@ class RequestRouter:
         refusals: Refusals,
         appends: AppendGate,
         reads: Reads,
+        desk: MachineDesk,
         note: Note,
         greeting: Greeting,
         told: Callable[[], Told],
@@ -213,6 +220,7 @@ class RequestRouter:
         self._refuse = refusals.refuse
         self._appends = appends
         self._reads = reads
+        self._desk = desk
         self._claim: Claim = lambda connection, peer_id: True
         self._told = told
 
@@ -230,6 +238,8 @@ class RequestRouter:
 
     def _metadata(self, request: MetadataRequest) -> MetadataResponse:
         answer, told = self._core.metadata(request), self._told()
+        if self._desk.machine is not None:
+            answer = attrs.evolve(answer, wire_version=answer.wire_version | WIRE_FLAG_MACHINE)
         if not (told.admin or told.health):
             return answer
         return attrs.evolve(answer, admin=told.admin, health=told.health)
@@ -284,8 +294,14 @@ class RequestRouter:
                     self._appends.append_if(connection, ticket, bodies, request.expected_end)
                 else:
                     self._refuse_append(connection, ticket, request, bodies)
-            elif is_diverged and isinstance(request, (GetRequest, PullRequest)):
+            elif isinstance(request, SubmitRequest) and request.command and not self._may_append(
+                (request.command,)
+            ):
+                self._refuse_append(connection, ticket, request, (request.command,))
+            elif is_diverged and isinstance(request, (GetRequest, PullRequest, QueryRequest)):
                 self._refuse(connection, ticket, request, DLedgerError(ResponseCode.ILLEGAL_MEMBER_STATE))
+            elif isinstance(request, (SubmitRequest, QueryRequest)):
+                self._desk.ask(connection, ticket, request)
             elif isinstance(request, GetRequest):
                 self._reads.ask(connection, ticket, request)
             elif isinstance(request, PullRequest):

@@ -35,7 +35,7 @@ class CodesTests(SynchronousTestCase):
     def test_response_codes(self) -> None:
         """All of Java's. Ours are answered only to what Java does not send."""
         words = RESPONSE_CODES.split()
-        ours = {"FORBIDDEN": 440, "CONFLICT": 441}
+        ours = {"FORBIDDEN": 440, "CONFLICT": 441, "MACHINE_STOPPED": 442}
         self.assertEqual(
             {code.name: int(code) for code in ResponseCode},
             ours | {name: int(number) for number, name in zip(words[::2], words[1::2], strict=True)},
@@ -50,6 +50,8 @@ class CodesTests(SynchronousTestCase):
                 "PULL": 51003, "PUSH": 51004, "LEADERSHIP_TRANSFER": 51005,
                 "MEMBERSHIP": 51901,  # ours
                 "APPEND_IF": 51902,  # ours
+                "SUBMIT": 51911,  # ours
+                "QUERY": 51912,  # ours
             },
         )  # fmt: skip
 

@@ -39,8 +39,12 @@ from protocols.wire.ledger.messages import (
     PullResponse,
     PushEntryRequest,
     PushEntryResponse,
+    QueryRequest,
+    QueryResponse,
     Request,
     Response,
+    SubmitRequest,
+    SubmitResponse,
     VoteRequest,
     VoteResponse,
 )
@@ -172,6 +176,10 @@ OURS: dict[tuple[RequestCode, bool], set[str]] = {
     (RequestCode.MEMBERSHIP, True): {"reason", "voters", "learners", "index"},
     (RequestCode.APPEND_IF, False): {"body", "expectedEnd"},
     (RequestCode.APPEND_IF, True): {"index", "pos", "count", "endIndex"},
+    (RequestCode.SUBMIT, False): {"command"},
+    (RequestCode.SUBMIT, True): {"index", "result", "reason"},
+    (RequestCode.QUERY, False): {"query", "maxAgeMs"},
+    (RequestCode.QUERY, True): {"result", "appliedIndex", "ageMs", "reason"},
 }
 FULL: tuple[Request | Response, ...] = (
     MetadataRequest(configuration="{}"),
@@ -190,6 +198,10 @@ FULL: tuple[Request | Response, ...] = (
     MembershipResponse(reason="done", voters={"n0": "h:1"}, learners={"n3": "h:2"}, index=7),
     AppendIfRequest(body=b"x", expected_end=3),
     AppendIfResponse(index=4, pos=48, count=2, end_index=3),
+    SubmitRequest(command=b"x"),
+    SubmitResponse(index=4, result=b"x", reason="y"),
+    QueryRequest(query=b"x", max_age_ms=5),
+    QueryResponse(result=b"x", applied_index=4, age_ms=5, reason="y"),
 )
 
 

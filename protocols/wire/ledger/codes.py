@@ -27,6 +27,8 @@ class RequestCode(IntEnum):
     LEADERSHIP_TRANSFER = 51005
     MEMBERSHIP = 51901  # ours, only in JSON
     APPEND_IF = 51902  # likewise
+    SUBMIT = 51911  # likewise
+    QUERY = 51912  # likewise
 
 
 class ResponseCode(IntEnum):
@@ -62,6 +64,7 @@ class ResponseCode(IntEnum):
     PUSH_REQUEST_IS_FULL = 421
     FORBIDDEN = 440  # ours: the certificate of the connection does not allow the request
     CONFLICT = 441  # ours: the log does not end where an append expects it to
+    MACHINE_STOPPED = 442  # ours: the state machine of the member has stopped
     INTERNAL_ERROR = 500
     TERM_CHANGED = 501
     WAIT_QUORUM_ACK_TIMEOUT = 502
@@ -130,6 +133,8 @@ WIRE_FLAG_MEMBERSHIP = 0x400
 WIRE_FLAG_CHUNKS = 0x800
 #: In an answer to METADATA: the sender takes APPEND_IF.
 WIRE_FLAG_APPEND_IF = 0x1000
+#: In an answer to METADATA: the sender runs a state machine, and takes SUBMIT and QUERY.
+WIRE_FLAG_MACHINE = 0x4000
 #: In an answer to a heartbeat: the flush time of the sender, see L{flush_time_flags}.
 WIRE_FLUSH_TIME_SHIFT = 16
 WIRE_FLUSH_TIME_MASK = 0x3F
