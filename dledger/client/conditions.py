@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.client.test_conditions -*-
 """
-Appends that expect an end of the log: one at a time, not through the queue of other appends.
+Appends that expect an end of the log, and others that go one at a time, not through the queue of appends.
 
 Rule: as with other appends, a body is sent again only while it is certainly not in the log.
 """
@@ -23,7 +23,10 @@ from dledger.client.errors import append_error
 from dledger.client.members import Members
 from dledger.client.values import Appended
 from protocols.wire.ledger.codes import ResponseCode
-from protocols.wire.ledger.messages import AppendIfRequest, AppendIfResponse
+from protocols.wire.ledger.messages import AppendIfRequest, AppendIfResponse, Request, Response
+
+#: Named values of an error.
+Facts = dict[str, object]
 
 
 async def append_if(
@@ -45,14 +48,52 @@ async def append_if(
         raise append_error(ResponseCode.UNEXPECTED_ARGUMENT, is_unknown=False)(
             ResponseCode.UNEXPECTED_ARGUMENT, failed=1, reason=problem
         )
+
+    def request_of(leader: MemberLink) -> Request:
+        if leader.takes_conditions:
+            return AppendIfRequest(
+                group=members.group, remote_id=leader.member_id, body=bodies[0], expected_end=expected_end
+            )
+        raise DLedgerError(
+            ResponseCode.UNSUPPORTED, member_id=leader.member_id,
+            reason="the leader takes no expected_end: it is a Java member, or of an older version",
+        )
+
+    def facts_of(answer: Response) -> Facts:
+        assert isinstance(answer, AppendIfResponse)
+        if answer.code is not ResponseCode.CONFLICT:
+            return {}
+        return {"expected_end": expected_end, "end_index": answer.end_index}
+
+    answer = await append_alone(
+        members, find_leader, request_of, facts_of, clock=clock, timeout_s=timeout_s,
+        answer_timeout_s=answer_timeout_s, is_closed=is_closed,
+    )
+    assert isinstance(answer, AppendIfResponse)
+    return Appended(index=answer.index, term=answer.term, pos=answer.pos)
+
+
+async def append_alone(
+    members: Members, find_leader: Callable[[], Awaitable[MemberLink]],
+    request_of: Callable[[MemberLink], Request], facts_of: Callable[[Response], Facts], *,
+    clock: IReactorTime, timeout_s: float, answer_timeout_s: float, is_closed: Callable[[], bool],
+) -> Response:
+    """
+    Ask the leader to append one body, again while that is certainly not in the log.
+
+    @param find_leader, is_closed: as of L{append_if}.
+    @param request_of: the request to a leader; raises L{DLedgerError} if that one does not take it.
+    @param facts_of: facts of the error for an answer that is a refusal.
+    @return: the answer, SUCCESS.
+    @raise AppendError: the body was not acknowledged.
+    """
     deadline_s = clock.seconds() + timeout_s
     backoff = Backoff(rng=members.rng)
     while True:
-        error, is_unknown, appended = await _attempt(
-            members, find_leader, bodies[0], expected_end, min(answer_timeout_s, deadline_s - clock.seconds())
-        )
-        if appended is not None:
-            return appended
+        answer_s = min(answer_timeout_s, deadline_s - clock.seconds())
+        answer, error, is_unknown = await _attempt(find_leader, request_of, facts_of, answer_s)
+        if answer is not None:
+            return answer
         assert error is not None
         wait_s = backoff.next_s()
         is_passing = error.code in PASSING or error.code is ResponseCode.METADATA_ERROR
@@ -66,36 +107,26 @@ async def append_if(
 
 
 async def _attempt(
-    members: Members, find_leader: Callable[[], Awaitable[MemberLink]], body: bytes,
-    expected_end: int, answer_timeout_s: float,
-) -> tuple[DLedgerError | None, bool, Appended | None]:
-    """@return: the error, or None; whether the body may be in the log nevertheless; the entry, or None."""
+    find_leader: Callable[[], Awaitable[MemberLink]], request_of: Callable[[MemberLink], Request],
+    facts_of: Callable[[Response], Facts], answer_timeout_s: float,
+) -> tuple[Response | None, DLedgerError | None, bool]:
+    """@return: the answer, or None; the error, or None; whether the body may be in the log nevertheless."""
     try:
         leader = await find_leader()
+        request = request_of(leader)
     except DLedgerError as error:
-        return error, False, None
-    if not leader.takes_conditions:
-        return DLedgerError(
-            ResponseCode.UNSUPPORTED, member_id=leader.member_id,
-            reason="the leader takes no expected_end: it is a Java member, or of an older version",
-        ), False, None
-    request = AppendIfRequest(
-        group=members.group, remote_id=leader.member_id, body=body, expected_end=expected_end
-    )
+        return None, error, False
     try:
-        answer = await leader.ask(request, max(0.01, answer_timeout_s))
+        answer: Response = await leader.ask(request, max(0.01, answer_timeout_s))
     except RequestRefused as refused:
-        return refused, False, None
+        return None, refused, False
     except RequestLost as lost:
-        return DLedgerError(ResponseCode.NETWORK_ERROR, reason=str(lost)), True, None
+        return None, DLedgerError(ResponseCode.NETWORK_ERROR, reason=str(lost)), True
     except DLedgerError as late:
         leader.abort("an append was not answered")
-        return late, True, None
-    assert isinstance(answer, AppendIfResponse)
+        return None, late, True
     code = answer.code
     if code is ResponseCode.SUCCESS:
-        return None, False, Appended(index=answer.index, term=answer.term, pos=answer.pos)
-    facts: dict[str, object] = {"member_id": leader.member_id, "leader_id": answer.leader_id}
-    if code is ResponseCode.CONFLICT:
-        facts |= {"expected_end": expected_end, "end_index": answer.end_index}
-    return DLedgerError(code, **facts), code not in PASSING and code not in FINAL, None
+        return answer, None, False
+    facts: Facts = {"member_id": leader.member_id, "leader_id": answer.leader_id, **facts_of(answer)}
+    return None, DLedgerError(code, **facts), code not in PASSING and code not in FINAL

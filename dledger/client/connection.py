@@ -22,7 +22,7 @@ from protocols.connection import IDLE_S
 from protocols.ledger.connection import ClientConnection
 from protocols.turn import Turn
 from protocols.wire.errors import WireError
-from protocols.wire.ledger.codes import WIRE_FLAG_APPEND_IF, RequestCode, ResponseCode
+from protocols.wire.ledger.codes import WIRE_FLAG_APPEND_IF, WIRE_FLAG_MACHINE, RequestCode, ResponseCode
 from protocols.wire.ledger.messages import MetadataResponse, Request, Response
 from protocols.wire.remoting import REQUEST_CODE_NOT_SUPPORTED, SYSTEM_BUSY, RemotingCommand
 
@@ -93,6 +93,11 @@ class MemberLink:
     def takes_conditions(self) -> bool:
         """Whether the member takes appends that expect an end of the log."""
         return bool(self.wire_version & WIRE_FLAG_APPEND_IF)
+
+    @property
+    def has_machine(self) -> bool:
+        """Whether the member runs a state machine."""
+        return bool(self.wire_version & WIRE_FLAG_MACHINE)
 
     def request(self, message: Request, done: AnswerDone) -> None:
         """

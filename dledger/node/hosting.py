@@ -164,14 +164,12 @@ class MachineDesk:
             machine = self._machine()
             if request.query is None:
                 raise DLedgerError(ResponseCode.UNEXPECTED_ARGUMENT, reason="query is missing")
-            began_ms, index, age_ms = self._now_ms(), -1, 0
-            status = self._status()
+            status, age_ms = self._status(), 0
             if request.max_age_ms < 0 or status.role == "leader":
-                index = await self._read_index()
+                applied_index = await machine.when_applied(await self._read_index())
             else:
-                index, age_ms = status.committed_index, self._age_ms(status)
-            applied_index = await machine.when_applied(index)
-            age_ms += self._now_ms() - began_ms
+                applied_index = await machine.when_applied(status.committed_index)
+                age_ms = self._age_ms(status)
             if 0 <= request.max_age_ms < age_ms:
                 raise DLedgerError(ResponseCode.FALL_BEHIND_TOO_MUCH, reason=(
                     f"the state here may be {age_ms} ms old, at most {request.max_age_ms} are wanted"
