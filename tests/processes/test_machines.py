@@ -107,7 +107,8 @@ class KeyValueTests(SynchronousTestCase):
         self.ports = dict(zip(group.peers, free_ports(len(group.peers)), strict=True))
         for peer_id in group.peers:
             group.members[peer_id] = Member(
-                peer_id, group.peers, self.home / peer_id, modules=KV, options={"machine_snapshot_entries": 50},
+                peer_id, group.peers, self.home / peer_id, modules=KV,
+                options={"machine_snapshot_entries": 50},
                 extra=("--machine", "store:KeyValueStore",
                        "--admin", f"tcp:{self.ports[peer_id]}:interface=127.0.0.1"),
             )
