@@ -123,6 +123,10 @@ class DLedgerConfig:
         are deleted at any age (only with C{enable_disk_force_clean}), and appends are refused (415).
     @ivar retention_bytes: keep at most this many bytes of segments; 0 for no limit.
 
+    State machine, see docs/machines.md:
+    @ivar machine_snapshot_entries, machine_snapshot_bytes: a snapshot is taken behind this number of entries,
+        or of bytes of bodies; 0 for not by this one.
+
     Nothing is deleted unless C{file_reserved_hours}, C{retention_bytes} or C{enable_disk_force_clean} is set.
     """
 
@@ -197,6 +201,8 @@ class DLedgerConfig:
     enable_disk_force_clean: bool = attrs.field(default=False, validator=instance_of(bool))
     retention_bytes: int = _count(0, 0)
     min_free_bytes: int = _count(0, 0)
+    machine_snapshot_entries: int = _count(100_000, 0)
+    machine_snapshot_bytes: int = _count(256 * 1024 * 1024, 0)
 
     @peers.validator
     def _self_is_a_peer(self, _attribute: object, value: dict[str, str]) -> None:

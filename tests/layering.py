@@ -210,6 +210,17 @@ LAYERS: tuple[Layer, ...] = (
         third=(*TWISTED, "construct"),
         refused=("protocols.rocketmq", "protocols.wire.rocketmq", "twisted.web", "logging", "asyncio"),
     ),
+    # Above the node, which knows its requests (dledger.node.hosting) and none of its modules.
+    Layer(
+        name="state machines",
+        covers=("dledger.machine",),
+        ours=(
+            *VALUES, *LEDGER_WIRE, "dledger.base.disk.disk", "dledger.base.threads", "dledger.base.waiters",
+            "dledger.client.values", "dledger.config", "dledger.node",
+        ),
+        third=(*TWISTED, "construct"),
+        refused=("dledger.node.driver", "twisted.web", *CLOCKS, "logging", "random", "asyncio"),
+    ),
     Layer(
         name="client",
         covers=("dledger.client",),
@@ -465,7 +476,7 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="twistd member",
         covers=("dledger.twistd",),
-        ours=(*VALUES, "dledger.base", "dledger.config", "dledger.node", "dledger.admin"),
+        ours=(*VALUES, "dledger.base", "dledger.config", "dledger.machine", "dledger.node", "dledger.admin"),
         third=TWISTED,
         refused=("logging", "asyncio"),
     ),

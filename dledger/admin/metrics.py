@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from dledger.node.health import health_problem
-from dledger.node.status import HistogramStatus, NodeStatus
+from dledger.node.status import HistogramStatus, MachineStatus, NodeStatus
 
 _PREFIX = "dledger_"
 PEER_STATES = ("compare", "truncate", "append", "unknown")
@@ -126,6 +126,8 @@ class NodeCollector(Collector):
             yield counter
         yield _histogram("fsync_duration_seconds", "Successful fsyncs.", names, who, status.fsync)
         yield from _peers(status, names, who)
+        if status.machine is not None:
+            yield from _machine(status.machine, (*names, "machine"), (*who, status.machine.name))
 
 
 def _histogram(
@@ -169,6 +171,32 @@ def _peers(status: NodeStatus, names: tuple[str, ...], who: tuple[str, ...]) -> 
         for name in PEER_STATES:
             state.add_metric((*labelled, name), float(peer.state == name))
     yield from (match, lag, inflight, heard, state)
+
+
+#: Name, help, and the function that reads the number, of a state machine.
+MACHINE_GAUGES: tuple[tuple[str, str, Callable[[MachineStatus], float]], ...] = (
+    ("machine_is_running", "1 while the state machine applies entries.", lambda m: m.state == "running"),
+    ("machine_applied_index", "Last entry in the state.", lambda m: m.applied_index),
+    ("machine_lag_entries", "Committed entries that are not in the state.", lambda m: m.lag),
+    ("machine_snapshot_index", "Last entry in the newest snapshot.", lambda m: m.snapshot_index),
+    ("machine_snapshot_failed", "1 if the last snapshot could not be written.",
+     lambda m: bool(m.snapshot_problem)),
+)
+MACHINE_COUNTERS: tuple[tuple[str, str, Callable[[MachineStatus], float]], ...] = (
+    ("machine_applied_total", "Entries that the state machine was given.", lambda m: m.applied),
+    ("machine_snapshots_total", "Snapshots that were written.", lambda m: m.snapshots),
+)
+
+
+def _machine(status: MachineStatus, names: tuple[str, ...], who: tuple[str, ...]) -> Iterator[Metric]:
+    for name, text, number in MACHINE_GAUGES:
+        gauge = GaugeMetricFamily(_PREFIX + name, text, labels=names)
+        gauge.add_metric(who, float(number(status)))
+        yield gauge
+    for name, text, number in MACHINE_COUNTERS:
+        counter = CounterMetricFamily(_PREFIX + name, text, labels=names)
+        counter.add_metric(who, float(number(status)))
+        yield counter
 
 
 def make_registry(status: Callable[[], NodeStatus]) -> CollectorRegistry:

@@ -28,6 +28,7 @@ FINAL = frozenset(
         ResponseCode.UNEXPECTED_ARGUMENT,
         ResponseCode.FORBIDDEN,
         ResponseCode.CONFLICT,
+        ResponseCode.MACHINE_STOPPED,
         ResponseCode.DISK_FULL,
         ResponseCode.REQUEST_WITH_EMPTY_BODYS,
         *OUT_OF_SEQUENCE,

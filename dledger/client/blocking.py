@@ -206,6 +206,23 @@ class Log:
         self._reactor.check_process()
         return _Feed(self._client, self._reactor, window, progress).run(bodies)
 
+    def submit(self, command: BytesLike) -> bytes:
+        """
+        Append a command for the state machine of the group; returns what the machine made of it.
+
+        @raise AppendFailed: the command is certainly not in the log.
+        @raise UnknownOutcome: it may be in the log, now or later.
+        """
+        return self._reactor.wait(lambda: self._client.submit_command(command))
+
+    def query(self, query: BytesLike, *, max_age: float | None = None) -> bytes:
+        """
+        Ask the state machine of the group. See L{LogClient.query}.
+
+        @param max_age: seconds by which the state may be old; None: it has all that was committed before.
+        """
+        return self._reactor.wait(lambda: self._client.query(query, max_age_s=max_age))
+
     def get(self, index: int, consistency: Consistency | str = Consistency.LINEARIZABLE) -> Entry:
         """
         Read one entry.

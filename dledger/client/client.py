@@ -33,6 +33,7 @@ from dledger.client.appender import AppendDone, Appender, AppendLimits
 from dledger.client.connection import MemberLink, RequestLost
 from dledger.client.errors import failure_of, told
 from dledger.client.lone_appends import LoneAppends
+from dledger.client.machines import query_machine, submit_command
 from dledger.client.members import Members
 from dledger.client.rivals import Rivals
 from dledger.client.tail import Tail
@@ -207,6 +208,33 @@ class LogClient:
         waiter: Deferred[Appended] = Deferred()
         self._appender.submit((body,), partial(fire_one, waiter))
         return waiter
+
+    def submit_command(self, command: BytesLike) -> Deferred[bytes]:
+        """
+        Append a command for the state machine of the group, see docs/machines.md.
+
+        @param command: at least one byte. Not in order with appends of this client.
+        @return: fires with what the machine returned, once the leader has applied it. Fails as L{append}
+            does; UNSUPPORTED if the leader runs no machine, MACHINE_STOPPED if that has stopped. Cancelling
+            stops the wait, not the append.
+        """
+        return Deferred.fromCoroutine(submit_command(self._lone_appends, command))
+
+    def query(self, query: BytesLike, *, max_age_s: float | None = None) -> Deferred[bytes]:
+        """
+        Ask the state machine of the group.
+
+        @param max_age_s: any member may answer whose state is not older, see docs/machines.md. Without it,
+            the leader answers from a state with all that was committed before this call.
+        @return: fires with its answer. Fails with L{DLedgerError}: UNSUPPORTED (no machine),
+            MACHINE_STOPPED, INTERNAL_ERROR (the machine has no answer, with its reason), or the last error
+            before the deadline.
+        """
+        return Deferred.fromCoroutine(query_machine(
+            self._members, self._leader, self._any_member, query, max_age_s, clock=self._clock,
+            timeout_s=self._timeout_s, answer_timeout_s=self._answer_timeout_s,
+            is_closed=lambda: self._is_closed,
+        ))
 
     def get(
         self, index: int, consistency: Consistency | str = Consistency.LINEARIZABLE

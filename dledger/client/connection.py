@@ -25,6 +25,7 @@ from protocols.wire.errors import WireError
 from protocols.wire.ledger.codes import (
     WIRE_FLAG_APPEND_IF,
     WIRE_FLAG_APPEND_ONCE,
+    WIRE_FLAG_MACHINE,
     RequestCode,
     ResponseCode,
 )
@@ -103,6 +104,11 @@ class MemberLink:
     def takes_producers(self) -> bool:
         """Whether the member takes appends of producers."""
         return bool(self.wire_version & WIRE_FLAG_APPEND_ONCE)
+
+    @property
+    def has_machine(self) -> bool:
+        """Whether the member runs a state machine."""
+        return bool(self.wire_version & WIRE_FLAG_MACHINE)
 
     def request(self, message: Request, done: AnswerDone) -> None:
         """

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 import attrs
 from twisted.internet.interfaces import IReactorTime
@@ -34,8 +34,8 @@ from protocols.wire.ledger.messages import (
     AppendIfResponse,
     AppendOnceRequest,
     AppendOnceResponse,
-    AppendResponse,
     Request,
+    Response,
 )
 from protocols.wire.ledger.producers import producer_problem
 
@@ -45,18 +45,13 @@ BODY_BYTES_MAX = MAX_RECORD_BYTES - ENTRY_HEADER_BYTES
 NO_CONDITIONS = "the leader takes no expected_end: it is a Java member, or of an older version"
 NO_PRODUCERS = "the leader knows no producers: it is a Java member, or of an older version"
 
+#: Named values of an error.
+Facts = dict[str, object]
+
 
 def new_producer_id(rng: Random) -> str:
     """An id that no other producer has."""
     return f"{rng.getrandbits(96):024x}"
-
-
-class _Tried(NamedTuple):
-    """How an attempt ended: the entry, or an error, and whether the body may be in the log all the same."""
-
-    appended: Appended | None = None
-    error: DLedgerError | None = None
-    is_unknown: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -98,16 +93,24 @@ class LoneAppends:
         problem = ""
         if expected_end < -1:
             problem = f"expected_end={expected_end}: write the last index of the log, or -1 for an empty log"
-        sent = self._checked(body, problem)
+        sent = checked_body(body, problem)
 
-        def request(leader: MemberLink) -> Request | str:
+        def request_of(leader: MemberLink) -> Request:
             if not leader.takes_conditions:
-                return NO_CONDITIONS
+                raise _unsupported(leader, NO_CONDITIONS)
             return AppendIfRequest(
                 group=self.members.group, remote_id=leader.member_id, body=sent, expected_end=expected_end
             )
 
-        return await self._append(request, {"expected_end": expected_end}, is_repeatable=False)
+        def facts_of(answer: Response) -> Facts:
+            assert isinstance(answer, AppendIfResponse)
+            if answer.code is not ResponseCode.CONFLICT:
+                return {}
+            return {"expected_end": expected_end, "end_index": answer.end_index}
+
+        answer = await self.ask(request_of, facts_of)
+        assert isinstance(answer, AppendIfResponse)
+        return Appended(index=answer.index, term=answer.term, pos=answer.pos)
 
     async def append_once(self, body: BytesLike, producer: str, sequence: int) -> Appended:
         """
@@ -116,42 +119,44 @@ class LoneAppends:
 
         @raise AppendError: the body was not acknowledged.
         """
-        sent = self._checked(body, producer_problem(producer, sequence))
+        sent = checked_body(body, producer_problem(producer, sequence))
 
-        def request(leader: MemberLink) -> Request | str:
+        def request_of(leader: MemberLink) -> Request:
             if not leader.takes_producers:
-                return NO_PRODUCERS
+                raise _unsupported(leader, NO_PRODUCERS)
             return AppendOnceRequest(
                 group=self.members.group, remote_id=leader.member_id, producer=producer, sequence=sequence,
                 bodies=(sent,),
             )
 
-        return await self._append(request, {"producer": producer, "sequence": sequence}, is_repeatable=True)
+        def facts_of(answer: Response) -> Facts:
+            assert isinstance(answer, AppendOnceResponse)
+            return {"producer": producer, "sequence": sequence, "last_sequence": answer.last_sequence}
 
-    @staticmethod
-    def _checked(body: BytesLike, problem: str) -> bytes:
-        bodies = as_bodies((body,))
-        problem = misfit(bodies, total_bytes(bodies), BODY_BYTES_MAX) or problem
-        if problem:
-            raise append_error(ResponseCode.UNEXPECTED_ARGUMENT, is_unknown=False)(
-                ResponseCode.UNEXPECTED_ARGUMENT, failed=1, reason=problem
-            )
-        return bodies[0]
+        answer = await self.ask(request_of, facts_of, is_repeatable=True)
+        assert isinstance(answer, AppendOnceResponse)
+        return Appended(index=answer.index, term=answer.term, pos=answer.pos)
 
-    async def _append(
-        self, request: Callable[[MemberLink], Request | str], asked: dict[str, object], *, is_repeatable: bool
-    ) -> Appended:
+    async def ask(
+        self, request_of: Callable[[MemberLink], Request], facts_of: Callable[[Response], Facts], *,
+        is_repeatable: bool = False,
+    ) -> Response:
         """
-        @param request: for a leader; a text: the reason why it cannot be asked.
-        @param asked: for errors.
+        Ask the leader to append one body, again while that is certainly not in the log.
+
+        @param request_of: the request to a leader; raises L{DLedgerError} if that one does not take it.
+        @param facts_of: facts of the error for an answer that is a refusal.
+        @param is_repeatable: ask again after an unknown outcome, too.
+        @return: the answer, SUCCESS.
+        @raise AppendError: the body was not acknowledged.
         """
         deadline_s = self.clock.seconds() + self.timeout_s
         backoff, may_be_there = Backoff(rng=self.members.rng), False
         while True:
-            answer_timeout_s = min(self.answer_timeout_s, deadline_s - self.clock.seconds())
-            appended, error, is_unknown = await self._attempt(request, asked, answer_timeout_s)
-            if appended is not None:
-                return appended
+            answer_s = min(self.answer_timeout_s, deadline_s - self.clock.seconds())
+            answer, error, is_unknown = await self._attempt(request_of, facts_of, answer_s)
+            if answer is not None:
+                return answer
             assert error is not None
             may_be_there = may_be_there or is_unknown
             wait_s = backoff.next_s()
@@ -168,36 +173,46 @@ class LoneAppends:
             await deferLater(self.clock, wait_s)
 
     async def _attempt(
-        self, request: Callable[[MemberLink], Request | str], asked: dict[str, object],
+        self, request_of: Callable[[MemberLink], Request], facts_of: Callable[[Response], Facts],
         answer_timeout_s: float,
-    ) -> _Tried:
+    ) -> tuple[Response | None, DLedgerError | None, bool]:
+        """@return: the answer, or None; the error, or None; whether the body may be in the log then."""
         try:
             leader = await self.find_leader()
+            request = request_of(leader)
         except DLedgerError as error:
-            return _Tried(error=error)
-        message = request(leader)
-        if isinstance(message, str):
-            return _Tried(error=DLedgerError(
-                ResponseCode.UNSUPPORTED, member_id=leader.member_id, reason=message
-            ))
+            return None, error, False
         try:
-            answer = await leader.ask(message, max(0.01, answer_timeout_s))
+            answer: Response = await leader.ask(request, max(0.01, answer_timeout_s))
         except RequestRefused as refused:
-            return _Tried(error=refused)
+            return None, refused, False
         except RequestLost as lost:
-            return _Tried(error=DLedgerError(ResponseCode.NETWORK_ERROR, reason=str(lost)), is_unknown=True)
+            return None, DLedgerError(ResponseCode.NETWORK_ERROR, reason=str(lost)), True
         except DLedgerError as late:
             leader.abort("an append was not answered")
-            return _Tried(error=late, is_unknown=True)
-        assert isinstance(answer, AppendResponse)
+            return None, late, True
         code = answer.code
         if code is ResponseCode.SUCCESS:
-            return _Tried(Appended(index=answer.index, term=answer.term, pos=answer.pos))
-        facts: dict[str, object] = {"member_id": leader.member_id, "leader_id": answer.leader_id}
-        if isinstance(answer, AppendIfResponse) and code is ResponseCode.CONFLICT:
-            facts |= {**asked, "end_index": answer.end_index}
-        elif isinstance(answer, AppendOnceResponse):
-            facts |= {**asked, "last_sequence": answer.last_sequence}
-        return _Tried(
-            error=DLedgerError(code, **facts), is_unknown=code not in PASSING and code not in FINAL
+            return answer, None, False
+        facts: Facts = {"member_id": leader.member_id, "leader_id": answer.leader_id, **facts_of(answer)}
+        return None, DLedgerError(code, **facts), code not in PASSING and code not in FINAL
+
+
+def _unsupported(leader: MemberLink, reason: str) -> DLedgerError:
+    return DLedgerError(ResponseCode.UNSUPPORTED, member_id=leader.member_id, reason=reason)
+
+
+def checked_body(body: BytesLike, problem: str = "") -> bytes:
+    """
+    A body as bytes.
+
+    @param problem: reason why it cannot be sent; empty: none is known yet.
+    @raise AppendError: UNEXPECTED_ARGUMENT, there is one.
+    """
+    bodies = as_bodies((body,))
+    problem = misfit(bodies, total_bytes(bodies), BODY_BYTES_MAX) or problem
+    if problem:
+        raise append_error(ResponseCode.UNEXPECTED_ARGUMENT, is_unknown=False)(
+            ResponseCode.UNEXPECTED_ARGUMENT, failed=1, reason=problem
         )
+    return bodies[0]

@@ -95,6 +95,7 @@ class EntryHandler:
             return
         entries = request.entries
         self.member.leader_committed_index = request.commit_index
+        self.member.leader_committed_ms = self.member.out.now_ms
         if request.type is PushType.COMMIT:
             self._learn_commit(request)
             # A follower out of step (after a restart, say) would receive commit indexes for ever and

@@ -186,6 +186,7 @@ class MemberState:
     @ivar flushed_index: every entry up to here is on stable storage.
     @ivar leader_committed_index: commit index in the last push of a leader; -1 before any. It is the leader's
         word: for health, not for decisions.
+    @ivar leader_committed_ms: when it came; -1 before any.
     @ivar repair_end_index: -1, or the end that the ledger must reach before this member votes again.
     @ivar ward_id: the candidate for whose sake a member that must never lead leads all the same, until that
         one has its entries; None for none.
@@ -217,6 +218,7 @@ class MemberState:
     ledger_end_term: int = -1
     flushed_index: int = -1
     leader_committed_index: int = -1
+    leader_committed_ms: int = -1
     ward_id: str | None = None
     wire_versions: dict[str, int] = attrs.Factory(dict)
     last_heard_ms: dict[str, int] = attrs.Factory(dict)

@@ -46,6 +46,7 @@ class MemberStatus:
     @ivar role: C{leader}, C{follower} or C{candidate}.
     @ivar flushed_index: every entry up to here is on stable storage.
     @ivar leader_committed_index: the leader's commit index, as it said last; -1 if it said none.
+    @ivar leader_committed_ms: when it said so, on the clock of the member; -1 if it said none.
     @ivar is_unsure: whether a loss of power may have taken entries that the member acknowledged.
     @ivar repair_end_index: -1, or the end that the ledger of a damaged member must reach again.
     @ivar holes: damaged entries between sound ones, which are fetched from peers.
@@ -82,6 +83,7 @@ class MemberStatus:
     is_unsure: bool = False
     holes: tuple[Hole, ...] = ()
     hole_asked: Mapping[str, str] = attrs.Factory(dict)
+    leader_committed_ms: int = -1
 
     @property
     def commit_lag(self) -> int:
@@ -127,7 +129,8 @@ def status_of(
         ledger_end_term=member.ledger_end_term, committed_index=member.committed_index,
         flushed_index=member.flushed_index, repair_end_index=member.repair_end_index,
         is_diverged=is_diverged, is_unsure=member.is_unsure, transferee_id=transferee_id,
-        leader_committed_index=member.leader_committed_index, pending_appends=pending_appends,
+        leader_committed_index=member.leader_committed_index,
+        leader_committed_ms=member.leader_committed_ms, pending_appends=pending_appends,
         pending_reads=pending_reads, voters=tuple(sorted(member.membership.voters)),
         learners=tuple(sorted(member.membership.learners)), membership_index=member.membership.index,
         is_dismissed=member.dismissed_index > member.membership.index,

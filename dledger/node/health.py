@@ -47,6 +47,8 @@ def health_problem(status: NodeStatus) -> str | None:
         )
     if status.is_disk_full:
         return "disk full: it stores no entries until there is room"
+    if status.machine is not None and status.machine.state == "failed":
+        return f"its state machine has stopped, the log goes on: {status.machine.reason}"
     if member.is_dismissed:
         return "removed: the group has changed its members, and this one is not among them; stop it"
     if member.leader_id is None and not member.voters:

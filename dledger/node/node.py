@@ -41,13 +41,14 @@ from dledger.node.embedding import Embedding
 from dledger.node.flush import LedgerFlusher
 from dledger.node.greeting import Greeting
 from dledger.node.health import told_health
+from dledger.node.hosting import MachineDesk
 from dledger.node.peers import Peers
 from dledger.node.reads import Reads
 from dledger.node.reports import Reports
 from dledger.node.router import NO_APPENDS, Refusals, RequestRouter, Told
 from dledger.node.scrubbing import Scrubbing
 from dledger.node.server import MemberServer
-from dledger.node.status import Counters, NodeStatus
+from dledger.node.status import Counters, NodeStatus, unsynced_bytes
 from dledger.node.store import Store
 from dledger.storage.term_file import TermVote
 from protocols.turn import Turn
@@ -69,7 +70,6 @@ STALL_WARNING_S = 0.25
 #: A peer silent for this many milliseconds no longer holds back the expiry of files.
 PEER_MEMORY_MS = 60_000
 
-
 #: Makes the driver of a core.
 MakeDriver = Callable[[DLedgerCore, Ledger, Terms, Surroundings], Driver]
 
@@ -86,6 +86,7 @@ class Node:
     @ivar admin: listening address of the HTTP administration, for people; empty without one.
     @ivar dialling: connects to the other members by TLS; None without TLS.
     @ivar told_admin: C{host:port} of it for the other members; empty if they cannot ask there.
+    @ivar desk: answers the requests to the state machine, if there is one.
     @ivar counters: counts since the start.
     """
 
@@ -173,6 +174,11 @@ class Node:
             request_reads=feed, at_end_of_turn=self.turn.work, next_token=self._next_token,
             seconds=self._clock.seconds, refuse=self.refusals.refuse, counters=self.counters,
         )
+        self.desk = MachineDesk(
+            group=config.group, append=self._appends.append, read_index=self._reads.read_index,
+            status=self._core.status, now_ms=self.now_ms, broken=self.broken, counters=self.counters,
+            patience_ms=config.heart_beat_time_interval_ms * config.max_heart_beat_leak,
+        )
         self.router = RequestRouter(
             self_id=config.self_id, group=config.group,
             body_bytes_max=config.body_bytes_max if self._embedding is None else NO_APPENDS,
@@ -180,7 +186,7 @@ class Node:
             is_running=lambda: not self._driver.is_stopped, broken=self.broken,
             report=self._reports.report,
             next_token=self._next_token, counters=self.counters, refusals=self.refusals,
-            appends=self._appends, reads=self._reads, note=self.note, greeting=self.greeting,
+            appends=self._appends, reads=self._reads, desk=self.desk, note=self.note, greeting=self.greeting,
             told=self._tell_about_me, introduced=self.contacts.introduced,
         )
 
@@ -289,6 +295,7 @@ class Node:
         self._peers.sweep(now_s)
         self._server.sweep(now_s)
         self._reads.sweep(now_s)
+        self.desk.sweep(now_s)
         self._reports.sweep(now_s)
         self._told = None
 
@@ -333,9 +340,9 @@ class Node:
             self._kept_count, self._kept_bytes = len(kept), sum(one.size for one in kept)
 
     def _keep_from_index(self) -> int:
-        """First index that expiry must keep: it is not committed, or a live follower or a reader lacks it."""
+        """First index that expiry must keep: it is not committed, or a reader or a live follower lacks it."""
         status = self._core.status()
-        needed = [status.committed_index, self._reads.slowest_index() - 1]
+        needed = [status.committed_index, self._reads.slowest_index() - 1, self.desk.needed_index]
         if status.role == "leader":
             needed += [
                 peer.match_index for peer in status.peers if 0 <= peer.last_heard_ms_ago < PEER_MEMORY_MS
@@ -469,7 +476,8 @@ class Node:
             appends=counters.appends, append_bytes=counters.append_bytes, gets=counters.gets,
             pulls=counters.pulls, pulled_bytes=counters.pulled_bytes, refusals=dict(counters.refusals),
             reports=dict(counters.reports), votes=dict(counters.votes), fsync=counters.fsync.status(),
-            fsync_failures=counters.flush_failures, unsynced_bytes=self._unsynced_bytes(member.flushed_index),
+            fsync_failures=counters.flush_failures,
+            unsynced_bytes=unsynced_bytes(self._store, member.flushed_index),
             stalls=counters.stalls, stall_s=counters.stall_s,
             wire_errors=(server.wire_errors if server is not None else 0)
             + (peers.wire_errors if peers is not None else 0),
@@ -481,17 +489,9 @@ class Node:
             is_disk_full=self._store.disk_full, begin_moved=self._begin_moved,
             healthy_lag_entries=self.config.healthy_lag_entries,
             set_aside_files=max(self._kept_count, 0), set_aside_bytes=self._kept_bytes,
-            tls_expires_s=self._key_watch.expires_s,
+            tls_expires_s=self._key_watch.expires_s, machine=self.desk.status(),
             scrubbed_bytes=counters.scrubbed_bytes, scrub_passes=counters.scrub_passes,
         )
-
-    def _unsynced_bytes(self, flushed_index: int) -> int:
-        try:
-            if flushed_index >= self._store.ledger_end_index:
-                return 0
-            return self._store.end_position - self._store.position_of(max(flushed_index + 1, 0))
-        except DLedgerError:
-            return 0
 
     # -- Surroundings of the driver -------------------------------------------------------------
 
@@ -564,6 +564,7 @@ class Node:
     def committed(self, committed_index: int) -> None:
         """See L{dledger.node.driver.Surroundings.committed}."""
         self._reads.committed()
+        self.desk.committed()
         if self._embedding is not None:
             self._embedding.committed()
 

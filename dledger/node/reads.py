@@ -89,8 +89,8 @@ class Refuse(Protocol):
 
 #: A request on its connection.
 _Asked: TypeAlias = tuple[ServerConnection, Ticket, GetRequest | PullRequest]
-#: A local caller: the requested index, and its Deferred.
-_LocalRead: TypeAlias = tuple[int, Deferred[bytes]]
+#: A local caller: the requested index, and its Deferred; or a Deferred for the read index alone.
+_LocalRead: TypeAlias = tuple[int, Deferred[bytes]] | Deferred[int]
 
 
 @attrs.define
@@ -178,6 +178,20 @@ class Reads:
             self._ask_core((index, waiter))
         return waiter
 
+    def read_index(self) -> Deferred[int]:
+        """
+        Prove that this member leads.
+
+        @return: fires with an index that is at least that of every entry committed before this call. Fails
+            with L{DLedgerError}: C{NOT_LEADER}, ... Cancelling forgets the question.
+        """
+        waiter: Deferred[int] = Deferred(lambda _: None)
+        if self._is_stopped:
+            waiter.errback(DLedgerError(ResponseCode.NOT_LEADER))
+        else:
+            self._ask_core(waiter)
+        return waiter
+
     def wait_for(self, index: int, time_out_ms: int) -> Deferred[int]:
         """
         Wait until this member knows that C{index} is committed.
@@ -235,6 +249,9 @@ class Reads:
         asked = self._asked.pop(answer.token, None)
         if asked is None:
             return
+        if isinstance(asked, Deferred):
+            self._tell_index(asked, answer)
+            return
         if len(asked) == 2:
             index, waiter = asked
             self._tell_local(index, waiter, answer)
@@ -245,6 +262,14 @@ class Reads:
             self._refuse(connection, ticket, request, error)
         else:
             self._serve(connection, ticket, request, answer.read_index)
+
+    def _tell_index(self, waiter: Deferred[int], answer: AnswerRead) -> None:
+        if waiter.called:
+            return
+        if answer.code is ResponseCode.SUCCESS:
+            waiter.callback(answer.read_index)
+        else:
+            waiter.errback(DLedgerError(answer.code, leader_id=answer.leader_id))
 
     def _tell_local(self, index: int, waiter: Deferred[bytes], answer: AnswerRead) -> None:
         if waiter.called:

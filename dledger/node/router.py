@@ -6,6 +6,7 @@ L{DLedgerError} becomes a response code::
     METADATA               L{DLedgerCore.metadata}
     APPEND, APPEND_IF,
     APPEND_ONCE            L{AppendGate}
+    SUBMIT, QUERY          L{MachineDesk}
     GET, PULL              L{Reads}
     VOTE, HEART_BEAT, PUSH,
     LEADERSHIP_TRANSFER,
@@ -48,6 +49,7 @@ from dledger.core.inputs import (
 )
 from dledger.node.appends import AppendGate
 from dledger.node.greeting import Greeting, KnownMembers
+from dledger.node.hosting import MachineDesk
 from dledger.node.merging import Merged, merge
 from dledger.node.reads import Reads
 from dledger.node.server import Note
@@ -55,7 +57,7 @@ from dledger.node.status import Counters, count
 from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
 from protocols.wire.errors import BodyError, IncompatibleError, WireError
-from protocols.wire.ledger.codes import WIRE_VERSION, RequestCode, ResponseCode
+from protocols.wire.ledger.codes import WIRE_FLAG_MACHINE, WIRE_VERSION, RequestCode, ResponseCode
 from protocols.wire.ledger.messages import (
     MESSAGES,
     AppendIfRequest,
@@ -66,8 +68,10 @@ from protocols.wire.ledger.messages import (
     MetadataRequest,
     MetadataResponse,
     PullRequest,
+    QueryRequest,
     Request,
     Response,
+    SubmitRequest,
     VoteResponse,
 )
 from protocols.wire.ledger.producers import producer_problem
@@ -83,6 +87,8 @@ _NEEDED = {
     RequestCode.APPEND: ClientRole.APPEND,
     RequestCode.APPEND_IF: ClientRole.APPEND,
     RequestCode.APPEND_ONCE: ClientRole.APPEND,
+    RequestCode.SUBMIT: ClientRole.APPEND,
+    RequestCode.QUERY: ClientRole.READ,
     RequestCode.LEADERSHIP_TRANSFER: ClientRole.ADMIN,
     RequestCode.MEMBERSHIP: ClientRole.ADMIN,
 }
@@ -189,6 +195,7 @@ class RequestRouter:
         refusals: Refusals,
         appends: AppendGate,
         reads: Reads,
+        desk: MachineDesk,
         note: Note,
         greeting: Greeting,
         told: Callable[[], Told],
@@ -218,6 +225,7 @@ class RequestRouter:
         self._refuse = refusals.refuse
         self._appends = appends
         self._reads = reads
+        self._desk = desk
         self._claim: Claim = lambda connection, peer_id: True
         self._told = told
 
@@ -235,6 +243,8 @@ class RequestRouter:
 
     def _metadata(self, request: MetadataRequest) -> MetadataResponse:
         answer, told = self._core.metadata(request), self._told()
+        if self._desk.machine is not None:
+            answer = attrs.evolve(answer, wire_version=answer.wire_version | WIRE_FLAG_MACHINE)
         if not (told.admin or told.health):
             return answer
         return attrs.evolve(answer, admin=told.admin, health=told.health)
@@ -290,17 +300,15 @@ class RequestRouter:
                 else:
                     self._refuse_append(connection, ticket, request, bodies)
             elif isinstance(request, AppendOnceRequest):
-                problem = producer_problem(request.producer, request.sequence)
-                if problem:
-                    error = DLedgerError(ResponseCode.UNEXPECTED_ARGUMENT, reason=problem)
-                    self._refuse(connection, ticket, request, error)
-                elif self._may_append(request.bodies):
-                    origin = Origin(request.producer, request.sequence)
-                    self._appends.append_once(connection, ticket, request.bodies, origin)
-                else:
-                    self._refuse_append(connection, ticket, request, request.bodies)
-            elif is_diverged and isinstance(request, (GetRequest, PullRequest)):
+                self._append_once(connection, ticket, request)
+            elif isinstance(request, SubmitRequest) and request.command and not self._may_append(
+                (request.command,)
+            ):
+                self._refuse_append(connection, ticket, request, (request.command,))
+            elif is_diverged and isinstance(request, (GetRequest, PullRequest, QueryRequest)):
                 self._refuse(connection, ticket, request, DLedgerError(ResponseCode.ILLEGAL_MEMBER_STATE))
+            elif isinstance(request, (SubmitRequest, QueryRequest)):
+                self._desk.ask(connection, ticket, request)
             elif isinstance(request, GetRequest):
                 self._reads.ask(connection, ticket, request)
             elif isinstance(request, PullRequest):
@@ -402,6 +410,19 @@ class RequestRouter:
         else:
             code = ResponseCode.NOT_LEADER
         self._refuse(connection, ticket, request, DLedgerError(code))
+
+    def _append_once(
+        self, connection: ServerConnection, ticket: Ticket, request: AppendOnceRequest
+    ) -> None:
+        problem = producer_problem(request.producer, request.sequence)
+        if problem:
+            error = DLedgerError(ResponseCode.UNEXPECTED_ARGUMENT, reason=problem)
+            self._refuse(connection, ticket, request, error)
+        elif self._may_append(request.bodies):
+            origin = Origin(request.producer, request.sequence)
+            self._appends.append_once(connection, ticket, request.bodies, origin)
+        else:
+            self._refuse_append(connection, ticket, request, request.bodies)
 
     def _may_append(self, bodies: tuple[bytes, ...]) -> bool:
         if len(bodies) == 1:

@@ -34,12 +34,13 @@ from dledger.base.descriptors import connections_allowed
 from dledger.base.disk.disk import Disk
 from dledger.base.errors import DirectoryError, StoreError
 from dledger.base.reactor import Reactor
-from dledger.base.threads import DiskRunner, DiskThreads
+from dledger.base.threads import DiskRunner, DiskThreads, RunInThread
 from dledger.base.tls.securing import Dialling, Securing, secured
 from dledger.config import DLedgerConfig
 from dledger.node.driver import Driver, Terms
 from dledger.node.embedding import Embedding
 from dledger.node.health import UNSURE
+from dledger.node.hosting import HostedMachine
 from dledger.node.node import MakeDriver, Node
 from dledger.node.peers import Dial, Peers
 from dledger.node.server import CONNECTIONS_MAX, MemberServer
@@ -104,6 +105,9 @@ def peer_endpoint(
     return endpoint if dialling is None else dialling.dial(endpoint, peer_id)
 
 
+#: Makes the runner of a state machine for a node; the second argument runs its snapshots in a thread.
+MakeMachine = Callable[[Node, RunInThread], HostedMachine]
+
 #: Seconds since 1970, and the local hour.
 WallClock = Callable[[], tuple[float, int]]
 
@@ -161,6 +165,7 @@ class MemberService(MultiService):
         local_time: WallClock = wall_clock,
         make_driver: MakeDriver = Driver,
         embedding: Embedding | None = None,
+        make_machine: MakeMachine | None = None,
     ) -> None:
         """
         @param reactor: a reactor; its clock should be monotonic.
@@ -175,6 +180,7 @@ class MemberService(MultiService):
         @param local_time: the wall clock; retention and house-keeping go by it.
         @param make_driver: see L{Node}.
         @param embedding: the program that alone appends.
+        @param make_machine: makes the runner of the state machine of the member.
         """
         super().__init__()
         self.config = config
@@ -193,6 +199,8 @@ class MemberService(MultiService):
         self._local_time = local_time
         self._make_driver = make_driver
         self._embedding = embedding
+        self._make_machine = make_machine
+        self._machine_thread: DiskRunner = DiskThreads(reactor, name="dledger-machine")
         self._store: ClosableStore | None = None
         self._terms: ClosableTerms = ForgetfulTerms()
         self._server: MemberServer | None = None
@@ -225,6 +233,7 @@ class MemberService(MultiService):
             self._give_up(f"cannot open the store in {self.config.self_path}: {error}")
             return
         self._flush_thread.start()
+        self._host(node)
         limits = self.config
         self._server = MemberServer(
             node.router, node.turn, note=node.note,
@@ -245,6 +254,12 @@ class MemberService(MultiService):
         self._listening = listen.listen(self._secured(self._server, node)).addCallbacks(
             self._is_listening, self._listen_failed
         )
+
+    def _host(self, node: Node) -> None:
+        """Make the runner of the state machine, if there is to be one."""
+        if self._make_machine is not None:
+            self._machine_thread.start()
+            node.desk.machine = self._make_machine(node, self._machine_thread.run)
 
     def _secured(self, server: MemberServer, node: Node) -> ServerFactory:
         """What listens: C{server}, behind TLS if this member has keys."""
@@ -312,6 +327,8 @@ class MemberService(MultiService):
         )
         self._peers.start()
         self.node.start()
+        if self.node.desk.machine is not None:
+            self.node.desk.machine.start()
         if self._make_admin is not None:
             self._make_admin(self.node).setServiceParent(self)
 
@@ -339,6 +356,9 @@ class MemberService(MultiService):
         await self._listening
         if self.node is not None:
             await self._stop_node(self.node)
+            if self.node.desk.machine is not None:
+                await self.node.desk.machine.stop()
+                self._machine_thread.stop()
             await self._stop_connections()
             await self.node.flusher.idle()
             self._close_store(self.node)

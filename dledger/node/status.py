@@ -8,9 +8,11 @@ Counters only rise; a reader computes rates from differences. L{NodeStatus} is a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
 import attrs
 
+from dledger.base.errors import DLedgerError
 from dledger.core.status import MemberStatus
 
 #: Upper bounds of the buckets of L{Histogram}, in seconds; one more bucket has no upper bound.
@@ -96,6 +98,40 @@ def count(table: dict[str, int], name: str, by: int = 1) -> None:
 
 
 @attrs.frozen(kw_only=True)
+class MachineStatus:
+    """
+    The status of the state machine of a member. Indexes are inclusive, -1 for none.
+
+    @ivar name, version: of the machine.
+    @ivar state: C{starting} (it takes up a snapshot), C{running}, C{failed} or C{stopped}.
+    @ivar reason: why it failed; empty if it has not.
+    @ivar applied_index: last entry in its state.
+    @ivar lag: committed entries that are not in its state.
+    @ivar applied: entries that it was given since the start.
+    @ivar snapshot_index: last entry in its newest snapshot.
+    @ivar snapshot_size: bytes of that one; -1 if it was not written since the start.
+    @ivar snapshots: number of snapshots written since the start.
+    @ivar is_writing: whether a snapshot is being written.
+    @ivar snapshot_problem: why the last snapshot could not be written; empty if it was.
+    @ivar refused: sentences about snapshots that were not used at the start.
+    """
+
+    name: str
+    version: int
+    state: str
+    reason: str
+    applied_index: int
+    lag: int
+    applied: int
+    snapshot_index: int
+    snapshot_size: int
+    snapshots: int
+    is_writing: bool
+    snapshot_problem: str
+    refused: tuple[str, ...]
+
+
+@attrs.frozen(kw_only=True)
 class NodeStatus:
     """
     The status of one node at one moment.
@@ -131,6 +167,7 @@ class NodeStatus:
     @ivar healthy_lag_entries: the option of that name.
     @ivar set_aside_files, set_aside_bytes: files of cut data that were kept beside the ledger.
     @ivar tls_expires_s: end of the TLS certificate, seconds since 1970; -1 without TLS.
+    @ivar machine: of its state machine; None without one.
     @ivar begin_moved: which segment retention deleted last, and why; empty if none since the start.
     """
 
@@ -178,3 +215,29 @@ class NodeStatus:
     scrubbed_bytes: int = 0
     scrub_passes: int = 0
     tls_expires_s: float = -1.0
+    machine: MachineStatus | None = None
+
+
+class WrittenLedger(Protocol):
+    """The part of a ledger that L{unsynced_bytes} needs."""
+
+    @property
+    def ledger_end_index(self) -> int:
+        """Last index present."""
+
+    @property
+    def end_position(self) -> int:
+        """Stream offset behind the last record."""
+
+    def position_of(self, index: int) -> int:
+        """Stream offset of the record at C{index}."""
+
+
+def unsynced_bytes(ledger: WrittenLedger, flushed_index: int) -> int:
+    """Bytes of the records behind C{flushed_index}; 0 if they cannot be told."""
+    try:
+        if flushed_index >= ledger.ledger_end_index:
+            return 0
+        return ledger.end_position - ledger.position_of(max(flushed_index + 1, 0))
+    except DLedgerError:
+        return 0

@@ -23,9 +23,13 @@ from twisted.python.usage import UsageError
 from dledger.base.addresses import parse_address
 from dledger.base.disk.disk import OsDisk, read_boot_id
 from dledger.base.reactor import Reactor
+from dledger.base.threads import RunInThread
 from dledger.config import ALIASES, DLedgerConfig, from_mapping, read_java_file
+from dledger.machine.loading import load_factory, runner_of
+from dledger.machine.runner import MachineRunner
+from dledger.machine.state_machine import MachineFactory
 from dledger.node.node import Node
-from dledger.node.service import MemberService
+from dledger.node.service import MakeMachine, MemberService
 from dledger.twistd.common import (
     ConfigurationOptions,
     above,
@@ -50,6 +54,7 @@ _NAMES = {
 
 #: Further options of a configuration file, beside those of a member.
 _ENDPOINTS = ("listen", "admin")
+_MACHINE = "machine"
 
 
 class Options(ConfigurationOptions):
@@ -64,6 +69,7 @@ class Options(ConfigurationOptions):
          "properties (*.properties, *.conf), with Java's defaults for retention."],
         ["listen", "l", None, "Endpoint to listen on. [default: the port of this member's own peer address]"],
         ["admin", "a", None, "Endpoint of the HTTP administration, such as tcp:8080:interface=127.0.0.1."],
+        ["machine", "m", None, "State machine to run here: package.module:factory, see docs/machines.md."],
         ["flush-disk-type", "f", None, "async: acks before fsync (as Java); sync: after. [default: async]"],
         ["wire", "w", None, "Frames between members: auto, remoting or binary. [default: auto]"],
     ]
@@ -76,19 +82,24 @@ class Options(ConfigurationOptions):
     def __init__(self) -> None:
         super().__init__()
         self.member: DLedgerConfig = DLedgerConfig()
+        self.machine: MachineFactory | None = None
 
     def opt_set(self, text: str) -> None:
         """Any other option of a member, as name=value; may be repeated."""
         self.keep_setting(text)
 
     def postOptions(self) -> None:
-        """Combine all given options; C{self.member} is the result."""
+        """Combine all given options; C{self.member} and C{self.machine} are the result."""
         values = self.from_file(self._parse_file, tables=("peers", "tls"))
         try:
             values.update(_tls_options(values.pop("tls", {})))
             for name in _ENDPOINTS:
                 said = values.pop(name, None)
                 self[name] = endpoint_of(name, self[name] or said or "")
+            said = values.pop(_MACHINE, None)
+            named = self[_MACHINE] if self[_MACHINE] is not None else said
+            if named is not None:
+                self.machine = load_factory(str(named))
             given = self.given(_NAMES) | ({"bootstrap": True} if self["bootstrap"] else {})
             self.member = from_mapping(above(given, self.settings, values, plain=_plain))
         except (ValueError, TypeError) as error:
@@ -144,6 +155,16 @@ def _admin_maker(endpoint: str, reactor: Reactor) -> Callable[[Node], IService] 
     return make
 
 
+def _machine_maker(factory: MachineFactory | None, reactor: Reactor, disk: OsDisk) -> MakeMachine | None:
+    if factory is None:
+        return None
+
+    def make(node: Node, run_in_thread: RunInThread) -> MachineRunner:
+        return runner_of(node, factory, disk=disk, clock=reactor, run_in_thread=run_in_thread)
+
+    return make
+
+
 def makeService(options: Options) -> MemberService:
     """The service that C{options} describe; called by twistd."""
     from twisted.internet import reactor
@@ -155,8 +176,10 @@ def makeService(options: Options) -> MemberService:
 def make_service(options: Options, reactor: Reactor) -> MemberService:
     """The service that C{options} describe."""
     listen = serverFromString(reactor, options["listen"]) if options["listen"] else None
+    disk = OsDisk()
     return MemberService(
-        options.member, reactor, disk=OsDisk(), rng=seeded_chance(f"member {options.member.self_id}"),
+        options.member, reactor, disk=disk, rng=seeded_chance(f"member {options.member.self_id}"),
         failed=end_process(reactor, lambda: exit_with(1)), listen=listen,
         make_admin=_admin_maker(options["admin"], reactor), admin=options["admin"], boot_id=read_boot_id(),
+        make_machine=_machine_maker(options.machine, reactor, disk),
     )

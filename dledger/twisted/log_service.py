@@ -106,6 +106,14 @@ class LogService(Service):
         """Append bodies in order; see L{LogClient.append_many}."""
         return self.client.append_many(bodies)
 
+    def submit(self, command: BytesLike) -> Deferred[bytes]:
+        """Append a command for the state machine of the group; see L{LogClient.submit_command}."""
+        return self.client.submit_command(command)
+
+    def query(self, query: BytesLike, *, max_age: float | None = None) -> Deferred[bytes]:
+        """Ask the state machine of the group; see L{LogClient.query}. C{max_age} is in seconds."""
+        return self.client.query(query, max_age_s=max_age)
+
     def get(
         self, index: int, consistency: Consistency | str = Consistency.LINEARIZABLE
     ) -> Deferred[Entry]:

@@ -47,7 +47,7 @@ def picture(**facts: Any) -> NodeStatus:
         "segments_deleted": 3, "disk_free_bytes": 1000, "disk_total_bytes": 4000, "is_disk_full": False,
     }  # fmt: skip
     known = {field.name for field in attrs.fields(NodeStatus)}
-    for name in known - set(node) - {"member"}:  # counters that came later
+    for name in known - set(node) - {"member", "machine"}:  # counters that came later
         node[name] = 0
     for name, value in facts.items():
         (node if name in known else member)[name] = value

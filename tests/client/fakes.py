@@ -36,8 +36,12 @@ from protocols.wire.ledger.messages import (
     MetadataResponse,
     PullRequest,
     PullResponse,
+    QueryRequest,
+    QueryResponse,
     Request,
     Response,
+    SubmitRequest,
+    SubmitResponse,
 )
 from protocols.wire.ledger.push import decode_frame, encode_response_frame
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
@@ -215,6 +219,10 @@ class FakeMember:
             return self.append_if(request, base)
         if isinstance(request, AppendOnceRequest):
             return self.append_once(request, base)
+        if isinstance(request, SubmitRequest):
+            return self.submit(request, base)
+        if isinstance(request, QueryRequest):
+            return self.query(request, base)
         if isinstance(request, GetRequest):
             return self.get(request, base)
         if isinstance(request, PullRequest):
@@ -265,6 +273,26 @@ class FakeMember:
             index=index, pos=100 * index, count=found, term=self.term,
             is_repeated=known is Known.REPEATED, **base,
         )  # fmt: skip
+
+    def submit(self, request: SubmitRequest, base: dict[str, Any]) -> Response:
+        """Append, and answer with the command behind its index."""
+        if self.refusals:
+            return SubmitResponse(code=self.refusals.popleft(), reason="scripted", index=7, **base)
+        if self.leader_id != self.member_id:
+            return SubmitResponse(code=ResponseCode.NOT_LEADER, **base)
+        assert request.command is not None
+        self.group.log.append(request.command)
+        index = len(self.group.log) - 1
+        return SubmitResponse(index=index, term=self.term, result=b"%d:%s" % (index, request.command), **base)
+
+    def query(self, request: QueryRequest, base: dict[str, Any]) -> Response:
+        """The question, behind the name of the member."""
+        if self.refusals:
+            return QueryResponse(code=self.refusals.popleft(), reason="scripted", **base)
+        if request.max_age_ms < 0 and self.leader_id != self.member_id:
+            return QueryResponse(code=ResponseCode.NOT_LEADER, **base)
+        assert request.query is not None
+        return QueryResponse(result=self.member_id.encode() + b" " + request.query, applied_index=3, **base)
 
     def get(self, request: GetRequest, base: dict[str, Any]) -> Response:
         """One entry."""

@@ -54,7 +54,11 @@ class FakeThread:
         if error is not None:
             done.errback(Failure(error))
             return
-        call()
+        try:
+            call()
+        except Exception:
+            done.errback(Failure())
+            return
         done.callback(None)
 
 

@@ -33,11 +33,12 @@ class Member(Child):
     def __init__(
         self, self_id: str, peers: Mapping[str, str], directory: Path, *, group: str = "default",
         options: Mapping[str, object] | None = None, extra: tuple[str, ...] = (),
-        descriptors: int | None = None,
+        descriptors: int | None = None, modules: Path = ROOT,
     ) -> None:
         """
         @param options: configuration by the names of L{dledger.config.DLedgerConfig}.
         @param extra: further words of the command line.
+        @param modules: a directory of modules, besides those of the tree.
         @param descriptors: soft and hard limit of open files; None: those of this process.
         """
         self.self_id = self_id
@@ -53,7 +54,7 @@ class Member(Child):
             command += ["--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
         super().__init__(
             self_id, [*command, *extra], log_path=directory / f"{self_id}.log",
-            environment={"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
+            environment={"PYTHONPATH": f"{ROOT}:{modules}", "PYTHONUNBUFFERED": "1"},
         )
         self._group = group
 

@@ -36,7 +36,7 @@ class CodesTests(SynchronousTestCase):
         """All of Java's. Ours are answered only to what Java does not send."""
         words = RESPONSE_CODES.split()
         ours = {"FORBIDDEN": 440, "CONFLICT": 441, "SEQUENCE_GAP": 442, "UNKNOWN_PRODUCER": 443,
-                "SEQUENCE_FORGOTTEN": 444}
+                "SEQUENCE_FORGOTTEN": 444, "MACHINE_STOPPED": 445}
         self.assertEqual(
             {code.name: int(code) for code in ResponseCode},
             ours | {name: int(number) for number, name in zip(words[::2], words[1::2], strict=True)},
@@ -52,6 +52,8 @@ class CodesTests(SynchronousTestCase):
                 "MEMBERSHIP": 51901,  # ours
                 "APPEND_IF": 51902,  # ours
                 "APPEND_ONCE": 51903,  # ours
+                "SUBMIT": 51911,  # ours
+                "QUERY": 51912,  # ours
             },
         )  # fmt: skip
 

@@ -41,8 +41,12 @@ from protocols.wire.ledger.messages import (
     PullResponse,
     PushEntryRequest,
     PushEntryResponse,
+    QueryRequest,
+    QueryResponse,
     Request,
     Response,
+    SubmitRequest,
+    SubmitResponse,
     VoteRequest,
     VoteResponse,
 )
@@ -176,6 +180,10 @@ OURS: dict[tuple[RequestCode, bool], set[str]] = {
     (RequestCode.APPEND_IF, True): {"index", "pos", "count", "endIndex"},
     (RequestCode.APPEND_ONCE, False): {"body", "producer", "sequence"},
     (RequestCode.APPEND_ONCE, True): {"index", "pos", "count", "isRepeated", "lastSequence"},
+    (RequestCode.SUBMIT, False): {"command"},
+    (RequestCode.SUBMIT, True): {"index", "result", "reason"},
+    (RequestCode.QUERY, False): {"query", "maxAgeMs"},
+    (RequestCode.QUERY, True): {"result", "appliedIndex", "ageMs", "reason"},
 }
 FULL: tuple[Request | Response, ...] = (
     MetadataRequest(configuration="{}"),
@@ -196,6 +204,10 @@ FULL: tuple[Request | Response, ...] = (
     AppendIfResponse(index=4, pos=48, count=2, end_index=3),
     AppendOnceRequest(producer="p", sequence=3, bodies=(b"x",)),
     AppendOnceResponse(index=4, pos=48, count=2, is_repeated=True, last_sequence=3),
+    SubmitRequest(command=b"x"),
+    SubmitResponse(index=4, result=b"x", reason="y"),
+    QueryRequest(query=b"x", max_age_ms=5),
+    QueryResponse(result=b"x", applied_index=4, age_ms=5, reason="y"),
 )
 
 

@@ -34,8 +34,12 @@ from protocols.wire.ledger.messages import (
     PullResponse,
     PushEntryRequest,
     PushEntryResponse,
+    QueryRequest,
+    QueryResponse,
     Request,
     Response,
+    SubmitRequest,
+    SubmitResponse,
     VoteRequest,
     VoteResponse,
 )
@@ -175,6 +179,10 @@ JSON_REQUESTS = {
     RequestCode.APPEND_IF: st.builds(
         AppendIfRequest, **_base(), body=st.none() | bodies, expected_end=indexes
     ),
+    RequestCode.SUBMIT: st.builds(SubmitRequest, **_base(), command=st.none() | bodies),
+    RequestCode.QUERY: st.builds(
+        QueryRequest, **_base(), query=st.none() | bodies, max_age_ms=ints
+    ),
 }
 JSON_RESPONSES = {
     RequestCode.MEMBERSHIP: st.builds(
@@ -183,6 +191,13 @@ JSON_RESPONSES = {
     ),
     RequestCode.APPEND_IF: st.builds(
         AppendIfResponse, **_answer(), index=indexes, pos=positions, count=ints, end_index=indexes
+    ),
+    RequestCode.SUBMIT: st.builds(
+        SubmitResponse, **_answer(), index=indexes, result=st.none() | bodies, reason=texts
+    ),
+    RequestCode.QUERY: st.builds(
+        QueryResponse, **_answer(), result=st.none() | bodies, applied_index=indexes, age_ms=ints,
+        reason=texts,
     ),
 }
 

@@ -28,6 +28,8 @@ class RequestCode(IntEnum):
     MEMBERSHIP = 51901  # ours, only in JSON
     APPEND_IF = 51902  # likewise
     APPEND_ONCE = 51903  # ours
+    SUBMIT = 51911  # likewise
+    QUERY = 51912  # likewise
 
 
 class ResponseCode(IntEnum):
@@ -66,6 +68,7 @@ class ResponseCode(IntEnum):
     SEQUENCE_GAP = 442  # ours: a sequence of this producer is missing before the one of an append
     UNKNOWN_PRODUCER = 443  # ours: a producer that the log does not know, or not any more, goes on
     SEQUENCE_FORGOTTEN = 444  # ours: the sequence is in the log, too far back for its index to be known
+    MACHINE_STOPPED = 445  # ours: the state machine of the member has stopped
     INTERNAL_ERROR = 500
     TERM_CHANGED = 501
     WAIT_QUORUM_ACK_TIMEOUT = 502
@@ -138,6 +141,8 @@ WIRE_FLAG_APPEND_IF = 0x1000
 WIRE_FLAG_APPEND_ONCE = 0x2000
 #: The C{wire_version} in an answer of this program to METADATA.
 METADATA_WIRE_VERSION = WIRE_VERSION | WIRE_FLAG_APPEND_IF | WIRE_FLAG_APPEND_ONCE
+#: In an answer to METADATA: the sender runs a state machine, and takes SUBMIT and QUERY.
+WIRE_FLAG_MACHINE = 0x4000
 #: In an answer to a heartbeat: the flush time of the sender, see L{flush_time_flags}.
 WIRE_FLUSH_TIME_SHIFT = 16
 WIRE_FLUSH_TIME_MASK = 0x3F

@@ -251,6 +251,7 @@ _text_key = partial(_Key, read=to_text)
 _int_key = partial(_Key, read=_int)
 _long_key = partial(_Key, read=_long)
 _bool_key = partial(_Key, read=to_bool)
+_bytes_key = partial(_Key, read=to_bytes, write=write_bytes)
 _consistency_key = partial(_Key, name="consistency", field="consistency", read=_consistency, write=str)
 _entries_key = partial(_Key, name="entries", field="entries", read=_read_entries, write=_write_entries)
 
@@ -307,13 +308,18 @@ _REQUESTS: Mapping[RequestCode, tuple[_Key, ...]] = {
         _bool_key(name="isForced", field="is_forced"),
     ),
     RequestCode.APPEND_IF: (
-        _Key(name="body", field="body", read=to_bytes, write=write_bytes),
+        _bytes_key(name="body", field="body"),
         _long_key(name="expectedEnd", field="expected_end"),
     ),
     RequestCode.APPEND_ONCE: (
         _Key(name="body", field="bodies", read=_bodies, write=_write_bodies),
         _text_key(name="producer", field="producer"),
         _long_key(name="sequence", field="sequence"),
+    ),
+    RequestCode.SUBMIT: (_bytes_key(name="command", field="command"),),
+    RequestCode.QUERY: (
+        _bytes_key(name="query", field="query"),
+        _int_key(name="maxAgeMs", field="max_age_ms"),
     ),
 }
 _RESPONSES: Mapping[RequestCode, tuple[_Key, ...]] = {
@@ -373,6 +379,17 @@ _RESPONSES: Mapping[RequestCode, tuple[_Key, ...]] = {
         _int_key(name="count", field="count"),
         _bool_key(name="isRepeated", field="is_repeated"),
         _long_key(name="lastSequence", field="last_sequence"),
+    ),
+    RequestCode.SUBMIT: (
+        _long_key(name="index", field="index"),
+        _bytes_key(name="result", field="result"),
+        _text_key(name="reason", field="reason"),
+    ),
+    RequestCode.QUERY: (
+        _bytes_key(name="result", field="result"),
+        _long_key(name="appliedIndex", field="applied_index"),
+        _int_key(name="ageMs", field="age_ms"),
+        _text_key(name="reason", field="reason"),
     ),
 }
 

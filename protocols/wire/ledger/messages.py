@@ -226,6 +226,63 @@ class AppendOnceResponse(AppendResponse):
 
 
 @attrs.frozen(kw_only=True)
+class SubmitRequest(Request):
+    """
+    Append a command, and answer with what the state machine of the leader made of it.
+
+    @ivar command: None: the request has none, and is refused.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.SUBMIT
+    command: bytes | None = None
+
+
+@attrs.frozen(kw_only=True)
+class SubmitResponse(Response):
+    """
+    @ivar index: of the entry; -1 if it is not known to be in the log.
+    @ivar result: what the machine returned; None unless SUCCESS.
+    @ivar reason: why there is none.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.SUBMIT
+    index: int = -1
+    result: bytes | None = None
+    reason: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class QueryRequest(Request):
+    """
+    Ask the state machine of a member.
+
+    @ivar query: None: the request has none, and is refused.
+    @ivar max_age_ms: milliseconds by which the state may be old, at any member; -1: linearizable, at the
+        leader.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.QUERY
+    query: bytes | None = None
+    max_age_ms: int = -1
+
+
+@attrs.frozen(kw_only=True)
+class QueryResponse(Response):
+    """
+    @ivar result: what the machine answered; None unless SUCCESS.
+    @ivar applied_index: last index that the machine had applied; -1 unless SUCCESS.
+    @ivar age_ms: age of the state in milliseconds, at most; -1 unless SUCCESS.
+    @ivar reason: why there is no answer.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.QUERY
+    result: bytes | None = None
+    applied_index: int = -1
+    age_ms: int = -1
+    reason: str = ""
+
+
+@attrs.frozen(kw_only=True)
 class GetRequest(Request):
     """
     @ivar begin_index: index of the requested entry; None if the request did not give it.
@@ -435,4 +492,6 @@ MESSAGES: Mapping[RequestCode, tuple[type[Request], type[Response]]] = {
     RequestCode.MEMBERSHIP: (MembershipRequest, MembershipResponse),
     RequestCode.APPEND_IF: (AppendIfRequest, AppendIfResponse),
     RequestCode.APPEND_ONCE: (AppendOnceRequest, AppendOnceResponse),
+    RequestCode.SUBMIT: (SubmitRequest, SubmitResponse),
+    RequestCode.QUERY: (QueryRequest, QueryResponse),
 }

@@ -30,7 +30,9 @@ KINDS: Mapping[RequestCode, int] = {
 }
 
 #: Messages that are JSON on every connection.
-JSON_ONLY = frozenset({RequestCode.MEMBERSHIP, RequestCode.APPEND_IF})
+JSON_ONLY = frozenset({
+    RequestCode.MEMBERSHIP, RequestCode.APPEND_IF, RequestCode.SUBMIT, RequestCode.QUERY,
+})
 
 #: Bodies in one APPEND, members in one METADATA answer, and bytes of one text, at most.
 BODIES_MAX = 65536

@@ -1,0 +1,122 @@
+# -*- test-case-name: tests.client.test_machines -*-
+"""
+Commands and queries to the state machine of a group.
+
+Rule 1: a command is sent again only while it is certainly not in the log, as any append.
+Rule 2: a query changes nothing: it is asked again until the deadline. With a bound on the age of the state,
+any member is asked first, then the leader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
+
+from dledger.base.bodies import BytesLike, as_bodies, misfit, total_bytes
+from dledger.base.errors import DLedgerError
+from dledger.base.timing import Backoff
+from dledger.client.connection import MemberLink, RequestLost
+from dledger.client.errors import failure_of
+from dledger.client.lone_appends import BODY_BYTES_MAX, Facts, LoneAppends, checked_body
+from dledger.client.members import Members
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.messages import (
+    QueryRequest,
+    QueryResponse,
+    Request,
+    Response,
+    SubmitRequest,
+    SubmitResponse,
+)
+
+#: Finds a connection; fails with L{DLedgerError} if there is none.
+FindMember = Callable[[], Awaitable[MemberLink]]
+#: A query that fails with one of these codes is asked again.
+_PASSING = frozenset({
+    ResponseCode.TIMEOUT, ResponseCode.NETWORK_ERROR, ResponseCode.METADATA_ERROR, ResponseCode.NOT_LEADER,
+    ResponseCode.TERM_CHANGED, ResponseCode.LEADER_PENDING_FULL, ResponseCode.LEADER_NOT_READY,
+    ResponseCode.LEADER_TRANSFERRING, ResponseCode.FALL_BEHIND_TOO_MUCH,
+})
+#: Seconds: a query with a higher bound has none.
+_MAX_AGE_S = 1e6
+
+
+def _check_machine(member: MemberLink) -> None:
+    """@raise DLedgerError: the member runs no machine."""
+    if not member.has_machine:
+        raise DLedgerError(ResponseCode.UNSUPPORTED, member_id=member.member_id, reason=(
+            f"{member.member_id} runs no state machine: it is a Java member, of an older version, or was "
+            "started without --machine"
+        ))
+
+
+async def submit_command(appends: LoneAppends, command: BytesLike) -> bytes:
+    """
+    Append a command; see L{dledger.client.client.LogClient.submit_command}.
+
+    @raise AppendError: there is no result.
+    """
+    body = checked_body(command, "a command has at least one byte" if command == b"" else "")
+
+    def request_of(leader: MemberLink) -> Request:
+        _check_machine(leader)
+        return SubmitRequest(group=appends.members.group, remote_id=leader.member_id, command=body)
+
+    def facts_of(answer: Response) -> Facts:
+        assert isinstance(answer, SubmitResponse)
+        return {"reason": answer.reason, "index": answer.index}
+
+    answer = await appends.ask(request_of, facts_of)
+    assert isinstance(answer, SubmitResponse)
+    return answer.result or b""
+
+
+async def query_machine(
+    members: Members, find_leader: FindMember, find_any: FindMember, query: BytesLike,
+    max_age_s: float | None, *, clock: IReactorTime, timeout_s: float, answer_timeout_s: float,
+    is_closed: Callable[[], bool],
+) -> bytes:
+    """
+    Ask the machine; see L{dledger.client.client.LogClient.query}.
+
+    @param find_any: finds any member.
+    @raise DLedgerError: no member has answered.
+    """
+    (body,) = bodies = as_bodies((query,))
+    problem = misfit(bodies, total_bytes(bodies), BODY_BYTES_MAX)
+    if not problem and max_age_s is not None and not 0 <= max_age_s <= _MAX_AGE_S:
+        problem = f"max_age={max_age_s}: write seconds, from 0 to {_MAX_AGE_S:g}"
+    if problem:
+        raise failure_of(ResponseCode.UNEXPECTED_ARGUMENT, reason=problem)
+    deadline_s = clock.seconds() + timeout_s
+    backoff = Backoff(rng=members.rng)
+    find = find_leader if max_age_s is None else find_any
+    while True:
+        member: MemberLink | None = None
+        try:
+            member = await find()
+            _check_machine(member)
+            answer: Response = await member.ask(QueryRequest(
+                group=members.group, remote_id=member.member_id, query=body,
+                max_age_ms=-1 if max_age_s is None else int(max_age_s * 1000),
+            ), max(0.01, min(answer_timeout_s, deadline_s - clock.seconds())))
+            assert isinstance(answer, QueryResponse)
+            if answer.code is ResponseCode.SUCCESS:
+                return answer.result or b""
+            error = DLedgerError(answer.code, reason=answer.reason, member_id=member.member_id)
+        except RequestLost as lost:
+            error = DLedgerError(ResponseCode.NETWORK_ERROR, reason=str(lost))
+        except DLedgerError as refused:
+            error = refused
+            if refused.code is ResponseCode.TIMEOUT and member is not None:
+                member.abort("a query was not answered")
+        if find is not find_leader:
+            find = find_leader  # a member that cannot tell, or has no machine: the leader may have one
+            continue
+        members.leader_id = None
+        wait_s = backoff.next_s()
+        if error.code not in _PASSING or is_closed() or clock.seconds() + wait_s >= deadline_s:
+            raise failure_of(error.code, **error.facts)
+        await deferLater(clock, wait_s)

@@ -1,0 +1,5 @@
+"""State machines in the member: their calls, their runner, their snapshots."""
+
+from dledger.machine.state_machine import StateMachine
+
+__all__ = ("StateMachine",)

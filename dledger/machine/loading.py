@@ -1,0 +1,79 @@
+# -*- test-case-name: tests.machine.test_loading -*-
+"""
+Finds the state machine that an operator names, C{package.module:factory}, and makes its runner for a member.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+
+from twisted.internet.interfaces import IReactorTime
+
+from dledger.base.disk.disk import Disk
+from dledger.base.threads import RunInThread
+from dledger.machine.runner import MachineRunner
+from dledger.machine.snapshots import SnapshotDirectory
+from dledger.machine.state_machine import MachineFactory, StateMachine
+from dledger.node.node import Node
+
+_FORM = "write package.module:factory, where factory() makes a dledger.machine.StateMachine"
+#: Bytes of a name: the header of a snapshot holds it.
+NAME_BYTES_MAX = 255
+
+
+def load_factory(text: str) -> MachineFactory:
+    """
+    The factory that C{text} names; it has made one machine to see that it does.
+
+    @raise ValueError: there is none, or it makes something else; the sentence says what is allowed.
+    """
+    if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", text):
+        raise ValueError(f"machine={text!r}: {_FORM}")
+    module_name, _, name = text.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        raise ValueError(
+            f"machine={text!r}: {module_name} cannot be imported ({type(error).__name__}: {error}): "
+            "correct it, or set PYTHONPATH"
+        ) from error
+    factory: MachineFactory | None = getattr(module, name, None)
+    if not callable(factory):
+        raise ValueError(f"machine={text!r}: {module_name} has no function or class {name!r}: {_FORM}")
+    try:
+        machine: object = factory()
+    except Exception as error:
+        raise ValueError(
+            f"machine={text!r}: {name}() raised {type(error).__name__}: {error}: it must make a machine "
+            "without arguments"
+        ) from error
+    if not isinstance(machine, StateMachine):
+        raise ValueError(f"machine={text!r}: {name}() made a {type(machine).__name__}: {_FORM}")
+    if not machine.name or len(machine.name.encode()) > NAME_BYTES_MAX:
+        raise ValueError(f"machine={text!r}: its name={machine.name!r} must have 1 to {NAME_BYTES_MAX} bytes")
+    if not 0 <= machine.version < 1 << 31:
+        raise ValueError(f"machine={text!r}: its version={machine.version} must be from 0 to 2147483647")
+    return factory
+
+
+def runner_of(
+    node: Node, factory: MachineFactory, *, disk: Disk, clock: IReactorTime, run_in_thread: RunInThread
+) -> MachineRunner:
+    """
+    The runner of a machine at this member, by the member's options; its snapshots are in C{machine} beside
+    the log. Without files of a log there are no snapshots.
+    """
+    config, machine = node.config, factory()
+    snapshots = None
+    if config.store_type == "file":
+        snapshots = SnapshotDirectory(
+            disk, os.path.join(config.self_path, "machine"), machine=machine.name,
+            machine_version=machine.version,
+        )
+    return MachineRunner(
+        factory, node, clock=clock, run_in_thread=run_in_thread, snapshots=snapshots, self_id=config.self_id,
+        snapshot_entries=config.machine_snapshot_entries, snapshot_bytes=config.machine_snapshot_bytes,
+        waits_max=config.max_pending_requests_num, wait_ms=config.max_wait_ack_time_ms,
+    )

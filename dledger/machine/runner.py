@@ -1,0 +1,492 @@
+# -*- test-case-name: tests.machine.test_runner -*-
+"""
+Runs the state machine of one member: takes up a snapshot, applies committed entries, takes snapshots::
+
+    starting --snapshot taken up--> running --stop--> stopped
+        \\---------------failure---------------> failed
+
+Rule 1: entries are applied in their order, each once since the snapshot that was taken up, and only when this
+member knows that they are committed.
+Rule 2: a turn of the reactor applies for about L{TURN_S}; batches grow and shrink so that one takes less.
+Rule 3: an exception, another number of results than entries, or a result that is too long stops the machine
+and says which entry. The log goes on: only requests to the machine are refused from then on. The next start
+begins with the last snapshot again.
+Rule 4: a snapshot that cannot be written is tried again after as many entries; the machine goes on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Coroutine, Iterable, Iterator
+from typing import Protocol
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from dledger.base.errors import DamagedEntryError, DLedgerError
+from dledger.base.threads import RunInThread
+from dledger.base.waiters import ThresholdWaiters
+from dledger.client.values import Entry
+from dledger.machine.snapshot_file import SnapshotHead, SnapshotRefused
+from dledger.machine.snapshots import SnapshotDirectory
+from dledger.machine.state_machine import RESULT_BYTES_MAX, MachineFactory
+from dledger.node.status import MachineStatus
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.entry import EntryHeader, iterate_records
+from protocols.wire.ledger.messages import EntryBatch
+
+#: Seconds for which one turn of the reactor applies entries, about.
+TURN_S = 0.005
+#: Bytes of records that are read at once, and entries that one batch has at most.
+READ_BYTES = 256 * 1024
+BATCH_COUNT_MAX = 1024
+#: Seconds in which a snapshot must be written.
+SNAPSHOT_S = 600.0
+
+
+class CommittedEntries(Protocol):
+    """The part of a node that is needed here: L{dledger.node.node.Node}."""
+
+    @property
+    def committed_index(self) -> int:
+        """Highest index known to be committed, inclusive."""
+
+    def read_committed(self, first_index: int, *, max_bytes: int) -> EntryBatch | None:
+        """See L{dledger.node.node.Node.read_committed}."""
+
+
+class ApplyFailed(Exception):
+    """The machine cannot go on. The text says which entry, and why."""
+
+
+class MachineRunner:
+    """
+    See L{dledger.node.hosting.HostedMachine}.
+
+    Invariant: the state of C{_machine} has the entries up to C{applied_index}, the one of C{_base} included;
+    C{_ahead} has those that follow, as far as they were read. A waiter is in one of C{_results} and C{_waits}
+    until it fires.
+
+    @ivar state, reason: as of L{MachineStatus}.
+    @ivar applied_index: last entry in the state.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self, factory: MachineFactory, entries: CommittedEntries, *, clock: IReactorTime,
+        run_in_thread: RunInThread, snapshots: SnapshotDirectory | None, self_id: str,
+        snapshot_entries: int, snapshot_bytes: int, waits_max: int, wait_ms: int,
+    ) -> None:
+        """
+        @param run_in_thread: runs snapshots, one at a time.
+        @param snapshots: None: none are taken; the log is applied from its beginning at each start.
+        @param snapshot_entries, snapshot_bytes: a snapshot is due behind this number of entries, or of bytes
+            of bodies; 0: not by these.
+        @param waits_max, wait_ms: requests that wait, at most, and for how long.
+        """
+        self._factory = factory
+        self._entries = entries
+        self._clock = clock
+        self._run_in_thread = run_in_thread
+        self._snapshots = snapshots
+        self._self_id = self_id
+        self._snapshot_entries, self._snapshot_bytes = snapshot_entries, snapshot_bytes
+        self._waits_max, self._wait_ms = waits_max, wait_ms
+        self.state, self.reason = "starting", ""
+        self.applied_index = -1
+        self._machine = factory()
+        self._last: EntryHeader | None = None
+        self._base: SnapshotHead | None = None
+        self._ahead: deque[tuple[EntryHeader, bytes]] = deque()
+        self._batch_count = 64
+        self._call: IDelayedCall | None = None
+        self._results: dict[int, tuple[Deferred[bytes], int]] = {}
+        self._waits = ThresholdWaiters(capacity=waits_max)
+        self._waiting: dict[int, Deferred[int]] = {}
+        self._tokens = 0
+        self._applied = self._since_entries = self._since_bytes = 0
+        self._written, self._size, self._snapshot_problem = 0, -1, ""
+        self._in_thread: Deferred[None] | None = None
+
+    # -- life ---------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """See L{dledger.node.hosting.HostedMachine.start}."""
+        self._begin(self._take_up())
+
+    def _begin(self, work: Coroutine[Deferred[object], object, None]) -> None:
+        """Begin work in the thread, of which there is one at a time."""
+        done = self._in_thread = Deferred.fromCoroutine(work)
+        done.addErrback(self._thread_failed)
+        done.addBoth(self._left_thread)
+
+    def _thread_failed(self, failure: Failure) -> None:
+        self._fail(f"{type(failure.value).__name__}: {failure.getErrorMessage()}")
+
+    def _left_thread(self, _: object) -> None:
+        self._in_thread = None
+
+    def stop(self) -> Deferred[None]:
+        """See L{dledger.node.hosting.HostedMachine.stop}."""
+        if self.state != "failed":
+            self.state = "stopped"
+        self._rest()
+        self._end_waits("the member has stopped")
+        ended: Deferred[None] = Deferred()
+        if self._in_thread is None:
+            ended.callback(None)
+        else:
+            self._in_thread.addBoth(lambda _: ended.callback(None))
+        return ended
+
+    def _rest(self) -> None:
+        call, self._call = self._call, None
+        if call is not None:
+            call.cancel()
+        self._ahead.clear()
+
+    def _fail(self, reason: str) -> None:
+        if self.state in ("failed", "stopped"):
+            return
+        self.state, self.reason = "failed", reason
+        self.log.critical(
+            "the state machine {machine} of member {self_id} stops, the log goes on: {reason}",
+            machine=self._machine.name, self_id=self._self_id, reason=reason,
+        )
+        self._rest()
+        self._end_waits(reason)
+
+    async def _take_up(self) -> None:
+        """Become the state of the newest snapshot that is sound, then follow the log."""
+        snapshots = self._snapshots
+        if snapshots is not None:
+            await self._run_in_thread(snapshots.look)
+            for reason in snapshots.refused:
+                self._tell_refused(reason)
+            while snapshots.heads and not await self._restored(snapshots, snapshots.heads[-1]):
+                self._machine = self._factory()
+        if self.state == "starting":
+            self.state = "running"
+            self.log.info(
+                "the state machine {machine} of member {self_id} begins behind the entry {index}",
+                machine=self._machine.name, self_id=self._self_id, index=self.applied_index,
+            )
+            self.committed()
+
+    async def _restored(self, snapshots: SnapshotDirectory, head: SnapshotHead) -> bool:
+        """Whether the machine has become the state of a snapshot, or this member stops."""
+        machine = self._machine
+        try:
+            self._check_base(head)
+            await self._run_in_thread(lambda: machine.restore(self._until_stopped(snapshots.read(head))))
+        except Exception as error:
+            reason = str(error) if isinstance(error, SnapshotRefused) else (
+                f"restore() raised {type(error).__name__}: {error}"
+            )
+            snapshots.refuse(head, reason)
+            self._tell_refused(snapshots.refused[-1])
+            return self.state != "starting"
+        self._base, self.applied_index = head, head.index
+        return True
+
+    def _until_stopped(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+        for chunk in chunks:
+            if self.state != "starting":
+                raise SnapshotRefused("the member stops")
+            yield chunk
+
+    def _tell_refused(self, reason: str) -> None:
+        self.log.warn(
+            "member {self_id} does not use a snapshot of its state machine: {reason}",
+            self_id=self._self_id, reason=reason,
+        )
+
+    def _check_base(self, head: SnapshotHead) -> bool:
+        """
+        Whether it is known that a snapshot is of this log.
+
+        @raise SnapshotRefused: it is of another one.
+        """
+        try:
+            found = self._entries.read_committed(head.index, max_bytes=1)
+        except DLedgerError:
+            return True  # expired, or damaged: nothing here can tell
+        if found is None:
+            return False
+        ((entry, _),) = iterate_records(found)
+        chain_crc = entry.chain_crc if head.chain_crc else 0
+        if (entry.term, chain_crc) != (head.term, head.chain_crc if entry.chain_crc else 0):
+            raise SnapshotRefused(
+                f"the snapshot behind the entry {head.index} is of another log: there the entry is of term "
+                f"{head.term} and has the chain checksum {head.chain_crc}, here {entry.term} and "
+                f"{entry.chain_crc}"
+            )
+        return True
+
+    # -- entries ------------------------------------------------------------------------------
+
+    def committed(self) -> None:
+        """See L{dledger.node.hosting.HostedMachine.committed}."""
+        if self.state == "running" and self._call is None and self._has_more():
+            self._call = self._clock.callLater(0, self._turn)
+
+    def _has_more(self) -> bool:
+        return self._entries.committed_index > self.applied_index
+
+    def _turn(self) -> None:
+        self._call = None
+        began_s = self._clock.seconds()
+        try:
+            while self.state == "running" and (self._ahead or self._read()):
+                self._apply_batch()
+                self._take_snapshot_if_due()
+                if self._clock.seconds() - began_s >= TURN_S:
+                    self.committed()
+                    return
+        except DamagedEntryError:
+            return  # a peer gives it back; L{sweep} looks again
+        except (ApplyFailed, DLedgerError) as error:
+            self._fail(str(error))
+        except Exception as error:
+            self.log.failure("the runner of a state machine has a bug", Failure(error))
+            self._fail(f"{type(error).__name__}: {error}")
+
+    def _read(self) -> bool:
+        """Read entries ahead. @return: whether there are any."""
+        if self._base is not None and self._check_base(self._base):
+            self._base = None
+        if not self._has_more():
+            return False
+        try:
+            batch = self._entries.read_committed(self.applied_index + 1, max_bytes=READ_BYTES)
+        except DLedgerError as error:
+            if error.code is not ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN:
+                raise
+            raise ApplyFailed(
+                f"the log begins at {error.facts.get('ledger_begin_index')}, the state ends at "
+                f"{self.applied_index}: the entries between are gone from this member. Copy a snapshot of "
+                "another member into its directory machine, or give this member the whole log again"
+            ) from error
+        if batch is not None:
+            self._ahead.extend(iterate_records(batch))
+        return bool(self._ahead)
+
+    def _apply_batch(self) -> None:
+        began_s = self._clock.seconds()
+        batch = [self._ahead.popleft() for _ in range(min(self._batch_count, len(self._ahead)))]
+        entries = [
+            Entry(index=header.index, term=header.term, pos=header.pos, body=body)
+            for header, body in batch if body and not header.channel
+        ]
+        results = self._results_of(entries) if entries else []
+        self._last = batch[-1][0]
+        self.applied_index = self._last.index
+        self._applied += len(entries)
+        self._since_entries += len(batch)
+        self._since_bytes += sum(len(body) for _, body in batch)
+        if self._results:
+            for entry, result in zip(entries, results, strict=True):
+                waiter = self._results.pop(entry.index, None)
+                if waiter is not None and not waiter[0].called:
+                    waiter[0].callback(result)
+        for token in self._waits.reached(self.applied_index):
+            self._waiting.pop(token).callback(self.applied_index)
+        spent_s = self._clock.seconds() - began_s
+        if spent_s > TURN_S:
+            self._batch_count = max(1, self._batch_count // 2)
+        elif spent_s < TURN_S / 4:
+            self._batch_count = min(BATCH_COUNT_MAX, self._batch_count * 2)
+
+    def _results_of(self, entries: list[Entry]) -> list[bytes]:
+        """@raise ApplyFailed: the machine broke a rule."""
+        results: list[bytes] = []
+        last_index = entries[-1].index
+        try:
+            given: Iterable[bytes] = self._machine.apply(entries)
+        except Exception as error:
+            raise _apply_failed(entries[0].index, last_index, error) from error
+        walk = iter(given)
+        for entry in entries:
+            try:
+                result = next(walk)
+            except StopIteration:
+                raise ApplyFailed(
+                    f"apply() gave {len(results)} results for {len(entries)} entries: none for the entry "
+                    f"{entry.index}"
+                ) from None
+            except Exception as error:
+                raise _apply_failed(entry.index, entry.index, error) from error
+            problem = _problem_of(result)
+            if problem:
+                raise ApplyFailed(f"apply() gave {problem} for the entry {entry.index}")
+            results.append(result)
+        if next(walk, None) is not None:
+            raise ApplyFailed(
+                f"apply() gave more than {len(entries)} results for the entries {entries[0].index} to "
+                f"{last_index}"
+            )
+        return results
+
+    # -- snapshots ----------------------------------------------------------------------------
+
+    @property
+    def needed_index(self) -> int:
+        """See L{dledger.node.hosting.HostedMachine.needed_index}: that of the oldest snapshot."""
+        if self._snapshots is None:
+            return -1
+        heads = self._snapshots.heads
+        return heads[0].index if heads else -1
+
+    def _take_snapshot_if_due(self) -> None:
+        is_due = 0 < self._snapshot_entries <= self._since_entries or (
+            0 < self._snapshot_bytes <= self._since_bytes
+        )
+        if is_due and self._snapshots is not None and self._in_thread is None:
+            self._since_entries = self._since_bytes = 0
+            self._begin(self._write(self._snapshots))
+
+    async def _write(self, snapshots: SnapshotDirectory) -> None:
+        last = self._last
+        assert last is not None
+        deadline_s = self._clock.seconds() + SNAPSHOT_S
+        sizes: list[int] = []
+
+        def problem() -> str:
+            if self.state == "stopped":
+                return "the member stops"
+            return f"it takes more than {SNAPSHOT_S:g} s" if self._clock.seconds() > deadline_s else ""
+
+        def write() -> None:
+            sizes.append(snapshots.write(
+                index=last.index, term=last.term, chain_crc=last.chain_crc, chunks=chunks, problem=problem
+            ))
+
+        try:
+            chunks = self._machine.snapshot()
+            await self._run_in_thread(write)
+        except Exception as error:
+            self._snapshot_problem = f"behind the entry {last.index}: {type(error).__name__}: {error}"
+            self.log.failure(
+                "the snapshot of {machine} at member {self_id} behind the entry {index} was not written",
+                Failure(error), machine=self._machine.name, self_id=self._self_id, index=last.index,
+            )
+            return
+        self._written, self._size, self._snapshot_problem = self._written + 1, sizes[0], ""
+
+    # -- requests -----------------------------------------------------------------------------
+
+    @property
+    def refusal(self) -> DLedgerError | None:
+        """See L{dledger.node.hosting.HostedMachine.refusal}."""
+        if self.state == "running":
+            return None
+        if self.state == "starting":
+            return DLedgerError(
+                ResponseCode.LEADER_NOT_READY, reason="the state machine takes up its snapshot"
+            )
+        return DLedgerError(
+            ResponseCode.MACHINE_STOPPED, reason=f"the state machine has {self.state}: {self.reason}"
+        )
+
+    def result_of(self, index: int) -> Deferred[bytes]:
+        """See L{dledger.node.hosting.HostedMachine.result_of}."""
+        waiter: Deferred[bytes] = Deferred()
+        if index <= self.applied_index or self.state != "running":
+            waiter.errback(_unknown(f"the result of the entry {index} is not known any more"))
+        elif len(self._results) >= self._waits_max:
+            waiter.errback(_unknown(f"{len(self._results)} requests wait for the state machine"))
+        else:
+            self._results[index] = (waiter, self._now_ms() + self._wait_ms)
+        return waiter
+
+    def when_applied(self, index: int) -> Deferred[int]:
+        """See L{dledger.node.hosting.HostedMachine.when_applied}."""
+        waiter: Deferred[int] = Deferred()
+        refusal = self.refusal
+        if refusal is not None:
+            waiter.errback(refusal)
+        elif index <= self.applied_index:
+            waiter.callback(self.applied_index)
+        elif len(self._waits) >= self._waits_max:
+            waiter.errback(DLedgerError(
+                ResponseCode.LEADER_PENDING_FULL, reason=f"{len(self._waits)} queries wait"
+            ))
+        else:
+            self._tokens += 1
+            self._waiting[self._tokens] = waiter
+            self._waits.add(self._tokens, threshold=index, deadline_ms=self._now_ms() + self._wait_ms)
+        return waiter
+
+    def query(self, request: bytes) -> bytes:
+        """See L{dledger.node.hosting.HostedMachine.query}."""
+        try:
+            result = self._machine.query(request)
+        except Exception as error:
+            raise DLedgerError(
+                ResponseCode.INTERNAL_ERROR, reason=f"query() raised {type(error).__name__}: {error}"
+            ) from error
+        problem = _problem_of(result)
+        if problem:
+            raise DLedgerError(ResponseCode.INTERNAL_ERROR, reason=f"query() gave {problem}")
+        return result
+
+    def sweep(self, now_s: float) -> None:
+        """See L{dledger.node.hosting.HostedMachine.sweep}."""
+        now_ms = int(now_s * 1000)
+        late = [index for index, (_, deadline_ms) in self._results.items() if deadline_ms <= now_ms]
+        for index in late:
+            self._results.pop(index)[0].errback(_unknown(f"the entry {index} is not applied yet"))
+        for token in self._waits.expired(now_ms):
+            self._waiting.pop(token).errback(DLedgerError(
+                ResponseCode.TIMEOUT, reason=f"the state machine has come to {self.applied_index} only"
+            ))
+        self.committed()
+
+    def _end_waits(self, reason: str) -> None:
+        results, self._results = self._results, {}
+        for waiter, _ in results.values():
+            waiter.errback(_unknown(reason))
+        self._waits.take_all()
+        waiting, self._waiting = self._waiting, {}
+        for asked in waiting.values():
+            asked.errback(DLedgerError(ResponseCode.MACHINE_STOPPED, reason=reason))
+
+    def _now_ms(self) -> int:
+        return int(self._clock.seconds() * 1000)
+
+    def status(self) -> MachineStatus:
+        """See L{dledger.node.hosting.HostedMachine.status}."""
+        heads = [] if self._snapshots is None else self._snapshots.heads
+        return MachineStatus(
+            name=self._machine.name, version=self._machine.version, state=self.state, reason=self.reason,
+            applied_index=self.applied_index,
+            lag=max(0, self._entries.committed_index - self.applied_index), applied=self._applied,
+            snapshot_index=heads[-1].index if heads else -1, snapshot_size=self._size,
+            snapshots=self._written, is_writing=self._in_thread is not None and self.state == "running",
+            snapshot_problem=self._snapshot_problem,
+            refused=() if self._snapshots is None else tuple(self._snapshots.refused),
+        )
+
+
+def _problem_of(result: object) -> str:
+    """What is wrong with a result of a machine; empty if nothing is."""
+    if not isinstance(result, bytes):
+        return f"a {type(result).__name__} instead of bytes"
+    if len(result) > RESULT_BYTES_MAX:
+        return f"a result of {len(result)} bytes (at most {RESULT_BYTES_MAX} are allowed)"
+    return ""
+
+
+def _apply_failed(first_index: int, last_index: int, error: Exception) -> ApplyFailed:
+    which = f"the entry {first_index}"
+    if last_index > first_index:
+        which = f"one of the entries {first_index} to {last_index}"
+    return ApplyFailed(f"apply() raised at {which}: {type(error).__name__}: {error}")
+
+
+def _unknown(reason: str) -> DLedgerError:
+    """The command is in the log; what came of it is not known here."""
+    return DLedgerError(ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, reason=reason)

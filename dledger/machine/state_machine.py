@@ -1,0 +1,72 @@
+# -*- test-case-name: tests.machine.test_runner -*-
+"""
+What a program is that turns the committed entries of a log into a state, in the process of each member.
+
+Rule 1: the state is a function of the entries alone, in their order. No time, no chance, no files of its own,
+no order of a hash: otherwise the members drift apart, and nothing here notices.
+Rule 2: a command that cannot be done is no error: its result says so. An exception stops the machine.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+
+from dledger.client.values import Entry
+
+#: Bytes of one result, at most: of a command, and of a query.
+RESULT_BYTES_MAX = 1 << 20
+
+
+class StateMachine(ABC):
+    """
+    A state, and the commands that change it. All calls but the pulls of a snapshot are in the reactor's
+    thread (L{restore} is in another one, before any other call), so each must be short.
+
+    @ivar name: of this kind of machine; a snapshot of another name is refused.
+    @ivar version: of the content of its snapshots; a snapshot of another version is refused.
+    """
+
+    name: str = ""
+    version: int = 1
+
+    @abstractmethod
+    def apply(self, entries: Sequence[Entry]) -> Iterable[bytes]:
+        """
+        Change the state by committed entries, in their order.
+
+        Entries without a body and those that name the members of the group are not passed: the indexes have
+        gaps there.
+
+        @return: one result for each entry, of at most L{RESULT_BYTES_MAX} bytes. A generator that gives them
+            one at a time lets an exception name its entry.
+        """
+
+    @abstractmethod
+    def query(self, request: bytes) -> bytes:
+        """
+        Answer from the state without changing it. An exception is an answer, too: it stops nothing.
+
+        @return: at most L{RESULT_BYTES_MAX} bytes.
+        """
+
+    @abstractmethod
+    def snapshot(self) -> Iterable[bytes]:
+        """
+        The present state in pieces of at most L{CHUNK_BYTES_MAX
+        <dledger.machine.snapshot_file.CHUNK_BYTES_MAX>} bytes. They are pulled in another thread, one at a
+        time, while L{apply} goes on: this call takes a view that does not change (a copy of a dictionary
+        whose values do not change, say), and the pieces come from the view alone.
+        """
+
+    @abstractmethod
+    def restore(self, chunks: Iterable[bytes]) -> None:
+        """
+        Become the state of a snapshot. The machine is new, and nothing else is asked of it meanwhile.
+
+        @param chunks: the bytes of L{snapshot}; in the same pieces.
+        """
+
+
+#: Makes a machine with the state of an empty log. It is called again for each snapshot that is tried.
+MachineFactory = Callable[[], StateMachine]

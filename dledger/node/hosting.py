@@ -1,0 +1,196 @@
+# -*- test-case-name: tests.node.test_hosting -*-
+"""
+The requests to the state machine of a member: SUBMIT and QUERY.
+
+Rule 1: a command that was appended is answered with the result of its own entry, or with a code that means
+"unknown": it is in the log, or may come to be.
+Rule 2: a query at the leader is answered from a state that has every entry committed when it arrived: the
+leader proves its leadership first (read index), then waits until the machine has come so far.
+Rule 3: with a bound on the age, any member answers. What a follower knows to be committed is as old as the
+push that told it, plus the time for which a leader may go on without its followers: its patience.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Protocol
+
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+from dledger.base.errors import DLedgerError
+from dledger.core.status import MemberStatus
+from dledger.node.appends import AppendResult
+from dledger.node.status import Counters, MachineStatus, count
+from protocols.ledger.connection import ServerConnection
+from protocols.ledger.interfaces import Ticket
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.messages import QueryRequest, QueryResponse, SubmitRequest, SubmitResponse
+
+#: Characters of a reason in an answer, at most.
+REASON_CHARACTERS_MAX = 300
+
+
+class HostedMachine(Protocol):
+    """The state machine of this member: L{dledger.machine.runner.MachineRunner}."""
+
+    @property
+    def refusal(self) -> DLedgerError | None:
+        """Why it takes no commands and no queries; None if it does."""
+
+    @property
+    def needed_index(self) -> int:
+        """The log must keep the entries behind this index: only they and snapshots make the state."""
+
+    def committed(self) -> None:
+        """More entries are committed. In the middle of a step: it must only take note."""
+
+    def result_of(self, index: int) -> Deferred[bytes]:
+        """@return: the result of an entry that is not applied yet; fails with a code that means "unknown"."""
+
+    def when_applied(self, index: int) -> Deferred[int]:
+        """@return: fires with the applied index, which is at least C{index}."""
+
+    def query(self, request: bytes) -> bytes:
+        """Ask the machine now. @raise DLedgerError: it has no answer."""
+
+    def sweep(self, now_s: float) -> None:
+        """End the waits whose time is over; look again at entries that could not be read."""
+
+    def status(self) -> MachineStatus:
+        """The current status."""
+
+    def start(self) -> None:
+        """The member runs: take up the newest snapshot, then follow the log."""
+
+    def stop(self) -> Deferred[None]:
+        """@return: fires when nothing of the machine runs any more."""
+
+
+class MachineDesk:
+    """
+    Answers the requests to the machine of this member.
+
+    @ivar machine: None: the member runs none.
+    """
+
+    def __init__(
+        self, *, group: str, append: Callable[[tuple[bytes, ...]], Deferred[AppendResult]],
+        read_index: Callable[[], Deferred[int]], status: Callable[[], MemberStatus],
+        now_ms: Callable[[], int], patience_ms: int, broken: Callable[[BaseException], None],
+        counters: Counters,
+    ) -> None:
+        """
+        @param append: appends for a local caller.
+        @param patience_ms: how long a leader of this group leads without a quorum, at most.
+        @param broken: called with an exception that is a bug of ours.
+        """
+        self.machine: HostedMachine | None = None
+        self._group = group
+        self._append = append
+        self._read_index = read_index
+        self._status = status
+        self._now_ms = now_ms
+        self._patience_ms = patience_ms
+        self._broken = broken
+        self._counters = counters
+
+    @property
+    def needed_index(self) -> int:
+        """See L{HostedMachine.needed_index}; far above all entries without a machine."""
+        return 1 << 62 if self.machine is None else self.machine.needed_index
+
+    def status(self) -> MachineStatus | None:
+        """The status of the machine; None without one."""
+        return None if self.machine is None else self.machine.status()
+
+    def committed(self) -> None:
+        """See L{HostedMachine.committed}."""
+        if self.machine is not None:
+            self.machine.committed()
+
+    def sweep(self, now_s: float) -> None:
+        """See L{HostedMachine.sweep}."""
+        if self.machine is not None:
+            self.machine.sweep(now_s)
+
+    def ask(
+        self, connection: ServerConnection, ticket: Ticket, request: SubmitRequest | QueryRequest
+    ) -> None:
+        """Answer a request, now or later."""
+        answering = self._submit(request) if isinstance(request, SubmitRequest) else self._query(request)
+        Deferred.fromCoroutine(self._answer(connection, ticket, answering)).addErrback(self._failed)
+
+    def _failed(self, failure: Failure) -> None:
+        assert failure.value is not None
+        self._broken(failure.value)
+
+    async def _answer(
+        self, connection: ServerConnection, ticket: Ticket,
+        answering: Coroutine[Deferred[object], object, SubmitResponse | QueryResponse],
+    ) -> None:
+        answer = await answering
+        if answer.code is not ResponseCode.SUCCESS:
+            count(self._counters.refusals, answer.code.name)
+        connection.answer(ticket, answer)
+
+    def _machine(self) -> HostedMachine:
+        """@raise DLedgerError: there is none, or it takes no requests."""
+        if self.machine is None:
+            raise DLedgerError(ResponseCode.UNSUPPORTED, reason="this member runs no state machine")
+        refusal = self.machine.refusal
+        if refusal is not None:
+            raise refusal
+        return self.machine
+
+    async def _submit(self, request: SubmitRequest) -> SubmitResponse:
+        index = -1
+        try:
+            machine = self._machine()
+            if not request.command:
+                raise DLedgerError(ResponseCode.UNEXPECTED_ARGUMENT, reason="a command has at least one byte")
+            appended = await self._append((request.command,))
+            index = appended.index
+            result = await machine.result_of(index)
+        except DLedgerError as error:
+            return SubmitResponse(
+                code=error.code, group=self._group, leader_id=self._status().leader_id, index=index,
+                reason=_reason(error),
+            )
+        return SubmitResponse(group=self._group, term=appended.term, index=index, result=result)
+
+    async def _query(self, request: QueryRequest) -> QueryResponse:
+        try:
+            machine = self._machine()
+            if request.query is None:
+                raise DLedgerError(ResponseCode.UNEXPECTED_ARGUMENT, reason="query is missing")
+            status, age_ms = self._status(), 0
+            if request.max_age_ms < 0 or status.role == "leader":
+                applied_index = await machine.when_applied(await self._read_index())
+            else:
+                applied_index = await machine.when_applied(status.committed_index)
+                age_ms = self._age_ms(status)
+            if 0 <= request.max_age_ms < age_ms:
+                raise DLedgerError(ResponseCode.FALL_BEHIND_TOO_MUCH, reason=(
+                    f"the state here may be {age_ms} ms old, at most {request.max_age_ms} are wanted"
+                ))
+            result = machine.query(request.query)
+        except DLedgerError as error:
+            return QueryResponse(
+                code=error.code, group=self._group, leader_id=self._status().leader_id, reason=_reason(error)
+            )
+        return QueryResponse(
+            group=self._group, result=result, applied_index=applied_index, age_ms=age_ms
+        )
+
+    def _age_ms(self, status: MemberStatus) -> int:
+        """How old the knowledge of commits is. @raise DLedgerError: nobody knows."""
+        if status.leader_committed_ms < 0 or status.commit_lag:
+            raise DLedgerError(
+                ResponseCode.FALL_BEHIND_TOO_MUCH, reason="this member does not know how old its state is"
+            )
+        return self._now_ms() - status.leader_committed_ms + self._patience_ms
+
+
+def _reason(error: DLedgerError) -> str:
+    return " ".join(str(error.facts.get("reason", error)).split())[:REASON_CHARACTERS_MAX]

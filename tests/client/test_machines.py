@@ -1,0 +1,142 @@
+# -*- test-case-name: tests.client.test_machines -*-
+"""Commands and queries to a state machine, from the client's side."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.base.errors import DLedgerError
+from dledger.client.errors import AppendTimeout, Timeout
+from dledger.client.values import AppendError, AppendFailed, UnknownOutcome
+from protocols.wire.ledger.codes import WIRE_FLAG_APPEND_IF, WIRE_FLAG_MACHINE, ResponseCode
+from protocols.wire.ledger.messages import QueryRequest, SubmitRequest
+from tests.client.fakes import FakeGroup
+
+
+class MachineClientCase(SynchronousTestCase):
+    """Three members with a machine, and a client."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.group = FakeGroup(self.clock)
+        self.group.log = [b"0"]
+        for member_id in ("n0", "n1", "n2"):
+            self.group[member_id].wire_version = 1 | WIRE_FLAG_APPEND_IF | WIRE_FLAG_MACHINE
+        self.client = self.group.client()
+
+    def tearDown(self) -> None:
+        self.client.close()
+        self.group.settle()
+
+    def settled(self, waiter: Deferred[bytes], seconds: float = 0.0) -> Deferred[bytes]:
+        """Everything that can happen, has."""
+        self.group.settle()
+        for _ in range(int(seconds * 10)):
+            self.clock.advance(0.1)
+            self.group.settle()
+        return waiter
+
+
+class SubmitTests(MachineClientCase):
+    """A command has a result, is certainly not in the log, or is unknown."""
+
+    def submit(self, command: bytes = b"x", seconds: float = 0.0) -> Deferred[bytes]:
+        """Called, and settled."""
+        return self.settled(self.client.submit_command(command), seconds)
+
+    def failed(self, waiter: Deferred[bytes], kind: type[AppendError], code: ResponseCode) -> AppendError:
+        """How it failed."""
+        error = self.failureResultOf(waiter, AppendError).value
+        assert isinstance(error, AppendError)
+        self.assertIsInstance(error, kind)
+        self.assertIs(error.code, code)
+        return error
+
+    def test_result(self) -> None:
+        """What the machine returned."""
+        self.assertEqual(self.successResultOf(self.submit(b"x")), b"1:x")
+
+    def test_again(self) -> None:
+        """While it is certainly not in the log, it is sent again."""
+        self.group["n0"].refusals.extend([ResponseCode.NOT_LEADER, ResponseCode.LEADER_NOT_READY])
+        self.assertEqual(self.successResultOf(self.submit(b"x", 5)), b"1:x")
+        self.assertEqual(self.group.log, [b"0", b"x"])
+
+    def test_unknown(self) -> None:
+        """A lost answer, and a machine that came too late: never sent again."""
+        self.group["n0"].refusals.append(ResponseCode.WAIT_QUORUM_ACK_TIMEOUT)
+        code = ResponseCode.WAIT_QUORUM_ACK_TIMEOUT
+        error = self.failed(self.submit(b"x", 5), UnknownOutcome, code)
+        self.assertEqual((error.unknown, error.facts["reason"], error.facts["index"]), (1, "scripted", 7))
+        self.group["n0"].holds = lambda request: isinstance(request, SubmitRequest)
+        waiter = self.submit(b"y")
+        self.group["n0"].lose_connections()
+        self.failed(self.settled(waiter, 12), AppendTimeout, ResponseCode.NETWORK_ERROR)
+        sent = [one for one in self.group["n0"].received if isinstance(one, SubmitRequest)]
+        self.assertEqual([one.command for one in sent], [b"x", b"y"])
+
+    def test_refused(self) -> None:
+        """A machine that has stopped, no command, and a leader without a machine: nothing is sent twice."""
+        self.group["n0"].refusals.append(ResponseCode.MACHINE_STOPPED)
+        error = self.failed(self.submit(b"x", 1), AppendFailed, ResponseCode.MACHINE_STOPPED)
+        self.assertEqual(error.facts["reason"], "scripted")
+        self.failed(self.submit(b""), AppendFailed, ResponseCode.UNEXPECTED_ARGUMENT)
+        self.assertEqual(self.group.log, [b"0"])
+
+    def test_no_machine(self) -> None:
+        """Told before anything is sent."""
+        for version in (0, 1 | WIRE_FLAG_APPEND_IF):
+            self.group["n0"].wire_version = version
+            self.client.close()
+            self.client = self.group.client()
+            error = self.failed(self.submit(b"x"), AppendFailed, ResponseCode.UNSUPPORTED)
+            self.assertIn("n0 runs no state machine: it is a Java member", str(error))
+            failure = self.failureResultOf(self.settled(self.client.query(b"x")), DLedgerError)
+            self.assertIs(failure.value.code, ResponseCode.UNSUPPORTED)
+        sent = [one for one in self.group["n0"].received if isinstance(one, (SubmitRequest, QueryRequest))]
+        self.assertEqual(sent, [])
+
+
+class QueryTests(MachineClientCase):
+    """A query is asked again; with a bound on the age, of any member."""
+
+    def test_leader(self) -> None:
+        """The leader answers, also behind refusals and a lost connection."""
+        self.group["n0"].refusals.extend([ResponseCode.LEADER_NOT_READY, ResponseCode.TIMEOUT])
+        self.assertEqual(self.successResultOf(self.settled(self.client.query(b"x"), 5)), b"n0 x")
+        self.group["n0"].holds = lambda request: isinstance(request, QueryRequest)
+        waiter = self.settled(self.client.query(b""))
+        self.group["n0"].holds = lambda request: False
+        self.group["n0"].lose_connections()
+        self.assertEqual(self.successResultOf(self.settled(waiter, 5)), b"n0 ")
+
+    def test_any_member(self) -> None:
+        """A follower answers; where it does not know, the leader does."""
+        self.settled(self.client.query(b"a"))
+        answer = self.successResultOf(self.settled(self.client.query(b"x", max_age_s=2.0)))
+        self.assertIn(answer, (b"n1 x", b"n2 x"))
+        for member_id in ("n1", "n2"):
+            self.group[member_id].refusals.append(ResponseCode.FALL_BEHIND_TOO_MUCH)
+        answer = self.successResultOf(self.settled(self.client.query(b"x", max_age_s=0.5), 3))
+        self.assertEqual(answer, b"n0 x")
+        asked = [one for one in self.group["n0"].received if isinstance(one, QueryRequest)]
+        self.assertEqual([one.max_age_ms for one in asked], [-1, 500])
+
+    def test_refused(self) -> None:
+        """An answer of the machine is final, and so is a bound that is none."""
+        self.group["n0"].refusals.append(ResponseCode.INTERNAL_ERROR)
+        error = self.failureResultOf(self.settled(self.client.query(b"x")), DLedgerError).value
+        self.assertEqual((error.code, error.facts["reason"]), (ResponseCode.INTERNAL_ERROR, "scripted"))
+        for age in (-1.0, float("nan"), 1e9):
+            error = self.failureResultOf(self.client.query(b"x", max_age_s=age), DLedgerError).value
+            self.assertIs(error.code, ResponseCode.UNEXPECTED_ARGUMENT)
+            self.assertIn("write seconds, from 0 to 1e+06", str(error))
+
+    def test_deadline(self) -> None:
+        """Nobody answers: the last error, in time."""
+        for member_id in ("n0", "n1", "n2"):
+            self.group[member_id].is_silent = True
+        waiter = self.settled(self.client.query(b"x"), 30)
+        self.failureResultOf(waiter, DLedgerError, Timeout)

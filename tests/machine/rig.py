@@ -1,0 +1,75 @@
+# -*- test-case-name: tests.machine.test_runner -*-
+"""A node of one member with a state machine: no files, sockets, threads or real time."""
+
+from __future__ import annotations
+
+from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.machine.runner import MachineRunner
+from dledger.machine.snapshots import SnapshotDirectory
+from dledger.machine.state_machine import MachineFactory
+from tests.machine.machines import Journal
+from tests.node.rig import FakeThread, Rig
+
+
+class HostedRig(Rig):
+    """
+    A node and its machine.
+
+    @ivar made: the machines that the factory made, in order.
+    """
+
+    def __init__(
+        self, *, factory: MachineFactory = Journal, disk: MemoryDisk | None = None, snapshot_entries: int = 0,
+        snapshot_bytes: int = 0, waits_max: int = 100, **options: object,
+    ) -> None:
+        super().__init__(**options)
+        self.disk = disk or MemoryDisk()
+        self.disk.makedirs("s")
+        self.machine_thread = FakeThread()
+        self.made: list[Journal] = []
+
+        def make() -> Journal:
+            made = factory()
+            assert isinstance(made, Journal)
+            self.made.append(made)
+            return made
+
+        example = factory()
+        self.snapshots = SnapshotDirectory(
+            self.disk, "s/machine", machine=example.name, machine_version=example.version
+        )
+        self.runner = MachineRunner(
+            make, self.node, clock=self.clock, run_in_thread=self.machine_thread.run, self_id="n0",
+            snapshots=self.snapshots, snapshot_entries=snapshot_entries, snapshot_bytes=snapshot_bytes,
+            waits_max=waits_max, wait_ms=1000,
+        )
+        self.node.desk.machine = self.runner
+
+    @property
+    def journal(self) -> Journal:
+        """The machine that was made last."""
+        return self.made[-1]
+
+    def lead(self) -> HostedRig:
+        """Lead, with an entry 0 that has no body."""
+        super().lead()
+        if self.store.ledger_end_index < 0:
+            self.append(b"")
+        return self
+
+    def run(self) -> HostedRig:
+        """Lead, and take up the machine."""
+        self.lead()
+        self.runner.start()
+        self.pass_turns()
+        return self
+
+    def pass_turns(self, count: int = 20) -> None:
+        """Turns of the reactor, without time."""
+        for _ in range(count):
+            self.clock.advance(0)
+
+    def append(self, *bodies: bytes) -> None:
+        """Entries of one append, committed."""
+        self.node.append(bodies)
+        self.pass_turns()

@@ -1,0 +1,224 @@
+# -*- test-case-name: tests.node.test_hosting -*-
+"""SUBMIT and QUERY at a member."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.base.errors import DLedgerError
+from dledger.core.status import MemberStatus
+from dledger.node.hosting import MachineDesk
+from dledger.node.status import Counters
+from protocols.wire.ledger.codes import WIRE_FLAG_MACHINE, ResponseCode
+from protocols.wire.ledger.messages import (
+    MetadataRequest,
+    QueryRequest,
+    QueryResponse,
+    SubmitRequest,
+    SubmitResponse,
+)
+from tests.machine.rig import HostedRig
+from tests.node.rig import Rig
+
+
+class DeskCase(SynchronousTestCase):
+    """A member with a machine, and a client."""
+
+    def setUp(self) -> None:
+        self.rig = HostedRig(max_wait_ack_time_ms=1000).run()
+        self.client = self.rig.client()
+
+    def ask(self, request: SubmitRequest | QueryRequest) -> Any:
+        """The answer of this turn."""
+        self.client.send(request)
+        self.rig.pass_turns()
+        (answer,) = self.client.answers()
+        return answer
+
+    def submit(self, command: bytes | None) -> SubmitResponse:
+        """One command."""
+        answer = self.ask(SubmitRequest(**self.rig.base(), command=command))
+        assert isinstance(answer, SubmitResponse)
+        return answer
+
+    def query(self, query: bytes | None = b",", **fields: int) -> QueryResponse:
+        """One question."""
+        answer = self.ask(QueryRequest(**self.rig.base(), query=query, **fields))
+        assert isinstance(answer, QueryResponse)
+        return answer
+
+
+class SubmitTests(DeskCase):
+    """A command is answered with its own result."""
+
+    def test_result(self) -> None:
+        """Each of several commands of one turn, and appends of others between them."""
+        for number in range(3):
+            self.client.send(SubmitRequest(**self.rig.base(), command=b"%d" % number))
+            self.rig.node.append(b"other")
+        self.rig.pass_turns()
+        answers = self.client.answers()
+        self.assertEqual([answer.code for answer in answers], [ResponseCode.SUCCESS] * 3)
+        for number, answer in enumerate(answers):
+            self.assertEqual(answer.result, b"%d:%d" % (answer.index, number))
+            self.assertEqual(self.successResultOf(self._read(answer.index)), b"%d" % number)
+
+    def _read(self, index: int) -> Deferred[bytes]:
+        found = self.rig.node.read(index)
+        self.rig.pass_turns()
+        return found
+
+    def test_refused(self) -> None:
+        """Before anything is appended, with the reason."""
+        end = self.rig.node.committed_index
+        for command in (None, b""):
+            answer = self.submit(command)
+            self.assertIs(answer.code, ResponseCode.UNEXPECTED_ARGUMENT)
+            self.assertEqual(answer.reason, "a command has at least one byte")
+        self.assertIs(self.submit(bytes(1 << 20)).code, ResponseCode.UNEXPECTED_ARGUMENT)
+        self.rig.runner._fail("a test")
+        answer = self.submit(b"x")
+        self.assertEqual((answer.code, answer.index), (ResponseCode.MACHINE_STOPPED, -1))
+        self.assertIn("has failed: a test", answer.reason)
+        self.assertEqual(self.rig.node.committed_index, end)
+
+    def test_unknown(self) -> None:
+        """A machine that stops at the command, or is late: it is in the log, nobody knows the result."""
+        self.rig.runner._turn = lambda: None  # type: ignore[method-assign]
+        self.client.send(SubmitRequest(**self.rig.base(), command=b"late"))
+        self.rig.pass_turns()
+        self.assertEqual(self.client.answers(), [])
+        for _ in range(70):
+            self.rig.clock.advance(0.02)
+        (answer,) = self.client.answers()
+        self.assertEqual((answer.code, answer.index), (ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, 1))
+        self.assertIn("is not applied yet", answer.reason)
+
+    def test_no_machine(self) -> None:
+        """Without one, both are refused, and METADATA does not name one."""
+        rig = Rig().lead()
+        client = rig.client()
+        for request in (SubmitRequest(**rig.base(), command=b"x"), QueryRequest(**rig.base(), query=b"x")):
+            answer = client.ask(request)
+            self.assertIs(answer.code, ResponseCode.UNSUPPORTED)
+            self.assertEqual(answer.reason, "this member runs no state machine")
+        for asked, flag in ((rig, 0), (self.rig, WIRE_FLAG_MACHINE)):
+            told = asked.client().ask(MetadataRequest(**asked.base()))
+            self.assertEqual(told.wire_version & WIRE_FLAG_MACHINE, flag)
+
+
+class QueryTests(DeskCase):
+    """At the leader: behind every entry that was committed when it came."""
+
+    def test_linearizable(self) -> None:
+        """The machine is behind; the answer waits for it."""
+        real = self.rig.runner._turn
+        self.rig.runner._turn = lambda: None  # type: ignore[method-assign]
+        self.rig.append(b"a", b"b")
+        self.client.send(QueryRequest(**self.rig.base(), query=b","))
+        self.rig.pass_turns()
+        self.assertEqual(self.client.answers(), [])
+        real()
+        self.rig.pass_turns()
+        (answer,) = self.client.answers()
+        self.assertEqual((answer.code, answer.result), (ResponseCode.SUCCESS, b"a,b"))
+        self.assertEqual((answer.applied_index, answer.age_ms), (2, 0))
+
+    def test_late(self) -> None:
+        """A machine that does not come so far in time."""
+        self.rig.runner._turn = lambda: None  # type: ignore[method-assign]
+        self.rig.append(b"a")
+        self.client.send(QueryRequest(**self.rig.base(), query=b","))
+        for _ in range(70):
+            self.rig.clock.advance(0.02)
+        (answer,) = self.client.answers()
+        self.assertIs(answer.code, ResponseCode.TIMEOUT)
+
+    def test_refused(self) -> None:
+        """An exception is an answer, a long result and no question, too."""
+        for query, code, says in (
+            (b"raise", ResponseCode.INTERNAL_ERROR, "query() raised KeyError: 'no such thing'"),
+            (b"long", ResponseCode.INTERNAL_ERROR, "query() gave a result of 1048577 bytes"),
+            (None, ResponseCode.UNEXPECTED_ARGUMENT, "query is missing"),
+        ):
+            answer = self.query(query)
+            self.assertIs(answer.code, code)
+            self.assertIn(says, answer.reason)
+        self.assertIs(self.query().code, ResponseCode.SUCCESS)
+
+    def test_not_ready(self) -> None:
+        """While it takes up a snapshot, it is asked again later."""
+        self.rig.runner.state = "starting"
+        answer = self.query()
+        self.assertIs(answer.code, ResponseCode.LEADER_NOT_READY)
+
+
+@attrs.define
+class _Follower:
+    """What a desk needs of a member."""
+
+    picture: MemberStatus
+    now_ms: int = 10_000
+
+    def desk(self, rig: HostedRig) -> MachineDesk:
+        """A desk of a follower, with the machine of another member."""
+        made = MachineDesk(
+            group="default", append=lambda _: Deferred(), read_index=self.read_index,
+            status=lambda: self.picture, now_ms=lambda: self.now_ms, patience_ms=1000,
+            broken=lambda error: None, counters=Counters(),
+        )
+        made.machine = rig.runner
+        return made
+
+    def read_index(self) -> Deferred[int]:
+        """Nobody but a leader has one."""
+        waiter: Deferred[int] = Deferred()
+        waiter.errback(DLedgerError(ResponseCode.NOT_LEADER))
+        return waiter
+
+
+class AgeTests(DeskCase):
+    """At any member, with a bound on the age."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.rig.append(b"a")
+        picture = attrs.evolve(
+            self.rig.node.status().member, role="follower", leader_committed_index=1,
+            leader_committed_ms=9_800,
+        )
+        self.follower = _Follower(picture)
+
+    def answer(self, max_age_ms: int) -> QueryResponse:
+        """Of the follower."""
+        desk = self.follower.desk(self.rig)
+        request = QueryRequest(**self.rig.base(), query=b",", max_age_ms=max_age_ms)
+        answer: QueryResponse = self.successResultOf(Deferred.fromCoroutine(desk._query(request)))
+        return answer
+
+    def test_age(self) -> None:
+        """As old as the last push, and a leader's patience more."""
+        answer = self.answer(1200)
+        self.assertEqual((answer.code, answer.age_ms, answer.result), (ResponseCode.SUCCESS, 1200, b"a"))
+        answer = self.answer(1199)
+        self.assertIs(answer.code, ResponseCode.FALL_BEHIND_TOO_MUCH)
+        self.assertIn("may be 1200 ms old, at most 1199 are wanted", answer.reason)
+
+    def test_not_known(self) -> None:
+        """A member that was told nothing, or lacks entries that it was told of."""
+        for facts in ({"leader_committed_ms": -1}, {"leader_committed_index": 2}):
+            self.follower.picture = attrs.evolve(self.follower.picture, **facts)
+            self.assertIs(self.answer(1 << 30).code, ResponseCode.FALL_BEHIND_TOO_MUCH)
+
+    def test_linearizable(self) -> None:
+        """Without a bound only the leader answers."""
+        self.assertIs(self.answer(-1).code, ResponseCode.NOT_LEADER)
+
+    def test_leader(self) -> None:
+        """A leader proves that it leads: its state is not old at all."""
+        answer = self.query(max_age_ms=0)
+        self.assertEqual((answer.code, answer.age_ms), (ResponseCode.SUCCESS, 0))
