@@ -431,7 +431,10 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="twistd common",
         covers=("dledger.twistd.common",),
-        ours=("dledger.base.descriptors", "dledger.base.reactor", "dledger.base.tuning"),
+        ours=(
+            "dledger.base.descriptors", "dledger.base.option_values", "dledger.base.reactor",
+            "dledger.base.tuning",
+        ),
         third=("twisted",),
         refused=("logging", "asyncio"),
     ),

@@ -86,6 +86,7 @@ class Node:
     @ivar dialling: connects to the other members by TLS; None without TLS.
     @ivar told_admin: C{host:port} of it for the other members; empty if they cannot ask there.
     @ivar counters: counts since the start.
+    @ivar events: returns the last events, see L{Reports.events}.
     """
 
     log = Logger()
@@ -116,16 +117,16 @@ class Node:
         self.config = config
         self.counters = Counters()
         self._reports = Reports(
-            self.log, self_id=config.self_id, counts=self.counters.reports, seconds=clock.seconds
+            self.log, self_id=config.self_id, counts=self.counters.reports, seconds=clock.seconds,
+            wall_clock=wall_clock,
         )
+        self.events = self._reports.events
         self.turn = Turn(clock, self._turn_failed)
         self.state, self.reason, self.listen = "starting", "", ""
         self.admin = self.told_admin = ""
-        self._store = store
-        self._terms = terms
+        self._store, self._terms = store, terms
         self._clock, self._embedding = clock, embedding
-        self._wall_clock = wall_clock
-        self._disk_space = disk_space
+        self._wall_clock, self._disk_space = wall_clock, disk_space
         self.dialling = None if keys is None else MembersDialling(keys, config.tls_plain_members)
         self._key_watch = KeyWatch(keys, f"member {config.self_id}", member_id=config.self_id)
         self._space: DiskSpace | None = None

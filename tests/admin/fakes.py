@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 
 from dledger.core.status import MemberStatus, PeerStatus
+from dledger.node.reports import SeenEvent
 from dledger.node.status import Histogram, NodeStatus
 
 
@@ -59,7 +60,12 @@ class FakeNode:
 
     def __init__(self, **facts: Any) -> None:
         self.picture = picture(**facts)
+        self.seen: tuple[SeenEvent, ...] = ()
 
     def status(self) -> NodeStatus:
         """As L{dledger.node.node.Node.status}."""
         return self.picture
+
+    def events(self) -> tuple[SeenEvent, ...]:
+        """As of a L{dledger.node.node.Node}."""
+        return self.seen
