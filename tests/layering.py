@@ -393,8 +393,8 @@ LAYERS: tuple[Layer, ...] = (
         name="admin pages",
         covers=("dledger.admin",),
         ours=(
-            *VALUES, *CODES, "dledger.base", "dledger.node", "dledger.client", "dledger.namesrv.status",
-            "protocols.wire.fastjson",
+            "dledger", *VALUES, *CODES, "dledger.base", "dledger.node", "dledger.client",
+            "dledger.namesrv.status", "protocols.wire.fastjson",
         ),
         third=(*TWISTED, "klein", "treq", "werkzeug", "prometheus_client"),
         refused=("dledger.node.driver", "dledger.base.disk", "logging", "asyncio"),
@@ -414,6 +414,13 @@ LAYERS: tuple[Layer, ...] = (
         third=(*ATTRS, "click", "rich"),
         refused=("logging", "asyncio"),
         late=("dledger.spark",),
+    ),
+    Layer(
+        name="command config",
+        covers=("dledger.commands.config",),
+        ours=(*VALUES, "dledger.commands.common", "dledger.twistd"),
+        third=("click", "twisted"),
+        refused=("logging", "asyncio"),
     ),
     Layer(
         name="command line",

@@ -32,7 +32,8 @@ from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 
-from dledger.admin.cluster import ClusterSurvey, MemberReport
+import dledger
+from dledger.admin.cluster import ClusterSurvey, MemberReport, group_problems
 from dledger.admin.metrics import exposition, make_registry
 from dledger.admin.pages import (
     METRICS_TYPE,
@@ -92,6 +93,7 @@ def status_json(status: NodeStatus) -> JsonObject:
         "is_repairing": status.member.is_repairing,
         "is_healthy": problem is None,
         "problem": problem or "",
+        "version": dledger.__version__,
     }
 
 
@@ -179,6 +181,7 @@ class AdminApp:
             {
                 "group": self._node.status().member.group,
                 "leaders": leaders,
+                "problems": group_problems(reports),
                 "unreachable": [report.member_id for report in reports if report.problem],
                 "unhealthy": [report.member_id for report in reports if report.health],
                 "members": [attrs.asdict(report) for report in reports],

@@ -36,6 +36,7 @@ from dledger.commands.common import (
     write_entries,
     write_json,
 )
+from dledger.commands.config import config
 from dledger.commands.export import export
 from dledger.commands.files import read_file, verify
 from dledger.commands.group import group
@@ -44,6 +45,7 @@ from dledger.commands.ha_resolve import ha_resolve
 from dledger.commands.member import member
 from dledger.commands.rocketmq import write_messages
 from dledger.commands.status import status
+from dledger.commands.watch import cluster, events, health, top
 from protocols.rocketmq.signing import Credentials
 from protocols.wire.ledger.codes import WIRE_VERSION, Consistency, ResponseCode
 
@@ -339,6 +341,10 @@ def _say_version(context: click.Context, is_wanted: bool) -> None:
 
 
 cli.add_command(status)
+cli.add_command(health)
+cli.add_command(cluster)
+cli.add_command(top)
+cli.add_command(events)
 cli.add_command(verify)
 cli.add_command(read_file)
 cli.add_command(export)
@@ -347,6 +353,7 @@ cli.add_command(ha_resolve)
 cli.add_command(group)
 cli.add_command(member)
 cli.add_command(certs)
+cli.add_command(config)
 
 
 def main() -> None:
