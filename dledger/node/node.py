@@ -137,7 +137,6 @@ class Node:
         self._server: MemberServer | None = None
         self._ended: list[Deferred[None]] = []
         self._tokens = self._told_set_aside = 0
-        self._last_leader_id: object = None
         self._told: Told | None = None
         self._ticking: LoopingCall | None = None
         self._next_sweep_s = self._next_house_keeping_s = 0.0
@@ -163,7 +162,7 @@ class Node:
         self.refusals = Refusals(self._core, feed, self.counters)
         self._appends = AppendGate(
             group=config.group, ledger=store, propose=feed, at_end_of_turn=self.turn.work,
-            at_end_of_read=self.turn.soon,
+            at_end_of_read=self.turn.soon, seconds=self._clock.seconds,
             next_token=self._next_token, counters=self.counters,
             shared_count_max=max(1, min(64, config.max_pending_requests_num // 16)),
         )
@@ -466,7 +465,8 @@ class Node:
             appends=counters.appends, append_bytes=counters.append_bytes, gets=counters.gets,
             pulls=counters.pulls, pulled_bytes=counters.pulled_bytes, refusals=dict(counters.refusals),
             reports=dict(counters.reports), votes=dict(counters.votes), fsync=counters.fsync.status(),
-            fsync_failures=counters.flush_failures, unsynced_bytes=self._unsynced_bytes(member.flushed_index),
+            fsync_failures=counters.flush_failures,
+            unsynced_bytes=self._bytes_behind(member.flushed_index, 0),
             stalls=counters.stalls, stall_s=counters.stall_s,
             wire_errors=(server.wire_errors if server is not None else 0)
             + (peers.wire_errors if peers is not None else 0),
@@ -479,15 +479,19 @@ class Node:
             healthy_lag_entries=self.config.healthy_lag_entries,
             set_aside_files=max(self._kept_count, 0), set_aside_bytes=self._kept_bytes,
             tls_expires_s=self._key_watch.expires_s,
+            elections=dict(counters.elections), append_s=counters.append_s.status(),
+            batches=counters.batches.status(), peer_lag_bytes={
+                peer.peer_id: self._bytes_behind(peer.match_index, -1) for peer in member.peers
+            } if member.role == "leader" else {},
         )
 
-    def _unsynced_bytes(self, flushed_index: int) -> int:
+    def _bytes_behind(self, index: int, unknown: int) -> int:
         try:
-            if flushed_index >= self._store.ledger_end_index:
+            if index >= self._store.ledger_end_index:
                 return 0
-            return self._store.end_position - self._store.position_of(max(flushed_index + 1, 0))
+            return self._store.end_position - self._store.position_of(max(index + 1, 0))
         except DLedgerError:
-            return 0
+            return unknown
 
     # -- Surroundings of the driver -------------------------------------------------------------
 
@@ -568,10 +572,8 @@ class Node:
         is_role = report.event == "role-changed"
         if is_role and self._embedding is not None:
             self._embedding.role_changed()
-        leader_id = report.facts.get("leader_id") if is_role else None
-        if leader_id is not None and leader_id != self._last_leader_id:
-            self._last_leader_id = leader_id
-            self.counters.leader_changes += 1
+        if is_role:
+            self.counters.note_role(report.facts.get("role"), report.facts.get("leader_id"))
         self._reports.report(report)
 
     def stop_member(self, stop: fx.StopMember) -> None:

@@ -15,14 +15,16 @@ from dledger.core.status import MemberStatus
 
 #: Upper bounds of the buckets of L{Histogram}, in seconds; one more bucket has no upper bound.
 FSYNC_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+#: The same for the number of entries that are proposed at once.
+BATCH_BUCKETS = (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 16384.0)
 
 
 @attrs.frozen(kw_only=True)
 class HistogramStatus:
     """
-    @ivar bounds: upper bounds of the buckets, seconds; one more bucket has no upper bound.
+    @ivar bounds: upper bounds of the buckets; one more bucket has no upper bound.
     @ivar counts: observations in each bucket (not cumulative).
-    @ivar total: sum of all observations, seconds.
+    @ivar total: sum of all observations.
     """
 
     bounds: tuple[float, ...]
@@ -37,7 +39,7 @@ class HistogramStatus:
 
 @attrs.define
 class Histogram:
-    """Durations in buckets. Invariant: one count per bound, and one for durations above all bounds."""
+    """Numbers in buckets. Invariant: one count per bound, and one for numbers above all bounds."""
 
     bounds: tuple[float, ...] = FSYNC_BUCKETS_S
     _counts: list[int] = attrs.Factory(lambda self: [0] * (len(self.bounds) + 1), takes_self=True)
@@ -67,6 +69,10 @@ class Counters:
     @ivar refusals: response code name to number of answers with it, except successes.
     @ivar reports: event name of the core to number of reports.
     @ivar votes: vote result name to number of this member's answers with it.
+    @ivar elections: result to number of candidacies of this member: C{won}, C{lost} to another member, or
+        C{undecided}, no majority in time.
+    @ivar append_s: seconds from a proposal to the commit of its entries; one observation for each proposal.
+    @ivar batches: number of entries that were proposed at once.
     """
 
     requests: int = 0
@@ -86,6 +92,20 @@ class Counters:
     reports: dict[str, int] = attrs.Factory(dict)
     votes: dict[str, int] = attrs.Factory(dict)
     fsync: Histogram = attrs.Factory(Histogram)
+    elections: dict[str, int] = attrs.Factory(dict)
+    append_s: Histogram = attrs.Factory(Histogram)
+    batches: Histogram = attrs.Factory(lambda: Histogram(bounds=BATCH_BUCKETS))
+    _role: object = None
+    _leader_id: object = None
+
+    def note_role(self, role: object, leader_id: object) -> None:
+        """Count a change of the role, the term or the leader."""
+        if leader_id is not None and leader_id != self._leader_id:
+            self._leader_id = leader_id
+            self.leader_changes += 1
+        if self._role == "candidate":
+            count(self.elections, {"leader": "won", "follower": "lost"}.get(str(role), "undecided"))
+        self._role = role
 
 
 def count(table: dict[str, int], name: str, by: int = 1) -> None:
@@ -117,6 +137,8 @@ class NodeStatus:
     @ivar reports: event name of the core to number of reports.
     @ivar votes: vote result name to number of this member's answers with it.
     @ivar fsync: durations of successful fsyncs.
+    @ivar elections, append_s, batches: see L{Counters}.
+    @ivar peer_lag_bytes: of a leader, peer id to bytes of records that the peer lacks; -1 if not known.
     @ivar unsynced_bytes: bytes written but not known to be on stable storage.
     @ivar stalls, stall_s: ticks that the reactor missed, and their total duration in seconds.
     @ivar wire_errors: connections aborted because the peer broke the format.
@@ -173,3 +195,7 @@ class NodeStatus:
     set_aside_files: int = 0
     set_aside_bytes: int = 0
     tls_expires_s: float = -1.0
+    elections: Mapping[str, int] = attrs.Factory(dict)
+    append_s: HistogramStatus = HistogramStatus(bounds=(), counts=(0,), total=0.0)
+    batches: HistogramStatus = HistogramStatus(bounds=(), counts=(0,), total=0.0)
+    peer_lag_bytes: Mapping[str, int] = attrs.Factory(dict)
