@@ -25,6 +25,7 @@ from dledger.base.tls_files import tls_files
 from dledger.broker.access.accounts import read_credentials
 from dledger.client.blocking import AppendInterrupted
 from dledger.client.values import Entry
+from dledger.commands.bench import bench
 from dledger.commands.broker import Wanted, read_offset, tail_broker
 from dledger.commands.certs import certs
 from dledger.commands.common import (
@@ -345,6 +346,7 @@ cli.add_command(health)
 cli.add_command(cluster)
 cli.add_command(top)
 cli.add_command(events)
+cli.add_command(bench)
 cli.add_command(verify)
 cli.add_command(read_file)
 cli.add_command(export)
