@@ -18,7 +18,15 @@ import attrs
 from attrs.validators import ge, gt, in_, instance_of, le
 
 from dledger.base.addresses import checked_members
-from dledger.base.option_values import check_type, converted, listed, our_name, unknown_option
+from dledger.base.option_values import (
+    check_type,
+    converted,
+    findings_of,
+    listed,
+    our_name,
+    raise_findings,
+    unknown_option,
+)
 from dledger.base.tls_files import TlsFiles, networks_of, tls_files
 
 #: A Java follower gives up its leader after 3 missed heartbeats of 2000 ms; used for a leader that
@@ -286,6 +294,33 @@ class DLedgerConfig:
                 f"disk_full_ratio={self.disk_full_ratio} is below disk_space_ratio_to_force_clean="
                 f"{self.disk_space_ratio_to_force_clean}: appends would be refused before files are deleted"
             )
+        if value and self.disk_space_ratio_to_force_clean < self.disk_space_ratio_to_check_expired:
+            raise ValueError(
+                f"disk_space_ratio_to_force_clean={self.disk_space_ratio_to_force_clean} is below "
+                f"disk_space_ratio_to_check_expired={self.disk_space_ratio_to_check_expired}: young files "
+                "would be deleted before old ones are looked for"
+            )
+
+    @join.validator
+    def _joins_or_begins(self, _attribute: object, value: bool) -> None:
+        if value and self.bootstrap:
+            raise ValueError("bootstrap=true begins a new group, join=true joins one: give one of them")
+
+    @max_wait_ack_time_ms.validator
+    def _acks_have_time(self, _attribute: object, value: int) -> None:
+        if value <= self.tick_ms:
+            raise ValueError(
+                f"max_wait_ack_time_ms={value} must exceed tick_ms={self.tick_ms}: every append would end "
+                "as unknown (502)"
+            )
+
+    @max_push_time_out_ms.validator
+    def _pushes_have_time(self, _attribute: object, value: int) -> None:
+        if value <= self.tick_ms:
+            raise ValueError(
+                f"max_push_time_out_ms={value} must exceed tick_ms={self.tick_ms}: no follower could answer "
+                "a push in time"
+            )
 
     @delete_when.validator
     def _hours_are_hours(self, _attribute: object, value: str) -> None:
@@ -298,6 +333,9 @@ class DLedgerConfig:
         for peer_id in value:
             if peer_id not in self.peers:
                 raise ValueError(f"preferred_leader_ids: {peer_id!r} is not among {sorted(self.peers)}")
+        if self.never_lead and self.self_id in value:
+            raise ValueError(f"preferred_leader_ids names this member, {self.self_id!r}, which has "
+                             "never_lead=true: give one of them")
 
     @tls_authority.validator
     def _tls_is_whole(self, _attribute: object, value: str) -> None:
@@ -367,8 +405,8 @@ JAVA_FILE_DEFAULTS: Mapping[str, object] = {"file_reserved_hours": 72, "enable_d
 
 def read_java_file(text: str) -> dict[str, object]:
     """
-    The options in a Java-style file: lines C{name=value}, comments with C{#} or C{!}, and Java's defaults
-    (L{JAVA_FILE_DEFAULTS}) for the options that it does not name.
+    The options in a Java-style file: lines C{name=value}, comments with C{#} or C{!}. For those that it does
+    not name, L{JAVA_FILE_DEFAULTS} hold.
 
     @raise ValueError: another line, or a name twice.
     """
@@ -384,9 +422,7 @@ def read_java_file(text: str) -> dict[str, object]:
         if name in found:
             raise ValueError(f"line {number}: {name} is given twice")
         found[name] = value.strip()
-    fields = attrs.fields_dict(DLedgerConfig)
-    named = {our_name(name, ALIASES, fields) for name in found}
-    return {**{name: value for name, value in JAVA_FILE_DEFAULTS.items() if name not in named}, **found}
+    return found
 
 _FLUSH_NAMES = {"SYNC_FLUSH": FLUSH_SYNC, "ASYNC_FLUSH": FLUSH_ASYNC}
 
@@ -396,18 +432,26 @@ def from_mapping(values: Mapping[str, object]) -> DLedgerConfig:
     Build a configuration from names in our, Java's or RocketMQ's spelling.
 
     @param values: option name to value; strings are converted to the option's type.
-    @raise ValueError: an unknown name (the text names the nearest known one), an invalid value, or
-        one option under two spellings.
+    @raise ValueError: unknown names (the text names the nearest known one), invalid values, or one option
+        under two spellings; the text has a line for each finding.
     """
     fields = attrs.fields_dict(DLedgerConfig)
     known: dict[str, object] = {}
+    findings: list[str] = []
+    unread: set[str] = set()
     for name, value in values.items():
         target = our_name(name, ALIASES, fields)
-        if target not in fields:
-            raise unknown_option(name, target, fields)
-        if target in known:
-            raise ValueError(f"option {target!r} is given twice, once as {name!r}")
-        known[target] = _value(target, value, fields[target].default)
+        try:
+            if target not in fields:
+                raise unknown_option(name, target, fields)
+            if target in known:
+                raise ValueError(f"option {target!r} is given twice, once as {name!r}")
+            known[target] = _value(target, value, fields[target].default)
+        except ValueError as error:
+            findings.append(str(error))
+            unread.add(target)
+    findings += findings_of(DLedgerConfig, known, unread)
+    raise_findings(findings)
     return DLedgerConfig(**known)  # type: ignore[arg-type]
 
 

@@ -405,8 +405,8 @@ LAYERS: tuple[Layer, ...] = (
         name="admin pages",
         covers=("dledger.admin",),
         ours=(
-            *VALUES, *CODES, "dledger.base", "dledger.node", "dledger.client", "dledger.namesrv.status",
-            "protocols.wire.fastjson",
+            "dledger", *VALUES, *CODES, "dledger.base", "dledger.node", "dledger.client",
+            "dledger.namesrv.status", "protocols.wire.fastjson",
         ),
         third=(*TWISTED, "klein", "treq", "werkzeug", "prometheus_client"),
         refused=("dledger.node.driver", "dledger.base.disk", "logging", "asyncio"),
@@ -428,6 +428,13 @@ LAYERS: tuple[Layer, ...] = (
         late=("dledger.spark",),
     ),
     Layer(
+        name="command config",
+        covers=("dledger.commands.config",),
+        ours=(*VALUES, "dledger.commands.common", "dledger.twistd"),
+        third=("click", "twisted"),
+        refused=("logging", "asyncio"),
+    ),
+    Layer(
         name="command line",
         covers=("dledger.commands",),
         ours=(
@@ -444,7 +451,10 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="twistd common",
         covers=("dledger.twistd.common",),
-        ours=("dledger.base.descriptors", "dledger.base.reactor", "dledger.base.tuning"),
+        ours=(
+            "dledger.base.descriptors", "dledger.base.option_values", "dledger.base.reactor",
+            "dledger.base.tuning",
+        ),
         third=("twisted",),
         refused=("logging", "asyncio"),
     ),

@@ -14,7 +14,7 @@ import json
 import random
 import re
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -28,6 +28,7 @@ from twisted.web.client import Agent, HTTPConnectionPool, ResponseDone
 from twisted.web.http import PotentialDataLoss
 from twisted.web.iweb import IAgent
 
+import dledger
 from dledger.base.addresses import Address, checked_members, parse_address
 from dledger.base.endpoints import tcp_endpoints
 from dledger.base.reactor import Reactor
@@ -62,6 +63,8 @@ class MemberReport:
     @ivar problem: reason for a missing answer; empty if it answered.
     @ivar health: reason why it answers but does not serve; empty if it serves, or did not tell.
     @ivar begin_moved: why its first index rose last; empty if it did not, or did not tell.
+    @ivar version: of its software; empty if it did not tell.
+    @ivar members: ids of the members of its group as it says; empty if it did not tell.
     """
 
     member_id: str
@@ -78,6 +81,27 @@ class MemberReport:
     problem: str = ""
     health: str = ""
     begin_moved: str = ""
+    version: str = ""
+    members: tuple[str, ...] = ()
+
+
+def group_problems(reports: Iterable[MemberReport]) -> tuple[str, ...]:
+    """What is wrong with the group as a whole: who leads, and whom its members hold for its members."""
+    reports, found = tuple(reports), []
+    leaders = [report for report in reports if report.role == "leader"]
+    if not leaders:
+        found.append("no member leads")
+    elif len(leaders) > 1:
+        named = ", ".join(f"{report.member_id} in term {report.term}" for report in leaders)
+        found.append(f"{len(leaders)} members lead: {named}")
+    lists: dict[tuple[str, ...], list[str]] = {}
+    for report in reports:
+        if report.members:
+            lists.setdefault(tuple(sorted(report.members)), []).append(report.member_id)
+    if len(lists) > 1:
+        told = "; ".join(f"{', '.join(who)} know {' '.join(known)}" for known, who in lists.items())
+        found.append(f"the members do not agree on who they are: {told}")
+    return tuple(found)
 
 
 def report_of_status(member_id: str, address: str, url: str, document: Mapping[str, object]) -> MemberReport:
@@ -89,6 +113,7 @@ def report_of_status(member_id: str, address: str, url: str, document: Mapping[s
     member = _member_of(document)
     if member.get("self_id") != member_id:
         raise ValueError(f"it is member {member.get('self_id')!r}")
+    addresses = document.get("peer_addresses")
     try:
         return MemberReport(
             member_id=member_id,
@@ -103,6 +128,8 @@ def report_of_status(member_id: str, address: str, url: str, document: Mapping[s
             committed_index=int(member["committed_index"]),
             health=_words(document.get("problem", "")),
             begin_moved=_words(document.get("begin_moved", "")),
+            version=_words(document.get("version", "")),
+            members=tuple(sorted(map(_words, addresses if isinstance(addresses, dict) else ()))),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{_NOT_A_PAGE}: {error!r}") from None
@@ -168,6 +195,7 @@ def report_of_info(info: MemberInfo) -> MemberReport:
         committed_index=info.committed_index,
         problem=info.problem,
         health=_words(info.health),
+        members=tuple(sorted(info.peers)),
     )
 
 
@@ -184,16 +212,22 @@ def with_lag(reports: tuple[MemberReport, ...]) -> tuple[MemberReport, ...]:
 
 
 async def fetch_status(agent: IAgent, url: str, timeout_s: float, clock: Any) -> JsonObject:
-    """
-    The document at C{url}/status.
+    """The document at C{url}/status, see L{fetch_page}."""
+    return await fetch_page(agent, url, "/status", timeout_s, clock)
 
+
+async def fetch_page(agent: IAgent, url: str, path: str, timeout_s: float, clock: Any) -> JsonObject:
+    """
+    The document at C{path} of an administration.
+
+    @param url: base of the administration.
     @param timeout_s: seconds for the head of the answer, and again for its body.
     @raise ValueError: the answer's status is not 200, it is not complete in time, it is longer than
         L{ANSWER_BYTES_MAX}, or it is not a JSON object. The connection is then closed.
     """
     client = treq.client.HTTPClient(agent)
     asked: Deferred[Any] = client.get(
-        f"{url.rstrip('/')}/status", timeout=timeout_s, reactor=clock, unbuffered=True,
+        f"{url.rstrip('/')}{path}", timeout=timeout_s, reactor=clock, unbuffered=True,
         allow_redirects=False,
     )
     response = await asked
@@ -379,6 +413,8 @@ def _own_report(status: NodeStatus, address: str) -> MemberReport:
         committed_index=member.committed_index,
         health=health_problem(status) or "",
         begin_moved=status.begin_moved,
+        version=dledger.__version__,
+        members=tuple(sorted(status.peer_addresses)),
     )
 
 

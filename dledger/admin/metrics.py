@@ -3,17 +3,20 @@
 A node's metrics for Prometheus, read on request from one frozen status; this module keeps no state.
 
 Names: one prefix, base units, C{_total} for counters. Every series carries C{group} and C{self_id}, and
-C{remote_id} if it is about another member.
+C{remote_id} if it is about another member. Only those of the process, C{process_*}, carry no labels: several
+members may share one.
 """
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+import dledger
 from dledger.node.health import health_problem
 from dledger.node.status import HistogramStatus, MachineStatus, NodeStatus
 
@@ -76,6 +79,7 @@ COUNTERS: tuple[tuple[str, str, _Number], ...] = (
     ("requests_abandoned_total", "Requests dropped with their connection.", lambda s: s.requests_abandoned),
     ("fsync_failures_total", "Failed fsyncs; the member stops at the first.", lambda s: s.fsync_failures),
     ("repairs_total", "Finished repairs of a damaged log.", _events("repaired", "entries-mended")),
+    ("push_retries_total", "Times that a peer was asked again what it holds.", _events("push-set-back")),
     ("truncations_total", "Truncations of the log by a leader.", _events("truncating")),
     ("retention_deleted_segments_total", "Segments deleted by age or size.", lambda s: s.segments_deleted),
     ("wire_errors_total", "Connections ended because of malformed bytes.", lambda s: s.wire_errors),
@@ -93,6 +97,15 @@ TABLES: tuple[tuple[str, str, str, Callable[[NodeStatus], Mapping[str, int]]], .
     ("refusals_total", "Requests answered with this code.", "code", lambda s: s.refusals),
     ("events_total", "Events that the core reported.", "event", lambda s: s.reports),
     ("votes_total", "Vote requests answered with this result.", "result", lambda s: s.votes),
+    ("elections_total", "Candidacies of this member by their result.", "result", lambda s: s.elections),
+)
+
+
+#: Name, help, and the function that reads the numbers.
+HISTOGRAMS: tuple[tuple[str, str, Callable[[NodeStatus], HistogramStatus]], ...] = (
+    ("fsync_duration_seconds", "Successful fsyncs.", lambda s: s.fsync),
+    ("append_duration_seconds", "From a proposal of appends to its commit.", lambda s: s.append_s),
+    ("append_batch_entries", "Entries proposed at once.", lambda s: s.batches),
 )
 
 
@@ -124,10 +137,18 @@ class NodeCollector(Collector):
             for value, number_of in sorted(table(status).items()):
                 counter.add_metric((*who, value), float(number_of))
             yield counter
-        yield _histogram("fsync_duration_seconds", "Successful fsyncs.", names, who, status.fsync)
+        yield _info_gauge("build_info", "1.", names, who)
+        for name, text, histogram in HISTOGRAMS:
+            yield _histogram(name, text, names, who, histogram(status))
         yield from _peers(status, names, who)
         if status.machine is not None:
             yield from _machine(status.machine, (*names, "machine"), (*who, status.machine.name))
+
+
+def _info_gauge(name: str, text: str, names: tuple[str, ...], who: tuple[str, ...]) -> Metric:
+    family = GaugeMetricFamily(_PREFIX + name, text, labels=(*names, "version", "python"))
+    family.add_metric((*who, dledger.__version__, platform.python_version()), 1.0)
+    return family
 
 
 def _histogram(
@@ -157,6 +178,7 @@ def _peers(status: NodeStatus, names: tuple[str, ...], who: tuple[str, ...]) -> 
         return
     match = gauge("peer_match_index", "Highest index that the peer is known to hold.")
     lag = gauge("peer_lag_entries", "Entries that the peer is behind.")
+    lag_bytes = gauge("peer_lag_bytes", "Bytes of records that the peer is behind; -1 if not known.")
     inflight = gauge("peer_inflight_pushes", "Pushes without an answer.")
     heard = gauge("peer_last_heard_seconds", "Seconds since the peer was last heard; -1 for never.")
     state = gauge("peer_state", "1 for the state that the peer is in.", "state")
@@ -164,13 +186,14 @@ def _peers(status: NodeStatus, names: tuple[str, ...], who: tuple[str, ...]) -> 
         labelled = (*who, peer.peer_id)
         match.add_metric(labelled, peer.match_index)
         lag.add_metric(labelled, status.member.ledger_end_index - peer.match_index)
+        lag_bytes.add_metric(labelled, status.peer_lag_bytes.get(peer.peer_id, -1))
         inflight.add_metric(labelled, peer.inflight)
         heard.add_metric(
             labelled, peer.last_heard_ms_ago / 1000 if peer.last_heard_ms_ago >= 0 else -1
         )
         for name in PEER_STATES:
             state.add_metric((*labelled, name), float(peer.state == name))
-    yield from (match, lag, inflight, heard, state)
+    yield from (match, lag, lag_bytes, inflight, heard, state)
 
 
 #: Name, help, and the function that reads the number, of a state machine.
@@ -203,6 +226,7 @@ def make_registry(status: Callable[[], NodeStatus]) -> CollectorRegistry:
     """A registry for this node only: one process may run several nodes."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(NodeCollector(status))
+    ProcessCollector(registry=registry)
     return registry
 
 

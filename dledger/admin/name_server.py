@@ -6,6 +6,8 @@ The administration of a name server over HTTP::
     GET /status    the numbers of this name server
     GET /brokers   the brokers that live
     GET /healthz   200 when it serves, 503 with the reason when it does not
+    GET /readyz    the same: a name server is ready as soon as it serves
+    GET /config    the options in force, and where each was given
     GET /metrics   metrics for Prometheus
 
 All pages except C{/metrics} are JSON. No page changes anything. The limits are those of L{AdminSite}.
@@ -28,8 +30,9 @@ from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
 from werkzeug.exceptions import HTTPException
 
-from dledger.admin.pages import METRICS_TYPE, OptionalEndpoint, json_page, loopback_unless_told
+from dledger.admin.pages import METRICS_TYPE, OptionalEndpoint, config_json, json_page, loopback_unless_told
 from dledger.admin.site import AdminSite
+from dledger.base.option_values import Setting
 from dledger.base.reactor import Reactor
 from dledger.namesrv.status import LiveBrokerStatus, NameServerStatus
 
@@ -38,6 +41,8 @@ _PAGES = {
     "/status": "the numbers of this name server",
     "/brokers": "the brokers that live",
     "/healthz": "200 when this name server serves, else 503 and the reason",
+    "/readyz": "200 when this name server is ready to serve, else 503 and the reasons",
+    "/config": "the options in force, and where each was given",
     "/metrics": "metrics for Prometheus",
 }
 
@@ -108,8 +113,10 @@ class NameServerPages:
     app = Klein()
     log = Logger()
 
-    def __init__(self, server: NameServerSource) -> None:
+    def __init__(self, server: NameServerSource, settings: Iterable[Setting] = ()) -> None:
+        """@param settings: the options of the name server."""
         self._server = server
+        self._settings = tuple(settings)
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(NameServerCollector(server))
 
@@ -137,6 +144,19 @@ class NameServerPages:
             return json_page(request, 503, {"status": "unavailable", "reason": problem})
         return json_page(request, 200, {"status": "ok"})
 
+    @app.route("/readyz", methods=["GET"])
+    def readyz(self, request: IRequest) -> bytes:
+        """Whether it is ready to serve."""
+        problem = self._server.status().problem
+        if problem:
+            return json_page(request, 503, {"status": "not ready", "reasons": [problem]})
+        return json_page(request, 200, {"status": "ready", "reasons": []})
+
+    @app.route("/config", methods=["GET"])
+    def config(self, request: IRequest) -> bytes:
+        """The options in force."""
+        return json_page(request, 200, config_json(self._settings))
+
     @app.route("/metrics", methods=["GET"])
     def metrics(self, request: IRequest) -> bytes:
         """Metrics for Prometheus."""
@@ -156,7 +176,7 @@ class NameServerPages:
 
 def make_name_server_pages(
     server: NameServerSource, endpoint: str, reactor: Reactor, *, wall_s: Callable[[], float],
-    hosts: Iterable[str] = (),
+    hosts: Iterable[str] = (), settings: Iterable[Setting] = (),
 ) -> StreamServerEndpointService:
     """
     The service that serves the pages.
@@ -164,7 +184,8 @@ def make_name_server_pages(
     @param endpoint: endpoint string such as C{tcp:8080}; on the loopback interface unless it names one.
     @param wall_s: seconds since 1970, for the access log.
     @param hosts: see L{AdminSite}.
+    @param settings: the options of the name server.
     """
-    site = AdminSite(NameServerPages(server).app.resource(), reactor, hosts=hosts, wall_s=wall_s)
+    site = AdminSite(NameServerPages(server, settings).app.resource(), reactor, hosts=hosts, wall_s=wall_s)
     listen = OptionalEndpoint(serverFromString(reactor, loopback_unless_told(endpoint)))
     return StreamServerEndpointService(listen, site)

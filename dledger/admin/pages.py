@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -14,6 +14,9 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
 from zope.interface import implementer
+
+from dledger.base.option_values import Setting
+from protocols.wire.fastjson import JsonObject
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -26,6 +29,11 @@ def json_page(request: IRequest, status: int, document: Mapping[str, object]) ->
 def encoded(document: Mapping[str, object]) -> bytes:
     """An object in JSON, for people, too."""
     return json.dumps(document, indent=1, default=str).encode("utf-8") + b"\n"
+
+
+def config_json(settings: Iterable[Setting]) -> JsonObject:
+    """The page of the options in force."""
+    return {"options": {one.name: {"value": one.value, "origin": one.origin} for one in settings}}
 
 
 def send_page(request: IRequest, status: int, content: bytes) -> bytes:

@@ -6,6 +6,9 @@ The administration of one member over HTTP: its own status, and that of its grou
     GET /status    this member
     GET /cluster   every member, or the reason why it did not answer
     GET /healthz   200 when the member serves, 503 with the reason when it does not
+    GET /readyz    200 when it is ready to serve, 503 with all reasons when it is not
+    GET /events    the last events: changes of the role, truncations, repairs, refusals
+    GET /config    the options in force, and where each was given
     GET /metrics   metrics for Prometheus
 
 All pages except C{/metrics} are JSON, errors included. No page changes anything.
@@ -29,11 +32,13 @@ from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 
-from dledger.admin.cluster import ClusterSurvey, MemberReport
+import dledger
+from dledger.admin.cluster import ClusterSurvey, MemberReport, group_problems
 from dledger.admin.metrics import exposition, make_registry
 from dledger.admin.pages import (
     METRICS_TYPE,
     OptionalEndpoint,
+    config_json,
     encoded,
     json_page,
     loopback_unless_told,
@@ -41,9 +46,11 @@ from dledger.admin.pages import (
 )
 from dledger.admin.site import AdminSite
 from dledger.base.addresses import Address
+from dledger.base.option_values import Setting
 from dledger.base.reactor import Reactor
 from dledger.base.tls.securing import Dialling
-from dledger.node.health import health_problem
+from dledger.node.health import health_problem, readiness_problems
+from dledger.node.reports import SeenEvent
 from dledger.node.status import NodeStatus
 from protocols.wire.fastjson import JsonObject
 
@@ -51,6 +58,9 @@ _INDEX = {
     "/status": "this member",
     "/cluster": "every member, or the reason why it did not answer",
     "/healthz": "200 when this member serves, else 503 and the reason",
+    "/readyz": "200 when this member is ready to serve, else 503 and all reasons",
+    "/events": "the last events of this member",
+    "/config": "the options in force, and where each was given",
     "/metrics": "metrics for Prometheus",
 }
 #: Seconds for which a page, and the answers of the other members, are sent again.
@@ -70,6 +80,10 @@ class StatusSource(Protocol):
     def status(self) -> NodeStatus:
         """The current status."""
 
+    @property
+    def events(self) -> Callable[[], tuple[SeenEvent, ...]]:
+        """Returns the last events, oldest first."""
+
 
 def status_json(status: NodeStatus) -> JsonObject:
     """A status as plain values, with the member's health."""
@@ -79,6 +93,7 @@ def status_json(status: NodeStatus) -> JsonObject:
         "is_repairing": status.member.is_repairing,
         "is_healthy": problem is None,
         "problem": problem or "",
+        "version": dledger.__version__,
     }
 
 
@@ -95,13 +110,15 @@ class AdminApp:
 
     def __init__(
         self, node: StatusSource, survey: Callable[[], Awaitable[tuple[MemberReport, ...]]],
-        seconds: Callable[[], float],
+        seconds: Callable[[], float], settings: Iterable[Setting] = (),
     ) -> None:
         """
         @param survey: asks every member; used by C{/cluster}.
         @param seconds: a monotonic clock.
+        @param settings: the options of the member.
         """
         self._node = node
+        self._settings = tuple(settings)
         self._survey = survey
         self._seconds = seconds
         self._kept: dict[str, tuple[float, bytes]] = {}
@@ -164,6 +181,7 @@ class AdminApp:
             {
                 "group": self._node.status().member.group,
                 "leaders": leaders,
+                "problems": group_problems(reports),
                 "unreachable": [report.member_id for report in reports if report.problem],
                 "unhealthy": [report.member_id for report in reports if report.health],
                 "members": [attrs.asdict(report) for report in reports],
@@ -179,6 +197,29 @@ class AdminApp:
         if problem is None:
             return json_page(request, 200, {"status": "ok", **facts})
         return json_page(request, 503, {"status": "unavailable", "reason": problem, **facts})
+
+    @app.route("/readyz", methods=["GET"])
+    def readyz(self, request: IRequest) -> bytes:
+        """Whether this member is ready to serve."""
+        status = self._node.status()
+        reasons = readiness_problems(status)
+        facts = {"leader_id": status.member.leader_id, "role": status.member.role, "term": status.member.term}
+        if not reasons:
+            return json_page(request, 200, {"status": "ready", "reasons": [], **facts})
+        return json_page(request, 503, {"status": "not ready", "reasons": reasons, **facts})
+
+    @app.route("/events", methods=["GET"])
+    def events(self, request: IRequest) -> bytes:
+        """The last events."""
+        return send_page(request, 200, self._page("events", lambda: encoded({
+            "self_id": self._node.status().member.self_id,
+            "events": [attrs.asdict(event) for event in self._node.events()],
+        })))
+
+    @app.route("/config", methods=["GET"])
+    def config(self, request: IRequest) -> bytes:
+        """The options in force."""
+        return json_page(request, 200, config_json(self._settings))
 
     @app.route("/metrics", methods=["GET"])
     def metrics(self, request: IRequest) -> bytes:
@@ -245,6 +286,7 @@ class AdminService(StreamServerEndpointService):
 def make_admin_service(
     node: StatusSource, endpoint: str, reactor: Reactor, *, wall_s: Callable[[], float],
     admin_urls: Mapping[str, str] | None = None, hosts: Iterable[str] = (), logs_access: bool = False,
+    settings: Iterable[Setting] = (),
 ) -> AdminService:
     """
     The service that serves the pages.
@@ -254,9 +296,10 @@ def make_admin_service(
     @param admin_urls: member id to the base URL of its administration; other members are asked on their
         log port, see L{ClusterSurvey}.
     @param hosts, logs_access: see L{AdminSite}.
+    @param settings: the options of the member.
     """
     survey = ClusterSurvey(node, reactor, admin_urls=admin_urls or {})
-    app = AdminApp(node, survey.run, reactor.seconds)
+    app = AdminApp(node, survey.run, reactor.seconds, settings)
     site = AdminSite(app.app.resource(), reactor, hosts=hosts, wall_s=wall_s, logs_access=logs_access)
     listen = OptionalEndpoint(serverFromString(reactor, loopback_unless_told(endpoint)))
     return AdminService(listen, site, survey, told_address=told_address(endpoint))

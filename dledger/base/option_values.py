@@ -5,6 +5,8 @@ Converts names and values of options from text to those of an L{attrs} class.
 An option has a name in snake_case; it may also be written in camelCase, or under an alias from a table. The
 type of its default is the type of the option.
 
+A program that runs can tell the value of each option, and where it comes from: L{Setting}.
+
 Knows no particular option.
 """
 
@@ -12,11 +14,99 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import attrs
 
 #: Types of options, and the words for them.
 _KINDS = ((bool, "true or false"), (int, "a whole number"), (float, "a number"), (str, "text"))
 _HUMP = re.compile(r"(?<=[a-z0-9])([A-Z])")
+
+
+#: The place of a value that nobody gave.
+DEFAULT = "default"
+
+
+@attrs.frozen(kw_only=True)
+class Setting:
+    """
+    An option in force.
+
+    @ivar value: after conversion; paths only of what is secret.
+    @ivar origin: where it was given, such as C{file}, or C{default}.
+    """
+
+    name: str
+    value: object
+    origin: str
+
+
+def settings_of(
+    values: Mapping[str, object], places: Mapping[str, Mapping[str, object]], plain: Callable[[str], str]
+) -> tuple[Setting, ...]:
+    """
+    The options in force, each with its place.
+
+    @param values: option to the value in force.
+    @param places: place to the options given there, in any spelling; the first place that has one counts.
+    @param plain: maps every spelling of an option to the same name.
+    """
+    names = {place: {plain(name) for name in given} for place, given in places.items()}
+    return tuple(
+        Setting(
+            name=name, value=value,
+            origin=next((place for place, found in names.items() if plain(name) in found), DEFAULT),
+        )
+        for name, value in values.items()
+    )
+
+
+def findings_of(
+    make: type[attrs.AttrsInstance], values: Mapping[str, object], unread: Collection[str] = ()
+) -> list[str]:
+    """
+    Everything that the converters and validators of a class have against values: attrs itself ends at the
+    first. Of one option, the first objection.
+
+    @param values: for the fields of C{make}.
+    @param unread: options whose values are not among them, as they are wrong: what only follows from their
+        absence is left out.
+    """
+    try:
+        make(**values)
+    except (ValueError, TypeError):
+        pass
+    else:
+        return []
+    values, wrong, found = dict(values), set(unread), []
+    fields = attrs.fields(make)
+    for field in fields:
+        convert: Any = field.converter
+        try:
+            if convert is not None and field.name in values:
+                convert(values[field.name])
+        except (ValueError, TypeError) as error:
+            found.append(str(error))
+            wrong.add(field.name)
+            del values[field.name]
+    with attrs.validators.disabled():
+        made = make(**values)
+    for field in fields:
+        try:
+            if field.validator is not None:
+                field.validator(made, field, getattr(made, field.name))
+        except (ValueError, TypeError) as error:
+            text = str(error.args[0])  # a validator's error has more arguments, for programs
+            if not any(name in text for name in wrong):
+                found.append(text)
+    return found
+
+
+def raise_findings(findings: Sequence[str]) -> None:
+    """@raise ValueError: there are findings; one line each."""
+    if findings:
+        raise ValueError("\n".join(findings))
 
 
 def our_name(name: str, aliases: Mapping[str, str], known: Collection[str]) -> str:

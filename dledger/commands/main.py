@@ -26,6 +26,7 @@ from dledger.broker.access.accounts import read_credentials
 from dledger.client.blocking import AppendInterrupted
 from dledger.client.values import Entry
 from dledger.commands.backup import backup, restore
+from dledger.commands.bench import bench
 from dledger.commands.broker import Wanted, read_offset, tail_broker
 from dledger.commands.certs import certs
 from dledger.commands.common import (
@@ -37,6 +38,7 @@ from dledger.commands.common import (
     write_entries,
     write_json,
 )
+from dledger.commands.config import config
 from dledger.commands.export import export
 from dledger.commands.files import read_file, verify
 from dledger.commands.group import group
@@ -45,6 +47,7 @@ from dledger.commands.ha_resolve import ha_resolve
 from dledger.commands.member import member
 from dledger.commands.rocketmq import write_messages
 from dledger.commands.status import status
+from dledger.commands.watch import cluster, events, health, top
 from protocols.rocketmq.signing import Credentials
 from protocols.wire.ledger.codes import WIRE_VERSION, Consistency, ResponseCode
 
@@ -340,6 +343,11 @@ def _say_version(context: click.Context, is_wanted: bool) -> None:
 
 
 cli.add_command(status)
+cli.add_command(health)
+cli.add_command(cluster)
+cli.add_command(top)
+cli.add_command(events)
+cli.add_command(bench)
 cli.add_command(verify)
 cli.add_command(read_file)
 cli.add_command(backup)
@@ -350,6 +358,7 @@ cli.add_command(ha_resolve)
 cli.add_command(group)
 cli.add_command(member)
 cli.add_command(certs)
+cli.add_command(config)
 
 
 def main() -> None:

@@ -3,10 +3,12 @@
 C{dledger status}: every member in one table; members that do not answer, with the reason.
 
 The command asks the administrations named with C{--admin}, and the log ports of all other members.
+L{gather_reports} does so for other commands, too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -21,6 +23,8 @@ from twisted.web.client import Agent
 from dledger.admin.cluster import (
     MemberReport,
     fetch_status,
+    followed_url,
+    group_problems,
     identity_of_status,
     report_of_info,
     report_of_status,
@@ -34,19 +38,21 @@ _DEADLINE_S = 2.0
 _WIDTH_ELSEWHERE = 500
 
 
-@click.command()
-@click.option("--admin", "urls", multiple=True, envvar="DLEDGER_ADMIN", metavar="URL",
-              help="Base URL of a member's administration. [env DLEDGER_ADMIN]")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.pass_context
-def status(context: click.Context, urls: tuple[str, ...], as_json: bool) -> None:
-    """
-    Show the members of the group.
+admin_option = click.option(
+    "--admin", "urls", multiple=True, envvar="DLEDGER_ADMIN", metavar="URL",
+    help="Base URL of a member's administration. [env DLEDGER_ADMIN]",
+)
 
-    Exit status 1 if no member leads, or if several do: then only the one with the highest term may have a
-    majority.
+
+def gather_reports(target: Any, urls: tuple[str, ...], *, follows: bool = False) -> tuple[MemberReport, ...]:
     """
-    target = context.obj
+    The reports of all members, in order of ids.
+
+    @param target: see L{dledger.commands.main.Target}.
+    @param urls: administrations to ask; all other members are asked on their log ports.
+    @param follows: ask the administrations that those tell of, too.
+    @raise ClickException: no member answers.
+    """
     by_admin, addresses, group = _ask_admins(urls)
     reports = dict(by_admin)
     peers = target.peers or ";".join(f"{member_id}-{address}" for member_id, address in addresses.items())
@@ -54,29 +60,63 @@ def status(context: click.Context, urls: tuple[str, ...], as_json: bool) -> None
     if missing and (peers or not urls):
         at_log = attrs.evolve(target, peers=peers, group=group or target.group)
         with at_log.open() as log:
-            for info in log.status():
-                reports.setdefault(info.member_id, report_of_info(info))
+            infos = log.status()
+        told = [followed_url(info.address, info.admin) for info in infos if info.member_id not in reports]
+        if follows and any(told):
+            reports.update(_ask_admins(tuple(filter(None, told)), is_quiet=True)[0])
+        for info in infos:
+            reports.setdefault(info.member_id, report_of_info(info))
     if not reports:
         raise click.ClickException("no member answers")
-    ordered = with_lag(tuple(reports[member_id] for member_id in sorted(reports)))
+    return with_lag(tuple(reports[member_id] for member_id in sorted(reports)))
+
+
+@click.command()
+@admin_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def status(context: click.Context, urls: tuple[str, ...], as_json: bool) -> None:
+    """
+    Show the members of the group.
+
+    Exit status 1 if no member leads, if several do (then only the one with the highest term may have a
+    majority), or if the members do not agree on who they are.
+    """
+    ordered = gather_reports(context.obj, urls)
     if as_json:
         write_json([attrs.asdict(report) for report in ordered])
     else:
-        console = Console()
-        if not console.is_terminal:
-            console.width = _WIDTH_ELSEWHERE  # no cell is cut in a file or a pipe
-        table = _table(ordered)
-        # A narrow terminal breaks the lines of the table; it does not cut them.
-        console.width = max(console.width, Measurement.get(console, console.options, table).minimum + 12)
-        console.print(table)
-    leaders = [report for report in ordered if report.role == "leader"]
-    if len(leaders) != 1:
-        named = ", ".join(f"{report.member_id} in term {report.term}" for report in leaders)
-        say(f"dledger: {len(leaders)} members lead: {named}" if leaders else "dledger: no member leads")
+        print_members(Console(), ordered)
+    end_with_problems(context, group_problems(ordered))
+
+
+def print_members(
+    console: Console, reports: tuple[MemberReport, ...], more: Mapping[str, Mapping[str, str]] | None = None
+) -> None:
+    """
+    Print one line for each member.
+
+    @param more: further columns: name to the text by member id.
+    """
+    if not console.is_terminal:
+        console.width = _WIDTH_ELSEWHERE  # no cell is cut in a file or a pipe
+    table = _table(reports, more or {})
+    # A narrow terminal breaks the lines of the table; it does not cut them.
+    console.width = max(console.width, Measurement.get(console, console.options, table).minimum + 12)
+    console.print(table)
+
+
+def end_with_problems(context: click.Context, problems: tuple[str, ...]) -> None:
+    """Say the problems, and exit with status 1 if there are any."""
+    for problem in problems:
+        say(f"dledger: {problem}")
+    if problems:
         context.exit(EXIT_FAILED)
 
 
-def _ask_admins(urls: tuple[str, ...]) -> tuple[dict[str, MemberReport], dict[str, str], str]:
+def _ask_admins(
+    urls: tuple[str, ...], *, is_quiet: bool = False
+) -> tuple[dict[str, MemberReport], dict[str, str], str]:
     """Reports by member id; addresses of all members, and the group, as the administrations tell them."""
     reports: dict[str, MemberReport] = {}
     addresses: dict[str, str] = {}
@@ -96,9 +136,11 @@ def _ask_admins(urls: tuple[str, ...]) -> tuple[dict[str, MemberReport], dict[st
                 group = group or its_group
                 reports[member_id] = attrs.evolve(report, address=addresses[member_id])
             except ValueError as error:
-                say(f"dledger: {url}: no dledger member answered: {error}")
+                if not is_quiet:
+                    say(f"dledger: {url}: no dledger member answered: {error}")
             except Exception as error:
-                say(f"dledger: {url}: {error or type(error).__name__}")
+                if not is_quiet:
+                    say(f"dledger: {url}: {error or type(error).__name__}")
     finally:
         thread.stop(lambda: None)
     return reports, addresses, group
@@ -116,7 +158,7 @@ def _numbers(report: MemberReport) -> tuple[int, ...]:
     return report.term, report.begin_index, report.end_index, report.committed_index, report.lag
 
 
-def _table(reports: tuple[MemberReport, ...]) -> Table:
+def _table(reports: tuple[MemberReport, ...], more: Mapping[str, Mapping[str, str]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("member", "role"):
         table.add_column(name, no_wrap=True)
@@ -124,12 +166,13 @@ def _table(reports: tuple[MemberReport, ...]) -> Table:
         longest = max((len(str(_numbers(report)[column])) for report in reports), default=1)
         # A cut number lies.
         table.add_column(name, justify="right", no_wrap=True, min_width=max(longest, len(name)))
-    for name in ("leader", "address", "note"):
+    for name in ("leader", *more, "address", "note"):
         table.add_column(name, overflow="fold")
     for report in reports:
+        further = [column.get(report.member_id, "-") for column in more.values()]
         if report.problem:
-            why = escape(report.problem)
-            table.add_row(report.member_id, "unreachable", *["-"] * 6, report.address, why, style="red")
+            cells = ("unreachable", *["-"] * 6, *further, report.address, escape(report.problem))
+            table.add_row(report.member_id, *cells, style="red")
             continue
         table.add_row(
             report.member_id,
@@ -140,6 +183,7 @@ def _table(reports: tuple[MemberReport, ...]) -> Table:
             _number(report.committed_index),
             "-" if report.lag < 0 else str(report.lag),
             report.leader_id or "none",
+            *further,
             report.address,
             escape("; ".join(filter(None, (report.health, report.begin_moved)))),
             style="bold" if report.role == "leader" else "yellow" if report.health else "",

@@ -21,7 +21,13 @@ import attrs
 from attrs.validators import ge, in_, instance_of, le
 
 from dledger.base.commands.answering import CONNECTIONS_MAX
-from dledger.base.option_values import converted, our_name, unknown_option
+from dledger.base.option_values import (
+    converted,
+    findings_of,
+    our_name,
+    raise_findings,
+    unknown_option,
+)
 from dledger.namesrv.routes import RouteLimits
 
 NAME_SERVER_PORT = 9876
@@ -170,18 +176,24 @@ def name_server_from_mapping(
         is given twice.
     """
     given: dict[str, Any] = {}
-    ignored = []
+    ignored, findings = [], []
     for name, value in values.items():
-        target = name_server_option(name)
-        if target is None:
-            if name in _FIXED and str(value).strip().lower() != _FIXED[name]:
-                raise ValueError(f"{name}={value}: only {_FIXED[name]} is possible here; see docs/namesrv.md")
-            ignored.append(name)
-            continue
-        if target in given:
-            raise ValueError(f"option {target!r} is given twice, once as {name!r}")
-        text = value.strip() if isinstance(value, str) else value
-        given[target] = converted(target, text, _KNOWN[target].default)
+        try:
+            target = name_server_option(name)
+            if target is None:
+                if name in _FIXED and str(value).strip().lower() != _FIXED[name]:
+                    raise ValueError(
+                        f"{name}={value}: only {_FIXED[name]} is possible here; see docs/namesrv.md"
+                    )
+                ignored.append(name)
+                continue
+            if target in given:
+                raise ValueError(f"option {target!r} is given twice, once as {name!r}")
+            text = value.strip() if isinstance(value, str) else value
+            given[target] = converted(target, text, _KNOWN[target].default)
+        except ValueError as error:
+            findings.append(str(error))
+    raise_findings(findings + findings_of(NameServerConfig, given))
     if base is not None:
         return attrs.evolve(base, **given)
     return NameServerConfig(ignored=tuple(ignored), **given)

@@ -101,6 +101,7 @@ class AppendGate:
     @param propose: feeds the core.
     @param at_end_of_turn: runs a call when the reactor turn ends.
     @param at_end_of_read: runs a call when the bytes read from one connection have been handled.
+    @param seconds: a monotonic clock; asked once for each turn and each proposal, never for each append.
     """
 
     def __init__(
@@ -112,6 +113,7 @@ class AppendGate:
         at_end_of_turn: Callable[[Callable[[], None]], None],
         at_end_of_read: Callable[[Callable[[], None]], None],
         next_token: Callable[[], int],
+        seconds: Callable[[], float],
         counters: Counters,
         shared_count_max: int = SHARED_COUNT_MAX,
     ) -> None:
@@ -121,6 +123,7 @@ class AppendGate:
         self._at_end_of_turn = at_end_of_turn
         self._at_end_of_read = at_end_of_read
         self._next_token = next_token
+        self._seconds = seconds
         self._counters = counters
         self._shared_count_max = shared_count_max
         self._is_end_asked = False
@@ -130,6 +133,7 @@ class AppendGate:
         self._bytes = 0
         self._claims: list[_Claim] = []
         self._pending: dict[int, list[_Claim]] = {}
+        self._proposed_s: dict[int, float] = {}
 
     def append_for(self, connection: ServerConnection, ticket: Ticket, bodies: tuple[bytes, ...]) -> None:
         """Append for a request on a connection."""
@@ -209,13 +213,19 @@ class AppendGate:
             self._seal()
         if self._proposals:
             proposals, self._proposals, self._turn_bytes = self._proposals, [], 0
+            now_s = self._seconds()
+            self._proposed_s.update([(proposal.token, now_s) for proposal in proposals])
+            self._counters.batches.observe(sum([len(proposal.bodies) for proposal in proposals]))
             self._propose(AppendProposed(tuple(proposals)))
 
     def answered(self, answer: AnswerAppend) -> None:
         """The core's answer to one proposal."""
         claims = self._pending.pop(answer.token, None)
+        proposed_s = self._proposed_s.pop(answer.token, None)
         if claims is None:
             return
+        if answer.code is ResponseCode.SUCCESS and not answer.is_repeated and proposed_s is not None:
+            self._counters.append_s.observe(self._seconds() - proposed_s)
         if answer.is_repeated or (answer.code is ResponseCode.SUCCESS and _is_once(claims)):
             self._tell_once(answer, claims[0])
         elif answer.code is ResponseCode.SUCCESS:
@@ -292,6 +302,7 @@ class AppendGate:
             unproposed = self._pending.pop(proposal.token, []) + unproposed
         self._claims, self._bodies, self._proposals = [], [], []
         self._tell_failed(unproposed, ResponseCode.NOT_LEADER, term=-1, index=-1, leader_id=None)
+        self._proposed_s.clear()
         pending, self._pending = self._pending, {}
         for claims in pending.values():
             self._tell_failed(claims, ResponseCode.TERM_CHANGED, term=-1, index=-1, leader_id=None)

@@ -1,10 +1,12 @@
 # -*- test-case-name: tests.node.test_health -*-
 """
 Whether a member serves, in one sentence. C{/healthz}, C{/status}, the metrics, and METADATA for the pages of
-the other members all say the same.
+the other members all say the same. C{/readyz} asks for more, and tells every reason.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from dledger.node.status import NodeStatus
 
@@ -14,6 +16,9 @@ UNSURE = (
     "vote counts only together with those of all members: start them all, or see --bootstrap and "
     "accept_unclean_start"
 )
+
+#: A member that lacks more than this part of C{healthy_lag_entries} is not ready.
+READY_SHARE = 10
 
 #: Characters of a reason that is told to others, at most.
 TOLD_CHARACTERS_MAX = 300
@@ -25,47 +30,68 @@ def health_problem(status: NodeStatus) -> str | None:
 
     Of several reasons the one is named that an operator must act on first.
     """
+    return next(_problems(status), None)
+
+
+def readiness_problems(status: NodeStatus) -> tuple[str, ...]:
+    """
+    All reasons why this member is not ready to serve; empty if it is. It is ready if it serves, holds nearly
+    all that its leader has committed, and does not hand leadership over.
+    """
+    member, found = status.member, list(_problems(status))
+    lag_max = status.healthy_lag_entries // READY_SHARE
+    if 0 < lag_max < member.commit_lag <= status.healthy_lag_entries:
+        found.append(
+            f"catching up: it lacks {member.commit_lag} committed entries of its leader, more than "
+            f"{lag_max}, which is healthy_lag_entries / {READY_SHARE}"
+        )
+    if member.role == "leader" and member.transferee_id is not None:
+        found.append(f"handing over: leadership goes to {member.transferee_id}, and appends are refused")
+    return tuple(found)
+
+
+def _problems(status: NodeStatus) -> Iterator[str]:
+    """Why it does not serve; what an operator must act on first comes first."""
     member = status.member
     if status.state != "running":
-        return f"the member is {status.state}" + (f": {status.reason}" if status.reason else "")
+        yield f"the member is {status.state}" + (f": {status.reason}" if status.reason else "")
     if member.is_diverged:
-        return (
+        yield (
             "diverged: it refuses what its leader pushes, as their ledgers contradict each other; "
             "it answers no reads"
         )
     if member.holes:
         asked = ", ".join(f"{peer}: {why}" for peer, why in sorted(member.hole_asked.items()))
-        return (
+        yield (
             f"repairing: {sum(hole.count for hole in member.holes)} entries are damaged, "
             f"the first is {member.holes[0].first_index}; they are fetched from the other members"
             + (f" (asked {asked})" if asked else "")
         )
-    if member.is_repairing:
-        return (
+    elif member.is_repairing:
+        yield (
             f"repairing: entries up to {member.repair_end_index} were lost to damage and are "
             f"not back yet; it has them up to {member.ledger_end_index}"
         )
     if status.is_disk_full:
-        return "disk full: it stores no entries until there is room"
+        yield "disk full: it stores no entries until there is room"
     if status.machine is not None and status.machine.state == "failed":
-        return f"its state machine has stopped, the log goes on: {status.machine.reason}"
+        yield f"its state machine has stopped, the log goes on: {status.machine.reason}"
     if member.is_dismissed:
-        return "removed: the group has changed its members, and this one is not among them; stop it"
-    if member.leader_id is None and not member.voters:
-        return "joining: it waits for a leader of the group to push to it, see dledger member add"
-    if member.leader_id is None:
-        return "no leader known" + (f"; {UNSURE}" if member.is_unsure else "")
-    if member.is_unsure:
-        return (
+        yield "removed: the group has changed its members, and this one is not among them; stop it"
+    elif member.leader_id is None and not member.voters:
+        yield "joining: it waits for a leader of the group to push to it, see dledger member add"
+    elif member.leader_id is None:
+        yield "no leader known" + (f"; {UNSURE}" if member.is_unsure else "")
+    elif member.is_unsure:
+        yield (
             "unsure: its directory is new, or a loss of power may have taken entries that it acknowledged; "
             "it has not reached its leader's end yet"
         )
     if 0 < status.healthy_lag_entries < member.commit_lag:
-        return (
+        yield (
             f"behind: it lacks {member.commit_lag} committed entries of its leader, "
             f"more than healthy_lag_entries={status.healthy_lag_entries}"
         )
-    return None
 
 
 def told_health(status: NodeStatus) -> str:

@@ -48,7 +48,7 @@ from dledger.node.reports import Reports
 from dledger.node.router import NO_APPENDS, Refusals, RequestRouter, Told
 from dledger.node.scrubbing import Scrubbing
 from dledger.node.server import MemberServer
-from dledger.node.status import Counters, NodeStatus, unsynced_bytes
+from dledger.node.status import Counters, NodeStatus, bytes_behind
 from dledger.node.store import Store
 from dledger.storage.term_file import TermVote
 from protocols.turn import Turn
@@ -88,6 +88,7 @@ class Node:
     @ivar told_admin: C{host:port} of it for the other members; empty if they cannot ask there.
     @ivar desk: answers the requests to the state machine, if there is one.
     @ivar counters: counts since the start.
+    @ivar events: returns the last events, see L{Reports.events}.
     """
 
     log = Logger()
@@ -118,16 +119,16 @@ class Node:
         self.config = config
         self.counters = Counters()
         self._reports = Reports(
-            self.log, self_id=config.self_id, counts=self.counters.reports, seconds=clock.seconds
+            self.log, self_id=config.self_id, counts=self.counters.reports, seconds=clock.seconds,
+            wall_clock=wall_clock,
         )
+        self.events = self._reports.events
         self.turn = Turn(clock, self._turn_failed)
         self.state, self.reason, self.listen = "starting", "", ""
         self.admin = self.told_admin = ""
-        self._store = store
-        self._terms = terms
+        self._store, self._terms = store, terms
         self._clock, self._embedding = clock, embedding
-        self._wall_clock = wall_clock
-        self._disk_space = disk_space
+        self._wall_clock, self._disk_space = wall_clock, disk_space
         self.dialling = None if keys is None else MembersDialling(keys, config.tls_plain_members)
         self._key_watch = KeyWatch(keys, f"member {config.self_id}", member_id=config.self_id)
         self._space: DiskSpace | None = None
@@ -138,7 +139,6 @@ class Node:
         self._server: MemberServer | None = None
         self._ended: list[Deferred[None]] = []
         self._tokens = self._told_set_aside = 0
-        self._last_leader_id: object = None
         self._told: Told | None = None
         self._ticking: LoopingCall | None = None
         self._next_sweep_s = self._next_house_keeping_s = 0.0
@@ -165,7 +165,7 @@ class Node:
         self.refusals = Refusals(self._core, feed, self.counters)
         self._appends = AppendGate(
             group=config.group, ledger=store, propose=feed, at_end_of_turn=self.turn.work,
-            at_end_of_read=self.turn.soon,
+            at_end_of_read=self.turn.soon, seconds=self._clock.seconds,
             next_token=self._next_token, counters=self.counters,
             shared_count_max=max(1, min(64, config.max_pending_requests_num // 16)),
         )
@@ -258,8 +258,6 @@ class Node:
         ended, self._ended = self._ended, []
         for waiter in ended:
             waiter.callback(None)
-
-    # -- time ---------------------------------------------------------------------------------
 
     def _tick(self, ticks: int) -> None:
         if ticks > 1:
@@ -477,7 +475,7 @@ class Node:
             pulls=counters.pulls, pulled_bytes=counters.pulled_bytes, refusals=dict(counters.refusals),
             reports=dict(counters.reports), votes=dict(counters.votes), fsync=counters.fsync.status(),
             fsync_failures=counters.flush_failures,
-            unsynced_bytes=unsynced_bytes(self._store, member.flushed_index),
+            unsynced_bytes=bytes_behind(self._store, member.flushed_index),
             stalls=counters.stalls, stall_s=counters.stall_s,
             wire_errors=(server.wire_errors if server is not None else 0)
             + (peers.wire_errors if peers is not None else 0),
@@ -491,6 +489,10 @@ class Node:
             set_aside_files=max(self._kept_count, 0), set_aside_bytes=self._kept_bytes,
             tls_expires_s=self._key_watch.expires_s, machine=self.desk.status(),
             scrubbed_bytes=counters.scrubbed_bytes, scrub_passes=counters.scrub_passes,
+            elections=dict(counters.elections), append_s=counters.append_s.status(),
+            batches=counters.batches.status(), peer_lag_bytes={
+                peer.peer_id: bytes_behind(self._store, peer.match_index, unknown=-1) for peer in member.peers
+            } if member.role == "leader" else {},
         )
 
     # -- Surroundings of the driver -------------------------------------------------------------
@@ -573,10 +575,8 @@ class Node:
         is_role = report.event == "role-changed"
         if is_role and self._embedding is not None:
             self._embedding.role_changed()
-        leader_id = report.facts.get("leader_id") if is_role else None
-        if leader_id is not None and leader_id != self._last_leader_id:
-            self._last_leader_id = leader_id
-            self.counters.leader_changes += 1
+        if is_role:
+            self.counters.note_role(report.facts.get("role"), report.facts.get("leader_id"))
         self._reports.report(report)
 
     def stop_member(self, stop: fx.StopMember) -> None:

@@ -17,14 +17,16 @@ from dledger.core.status import MemberStatus
 
 #: Upper bounds of the buckets of L{Histogram}, in seconds; one more bucket has no upper bound.
 FSYNC_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+#: The same for the number of entries that are proposed at once.
+BATCH_BUCKETS = (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 16384.0)
 
 
 @attrs.frozen(kw_only=True)
 class HistogramStatus:
     """
-    @ivar bounds: upper bounds of the buckets, seconds; one more bucket has no upper bound.
+    @ivar bounds: upper bounds of the buckets; one more bucket has no upper bound.
     @ivar counts: observations in each bucket (not cumulative).
-    @ivar total: sum of all observations, seconds.
+    @ivar total: sum of all observations.
     """
 
     bounds: tuple[float, ...]
@@ -39,7 +41,7 @@ class HistogramStatus:
 
 @attrs.define
 class Histogram:
-    """Durations in buckets. Invariant: one count per bound, and one for durations above all bounds."""
+    """Numbers in buckets. Invariant: one count per bound, and one for numbers above all bounds."""
 
     bounds: tuple[float, ...] = FSYNC_BUCKETS_S
     _counts: list[int] = attrs.Factory(lambda self: [0] * (len(self.bounds) + 1), takes_self=True)
@@ -69,6 +71,10 @@ class Counters:
     @ivar refusals: response code name to number of answers with it, except successes.
     @ivar reports: event name of the core to number of reports.
     @ivar votes: vote result name to number of this member's answers with it.
+    @ivar elections: result to number of candidacies of this member: C{won}, C{lost} to another member, or
+        C{undecided}, no majority in time.
+    @ivar append_s: seconds from a proposal to the commit of its entries; one observation for each proposal.
+    @ivar batches: number of entries that were proposed at once.
     """
 
     requests: int = 0
@@ -90,6 +96,20 @@ class Counters:
     reports: dict[str, int] = attrs.Factory(dict)
     votes: dict[str, int] = attrs.Factory(dict)
     fsync: Histogram = attrs.Factory(Histogram)
+    elections: dict[str, int] = attrs.Factory(dict)
+    append_s: Histogram = attrs.Factory(Histogram)
+    batches: Histogram = attrs.Factory(lambda: Histogram(bounds=BATCH_BUCKETS))
+    _role: object = None
+    _leader_id: object = None
+
+    def note_role(self, role: object, leader_id: object) -> None:
+        """Count a change of the role, the term or the leader."""
+        if leader_id is not None and leader_id != self._leader_id:
+            self._leader_id = leader_id
+            self.leader_changes += 1
+        if self._role == "candidate":
+            count(self.elections, {"leader": "won", "follower": "lost"}.get(str(role), "undecided"))
+        self._role = role
 
 
 def count(table: dict[str, int], name: str, by: int = 1) -> None:
@@ -155,6 +175,8 @@ class NodeStatus:
     @ivar reports: event name of the core to number of reports.
     @ivar votes: vote result name to number of this member's answers with it.
     @ivar fsync: durations of successful fsyncs.
+    @ivar elections, append_s, batches: see L{Counters}.
+    @ivar peer_lag_bytes: of a leader, peer id to bytes of records that the peer lacks; -1 if not known.
     @ivar unsynced_bytes: bytes written but not known to be on stable storage.
     @ivar scrubbed_bytes, scrub_passes: bytes of closed segments that were checked again, and passes over all.
     @ivar stalls, stall_s: ticks that the reactor missed, and their total duration in seconds.
@@ -216,10 +238,14 @@ class NodeStatus:
     scrub_passes: int = 0
     tls_expires_s: float = -1.0
     machine: MachineStatus | None = None
+    elections: Mapping[str, int] = attrs.Factory(dict)
+    append_s: HistogramStatus = HistogramStatus(bounds=(), counts=(0,), total=0.0)
+    batches: HistogramStatus = HistogramStatus(bounds=(), counts=(0,), total=0.0)
+    peer_lag_bytes: Mapping[str, int] = attrs.Factory(dict)
 
 
 class WrittenLedger(Protocol):
-    """The part of a ledger that L{unsynced_bytes} needs."""
+    """The part of a ledger that L{bytes_behind} needs."""
 
     @property
     def ledger_end_index(self) -> int:
@@ -233,11 +259,11 @@ class WrittenLedger(Protocol):
         """Stream offset of the record at C{index}."""
 
 
-def unsynced_bytes(ledger: WrittenLedger, flushed_index: int) -> int:
-    """Bytes of the records behind C{flushed_index}; 0 if they cannot be told."""
+def bytes_behind(ledger: WrittenLedger, index: int, *, unknown: int = 0) -> int:
+    """Bytes of the records behind C{index}; C{unknown} if they cannot be told."""
     try:
-        if flushed_index >= ledger.ledger_end_index:
+        if index >= ledger.ledger_end_index:
             return 0
-        return ledger.end_position - ledger.position_of(max(flushed_index + 1, 0))
+        return ledger.end_position - ledger.position_of(max(index + 1, 0))
     except DLedgerError:
-        return 0
+        return unknown

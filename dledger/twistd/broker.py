@@ -27,11 +27,12 @@ from twisted.python.usage import UsageError
 
 from dledger.base.addresses import Address
 from dledger.base.disk.disk import OsDisk, read_boot_id
-from dledger.base.option_values import read_properties
+from dledger.base.option_values import read_properties, settings_of
 from dledger.base.reactor import Reactor
 from dledger.broker.common.config import (
     FAST_PORT_DISTANCE,
     BrokerConfig,
+    all_options,
     broker_from_mapping,
     option_name,
 )
@@ -42,6 +43,8 @@ from dledger.namesrv.service import NameServerService
 from dledger.raft_broker.config import member_config
 from dledger.raft_broker.service import RaftBrokerService
 from dledger.twistd.common import (
+    COMMAND_LINE,
+    FILE,
     ConfigurationOptions,
     above,
     end_process,
@@ -134,6 +137,9 @@ class Options(ConfigurationOptions):
             self.broker = attrs.evolve(self.broker, broker_ip1=_own_address(self["listen"]))
         self.broker = _resolved(self.broker)
         self._add_name_server()
+        in_force = all_options(self.broker)
+        places = {COMMAND_LINE: {**given, **self.settings}, FILE: values}
+        self.in_force = settings_of(in_force, places, _plain)
 
     def _add_name_server(self) -> None:
         """The name server of --with-namesrv, at which the broker registers, too."""

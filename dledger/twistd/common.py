@@ -24,6 +24,7 @@ from twisted.python.usage import Options as UsageOptions
 from twisted.python.usage import UsageError
 
 from dledger.base.descriptors import LEAST, raise_limit
+from dledger.base.option_values import Setting
 from dledger.base.reactor import Reactor
 from dledger.base.tuning import keep_freed_memory, spare_the_collector
 
@@ -44,7 +45,10 @@ class ConfigurationOptions(OptionsOnly):
     Command line options for common settings, C{--set name=value} for the rest, and C{--config FILE}.
 
     @ivar settings: name to value, as given with C{--set}.
+    @ivar in_force: every option with its value and its place; known when the options are parsed.
     """
+
+    in_force: tuple[Setting, ...] = ()
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +65,8 @@ class ConfigurationOptions(OptionsOnly):
             if self.parent is None:  # not called by twistd
                 raise
             name = self.parent.subCommand
-            sys.stderr.write(f"{name}: {error}\n{name}: all options: twistd {name} --help\n")
+            said = "".join(f"{name}: {finding}\n" for finding in str(error).splitlines())
+            sys.stderr.write(f"{said}{name}: all options: twistd {name} --help\n")
             raise SystemExit(1) from None
 
     def keep_setting(self, text: str) -> None:
@@ -108,6 +113,10 @@ class ConfigurationOptions(OptionsOnly):
         return values
 
 
+#: Places of options, for people.
+COMMAND_LINE, FILE = "command line", "file"
+
+
 def above(*settings: Mapping[str, object], plain: Callable[[str], str]) -> dict[str, object]:
     """
     Merge settings, where an earlier mapping overrides an option of later ones, in any spelling.
@@ -122,9 +131,10 @@ def above(*settings: Mapping[str, object], plain: Callable[[str], str]) -> dict[
 
 
 def usage_error(error: ValueError | TypeError) -> UsageError:
-    """An error of one line, from an option's validator or converter."""
+    """An error of one line for each finding, from validators and converters of options."""
     # A validator's error has more arguments, for programs.
-    return UsageError(_plain_words(str(error.args[0] if error.args else error)))
+    text = str(error.args[0] if error.args else error)
+    return UsageError("\n".join(map(_plain_words, text.split("\n"))))
 
 
 def _plain_words(text: str) -> str:

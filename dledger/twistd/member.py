@@ -16,21 +16,25 @@ import tomllib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import attrs
 from twisted.application.service import IService
 from twisted.internet.endpoints import serverFromString
 from twisted.python.usage import UsageError
 
 from dledger.base.addresses import parse_address
 from dledger.base.disk.disk import OsDisk, read_boot_id
+from dledger.base.option_values import Setting, raise_findings, settings_of
 from dledger.base.reactor import Reactor
 from dledger.base.threads import RunInThread
-from dledger.config import ALIASES, DLedgerConfig, from_mapping, read_java_file
+from dledger.config import ALIASES, JAVA_FILE_DEFAULTS, DLedgerConfig, from_mapping, read_java_file
 from dledger.machine.loading import load_factory, runner_of
 from dledger.machine.runner import MachineRunner
 from dledger.machine.state_machine import MachineFactory
 from dledger.node.node import Node
 from dledger.node.service import MakeMachine, MemberService
 from dledger.twistd.common import (
+    COMMAND_LINE,
+    FILE,
     ConfigurationOptions,
     above,
     check_endpoint,
@@ -91,31 +95,56 @@ class Options(ConfigurationOptions):
     def postOptions(self) -> None:
         """Combine all given options; C{self.member} and C{self.machine} are the result."""
         values = self.from_file(self._parse_file, tables=("peers", "tls"))
+        findings: list[str] = []
+        given = self.given({**_NAMES, **{name: name for name in (*_ENDPOINTS, _MACHINE)}})
+        given |= {"bootstrap": True} if self["bootstrap"] else {}
         try:
             values.update(_tls_options(values.pop("tls", {})))
-            for name in _ENDPOINTS:
-                said = values.pop(name, None)
-                self[name] = endpoint_of(name, self[name] or said or "")
-            said = values.pop(_MACHINE, None)
-            named = self[_MACHINE] if self[_MACHINE] is not None else said
-            if named is not None:
-                self.machine = load_factory(str(named))
-            given = self.given(_NAMES) | ({"bootstrap": True} if self["bootstrap"] else {})
-            self.member = from_mapping(above(given, self.settings, values, plain=_plain))
-        except (ValueError, TypeError) as error:
-            raise usage_error(error) from None
+        except ValueError as error:
+            findings.append(str(error))
+        places = {COMMAND_LINE: {**given, **self.settings}, FILE: values}
+        java: Mapping[str, object] = JAVA_FILE_DEFAULTS if self._is_java else {}
+        merged = above(given, self.settings, values, java, plain=_plain)
         for name in _ENDPOINTS:
-            if self[name]:
-                check_endpoint(name, self[name], "tcp:20911:interface=127.0.0.1")
+            try:
+                self[name] = endpoint_of(name, merged.pop(name, None) or "")
+                if self[name]:
+                    check_endpoint(name, self[name], "tcp:20911:interface=127.0.0.1")
+            except UsageError as error:
+                findings.append(str(error))
+                self[name] = ""
+        named = merged.pop(_MACHINE, None)
+        try:
+            self.machine = None if named is None else load_factory(str(named))
+        except ValueError as error:
+            findings.append(str(error))
+        try:
+            self.member = from_mapping(merged)
+        except (ValueError, TypeError) as error:
+            findings += str(usage_error(error)).split("\n")
+        else:
+            findings += self._port_taken_twice()
+        try:
+            raise_findings(findings)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        self[_MACHINE] = named or ""
+        in_force = {**{name: self[name] for name in (*_ENDPOINTS, _MACHINE)}, **attrs.asdict(self.member)}
+        self.in_force = settings_of(in_force, {**places, "default of a Java file": java}, _plain)
+
+    def _port_taken_twice(self) -> list[str]:
         own = self["listen"] or str(parse_address(self.member.peers[self.member.self_id]).port)
         port = _port_of(own)
         if port and port == _port_of(self["admin"]):
-            raise UsageError(f"--admin {self['admin']!r} has the port of the log itself, {port}")
+            return [f"--admin {self['admin']!r} has the port of the log itself, {port}"]
+        return []
 
+    @property
+    def _is_java(self) -> bool:
+        return (self["config"] or "").endswith((".properties", ".conf"))
 
     def _parse_file(self, text: str) -> Mapping[str, object]:
-        is_java = self["config"].endswith((".properties", ".conf"))
-        return read_java_file(text) if is_java else tomllib.loads(text)
+        return read_java_file(text) if self._is_java else tomllib.loads(text)
 
 
 def _port_of(endpoint: str) -> str:
@@ -135,7 +164,9 @@ def _plain(name: str) -> str:
     return ALIASES.get(name, name).replace("_", "").lower()
 
 
-def _admin_maker(endpoint: str, reactor: Reactor) -> Callable[[Node], IService] | None:
+def _admin_maker(
+    endpoint: str, reactor: Reactor, settings: tuple[Setting, ...]
+) -> Callable[[Node], IService] | None:
     if not endpoint:
         return None
     try:
@@ -146,7 +177,7 @@ def _admin_maker(endpoint: str, reactor: Reactor) -> Callable[[Node], IService] 
     def make(node: Node) -> IService:
         service: Any = resource.make_admin_service(
             node, endpoint, reactor, wall_s=time.time, logs_access=node.config.admin_access_log,
-            hosts=(*node.config.admin_hosts, *node.config.peers.values()),
+            hosts=(*node.config.admin_hosts, *node.config.peers.values()), settings=settings,
         )
         node.told_admin = service.told_address
         administration: IService = service
@@ -180,6 +211,6 @@ def make_service(options: Options, reactor: Reactor) -> MemberService:
     return MemberService(
         options.member, reactor, disk=disk, rng=seeded_chance(f"member {options.member.self_id}"),
         failed=end_process(reactor, lambda: exit_with(1)), listen=listen,
-        make_admin=_admin_maker(options["admin"], reactor), admin=options["admin"], boot_id=read_boot_id(),
-        make_machine=_machine_maker(options.machine, reactor, disk),
+        make_admin=_admin_maker(options["admin"], reactor, options.in_force), admin=options["admin"],
+        boot_id=read_boot_id(), make_machine=_machine_maker(options.machine, reactor, disk),
     )

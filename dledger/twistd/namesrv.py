@@ -15,16 +15,19 @@ import tomllib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import attrs
 from twisted.application.service import IService
 from twisted.internet.endpoints import serverFromString
 from twisted.python.usage import UsageError
 
 from dledger.base.disk.disk import OsDisk
-from dledger.base.option_values import read_properties
+from dledger.base.option_values import read_properties, settings_of
 from dledger.base.reactor import Reactor
 from dledger.namesrv.config import NameServerConfig, name_server_from_mapping, name_server_option
 from dledger.namesrv.service import NameServerService
 from dledger.twistd.common import (
+    COMMAND_LINE,
+    FILE,
     ConfigurationOptions,
     above,
     check_endpoint,
@@ -80,6 +83,10 @@ class Options(ConfigurationOptions):
             check_endpoint("admin", self["admin"], "tcp:8080:interface=127.0.0.1")
             if self["admin"].split(":")[1:2] == [str(config.listen_port)]:
                 raise UsageError(f"--admin {self['admin']!r} has the port of the name server itself")
+        in_force = {**attrs.asdict(config), "listen": self["listen"], "admin": self["admin"] or ""}
+        given |= self.given({"listen": "listen", "admin": "admin"})
+        places = {COMMAND_LINE: {**given, **self.settings}, FILE: values}
+        self.in_force = settings_of(in_force, places, _plain)
 
     def _parse_file(self, text: str) -> Mapping[str, object]:
         return tomllib.loads(text) if self["config"].endswith(".toml") else read_properties(text)
@@ -104,6 +111,7 @@ def _admin_maker(options: Options, reactor: Reactor) -> Callable[[NameServerServ
         service: Any = pages.make_name_server_pages(
             server, options["admin"], reactor, wall_s=time.time,
             hosts=[one.strip() for one in options["admin-hosts"].split(";") if one.strip()],
+            settings=options.in_force,
         )
         administration: IService = service
         return administration

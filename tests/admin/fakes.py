@@ -8,7 +8,8 @@ from typing import Any
 import attrs
 
 from dledger.core.status import MemberStatus, PeerStatus
-from dledger.node.status import Histogram, NodeStatus
+from dledger.node.reports import SeenEvent
+from dledger.node.status import BATCH_BUCKETS, Histogram, NodeStatus
 
 
 def _peer(peer_id: str, **facts: Any) -> PeerStatus:
@@ -46,6 +47,10 @@ def picture(**facts: Any) -> NodeStatus:
         "leader_changes": 2,
         "segments_deleted": 3, "disk_free_bytes": 1000, "disk_total_bytes": 4000, "is_disk_full": False,
     }  # fmt: skip
+    batches = Histogram(bounds=BATCH_BUCKETS)
+    batches.observe(20)
+    node |= {"elections": {"won": 2, "lost": 1}, "append_s": fsync.status(), "batches": batches.status(),
+             "peer_lag_bytes": {"n1": 640, "n2": -1}}
     known = {field.name for field in attrs.fields(NodeStatus)}
     for name in known - set(node) - {"member", "machine"}:  # counters that came later
         node[name] = 0
@@ -59,7 +64,12 @@ class FakeNode:
 
     def __init__(self, **facts: Any) -> None:
         self.picture = picture(**facts)
+        self.seen: tuple[SeenEvent, ...] = ()
 
     def status(self) -> NodeStatus:
         """As L{dledger.node.node.Node.status}."""
         return self.picture
+
+    def events(self) -> tuple[SeenEvent, ...]:
+        """As of a L{dledger.node.node.Node}."""
+        return self.seen

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 from twisted.trial.unittest import SynchronousTestCase
 
+import dledger
 from dledger.admin.metrics import COUNTERS, GAUGES, TABLES, exposition, make_registry
 from dledger.base.holes import Hole
 from tests.admin.fakes import picture
@@ -22,6 +24,9 @@ def samples(**facts: Any) -> dict[tuple[str, tuple[tuple[str, str], ...]], float
     for family in text_string_to_metric_families(exposition(make_registry(lambda: status)).decode()):
         for sample in family.samples:
             labels = dict(sample.labels)
+            if sample.name.startswith("process_"):
+                found[sample.name, ()] = sample.value
+                continue
             assert (labels.pop("group"), labels.pop("self_id")) == ("g", "n0"), sample
             found[sample.name, tuple(sorted(labels.items()))] = sample.value
     return found
@@ -52,6 +57,23 @@ class MetricsTests(SynchronousTestCase):
         self.assertEqual(len({*counters, *gauges}), len(counters) + len(gauges))
         for name in (*counters, *gauges):
             self.assertFalse(any(unit in name for unit in ("_ms", "_millis", "_kb")), name)
+
+    def test_what_operators_alert_on(self) -> None:
+        """Version, elections, durations and sizes of appends, lag in bytes, and the process."""
+        found = samples(reports={"push-set-back": 3})
+        version = (("python", platform.python_version()), ("version", dledger.__version__))
+        for name, labels, value in (
+            ("dledger_build_info", version, 1), ("dledger_elections_total", (("result", "won"),), 2),
+            ("dledger_append_duration_seconds_count", (), 4), ("dledger_push_retries_total", (), 3),
+            ("dledger_append_batch_entries_sum", (), 20),
+            ("dledger_append_batch_entries_bucket", (("le", "16.0"),), 0),
+            ("dledger_append_batch_entries_bucket", (("le", "64.0"),), 1),
+            ("dledger_peer_lag_bytes", (("remote_id", "n1"),), 640),
+            ("dledger_peer_lag_bytes", (("remote_id", "n2"),), -1),
+        ):
+            self.assertEqual(found[name, labels], value, name)
+        self.assertGreater(found["process_open_fds", ()], 0)
+        self.assertGreater(found["process_resident_memory_bytes", ()], 0)
 
     def test_without_leader(self) -> None:
         """Zeros, and nothing of peers but their connections."""
@@ -108,4 +130,5 @@ class MetricsTests(SynchronousTestCase):
         documented = re.findall(r"`(\w+)`", "".join(rows))
         families = {family.name: family.type for family in make_registry(picture).collect()}
         named = {name + ("_total" if kind == "counter" else "") for name, kind in families.items()}
-        self.assertEqual(sorted(documented), sorted(name.removeprefix("dledger_") for name in named))
+        ours = [name.removeprefix("dledger_") for name in named if not name.startswith("process_")]
+        self.assertEqual(sorted(documented), sorted(ours))

@@ -25,7 +25,9 @@ from dledger.admin.resource import (
     told_address,
 )
 from dledger.base.holes import Hole
+from dledger.base.option_values import Setting
 from dledger.node.health import health_problem
+from dledger.node.reports import SeenEvent
 from tests.admin.fakes import FakeNode, picture
 
 
@@ -39,7 +41,8 @@ class PageTests(SynchronousTestCase):
             MemberReport(member_id="n0", address="n0.test:1", source="self", role="leader", term=7),
             MemberReport(member_id="n1", address="n1.test:1", source="log", problem="connection refused"),
         )
-        app = AdminApp(self.node, self.survey, self.clock.seconds)
+        settings = (Setting(name="tick_ms", value=50, origin="file"),)
+        app = AdminApp(self.node, self.survey, self.clock.seconds, settings)
         self.treq = StubTreq(app.app.resource())
 
     async def survey(self) -> tuple[MemberReport, ...]:
@@ -65,7 +68,9 @@ class PageTests(SynchronousTestCase):
 
     def test_index(self) -> None:
         """What there is."""
-        self.assertEqual(set(self.document("/")["pages"]), {"/status", "/cluster", "/healthz", "/metrics"})
+        self.assertEqual(set(self.document("/")["pages"]), {
+            "/status", "/cluster", "/healthz", "/readyz", "/events", "/config", "/metrics",
+        })
 
     def test_status(self) -> None:
         """This member, in full."""
@@ -105,6 +110,40 @@ class PageTests(SynchronousTestCase):
             self.assertIn(reason, document["reason"])
             self.assertEqual(document["status"], "unavailable")
             self.assertIsNotNone(health_problem(self.node.picture))
+
+    def test_ready(self) -> None:
+        """200, or 503 with every reason."""
+        document = self.document("/readyz")
+        self.assertEqual((document["status"], document["reasons"]), ("ready", []))
+        self.node.picture = picture(role="follower", leader_id="n1", is_disk_full=True, is_diverged=True)
+        document = self.document("/readyz", 503)
+        self.assertEqual(document["status"], "not ready")
+        self.assertEqual([reason.split(":")[0] for reason in document["reasons"]], ["diverged", "disk full"])
+
+    def test_ready_asks_for_more(self) -> None:
+        """A member that catches up, or hands over, serves and is not ready."""
+        for facts, reason in (
+            ({"role": "follower", "leader_id": "n1", "healthy_lag_entries": 100, "committed_index": 79,
+              "leader_committed_index": 99}, "catching up: it lacks 20 committed entries"),
+            ({"transferee_id": "n2"}, "handing over: leadership goes to n2"),
+        ):
+            self.node.picture = picture(**facts)
+            self.assertEqual(self.document("/healthz")["status"], "ok")
+            (told,) = self.document("/readyz", 503)["reasons"]
+            self.assertIn(reason, told)
+
+    def test_events(self) -> None:
+        """As the log has them."""
+        self.node.seen = (SeenEvent(number=3, at_s=5.0, level="warn", event="truncating", facts="index=7"),)
+        document = self.document("/events")
+        self.assertEqual(document["self_id"], "n0")
+        self.assertEqual(document["events"], [
+            {"number": 3, "at_s": 5.0, "level": "warn", "event": "truncating", "facts": "index=7"}
+        ])
+
+    def test_config(self) -> None:
+        """The options, each with its place."""
+        self.assertEqual(self.document("/config"), {"options": {"tick_ms": {"value": 50, "origin": "file"}}})
 
     def test_metrics(self) -> None:
         """As text."""

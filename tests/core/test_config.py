@@ -118,12 +118,12 @@ class FromMappingTests(SynchronousTestCase):
     def test_three_spellings(self) -> None:
         """Ours, Java's and RocketMQ's."""
         for names in (
-            {"group": "g", "peers": THREE, "self_id": "n1", "max_wait_ack_time_ms": 5},
-            {"group": "g", "peers": THREE, "selfId": "n1", "maxWaitAckTimeMs": "5"},
-            {"dLegerGroup": "g", "dLegerPeers": THREE, "dLegerSelfId": "n1", "maxWaitAckTimeMs": 5},
+            {"group": "g", "peers": THREE, "self_id": "n1", "max_wait_ack_time_ms": 50},
+            {"group": "g", "peers": THREE, "selfId": "n1", "maxWaitAckTimeMs": "50"},
+            {"dLegerGroup": "g", "dLegerPeers": THREE, "dLegerSelfId": "n1", "maxWaitAckTimeMs": 50},
         ):
             config = from_mapping(names)
-            self.assertEqual((config.group, config.self_id, config.max_wait_ack_time_ms), ("g", "n1", 5))
+            self.assertEqual((config.group, config.self_id, config.max_wait_ack_time_ms), ("g", "n1", 50))
             self.assertEqual(len(config.peers), 3)
 
     def test_every_field_in_camel_case(self) -> None:

@@ -43,6 +43,7 @@ class GateTestCase(SynchronousTestCase):
         self.soon: list[Callable[[], None]] = []
         self.ledger = Ledger()
         self.tokens = 0
+        self.now_s, self.counters = 100.0, Counters()
         self.gate = self.make()
 
     def make(self, shared_count_max: int = 64) -> AppendGate:
@@ -50,8 +51,8 @@ class GateTestCase(SynchronousTestCase):
         return AppendGate(
             group="g", ledger=self.ledger, propose=self.proposed.append,
             at_end_of_turn=self.calls.append,
-            at_end_of_read=self.soon.append,
-            next_token=self.next_token, counters=Counters(), shared_count_max=shared_count_max,
+            at_end_of_read=self.soon.append, seconds=lambda: self.now_s,
+            next_token=self.next_token, counters=self.counters, shared_count_max=shared_count_max,
         )
 
     def next_token(self) -> int:
@@ -73,6 +74,23 @@ class GateTestCase(SynchronousTestCase):
             token=token, code=code, term=3, count=count, first_index=index,
             pos=self.ledger.position_of(index) if index >= 0 else -1, leader_id="n1",
         ))
+
+
+class MeasureTests(GateTestCase):
+    """What it tells the metrics."""
+
+    def test_durations_and_sizes(self) -> None:
+        """One of each proposal that commits, one of each turn; none stays behind."""
+        for _ in range(70):
+            self.gate.append((b"x",)).addErrback(lambda _: None)
+        self.end_turn()
+        self.now_s += 0.004
+        self.answer(1, ResponseCode.SUCCESS, 64, 0)
+        self.answer(2, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, 6, 64)
+        durations, sizes = self.counters.append_s.status(), self.counters.batches.status()
+        self.assertEqual((durations.count, round(durations.total, 6)), (1, 0.004))
+        self.assertEqual((sizes.count, sizes.total), (1, 70))
+        self.assertEqual(self.gate._proposed_s, {})
 
 
 class GatherTests(GateTestCase):

@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.folding import AGAIN_S, KEYS_MAX, QUIET_S
 from dledger.core.effects import Report
-from dledger.node.reports import FACT_CHARACTERS_MAX, Reports
+from dledger.node.reports import EVENT_CHARACTERS_MAX, EVENTS_MAX, FACT_CHARACTERS_MAX, Reports
 from tests.node.rig import Rig
 
 REFUSED = Report(event="push-refused", facts={"code": "INCONSISTENT_STATE", "reason": "expected pos=7",
@@ -23,7 +23,8 @@ class RepetitionTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.now_s = 1000.0
         self.counts: dict[str, int] = {}
-        self.reports = Reports(Logger(), self_id="n2", counts=self.counts, seconds=lambda: self.now_s)
+        self.reports = Reports(Logger(), self_id="n2", counts=self.counts, seconds=lambda: self.now_s,
+                               wall_clock=lambda: (1_700_000_000.0 + self.now_s, 4))
 
     def said(self, *reports: Report, seconds: float, every_s: float = 1.0) -> list[str]:
         """Lines that come of these reports, once in C{every_s}, as time goes by."""
@@ -48,6 +49,20 @@ class RepetitionTests(SynchronousTestCase):
         self.assertEqual([event["log_level"] for event in self.events], [LogLevel.warn])
         self.assertEqual((self.events[0]["times"], self.events[0]["self_id"]), (100, "n2"))
         self.assertEqual(self.counts, {"push-refused": 100})
+
+    def test_events_are_kept(self) -> None:
+        """The last ones, as the log has them, within a bound."""
+        self.said(REFUSED, seconds=2)
+        (event,) = self.reports.events()
+        self.assertEqual((event.number, event.at_s, event.level, event.event),
+                         (1, 1_700_001_000.0, "warn", "push-refused"))
+        self.assertEqual(event.facts, "code=INCONSISTENT_STATE reason=expected pos=7 type=APPEND")
+        for term in range(EVENTS_MAX):
+            self.reports.report(Report(event="role-changed", facts={"term": term, **{
+                f"fact{n}": "x" * 300 for n in range(9)}}))
+        events = self.reports.events()
+        self.assertEqual((len(events), events[0].number), (EVENTS_MAX, 2))
+        self.assertEqual(len(events[-1].facts), EVENT_CHARACTERS_MAX)
 
     def test_once_a_minute(self) -> None:
         """While it goes on, with a number."""

@@ -40,6 +40,17 @@ class HistogramTests(SynchronousTestCase):
 class CountersTests(SynchronousTestCase):
     """Numbers that rise."""
 
+    def test_elections(self) -> None:
+        """A candidacy has one result; who only follows has none."""
+        counters = Counters()
+        for role, leader_id in (
+            ("follower", "n1"), ("follower", None), ("candidate", None), ("candidate", None),
+            ("leader", "n0"), ("follower", None), ("candidate", None), ("follower", "n1"), ("follower", "n1"),
+        ):
+            counters.note_role(role, leader_id)
+        self.assertEqual(counters.elections, {"undecided": 1, "won": 1, "lost": 1})
+        self.assertEqual(counters.leader_changes, 3)
+
     def test_count(self) -> None:
         """By name."""
         table: dict[str, int] = {}

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import attrs
 from twisted.application.service import IServiceMaker
 from twisted.internet.task import Clock
 from twisted.internet.testing import MemoryReactorClock
@@ -14,6 +15,7 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.config import DLedgerConfig
+from dledger.namesrv.config import NameServerConfig
 from dledger.node.service import MemberService
 from dledger.twistd import member as tap
 from dledger.twistd.common import make_reactor_monotonic
@@ -124,6 +126,50 @@ class OptionsTests(SynchronousTestCase):
         )
         self.assertEqual(config.peers, {"n0": "h:2"})
         self.assertEqual((config.group, config.max_vote_interval_ms), ("line", 800))
+
+    def test_origins(self) -> None:
+        """Each option with its value and its place, whatever the spelling."""
+        path = self.mktemp() + ".properties"
+        with open(path, "w") as file:
+            file.write("maxVoteIntervalMs=900\nselfId=n0\nlisten=7\n")
+        options = Options()
+        options.parseOptions(["--config", path, "--set", "tickMs=30", "--node-id", "n0", "--admin", "8080"])
+        found = {one.name: (one.value, one.origin) for one in options.in_force}
+        self.assertEqual(set(found), {field.name for field in attrs.fields(DLedgerConfig)} | {
+            "listen", "admin", "machine"})
+        for name, expected in (
+            ("tick_ms", (30, "command line")), ("self_id", ("n0", "command line")),
+            ("max_vote_interval_ms", (900, "file")), ("listen", ("tcp:7", "file")),
+            ("admin", ("tcp:8080", "command line")), ("wire", ("auto", "default")),
+            ("file_reserved_hours", (72, "default of a Java file")),
+        ):
+            self.assertEqual(found[name], expected, name)
+
+    def test_no_option_is_a_secret(self) -> None:
+        """All options are shown, so what is secret must be in a file that an option names."""
+        for name in attrs.fields_dict(DLedgerConfig) | attrs.fields_dict(NameServerConfig):
+            self.assertNotRegex(name, "secret|password|token")
+
+    def test_all_findings_at_once(self) -> None:
+        """One line each, and nothing that only follows from another."""
+        error = self.assertRaises(UsageError, self.parse, "--peers", "n0-h:0", "--node-id", "n7",
+                                  "--set", "tick_ms=x", "--set", "hartbeat=1", "--listen", "nonsense",
+                                  "--set", "max_vote_interval_ms=3", "--group", "x y", "--wire", "morse")
+        lines = str(error).split("\n")
+        self.assertEqual([line.split("=")[0].split(" ")[0] for line in lines], [
+            "--listen", "tick_ms", "unknown", "peers:", "group", "wire", "max_vote_interval_ms"])
+
+    def test_relations(self) -> None:
+        """Values that are right one by one, and wrong together."""
+        for arguments, words in (
+            (["bootstrap=true", "join=true"], "give one of them"),
+            (["never_lead=true", "preferred_leader_ids=n0"], "never_lead=true: give one of them"),
+            (["max_wait_ack_time_ms=20"], "must exceed tick_ms=20"),
+            (["max_push_time_out_ms=20"], "must exceed tick_ms=20"),
+            (["enable_disk_force_clean=true", "disk_space_ratio_to_check_expired=0.88"], "young files"),
+        ):
+            settings = [word for one in arguments for word in ("--set", one)]
+            self.assertIn(words, self.refusal(*settings))
 
     def test_endpoints_in_the_file(self) -> None:
         """Where to listen may stand there, too; the command line stands above."""

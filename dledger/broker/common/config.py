@@ -21,7 +21,14 @@ import attrs
 from attrs.validators import ge, in_, instance_of, le
 
 from dledger.base.addresses import Address, parse_address
-from dledger.base.option_values import converted, listed, our_name, unknown_option
+from dledger.base.option_values import (
+    converted,
+    findings_of,
+    listed,
+    our_name,
+    raise_findings,
+    unknown_option,
+)
 from dledger.base.tls_files import TlsFiles, tls_files
 from dledger.broker.common.raft_options import RaftOptions
 from dledger.broker.common.rocketmq_options import check_ignored, is_rocketmq_option
@@ -213,6 +220,14 @@ class BrokerConfig:
                 raise ValueError(f"{attribute.name}={value!r}: write an address, 10.0.0.1 or fd00::1, or a "
                                  "host's name; the address becomes part of every message") from None
 
+    @ha_listen_port.validator
+    def _is_no_other_port(self, attribute: attrs.Attribute[int], value: int) -> None:
+        if value and value in (self.listen_port, self.listen_port - FAST_PORT_DISTANCE):
+            raise ValueError(
+                f"{attribute.name}={value}: clients have listen_port={self.listen_port} and the port "
+                f"{FAST_PORT_DISTANCE} below; give slaves another one"
+            )
+
     @namesrv_addr.validator
     def _are_addresses(self, attribute: attrs.Attribute[str], value: str) -> None:
         _addresses(attribute.name, value)
@@ -346,24 +361,31 @@ def broker_from_mapping(values: Mapping[str, object]) -> BrokerConfig:
 
     @param values: strings are converted to the option's type.
     @raise ValueError: a name is unknown (the nearest known one is named), a value does not fit, an option is
-        given twice, or C{store_path_root_dir} is missing.
+        given twice, or C{store_path_root_dir} is missing; the text has a line for each finding.
     """
     given: dict[type, dict[str, object]] = {
         StoreConfig: {}, HAConfig: {}, RaftOptions: {}, BrokerConfig: {}
     }
-    ignored = []
+    ignored, findings = [], []
     for name, value in values.items():
-        target = option_name(name)
-        if target is None:
-            if check_ignored(name, value):
-                ignored.append(name)
-            continue
-        owner, field = _KNOWN[target]
-        if target in given[owner]:
-            raise ValueError(f"option {target!r} is given twice, once as {name!r}")
-        given[owner][target] = _value(target, value, field.default)
+        try:
+            target = option_name(name)
+            if target is None:
+                if check_ignored(name, value):
+                    ignored.append(name)
+                continue
+            owner, field = _KNOWN[target]
+            if target in given[owner]:
+                raise ValueError(f"option {target!r} is given twice, once as {name!r}")
+            given[owner][target] = _value(target, value, field.default)
+        except ValueError as error:
+            findings.append(str(error))
     if "store_path_root_dir" not in given[StoreConfig]:
-        raise ValueError("store_path_root_dir is missing: name the directory that holds the store")
+        findings.append("store_path_root_dir is missing: name the directory that holds the store")
+        raise_findings(findings)
+    for make in (StoreConfig, HAConfig, RaftOptions):
+        findings += findings_of(make, given[make])
+    raise_findings(findings)
     own = given[BrokerConfig]
     ha = HAConfig(**given[HAConfig])  # type: ignore[arg-type]
     raft = RaftOptions(**given[RaftOptions])  # type: ignore[arg-type]
@@ -374,12 +396,18 @@ def broker_from_mapping(values: Mapping[str, object]) -> BrokerConfig:
         own.setdefault("broker_id", MASTER_ID + 1)
     store = StoreConfig(**given[StoreConfig])  # type: ignore[arg-type]
     parts = {"store": store, "ha": ha, "raft": raft, "ignored": tuple(ignored)}
+    raise_findings(findings_of(BrokerConfig, {**parts, **own}))
     return BrokerConfig(**parts, **own)  # type: ignore[arg-type]
 
 
 def run_time_options(config: BrokerConfig) -> frozenset[str]:
     """Those of L{RUN_TIME_OPTIONS} that count for this broker: a raft log has its own rules of expiry."""
     return RUN_TIME_OPTIONS - (EXPIRY_OPTIONS if config.raft.enable_dleger_commit_log else frozenset())
+
+
+def all_options(config: BrokerConfig) -> dict[str, object]:
+    """The present value of every option, by our names."""
+    return {name: option_value(config, name) for name in _KNOWN}
 
 
 def option_value(config: BrokerConfig, name: str) -> Any:

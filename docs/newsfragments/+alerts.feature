@@ -1,0 +1,1 @@
+`deploy/` has alert rules for Prometheus and a dashboard for Grafana.

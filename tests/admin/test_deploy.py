@@ -1,0 +1,64 @@
+# -*- test-case-name: tests.admin.test_deploy -*-
+"""The alert rules and the dashboard: they name metrics and labels that a member has."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.admin.metrics import exposition, make_registry
+from tests.admin.fakes import picture
+
+DEPLOY = Path(__file__).resolve().parent.parent.parent / "deploy"
+#: Labels that Prometheus itself gives.
+TARGET_LABELS = {"instance", "job"}
+
+
+def series() -> dict[str, set[str]]:
+    """The samples of a leader: name to the names of labels."""
+    found: dict[str, set[str]] = {}
+    status = picture(reports={"push-set-back": 1})
+    for family in text_string_to_metric_families(exposition(make_registry(lambda: status)).decode()):
+        for sample in family.samples:
+            found.setdefault(sample.name, set()).update(sample.labels)
+    return found
+
+
+class DeployTests(SynchronousTestCase):
+    """Both files."""
+
+    def check_names(self, expressions: list[str]) -> None:
+        """Each name is a metric, and nothing is selected by a label that none of them has."""
+        known = series()
+        for expression in expressions:
+            used = re.findall(r"\b(?:dledger|process)_\w+", expression)
+            self.assertTrue(used, expression)
+            self.assertEqual([name for name in used if name not in known], [], expression)
+            labels = set().union(*(known[name] for name in used)) | TARGET_LABELS
+            for listed in re.findall(r"\b(?:by|on) \(([^)]*)\)", expression):
+                self.assertLessEqual({one.strip() for one in listed.split(",")}, labels, expression)
+
+    def test_alerts(self) -> None:
+        """Each has a name of its own, words for people, and what to do."""
+        document: Any = yaml.safe_load((DEPLOY / "prometheus-alerts.yaml").read_text("utf-8"))
+        rules = [rule for group in document["groups"] for rule in group["rules"]]
+        self.check_names([rule["expr"] for rule in rules])
+        names = [rule["alert"] for rule in rules]
+        self.assertEqual(len(set(names)), len(names))
+        for rule in rules:
+            self.assertEqual(set(rule["annotations"]), {"summary", "action"}, rule["alert"])
+            self.assertIn(rule["labels"]["severity"], ("warning", "critical"))
+
+    def test_dashboard(self) -> None:
+        """Every panel asks for metrics that there are."""
+        document = json.loads((DEPLOY / "grafana-dashboard.json").read_text("utf-8"))
+        targets = [target for panel in document["panels"] for target in panel["targets"]]
+        self.assertGreater(len(targets), 10)
+        self.check_names([target["expr"] for target in targets])
+        self.check_names([document["templating"]["list"][1]["query"]])

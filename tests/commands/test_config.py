@@ -1,0 +1,65 @@
+# -*- test-case-name: tests.commands.test_config -*-
+"""C{dledger config}: what the start would say."""
+
+from __future__ import annotations
+
+import json
+
+from tests.commands.fakes import CliCase
+
+
+class ConfigTests(CliCase):
+    """Checks and shows."""
+
+    def file(self, text: str, end: str = ".toml") -> str:
+        """A configuration file."""
+        path = self.mktemp() + end
+        with open(path, "w") as file:
+            file.write(text)
+        return path
+
+    def test_right(self) -> None:
+        """Exit status 0."""
+        path = self.file("tick_ms = 30\nfile_reserved_hours = 5\n")
+        self.assertExit(self.run_cli("config", "check", path), 0, "nothing is wrong; 2 of ")
+        self.assertExit(self.run_cli("config", "check", path, "--group", "g"), 0, "wrong; 3 of ")
+        document = json.loads(self.run_cli("config", "check", path, "--json").stdout)
+        self.assertEqual(document, {"is_right": True, "findings": []})
+
+    def test_wrong(self) -> None:
+        """All findings, exit status 64."""
+        path = self.file('tick_ms = "x"\nhartbeat = 1\nlisten = "tcp:7"\nadmin = "tcp:x"\n')
+        result = self.run_cli("config", "check", path)
+        self.assertExit(result, 64, "tick_ms='x': write a whole number", "unknown option 'hartbeat'",
+                        "--admin 'tcp:x' is no endpoint")
+        self.assertEqual(result.stdout, "")
+        document = json.loads(self.run_cli("config", "check", path, "--json").stdout)
+        self.assertEqual((document["is_right"], len(document["findings"])), (False, 3))
+        self.assertExit(self.run_cli("config", "show", path), 64, "hartbeat")
+        self.assertExit(self.run_cli("config", "check", "/no/file"), 64, "No such file")
+
+    def test_other_servers(self) -> None:
+        """A broker and a name server, likewise with all findings."""
+        path = self.file("listenPort=x\nhaListenPrt=5\nbrokerId=-5\n", ".properties")
+        self.assertExit(self.run_cli("config", "check", "--of", "broker", path), 64,
+                        "listen_port='x': write a whole number", "'haListenPrt'; did you mean")
+        path = self.file("listenPort=10912\nhaListenPort=10910\n", ".properties")
+        self.assertExit(self.run_cli("config", "check", "--of", "broker", path), 64,
+                        "ha_listen_port=10910: clients have listen_port=10912 and the port 2 below")
+        path = self.file("listenPort=x\ntopicsMax=0\n", ".properties")
+        self.assertExit(self.run_cli("config", "check", "--of", "namesrv", path), 64,
+                        "listen_port='x'", "topics_max=0: write a number of at least 1")
+        path = self.file("listenPort=10911\n", ".properties")
+        for kind in ("broker", "namesrv"):
+            self.assertExit(self.run_cli("config", "check", "--of", kind, path), 0, "nothing is wrong")
+
+    def test_show(self) -> None:
+        """Name, value and place."""
+        path = self.file("tick_ms = 30\n")
+        result = self.run_cli("config", "show", "--given", path, "--wire", "binary")
+        self.assertEqual(result.stdout, "wire\tbinary\tcommand line\ntick_ms\t30\tfile\n")
+        document = json.loads(self.run_cli("config", "show", "--json", path).stdout)
+        self.assertEqual(document["tick_ms"], {"value": 30, "origin": "file"})
+        self.assertEqual(document["wire"], {"value": "auto", "origin": "default"})
+        result = self.run_cli("config", "show", "--of", "broker", "--given", "--listen", "10915")
+        self.assertIn("listen_port\t10915\tcommand line", result.stdout)
