@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from dledger.core.status import MemberStatus, PeerStatus
-from dledger.node.status import Histogram, NodeStatus
+from dledger.node.status import Histogram, MachineStatus, NodeStatus
 
 
 def _peer(peer_id: str, **facts: Any) -> PeerStatus:
@@ -17,6 +17,13 @@ def _peer(peer_id: str, **facts: Any) -> PeerStatus:
         "wire_version": 1,
     }  # fmt: skip
     return PeerStatus(peer_id=peer_id, **{**values, **facts})
+
+
+#: A machine that is behind, and has a snapshot.
+MACHINE = MachineStatus(
+    name="kv", version=2, state="running", reason="", applied_index=90, lag=9, applied=80, snapshot_index=70,
+    snapshot_size=1000, snapshots=3, is_writing=False, snapshot_problem="", refused=(),
+)
 
 
 def picture(**facts: Any) -> NodeStatus:
