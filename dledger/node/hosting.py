@@ -8,6 +8,7 @@ Rule 2: a query at the leader is answered from a state that has every entry comm
 leader proves its leadership first (read index), then waits until the machine has come so far.
 Rule 3: with a bound on the age, any member answers. What a follower knows to be committed is as old as the
 push that told it, plus the time for which a leader may go on without its followers: its patience.
+Rule 4: a connection that does not read its answers is refused before anything is done for it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,13 @@ from dledger.node.status import Counters, MachineStatus, count
 from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
 from protocols.wire.ledger.codes import ResponseCode
-from protocols.wire.ledger.messages import QueryRequest, QueryResponse, SubmitRequest, SubmitResponse
+from protocols.wire.ledger.messages import (
+    MESSAGES,
+    QueryRequest,
+    QueryResponse,
+    SubmitRequest,
+    SubmitResponse,
+)
 
 #: Characters of a reason in an answer, at most.
 REASON_CHARACTERS_MAX = 300
@@ -118,6 +125,12 @@ class MachineDesk:
         self, connection: ServerConnection, ticket: Ticket, request: SubmitRequest | QueryRequest
     ) -> None:
         """Answer a request, now or later."""
+        if not connection.may_answer:
+            count(self._counters.refusals, ResponseCode.LEADER_PENDING_FULL.name)
+            connection.answer(ticket, MESSAGES[request.kind][1](
+                code=ResponseCode.LEADER_PENDING_FULL, group=self._group, leader_id=self._status().leader_id
+            ))
+            return
         answering = self._submit(request) if isinstance(request, SubmitRequest) else self._query(request)
         Deferred.fromCoroutine(self._answer(connection, ticket, answering)).addErrback(self._failed)
 
@@ -132,6 +145,8 @@ class MachineDesk:
         answer = await answering
         if answer.code is not ResponseCode.SUCCESS:
             count(self._counters.refusals, answer.code.name)
+        if answer.result and not connection.is_lost:
+            connection.account.hold(len(answer.result))
         connection.answer(ticket, answer)
 
     def _machine(self) -> HostedMachine:

@@ -9,7 +9,7 @@ import attrs
 
 from dledger.core.status import MemberStatus, PeerStatus
 from dledger.node.reports import SeenEvent
-from dledger.node.status import BATCH_BUCKETS, Histogram, NodeStatus
+from dledger.node.status import BATCH_BUCKETS, Histogram, MachineStatus, NodeStatus
 
 
 def _peer(peer_id: str, **facts: Any) -> PeerStatus:
@@ -18,6 +18,13 @@ def _peer(peer_id: str, **facts: Any) -> PeerStatus:
         "wire_version": 1,
     }  # fmt: skip
     return PeerStatus(peer_id=peer_id, **{**values, **facts})
+
+
+#: A machine that is behind, and has a snapshot.
+MACHINE = MachineStatus(
+    name="kv", version=2, state="running", reason="", applied_index=90, lag=9, applied=80, snapshot_index=70,
+    snapshot_size=1000, snapshots=3, is_writing=False, snapshot_problem="", refused=(),
+)
 
 
 def picture(**facts: Any) -> NodeStatus:

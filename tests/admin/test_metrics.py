@@ -8,13 +8,22 @@ import re
 from pathlib import Path
 from typing import Any
 
+import attrs
 from prometheus_client.parser import text_string_to_metric_families
 from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
-from dledger.admin.metrics import COUNTERS, GAUGES, TABLES, exposition, make_registry
+from dledger.admin.metrics import (
+    COUNTERS,
+    GAUGES,
+    MACHINE_COUNTERS,
+    MACHINE_GAUGES,
+    TABLES,
+    exposition,
+    make_registry,
+)
 from dledger.base.holes import Hole
-from tests.admin.fakes import picture
+from tests.admin.fakes import MACHINE, picture
 
 
 def samples(**facts: Any) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -50,8 +59,8 @@ class MetricsTests(SynchronousTestCase):
 
     def test_names(self) -> None:
         """Base units; C{_total} for what only rises, and for nothing else; each name once."""
-        counters = [name for name, *_ in (*COUNTERS, *TABLES)]
-        gauges = [name for name, *_ in GAUGES]
+        counters = [name for name, *_ in (*COUNTERS, *TABLES, *MACHINE_COUNTERS)]
+        gauges = [name for name, *_ in (*GAUGES, *MACHINE_GAUGES)]
         self.assertTrue(all(name.endswith("_total") for name in counters))
         self.assertFalse(any(name.endswith("_total") for name in gauges))
         self.assertEqual(len({*counters, *gauges}), len(counters) + len(gauges))
@@ -99,6 +108,22 @@ class MetricsTests(SynchronousTestCase):
         self.assertEqual(found["dledger_peer_state", (("remote_id", "n2"), ("state", "compare"))], 1)
         self.assertEqual(found["dledger_peer_state", (("remote_id", "n2"), ("state", "append"))], 0)
 
+    def test_machine(self) -> None:
+        """Of a state machine, with its name; nothing without one."""
+        found = samples(machine=MACHINE)
+        who = (("machine", "kv"),)
+        for name, value in (
+            ("is_running", 1), ("applied_index", 90), ("lag_entries", 9), ("snapshot_index", 70),
+            ("snapshot_failed", 0), ("applied_total", 80), ("snapshots_total", 3),
+        ):  # fmt: skip
+            self.assertEqual(found[f"dledger_machine_{name}", who], value, name)
+        broken = attrs.evolve(MACHINE, state="failed", snapshot_problem="no room")
+        found = samples(machine=broken)
+        self.assertEqual(found["dledger_machine_is_running", who], 0)
+        self.assertEqual(found["dledger_machine_snapshot_failed", who], 1)
+        self.assertEqual(found["dledger_is_healthy", ()], 0)
+        self.assertFalse([name for name, _ in samples() if "machine" in name])
+
     def test_tables(self) -> None:
         """Counters by code, event and result."""
         found = samples()
@@ -128,7 +153,8 @@ class MetricsTests(SynchronousTestCase):
         section = text.partition("\n## Metrics\n")[2].partition("\n## ")[0]
         rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
         documented = re.findall(r"`(\w+)`", "".join(rows))
-        families = {family.name: family.type for family in make_registry(picture).collect()}
+        registry = make_registry(lambda: picture(machine=MACHINE))
+        families = {family.name: family.type for family in registry.collect()}
         named = {name + ("_total" if kind == "counter" else "") for name, kind in families.items()}
         ours = [name.removeprefix("dledger_") for name in named if not name.startswith("process_")]
         self.assertEqual(sorted(documented), sorted(ours))

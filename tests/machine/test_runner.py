@@ -181,6 +181,8 @@ class SnapshotTests(SynchronousTestCase):
         """Two are kept, and the log is kept behind the older one."""
         self.assertEqual([head.index for head in self.rig.snapshots.heads], [5, 8])
         self.assertEqual(self.rig.node.desk.needed_index, 5)
+        self.assertEqual(self.rig.node._keep_from_index(), 6)
+        self.assertEqual(HostedRig().run().node._keep_from_index(), 0)
         status = self.rig.runner.status()
         self.assertEqual((status.snapshot_index, status.snapshots, status.snapshot_problem), (8, 3, ""))
         self.assertGreater(status.snapshot_size, 0)

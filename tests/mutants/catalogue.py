@@ -15,6 +15,7 @@ import attrs
 from tests.mutants.chunks_catalogue import CHUNK_MUTANTS
 from tests.mutants.ha_catalogue import HA_MUTANTS
 from tests.mutants.history_catalogue import HISTORY_MUTANTS
+from tests.mutants.machines_catalogue import MACHINE_MUTANTS
 from tests.mutants.members_catalogue import MEMBER_MUTANTS
 from tests.mutants.patching import Patch
 from tests.mutants.producers_catalogue import PRODUCER_MUTANTS
@@ -369,7 +370,9 @@ _HISTORY = tuple(
 
 _MEMBERS = tuple(
     Mutant(name, says, patches, **fields)  # type: ignore[arg-type]
-    for name, says, patches, fields in (*MEMBER_MUTANTS, *CHUNK_MUTANTS, *PRODUCER_MUTANTS)
+    for name, says, patches, fields in (
+        *MEMBER_MUTANTS, *CHUNK_MUTANTS, *PRODUCER_MUTANTS, *MACHINE_MUTANTS
+    )
 )
 
 MUTANTS: tuple[Mutant, ...] = (

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.node.health import TOLD_CHARACTERS_MAX, health_problem, told_health
-from tests.admin.fakes import picture
+from tests.admin.fakes import MACHINE, picture
 
 
 class HealthTests(SynchronousTestCase):
@@ -32,6 +33,7 @@ class HealthTests(SynchronousTestCase):
             ({"leader_id": None}, "no leader known"),
             ({"is_unsure": True}, "unsure"), ({"is_dismissed": True, "leader_id": None}, "removed"),
             ({"voters": (), "leader_id": None}, "joining"),
+            ({"machine": attrs.evolve(MACHINE, state="failed")}, "its state machine has stopped"),
             ({"is_unsure": True, "leader_id": None}, "no leader known; unsure: its directory is new"),
             ({"role": "follower", "leader_committed_index": 1099, "healthy_lag_entries": 999}, "behind"),
         ):

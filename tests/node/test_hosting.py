@@ -150,6 +150,19 @@ class QueryTests(DeskCase):
             self.assertIn(says, answer.reason)
         self.assertIs(self.query().code, ResponseCode.SUCCESS)
 
+    def test_unread_answers(self) -> None:
+        """A connection that does not read is refused, and its commands are not appended."""
+        self.rig.append(bytes(1000))
+        account, end = self.client.connection.account, self.rig.node.committed_index
+        held: list[int] = []
+        self.patch(type(account), "hold", lambda _, size: held.append(size))
+        self.query(b"")
+        self.assertEqual(held, [1000])
+        self.patch(type(account), "may_answer", False)
+        self.assertIs(self.query(b"").code, ResponseCode.LEADER_PENDING_FULL)
+        self.assertIs(self.submit(b"x").code, ResponseCode.LEADER_PENDING_FULL)
+        self.assertEqual(self.rig.node.committed_index, end)
+
     def test_not_ready(self) -> None:
         """While it takes up a snapshot, it is asked again later."""
         self.rig.runner.state = "starting"

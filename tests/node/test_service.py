@@ -66,7 +66,7 @@ class ServiceTestCase(SynchronousTestCase):
         self.thread = FakeFlushThread()
         self.endpoints: dict[str, Any] = {}
 
-    def make(self, *, make_admin: Any = None, **options: Any) -> MemberService:
+    def make(self, *, make_admin: Any = None, make_machine: Any = None, **options: Any) -> MemberService:
         """A service with options of its own; by default one member in memory."""
         options = {"store_type": "memory", "mapped_file_size_for_entry_data": 65536,
                    "mapped_file_size_for_entry_index": 32000, **options}
@@ -77,7 +77,7 @@ class ServiceTestCase(SynchronousTestCase):
         return MemberService(
             config, self.reactor, disk=OsDisk(), rng=random.Random(1), failed=self.failures.append,
             dial=lambda peer_id, _: self.endpoints[peer_id],
-            make_admin=make_admin, admin="tcp:8080", flush_thread=self.thread,
+            make_admin=make_admin, admin="tcp:8080", flush_thread=self.thread, make_machine=make_machine,
         )
 
     def run_for(self, seconds: float) -> None:

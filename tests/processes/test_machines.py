@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import subprocess
@@ -17,6 +18,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
+import dledger.aio
 from dledger.client.values import AppendError, Entry, UnknownOutcome
 from protocols.wire.ledger.messages import QueryRequest, QueryResponse
 from tests.processes.asking import ask
@@ -219,10 +221,18 @@ class KeyValueTests(SynchronousTestCase):
         self.assertEqual(call("PUT", "/colour?expected=red", b"green"), (409, "another value"))
         self.assertEqual(call("PUT", "/colour?expected=blue", b"green")[0], 200)
         self.assertEqual(call("PUT", "/colour?expected_none=1", b"x"), (409, "another value"))
+        self.assertEqual(asyncio.run(self.asked_by_asyncio()), ("true", "green"))
         self.assertEqual(call("DELETE", "/colour")[0], 200)
         self.assertEqual(call("DELETE", "/colour"), (404, "no such key"))
         self.assertEqual(call("GET", "/colour?max_age=old")[0], 400)
         self.assertEqual(call("POST", "/colour", b"x")[0], 405)
+
+    async def asked_by_asyncio(self) -> tuple[str, str]:
+        """The face for asyncio, too."""
+        async with dledger.aio.connect(self.kv.peers_text, timeout=20.0) as log:
+            told = json.loads(await log.submit(STORE.command("put", "size", value="big")))
+            found = json.loads(await log.query(b"colour"))
+        return json.dumps(told["done"]), found["value"]
 
     def test_bad_name(self) -> None:
         """A machine that cannot be found is one line, and what is allowed."""

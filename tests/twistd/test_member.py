@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -198,6 +199,9 @@ class OptionsTests(SynchronousTestCase):
             (["--config", self.file("tick_ms = 'x'")], "number"),
             (["--config", self.file("group = 5")], "group"),
             (["stray"], "stray"),
+            (["--machine", "tests.machine.machines:Nobody"], "no function or class 'Nobody': write package"),
+            (["--config", self.file("machine = 5")], "machine='5': write package.module:factory"),
+            (["--machine", ""], "machine='': write package.module:factory"),
             (["--flush-disk-type", "never"], "flush_disk_type"),
         ):
             self.assertIn(words, self.refusal(*arguments), str(arguments))
@@ -220,6 +224,23 @@ class ServiceTests(SynchronousTestCase):
         service = self.make("--store", self.mktemp())
         self.assertEqual(service.config.self_id, "n0")
         self.assertEqual(self.reactor.tcpServers, [])
+
+    def test_machine(self) -> None:
+        """By the command line or the file; the member runs it, and its snapshots go to a thread."""
+        named = "tests.machine.machines:Journal"
+        file = self.mktemp()
+        Path(file).write_text(f'machine = "{named}"')
+        for arguments in (("--machine", named), ("--config", file)):
+            service = self.make(*arguments, "--set", "store_type=memory", "--listen", "tcp:4712")
+            service.startService()
+            self.reactor.pump([0.02] * 100)
+            assert service.node is not None
+            status = service.node.status().machine
+            assert status is not None
+            self.assertEqual((status.name, status.state), ("journal", "running"))
+            stopped = service.stopService()
+            self.reactor.pump([0.02] * 200)
+            self.successResultOf(stopped)
 
     def test_listen(self) -> None:
         """Where it is told to."""

@@ -1,0 +1,70 @@
+# -*- test-case-name: tests.machine.test_service -*-
+"""A member with a machine: that begins behind the start, and ends before the store is closed."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+
+from dledger.base.disk.disk import OsDisk
+from dledger.machine.loading import runner_of
+from dledger.machine.runner import MachineRunner
+from dledger.node.node import Node
+from tests.machine.machines import Journal
+from tests.node.rig import FakeThread
+from tests.node.test_service import ServiceTestCase
+
+
+class HostingTests(ServiceTestCase):
+    """Up and down, with files."""
+
+    def hosted(self, path: str) -> MachineRunner:
+        """A member leads, and applies; two entries make a snapshot."""
+        self.threads = FakeThread()
+        self.runners: list[MachineRunner] = []
+
+        def make(node: Node, _: object) -> MachineRunner:
+            self.runners.append(runner_of(
+                node, Journal, disk=OsDisk(), clock=self.reactor, run_in_thread=self.threads.run
+            ))
+            return self.runners[-1]
+
+        self.service = self.make(
+            store_type="file", store_base_dir=path, machine_snapshot_entries=2, make_machine=make
+        )
+        self.service.startService()
+        self.run_for(2)
+        return self.runners[-1]
+
+    def stop(self) -> Deferred[None]:
+        """The end of the service."""
+        stopped = self.service.stopService()
+        self.run_for(5)
+        return stopped
+
+    def test_life(self) -> None:
+        """Twice, over the same files."""
+        path = self.mktemp()
+        runner = self.hosted(path)
+        for body in (b"a", b"b", b"c"):
+            self.node_of(self.service).append(body)
+            self.run_for(0.1)
+        self.assertEqual((runner.state, runner.query(b",")), ("running", b"a,b,c"))
+        self.successResultOf(self.stop())
+        self.assertEqual(runner.state, "stopped")
+        again = self.hosted(path)
+        self.assertEqual((again.query(b","), again.status().snapshot_index >= 1), (b"a,b,c", True))
+        self.successResultOf(self.stop())
+
+    def test_end_waits(self) -> None:
+        """A snapshot that is being written holds up the end, until it gives up."""
+        self.hosted(self.mktemp())
+        self.threads.is_lazy = True
+        for body in (b"a", b"b", b"c"):
+            self.node_of(self.service).append(body)
+            self.run_for(0.1)
+        stopped = self.stop()
+        self.assertNoResult(stopped)
+        self.threads.finish()
+        self.run_for(2)
+        self.successResultOf(stopped)
+        self.assertEqual(len(self.flushLoggedErrors()), 1)
