@@ -28,6 +28,7 @@ from dledger.base.reactor_thread import Outcome as PendingOutcome
 from dledger.base.reactor_thread import ReactorThread
 from dledger.base.tls_files import TlsFiles
 from dledger.client.appender import AppendLimits, AppendOutcome
+from dledger.client.chain_marks import ChainMark
 from dledger.client.client import LogClient
 from dledger.client.errors import append_error
 from dledger.client.values import (
@@ -266,6 +267,10 @@ class Log:
     def status(self) -> tuple[MemberInfo, ...]:
         """The status of each member; a member that does not answer within 2 s has a C{problem}."""
         return self._reactor.wait(self._client.status)
+
+    def chain_marks(self) -> tuple[ChainMark, ...]:
+        """What each member holds at one committed index: see L{LogClient.chain_marks}."""
+        return self._reactor.wait(self._client.chain_marks)
 
     def metadata(self) -> MemberInfo:
         """The leader's own status. @raise DLedgerError: no leader answered in time."""

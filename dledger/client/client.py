@@ -30,6 +30,7 @@ from dledger.base.timing import Backoff
 from dledger.base.tls.securing import dialling
 from dledger.base.tls_files import TlsFiles
 from dledger.client.appender import AppendDone, Appender, AppendLimits
+from dledger.client.chain_marks import ChainMark, ask_chain_marks
 from dledger.client.connection import MemberLink, RequestLost
 from dledger.client.errors import failure_of, told
 from dledger.client.lone_appends import LoneAppends
@@ -371,6 +372,10 @@ class LogClient:
             of ids; a member that does not answer has a C{problem}. Never fails.
         """
         return Deferred.fromCoroutine(self._members.ask_all(deadline_s))
+
+    def chain_marks(self, deadline_s: float = 2.0) -> Deferred[tuple[ChainMark, ...]]:
+        """@return: fires with what each member holds at one committed index, see L{ask_chain_marks}."""
+        return Deferred.fromCoroutine(ask_chain_marks(self._members, self._clock, deadline_s))
 
     def metadata(self) -> Deferred[MemberInfo]:
         """

@@ -15,6 +15,7 @@ import attrs
 import click
 
 from dledger.base.disk.disk import ReadOnlyDisk
+from dledger.client.chain_marks import diverging
 from dledger.client.values import Entry
 from dledger.commands.common import EXIT_FAILED, bytes_shown, shown_body, write_json
 from dledger.commands.rocketmq import message_columns
@@ -33,16 +34,26 @@ _INDEX_FOLDER = "index"
 
 
 @click.command()
-@click.argument("directory", type=click.Path(exists=True, file_okay=False))
+@click.argument("directory", type=click.Path(exists=True, file_okay=False), required=False)
+@click.option("--group", "of_group", is_flag=True,
+              help="Compare the members of the running group instead, by checksums at one committed entry.")
 @click.option("--data", "data_path", default="", help="The data files' directory. [default: DIRECTORY/data]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
-def verify(context: click.Context, directory: str, data_path: str, as_json: bool) -> None:
+def verify(
+    context: click.Context, directory: str | None, of_group: bool, data_path: str, as_json: bool
+) -> None:
     """
     Check every record, checksum and index unit in a member's DIRECTORY.
 
-    Exit status 1 if there are findings.
+    With --group, say which members of a running group hold other entries than its leader, up to one entry
+    that all have committed. Exit status 1 if there are findings, or a member could not be compared.
     """
+    if of_group == (directory is not None):
+        raise click.UsageError("give a DIRECTORY, or --group for the members of a running group")
+    if directory is None:
+        _verify_group(context, as_json=as_json)
+        return
     with bytes_shown("verify") as progress:
         report = verify_directory(ReadOnlyDisk(), directory, data_path=data_path, progress=progress)
     if as_json:
@@ -50,6 +61,29 @@ def verify(context: click.Context, directory: str, data_path: str, as_json: bool
     else:
         _print_report(report)
     if not report.is_clean:
+        context.exit(EXIT_FAILED)
+
+
+def _verify_group(context: click.Context, *, as_json: bool) -> None:
+    with context.obj.open() as log:
+        marks = log.chain_marks()
+    other = diverging(marks)
+    left_out = {mark.member_id: mark.problem or "its entry has no checksum (Java's)" for mark in marks
+                if mark.problem or not mark.chain_crc}
+    index = max((mark.index for mark in marks), default=-1)
+    if as_json:
+        write_json({"index": index, "diverging": other, "not_compared": left_out,
+                    "members": [attrs.asdict(mark) for mark in marks]})
+    elif index < 0:
+        click.echo("no entry is committed that all members have")
+    else:
+        for mark in marks:
+            said = left_out.get(mark.member_id)
+            said = f"not compared\t{said}" if said else "diverges" if mark.member_id in other else "same"
+            crc = "-" if mark.problem else f"{mark.chain_crc & 0xFFFFFFFF:08x}"
+            click.echo(f"{mark.member_id}\t{mark.term}\t{crc}\t{said}")
+        click.echo(f"compared up to entry {index}: " + ("the logs differ" if other else "no difference"))
+    if other or left_out:
         context.exit(EXIT_FAILED)
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from dledger.base.disk.disk import OsDisk
+from dledger.client.chain_marks import ChainMark
 from dledger.config import DLedgerConfig
 from dledger.storage.file_store import FileStore
 from dledger.storage.term_file import TermFile
@@ -41,6 +43,47 @@ class FilesCase(CliCase):
             byte = file.read(1)[0]
             file.seek(offset)
             file.write(bytes([byte ^ 0xFF]))
+
+
+class VerifyGroupTests(CliCase):
+    """C{dledger verify --group}."""
+
+    def marks(self, *marks: ChainMark) -> None:
+        """What the members hold."""
+        log: Any = self.log
+        log.chain_marks = lambda: marks
+
+    def mark(self, member_id: str, chain_crc: int = 0xAB, **facts: Any) -> ChainMark:
+        """One at entry 7."""
+        return ChainMark(member_id=member_id, index=7, term=3, chain_crc=chain_crc, **facts)
+
+    def test_same(self) -> None:
+        """Exit status 0."""
+        self.marks(self.mark("n0", is_leader=True), self.mark("n1"))
+        result = self.run_cli("verify", "--group")
+        self.assertExit(result, 0)
+        self.assertEqual(result.stdout, "n0\t3\t000000ab\tsame\nn1\t3\t000000ab\tsame\n"
+                         "compared up to entry 7: no difference\n")
+
+    def test_different(self) -> None:
+        """Who, exit status 1."""
+        self.marks(self.mark("n0", is_leader=True), self.mark("n1", 0xCD))
+        self.assertExit(self.run_cli("verify", "--group"), 1, "n1\t3\t000000cd\tdiverges", "the logs differ")
+        document = json.loads(self.run_cli("verify", "--group", "--json").stdout)
+        self.assertEqual((document["index"], document["diverging"]), (7, ["n1"]))
+        self.assertEqual(document["not_compared"], {})
+
+    def test_not_compared(self) -> None:
+        """Silence is no proof."""
+        self.marks(self.mark("n0", is_leader=True), self.mark("n1", problem="connection refused"),
+                   self.mark("n2", 0))
+        self.assertExit(self.run_cli("verify", "--group"), 1, "n1\t3\t-\tnot compared\tconnection refused",
+                        "n2\t3\t00000000\tnot compared\tits entry has no checksum")
+
+    def test_one_of_both(self) -> None:
+        """A directory, or the group."""
+        self.assertExit(self.run_cli("verify"), 64, "give a DIRECTORY, or --group")
+        self.assertExit(self.run_cli("verify", "--group", "."), 64, "give a DIRECTORY, or --group")
 
 
 class VerifyTests(FilesCase):
