@@ -6,6 +6,7 @@ behind each pass. Damage is a hole of the store from then on, which the core tel
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Protocol
 
@@ -23,6 +24,9 @@ TROUBLE_S = 60.0
 
 class Scrubbable(Protocol):
     """The part of a store needed here."""
+
+    def scrub_from(self, share: float) -> None:
+        """See L{dledger.storage.scrub.SegmentScrub.begin_at}."""
 
     def scrub(self, bytes_max: int) -> ScrubStep:
         """See L{dledger.storage.scrub.SegmentScrub.step}."""
@@ -47,6 +51,8 @@ class Scrubbing:
         self._log = log
         self._found = 0
         self._trouble_s = float("-inf")
+        # A member that is started often would read the first segments again and again, and never the last.
+        store.scrub_from(random.Random(f"{config.self_id} {seconds()}").random())
         self.next_s = seconds() + self._pause_s if self._rate else float("inf")
 
     def step(self) -> None:

@@ -76,7 +76,7 @@ class FileStore:
     See the module; the invariants are those of L{OpenLedger} and of the parts.
 
     @ivar identity: whose ledger this is, and what is recorded about it.
-    @ivar scrub: see L{SegmentScrub.step}.
+    @ivar scrub, scrub_from: see L{SegmentScrub.step}, L{SegmentScrub.begin_at}.
     """
 
     def __init__(
@@ -91,7 +91,8 @@ class FileStore:
         finder = HoleFinder(ledger, self._marks)
         self._reads = StoreReads(ledger, self._marks, recovered.found.scanned_from_index, finder)
         self._mending = HoleMending(ledger, finder)
-        self.scrub = SegmentScrub(ledger, self._marks, finder).step
+        scrub = SegmentScrub(ledger, self._marks, finder)
+        self.scrub, self.scrub_from = scrub.step, scrub.begin_at
         self._flush = StoreFlush(ledger, self._marks)
         self._sums = ChunkSums(ledger)
         self._room = StoreRoom(ledger, self._marks)

@@ -69,6 +69,11 @@ class SegmentScrub:
         self._walk: Walk | None = None
         self._epoch = -1
         self._doubted_index = -1
+        self._share = 0.0
+
+    def begin_at(self, share: float) -> None:
+        """The next pass begins where this share of the closed segments, below 1, is behind it."""
+        self._share = share
 
     def step(self, bytes_max: int) -> ScrubStep:
         """
@@ -84,8 +89,7 @@ class SegmentScrub:
             return ScrubStep(is_end=True)
         if walk is None or self._epoch != ledger.epoch or walk.position < ledger.data.offsets[0]:
             self._epoch = ledger.epoch
-            walk = Walk(index=ledger.begin_index, position=ledger.data.offsets[0],
-                        chain_crc=0 if ledger.begin_index == 0 else None)
+            walk = self._first()
         if walk.position >= ledger.data.base(ledger.end_position) or walk.index > ledger.committed_index:
             self._walk = None
             return ScrubStep(is_end=True)
@@ -98,6 +102,24 @@ class SegmentScrub:
             return self._checked(walk, bytes_max)
         except OSError as error:
             return self._passed_over(walk, str(error))
+
+    def _first(self) -> Walk:
+        """Where a pass begins."""
+        ledger, share = self._ledger, self._share
+        self._share = 0.0
+        begin = Walk(index=ledger.begin_index, position=ledger.data.offsets[0],
+                     chain_crc=0 if ledger.begin_index == 0 else None)
+        offsets = ledger.data.offsets[:-1]
+        if not share or not offsets:
+            return begin
+        offset = offsets[int(share * len(offsets))]
+        try:
+            first = self._scanner.first_record(offset)
+        except OSError:
+            return begin  # the pass tells about that file when it gets there
+        if first is None or first[2] != offset or not begin.index < first[0] <= ledger.end_index:
+            return begin
+        return Walk(index=first[0], position=offset)
 
     def _passed_over(self, walk: Walk, trouble: str) -> ScrubStep:
         """Go on with the next segment that begins with a record."""

@@ -23,6 +23,11 @@ class FakeStore:
     def __init__(self) -> None:
         self.steps: list[ScrubStep] = []
         self.asked: list[int] = []
+        self.shares: list[float] = []
+
+    def scrub_from(self, share: float) -> None:
+        """Note it."""
+        self.shares.append(share)
 
     def scrub(self, bytes_max: int) -> ScrubStep:
         """The next one."""
@@ -62,6 +67,14 @@ class ScrubbingTests(SynchronousTestCase):
         self.assertEqual(set(self.store.asked), {RATE})
         self.of(1 << 30).step()
         self.assertEqual(self.store.asked[-1], STEP_BYTES)
+
+    def test_begins_anywhere(self) -> None:
+        """A member that is started often reads all segments in the end."""
+        for _ in range(50):
+            self.clock.advance(1.0)
+            self.of(RATE)
+        self.assertTrue(all(0 <= share < 1 for share in self.store.shares))
+        self.assertEqual({int(share * 4) for share in self.store.shares}, {0, 1, 2, 3})
 
     def test_never(self) -> None:
         """With the rate 0."""

@@ -100,6 +100,15 @@ class ScrubTests(HookedCase):
         self.assertNotIn("pwrite", [call for call, _ in self.disk.calls[calls:]])
         self.assertEqual(len(one_pass(self.store)), len(steps))
 
+    def test_begins_anywhere(self) -> None:
+        """The first pass begins with the segment at that share of all, the next one with the first."""
+        closed = self.store.end_position // DATA_SIZE
+        for share, count in ((0.0, closed), (0.5, closed - closed // 2), (0.999, 1)):
+            self.store.scrub_from(share)
+            for expected in (count, closed):
+                checked = sum(step.checked_bytes for step in one_pass(self.store))
+                self.assertEqual(checked, expected * DATA_SIZE)
+
     def test_record(self) -> None:
         """A flipped bit makes a hole of that entry; a peer has it."""
         self.rot(self.store.position_of(20) + 50)
