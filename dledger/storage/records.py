@@ -21,7 +21,7 @@ from construct import Int32sb, Struct
 from dledger.base.errors import DLedgerError
 from dledger.config import MAX_RECORD_BYTES
 from dledger.storage.body_stamps import Stamp
-from dledger.storage.runs import check_run, run_at
+from dledger.storage.runs import RUN_MIN, check_run, run_at
 from protocols.wire.layout import struct_of
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.configuration import CHANNEL_FIRST_BYTE, CONFIGURATION_CHANNEL
@@ -41,6 +41,8 @@ from protocols.wire.ledger.producers import PRODUCER_CHANNEL, PRODUCER_FIRST_BYT
 
 _WORD = struct_of(Struct("word" / Int32sb))
 _NO_WORD = bytes(4)
+#: Single records between two runs of a batch, at most; with more the rest is checked one by one.
+_SINGLES_MAX = 4
 
 
 @attrs.frozen(kw_only=True)
@@ -176,7 +178,7 @@ def check_batch(
     @raise DLedgerError: INCONSISTENT_STATE: index, term, size, magic, pos or a checksum does not fit.
     """
     place = first_index, last_term, end_position, previous_chain_crc, file_size
-    return _uniform_batch(batch, *place) or _any_batch(batch, *place)
+    return _uniform_batch(batch, *place) or _batch_of_runs(batch, *place) or _any_batch(batch, *place)
 
 
 def _any_batch(
@@ -236,6 +238,59 @@ def _any_batch(
     return Layout(runs=runs, records=records, units=b"".join(units), positions=positions,
                   end_position=position, chain_crc=chain or 0, terms=terms,
                   configurations=tuple(configurations), producers=tuple(producers))
+
+
+def _batch_of_runs(
+    batch: EntryBatch, first_index: int, last_term: int, end_position: int, previous_chain_crc: int | None,
+    file_size: int,
+) -> Layout | None:
+    """
+    As L{check_batch}, for runs of records of one size with single ones between them, as producer entries are;
+    None for any other batch.
+    """
+    records, count, parts = batch.records, batch.count, list[Layout]()
+    done, offset, singles, chain = 0, 0, 0, previous_chain_crc
+    while done < count and len(records) - offset >= ENTRY_HEADER_SIZE:
+        found, size = run_at(records, offset, count - done)
+        singles = 0 if found else singles + 1
+        if singles > _SINGLES_MAX or (singles and count - done < RUN_MIN):
+            found, end = count - done, len(records)  # the rest, record by record
+        else:
+            found = found or 1
+            end = offset + found * (size or ENTRY_HEADER.unpack_from(records, offset)[1])
+        if found == count or end <= offset:
+            return None
+        part = EntryBatch(first_index=done, count=found, term=batch.term, records=records[offset:end])
+        place = first_index + done, last_term, end_position, chain, file_size
+        try:
+            layout = _uniform_batch(part, *place) or _any_batch(part, *place)
+        except DLedgerError:
+            return None  # (The whole batch is refused, in its own words.)
+        parts.append(layout)
+        last_term = layout.terms[-1][1] if layout.terms else last_term
+        done, offset, end_position, chain = done + found, end, layout.end_position, layout.chain_crc
+    return _joined(records, parts, file_size) if done == count and offset == len(records) else None
+
+
+def _joined(records: bytes, parts: list[Layout], file_size: int) -> Layout:
+    """Layouts that follow each other, as one."""
+    pieces: list[tuple[int, list[bytes]]] = []
+    end = -1
+    for position, piece in (run for part in parts for run in part.runs):
+        if position == end and position % file_size:
+            pieces[-1][1].append(piece)
+        else:
+            pieces.append((position, [piece]))
+        end = position + len(piece)
+    return Layout(
+        runs=[(position, b"".join(blobs)) for position, blobs in pieces], records=records,
+        units=b"".join(part.units for part in parts),
+        positions=[position for part in parts for position in part.positions],
+        end_position=parts[-1].end_position, chain_crc=parts[-1].chain_crc,
+        terms=[term for part in parts for term in part.terms],
+        configurations=tuple(one for part in parts for one in part.configurations),
+        producers=tuple(one for part in parts for one in part.producers),
+    )
 
 
 def _uniform_batch(

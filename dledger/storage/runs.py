@@ -65,9 +65,16 @@ def run_at(data: bytes, offset: int, count_max: int) -> tuple[int, int]:
     count = min(count_max, (len(data) - offset) // size, RUN_MAX) if size >= _HEADER else 0
     if count < RUN_MIN or any(_size_at(data, offset + number * size) != size for number in (1, RUN_MIN - 1)):
         return 0, 0
-    while count >= RUN_MIN and _size_at(data, offset + (count - 1) * size) != size:
-        count //= 2
-    return (count, size) if count >= RUN_MIN else (0, 0)
+    low = RUN_MIN
+    while low < count:
+        middle = (low + count + 1) // 2
+        if _size_at(data, offset + (count - 1) * size) == size:
+            low = count
+        elif _size_at(data, offset + (middle - 1) * size) == size:
+            low, count = middle, count - 1
+        else:
+            count = middle - 1
+    return count, size
 
 
 def _size_at(data: bytes, offset: int) -> int:
