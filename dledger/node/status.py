@@ -248,6 +248,10 @@ class WrittenLedger(Protocol):
     """The part of a ledger that L{bytes_behind} needs."""
 
     @property
+    def ledger_begin_index(self) -> int:
+        """First index present."""
+
+    @property
     def ledger_end_index(self) -> int:
         """Last index present."""
 
@@ -260,10 +264,10 @@ class WrittenLedger(Protocol):
 
 
 def bytes_behind(ledger: WrittenLedger, index: int, *, unknown: int = 0) -> int:
-    """Bytes of the records behind C{index}; C{unknown} if they cannot be told."""
+    """Bytes of the records that it has behind C{index}; C{unknown} if they cannot be told."""
     try:
         if index >= ledger.ledger_end_index:
             return 0
-        return ledger.end_position - ledger.position_of(max(index + 1, 0))
+        return ledger.end_position - ledger.position_of(max(index + 1, ledger.ledger_begin_index, 0))
     except DLedgerError:
         return unknown

@@ -6,7 +6,7 @@ from __future__ import annotations
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.node.status import FSYNC_BUCKETS_S, Counters, Histogram, NodeStatus, count
+from dledger.node.status import FSYNC_BUCKETS_S, Counters, Histogram, NodeStatus, bytes_behind, count
 from protocols.wire.ledger.messages import AppendRequest, GetRequest, PullRequest
 from tests.node.rig import Rig
 
@@ -98,3 +98,23 @@ class NodeStatusTests(SynchronousTestCase):
         self.assertTrue(attrs.has(NodeStatus))
         status = Rig().node.status()
         self.assertRaises(attrs.exceptions.FrozenInstanceError, setattr, status, "state", "x")
+
+
+class _Log:
+    """A ledger that begins late; it must not be asked about entries that it lacks."""
+
+    ledger_begin_index, ledger_end_index, end_position = 209, 330, 20_000
+
+    def position_of(self, index: int) -> int:
+        """See L{dledger.node.status.WrittenLedger}."""
+        assert self.ledger_begin_index <= index <= self.ledger_end_index, index
+        return self.end_position - 50 * (self.ledger_end_index + 1 - index)
+
+
+class LagTests(SynchronousTestCase):
+    """Bytes that a member lacks."""
+
+    def test_begin(self) -> None:
+        """A peer whose end is not known, or before the begin, lacks all that the log has."""
+        for index, expected in ((-1, 6100), (100, 6100), (208, 6100), (209, 6050), (329, 50), (330, 0)):
+            self.assertEqual(bytes_behind(_Log(), index, unknown=-1), expected, index)

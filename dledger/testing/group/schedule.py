@@ -105,6 +105,8 @@ def member_options(seed: int, members: int | None = None) -> tuple[GroupOptions,
     if rng.random() < 0.2:
         for number in rng.sample(range(count), 1 + int(rng.random() * (count // 2))):
             single[f"n{number}"] = {"never_lead": True}
+    if not set(single).isdisjoint(settings.get("preferred_leader_ids", ())):  # type: ignore[arg-type]
+        del settings["preferred_leader_ids"]
     chunks = random.Random(f"{seed} chunks")
     settings["push_chunk_bytes"] = chunks.choice((0, 200, 200, 500, 500, 1500))
     settings["push_chunk_behind_bytes"] = chunks.choice((0, 0, 400))
