@@ -9,6 +9,7 @@ The administration of one member over HTTP: its own status, and that of its grou
     GET /readyz    200 when it is ready to serve, 503 with all reasons when it is not
     GET /events    the last events: changes of the role, truncations, repairs, refusals
     GET /config    the options in force, and where each was given
+    GET /openapi.json    these pages, as OpenAPI 3.1
     GET /metrics   metrics for Prometheus
 
 All pages except C{/metrics} are JSON, errors included. No page changes anything.
@@ -35,6 +36,7 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 import dledger
 from dledger.admin.cluster import ClusterSurvey, MemberReport, group_problems
 from dledger.admin.metrics import exposition, make_registry
+from dledger.admin.openapi import openapi_document
 from dledger.admin.pages import (
     METRICS_TYPE,
     OptionalEndpoint,
@@ -61,6 +63,7 @@ _INDEX = {
     "/readyz": "200 when this member is ready to serve, else 503 and all reasons",
     "/events": "the last events of this member",
     "/config": "the options in force, and where each was given",
+    "/openapi.json": "these pages, as OpenAPI 3.1",
     "/metrics": "metrics for Prometheus",
 }
 #: Seconds for which a page, and the answers of the other members, are sent again.
@@ -220,6 +223,11 @@ class AdminApp:
     def config(self, request: IRequest) -> bytes:
         """The options in force."""
         return json_page(request, 200, config_json(self._settings))
+
+    @app.route("/openapi.json", methods=["GET"])
+    def openapi(self, request: IRequest) -> bytes:
+        """The pages, for programs."""
+        return json_page(request, 200, openapi_document(_INDEX))
 
     @app.route("/metrics", methods=["GET"])
     def metrics(self, request: IRequest) -> bytes:

@@ -52,7 +52,8 @@ def picture(**facts: Any) -> NodeStatus:
         "votes": {"ACCEPT": 1}, "fsync": fsync.status(), "fsync_failures": 0, "unsynced_bytes": 77,
         "stalls": 1, "stall_s": 0.25, "wire_errors": 1, "body_errors": 2, "pull_waiters": 0,
         "leader_changes": 2,
-        "segments_deleted": 3, "disk_free_bytes": 1000, "disk_total_bytes": 4000, "is_disk_full": False,
+        "segments_deleted": 3, "begin_moved": "",
+        "disk_free_bytes": 1000, "disk_total_bytes": 4000, "is_disk_full": False,
     }  # fmt: skip
     batches = Histogram(bounds=BATCH_BUCKETS)
     batches.observe(20)

@@ -31,8 +31,8 @@ from dledger.node.reports import SeenEvent
 from tests.admin.fakes import FakeNode, picture
 
 
-class PageTests(SynchronousTestCase):
-    """GET and what comes."""
+class PageCase(SynchronousTestCase):
+    """The pages of a member with a picture."""
 
     def setUp(self) -> None:
         self.clock = Clock()
@@ -66,10 +66,15 @@ class PageTests(SynchronousTestCase):
         self.assertEqual(response.headers.getRawHeaders("cache-control"), ["no-store"])
         return self.successResultOf(treq.json_content(response))
 
+
+class PageTests(PageCase):
+    """GET and what comes."""
+
     def test_index(self) -> None:
         """What there is."""
         self.assertEqual(set(self.document("/")["pages"]), {
-            "/status", "/cluster", "/healthz", "/readyz", "/events", "/config", "/metrics",
+            "/status", "/cluster", "/healthz", "/readyz", "/events", "/config", "/openapi.json",
+            "/metrics",
         })
 
     def test_status(self) -> None:
