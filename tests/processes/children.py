@@ -41,8 +41,11 @@ class ChildError(Exception):
     """A child did not behave as expected; the message ends with the last lines of its log."""
 
 
-def _die_with_parent() -> None:
+def prepare_child() -> None:
+    """Runs in the child: it dies with its parent, and SIGINT ends it whoever started the tests."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # A shell starts a command behind "&" with SIGINT ignored, and children inherit that.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _ephemeral_floor() -> int:
@@ -161,7 +164,7 @@ class Child:
         with open(self.log_path, "ab") as log:
             self._process = subprocess.Popen(
                 self._command, stdin=pipe or subprocess.DEVNULL, stdout=pipe or log, stderr=log,
-                env=self._environment, start_new_session=True, preexec_fn=_die_with_parent,
+                env=self._environment, start_new_session=True, preexec_fn=prepare_child,
             )
         _ALIVE.add(self)
 

@@ -94,6 +94,13 @@ class ChildTests(SynchronousTestCase):
         """A stopped child's status is the signal that ended it."""
         self.assertEqual(self.child(_SLEEPER).stop(), -signal.SIGTERM)
 
+    def test_interrupted(self) -> None:
+        """SIGINT ends a child, also when the tests themselves ignore it, as behind a shell's "&"."""
+        self.addCleanup(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, signal.SIG_IGN))
+        child = self.child(["sleep", "60"])
+        child.send(signal.SIGINT)
+        self.assertEqual(child.wait(seconds=20), -signal.SIGINT)
+
     def test_does_not_stop(self) -> None:
         """A child that ignores SIGTERM is killed, and the error shows its log."""
         deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf'); time.sleep(60)"

@@ -19,7 +19,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.commands.common import EXIT_FAILED, EXIT_USAGE
 from dledger.commands.export import source_options
 from dledger.commands.main import cli
-from tests.processes.children import _die_with_parent
+from tests.processes.children import prepare_child
 from tests.processes.members import ROOT
 from tests.spark.ledgers import plain_rows
 from tests.spark.test_export import COLUMNS, ExportCase, data_files, parquet_rows, ranges
@@ -38,7 +38,7 @@ class Export:
             [sys.executable, "-c", _MAIN, "export", "-v", *words], stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
             env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}, start_new_session=True,
-            preexec_fn=_die_with_parent,
+            preexec_fn=prepare_child,
         )
         self._watchdog = threading.Timer(seconds, self._process.kill)
         self._watchdog.start()
