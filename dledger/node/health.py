@@ -36,7 +36,7 @@ def health_problem(status: NodeStatus) -> str | None:
 def readiness_problems(status: NodeStatus) -> tuple[str, ...]:
     """
     All reasons why this member is not ready to serve; empty if it is. It is ready if it serves, holds nearly
-    all that its leader has committed, and does not hand leadership over.
+    all that its leader has committed, does not hand leadership over, and its state machine has its state.
     """
     member, found = status.member, list(_problems(status))
     lag_max = status.healthy_lag_entries // READY_SHARE
@@ -47,6 +47,12 @@ def readiness_problems(status: NodeStatus) -> tuple[str, ...]:
         )
     if member.role == "leader" and member.transferee_id is not None:
         found.append(f"handing over: leadership goes to {member.transferee_id}, and appends are refused")
+    machine = status.machine
+    if machine is not None and machine.state == "starting":
+        found.append("its state machine is starting: commands and queries wait until it has its state")
+    elif machine is not None and machine.state == "running" and 0 < lag_max < machine.lag:
+        found.append(f"its state machine lacks {machine.lag} committed entries, more than {lag_max}, "
+                     f"which is healthy_lag_entries / {READY_SHARE}")
     return tuple(found)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import treq
 from treq.testing import StubTreq
 from twisted.internet.address import IPv4Address
@@ -28,7 +29,7 @@ from dledger.base.holes import Hole
 from dledger.base.option_values import Setting
 from dledger.node.health import health_problem
 from dledger.node.reports import SeenEvent
-from tests.admin.fakes import FakeNode, picture
+from tests.admin.fakes import MACHINE, FakeNode, picture
 
 
 class PageCase(SynchronousTestCase):
@@ -126,16 +127,20 @@ class PageTests(PageCase):
         self.assertEqual([reason.split(":")[0] for reason in document["reasons"]], ["diverged", "disk full"])
 
     def test_ready_asks_for_more(self) -> None:
-        """A member that catches up, or hands over, serves and is not ready."""
+        """A member that catches up, hands over, or whose machine does, serves and is not ready."""
         for facts, reason in (
             ({"role": "follower", "leader_id": "n1", "healthy_lag_entries": 100, "committed_index": 79,
               "leader_committed_index": 99}, "catching up: it lacks 20 committed entries"),
             ({"transferee_id": "n2"}, "handing over: leadership goes to n2"),
+            ({"machine": attrs.evolve(MACHINE, state="starting")}, "its state machine is starting"),
+            ({"machine": MACHINE, "healthy_lag_entries": 80}, "its state machine lacks 9 committed entries"),
         ):
             self.node.picture = picture(**facts)
             self.assertEqual(self.document("/healthz")["status"], "ok")
             (told,) = self.document("/readyz", 503)["reasons"]
             self.assertIn(reason, told)
+        self.node.picture = picture(machine=MACHINE, healthy_lag_entries=90)
+        self.assertEqual(self.document("/readyz")["reasons"], [])
 
     def test_events(self) -> None:
         """As the log has them."""

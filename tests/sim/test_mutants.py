@@ -34,6 +34,11 @@ class CatalogueTests(SynchronousTestCase):
         self.assertEqual(len(set(names)), len(names))
         self.assertGreaterEqual(len(names), 20)
 
+    def test_page(self) -> None:
+        """docs/trust.md tells how many there are."""
+        page = (ROOT / "docs" / "trust.md").read_text("utf-8")
+        self.assertIn(f"`python -m tests.mutants`: {len(MUTANTS)} mutants", page)
+
     def test_focus(self) -> None:
         """Each one's focus names fields that there are."""
         for mutant in MUTANTS:

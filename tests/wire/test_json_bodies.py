@@ -241,6 +241,15 @@ class OurKeysTests(SynchronousTestCase):
         self.assertEqual(read_response(RequestCode.HEART_BEAT, wireVersion=None).wire_version, 0)
         self.assertRaises(BodyError, read_response, RequestCode.HEART_BEAT, wireVersion=-1)
 
+    def test_exact_numbers(self) -> None:
+        """A condition or a sequence is not cut, nor read from a text: it would be another one."""
+        for kind, key in ((RequestCode.APPEND_IF, "expectedEnd"), (RequestCode.APPEND_ONCE, "sequence")):
+            for value in ("1.5", "1.0", '"1"', "true", "null", '""', "1e0"):
+                with self.assertRaisesRegex(BodyError, f"{key}=.* is not a whole number"):
+                    decode_request(kind, b'{"%s":%s}' % (key.encode(), value.encode()))
+            with self.assertRaises(BodyError):
+                decode_request(kind, b'{"%s":%d}' % (key.encode(), 1 << 63))
+
     def test_unknown_consistency(self) -> None:
         """A read that asks for something else is not answered with less."""
         self.assertRaises(BodyError, read_request, RequestCode.GET, consistency="eventual")

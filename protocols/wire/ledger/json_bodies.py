@@ -95,6 +95,13 @@ def _long(value: object, name: str) -> int | None:
     return to_int(value, LONG_BITS, name)
 
 
+def _exact_long(value: object, name: str) -> int | None:
+    """Of a key that Java does not have: a number that is cut or read from text would be another condition."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise BodyError(f"{name}={shown(value)} is not a whole number")
+    return _long(value, name)
+
+
 def _version(value: object, name: str) -> int | None:
     version = to_int(value, INT_BITS, name)
     if version is not None and version < 0:
@@ -250,6 +257,7 @@ def _read_entries(value: object, name: str, *, sized: bool = False) -> EntryBatc
 _text_key = partial(_Key, read=to_text)
 _int_key = partial(_Key, read=_int)
 _long_key = partial(_Key, read=_long)
+_exact_long_key = partial(_Key, read=_exact_long)
 _bool_key = partial(_Key, read=to_bool)
 _bytes_key = partial(_Key, read=to_bytes, write=write_bytes)
 _consistency_key = partial(_Key, name="consistency", field="consistency", read=_consistency, write=str)
@@ -309,12 +317,12 @@ _REQUESTS: Mapping[RequestCode, tuple[_Key, ...]] = {
     ),
     RequestCode.APPEND_IF: (
         _bytes_key(name="body", field="body"),
-        _long_key(name="expectedEnd", field="expected_end"),
+        _exact_long_key(name="expectedEnd", field="expected_end"),
     ),
     RequestCode.APPEND_ONCE: (
         _Key(name="body", field="bodies", read=_bodies, write=_write_bodies),
         _text_key(name="producer", field="producer"),
-        _long_key(name="sequence", field="sequence"),
+        _exact_long_key(name="sequence", field="sequence"),
     ),
     RequestCode.SUBMIT: (_bytes_key(name="command", field="command"),),
     RequestCode.QUERY: (

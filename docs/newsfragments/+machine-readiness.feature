@@ -1,0 +1,1 @@
+`/readyz` waits for a state machine that takes up its snapshot or is far behind.
