@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dledger.client.values import Entry
 from dledger.machine import StateMachine
 
-#: Pairs in one piece of a snapshot.
-PAIRS = 1000
+#: Bytes of one piece of a snapshot. Values may be long: a member takes no piece above 4 MiB.
+PIECE_BYTES = 1024 * 1024
 
 
 def command(does: str, key: str, **more: object) -> bytes:
@@ -33,7 +33,7 @@ class KeyValueStore(StateMachine):
     """
 
     name = "kv"
-    version = 1
+    version = 2
 
     def __init__(self) -> None:
         self._pairs: dict[str, tuple[str, int]] = {}
@@ -80,17 +80,28 @@ class KeyValueStore(StateMachine):
         return json.dumps(None if found is None else {"value": found[0], "index": found[1]}).encode()
 
     def snapshot(self) -> Iterable[bytes]:
-        """A copy of the table, some pairs a piece. (The copy has the keys and values by reference.)"""
+        """A copy of the table, a line for each pair. (The copy has the keys and values by reference.)"""
         pairs = list(self._pairs.items())
 
         def pieces() -> Iterator[bytes]:
-            for at in range(0, len(pairs), PAIRS):
-                yield json.dumps(pairs[at : at + PAIRS]).encode()
+            held = bytearray()
+            for key, (value, index) in pairs:
+                held += json.dumps([key, value, index]).encode() + b"\n"
+                while len(held) >= PIECE_BYTES:
+                    yield bytes(held[:PIECE_BYTES])
+                    del held[:PIECE_BYTES]
+            if held:
+                yield bytes(held)
 
         return pieces()
 
     def restore(self, chunks: Iterable[bytes]) -> None:
-        """The table again."""
+        """The table again. A line may go on in the next chunk."""
+        held = b""
         for chunk in chunks:
-            for key, (value, index) in json.loads(chunk):
+            *lines, held = (held + chunk).split(b"\n")
+            for line in lines:
+                key, value, index = json.loads(line)
                 self._pairs[key] = (value, index)
+        if held:
+            raise ValueError("the last line is cut")

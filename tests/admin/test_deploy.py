@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.admin.metrics import exposition, make_registry
-from tests.admin.fakes import picture
+from tests.admin.fakes import MACHINE, picture
 
 DEPLOY = Path(__file__).resolve().parent.parent.parent / "deploy"
 #: Labels that Prometheus itself gives.
@@ -21,9 +21,9 @@ TARGET_LABELS = {"instance", "job"}
 
 
 def series() -> dict[str, set[str]]:
-    """The samples of a leader: name to the names of labels."""
+    """The samples of a leader with a state machine: name to the names of labels."""
     found: dict[str, set[str]] = {}
-    status = picture(reports={"push-set-back": 1})
+    status = picture(reports={"push-set-back": 1}, machine=MACHINE)
     for family in text_string_to_metric_families(exposition(make_registry(lambda: status)).decode()):
         for sample in family.samples:
             found.setdefault(sample.name, set()).update(sample.labels)

@@ -198,7 +198,7 @@ class MembersTests(SynchronousTestCase):
             self.group.settle()
             self.group.peers = {**true, "n7": "n7.test:20911"}
             self.members.ask("n1")
-            self.members.ask_these(self.members.addresses, 1.0)
+            Deferred.fromCoroutine(self.members.ask_these(self.members.addresses, 1.0))
             self.group.settle()
             self.assertLessEqual({*true, "n7"}, self.members.addresses.keys())
             self.assertLessEqual(len(self.members.addresses), len(true) + 1 + MEMBERS_MAX)

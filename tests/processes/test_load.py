@@ -10,7 +10,7 @@ from pathlib import Path
 from click.testing import CliRunner
 from twisted.trial.unittest import SynchronousTestCase
 
-from benchmarks import append, failover, open_ledger
+from benchmarks import append, failover, open_ledger, programs
 from benchmarks.common import number, quantile
 from benchmarks.load import Meter, NativeFrames, RemotingFrames, load_in_child
 from benchmarks.turn_meter import bound_ms, place_of
@@ -147,6 +147,15 @@ class ProgramTests(SynchronousTestCase):
         """A leader is killed, and another one is elected."""
         (row,) = self.run_program(failover.main, "--kills", "1")["results"]  # type: ignore[misc]
         self.assertTrue(0 < row["p50_ms"] < 15_000)
+
+    def test_programs(self) -> None:
+        """A machine comes to the end of its log, and writes a snapshot at each member."""
+        sizes = ("--commands", "200000", "--mebibytes", "2", "--seconds", "0.5")
+        applied, snapshot = self.run_program(programs.main, *sizes)["results"]  # type: ignore[misc]
+        self.assertGreater(applied["commands"], 0)
+        self.assertGreater(applied["per_s"], 1000)
+        self.assertGreater(snapshot["state_bytes"], 2 * 2**20)
+        self.assertTrue(0 < snapshot["during_p50_ms"] <= snapshot["during_p99_ms"])
 
     def test_client_load(self) -> None:
         """Our client as a load fills its window."""

@@ -20,6 +20,7 @@ from twisted.trial.unittest import SynchronousTestCase
 import dledger
 import dledger.aio
 from dledger.client.values import AppendError, Entry, UnknownOutcome
+from dledger.machine.snapshot_file import CHUNK_BYTES_MAX
 from protocols.wire.ledger.messages import QueryRequest, QueryResponse
 from tests.processes.asking import ask
 from tests.processes.children import Child, free_ports, wait_until
@@ -270,11 +271,17 @@ class StoreTests(SynchronousTestCase):
             ]))
 
         put(0, 2500)
+        long = ('{"does": "put", "key": "long", "value": "' + "\u00e9" * 2_000_000 + '"}').encode("utf-8")
+        (told,) = store.apply([Entry(index=2499, term=1, pos=0, body=long)])
+        self.assertTrue(json.loads(told)["done"])
         before = store.query(b"")
         pieces = store.snapshot()
         put(2500, 10)
         found = list(pieces)
-        self.assertEqual(len(found), 3)
+        self.assertGreater(sum(map(len, found)), CHUNK_BYTES_MAX)
+        self.assertLessEqual(max(map(len, found)), STORE.PIECE_BYTES)
         again.restore(found)
         self.assertEqual(again.query(b""), before)
         self.assertEqual(json.loads(again.query(b"k7")), {"value": "v7", "index": 7})
+        with self.assertRaises(ValueError):
+            STORE.KeyValueStore().restore([*found[:-1], found[-1][:-1]])

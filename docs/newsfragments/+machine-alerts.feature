@@ -1,0 +1,1 @@
+Alert rules for a state machine that has stopped and for snapshots that fail, and `benchmarks/programs.py`.
