@@ -121,10 +121,21 @@ class RaftTrio:
         }, port=free_triple(), environment=environment)  # fmt: skip
 
     def start(self) -> str:
-        """Start all that does not run. @return: the master."""
+        """
+        Start all that does not run; wait until no member is unsure. @return: the master.
+
+        The votes of unsure members count only together with those of all: without the wait, a new group
+        whose first master is killed at once may have none until that one is back.
+        """
         for child in (self.name_server, *self.brokers.values()):
             if not child.is_running:
                 child.start()
+
+        def all_sure() -> bool:
+            said = [self.metadata(peer_id) for peer_id in self.brokers]
+            return all(one is not None and "unsure" not in one.health for one in said)
+
+        wait_until(all_sure, seconds=PATIENCE_S, what="members that are sure of their votes")
         return self.wait_master()
 
     def kill(self) -> None:
