@@ -176,8 +176,8 @@ def measure_snapshot(directory: Path, mebibytes: int, seconds: float) -> dict[st
     }
     for name, latencies in (("before", before), ("during", during)):
         result[f"{name}_count"] = len(latencies)
-        for share, at in (("p50", 0.5), ("p99", 0.99), ("max", 1.0)):
-            result[f"{name}_{share}_ms"] = quantile(latencies, at)
+        for which, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0)):
+            result[f"{name}_{which}_ms"] = quantile(latencies, share)
     return result
 
 
