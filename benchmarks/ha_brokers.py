@@ -23,8 +23,8 @@ from pathlib import Path
 from benchmarks.load import LoadError, Sample
 from dledger.base.commands.java_json import read_document
 from tests.interop.ha import RUNTIME_INFO, BrokerError, ask
-from tests.interop.rocketmq import broker_port, class_path, write_properties
-from tests.processes.children import Child, ChildError, TalkingChild, wait_until
+from tests.interop.rocketmq import class_path, write_properties
+from tests.processes.children import Child, ChildError, TalkingChild, free_triple, wait_until
 from tests.processes.members import ROOT
 
 JAVA, OURS = "java", "ours"
@@ -51,7 +51,6 @@ _LOGBACK = """<configuration>
 </configuration>
 """
 _TWISTD = "from twisted.scripts.twistd import run; run()"
-_taken_ports: set[int] = set()
 
 
 def _java(home: Path, heap: str, *words: str) -> list[str]:
@@ -129,7 +128,7 @@ def java_broker(name: str, home: Path, role: str, *, master: str = "") -> Broker
 
     @param master: for a slave, C{host:port} of its master's HA port.
     """
-    port = broker_port(_taken_ports)
+    port = free_triple()
     values: dict[str, object] = {
         "brokerName": "bench", "brokerRole": role, "brokerId": int(role == SLAVE), "listenPort": port,
         "haListenPort": port + 1, "brokerIP1": "127.0.0.1", "brokerIP2": "127.0.0.1",
@@ -150,7 +149,7 @@ def java_broker(name: str, home: Path, role: str, *, master: str = "") -> Broker
 
 def our_broker(name: str, home: Path, role: str, *, master: str = "") -> Broker:
     """A broker of ours, as L{java_broker}."""
-    port = broker_port(_taken_ports)
+    port = free_triple()
     command = [
         sys.executable, "-c", _TWISTD, "-n", "--pidfile=", "dledger-broker", "--name", "bench",
         "--role", role.lower().replace("_", "-"), "--broker-id", str(int(role == SLAVE)),

@@ -260,7 +260,23 @@ def load_in_child(
     ]
     if keys is not None:
         command += ["--keys", keys.certificate, keys.key, keys.authority]
-    deadline = time.monotonic() + warm_up_s + seconds + 30
+    return run_generator(
+        command, what=f"{remote_id} at {address}", seconds=warm_up_s + seconds, watch=watch
+    )  # fmt: skip
+
+
+def run_generator(
+    command: Sequence[str], *, what: str, seconds: float, watch: Callable[[], None] | None = None
+) -> Sample:
+    """
+    Run a program that prints a sample as its last line.
+
+    @param what: is loaded, for messages.
+    @param seconds: that it should take; thirty more are allowed.
+    @param watch: called a few times a second while it runs.
+    @raise LoadError: it failed or hung.
+    """
+    deadline = time.monotonic() + seconds + 30
     running = subprocess.Popen(
         command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -271,14 +287,14 @@ def load_in_child(
                 break
             except subprocess.TimeoutExpired:
                 if time.monotonic() > deadline:
-                    raise LoadError(f"the generator for {address} hung") from None
+                    raise LoadError(f"the generator for {what} hung") from None
                 if watch is not None:
                     watch()
     finally:
         running.kill()
         running.wait()
     if running.returncode:
-        raise LoadError(f"the generator for {address} failed:\n{complaint[-1500:]}")
+        raise LoadError(f"the generator for {what} failed:\n{complaint[-1500:]}")
     return Sample(**json.loads(answer.splitlines()[-1]))
 
 

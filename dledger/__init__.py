@@ -10,15 +10,24 @@ from its own package.
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from dledger.base.client_token import ClientToken
     from dledger.base.errors import DLedgerError
     from dledger.base.tls_files import TlsFiles
     from dledger.client.appender import AppendLimits
     from dledger.client.blocking import AppendInterrupted, AppendSummary, Log, connect
-    from dledger.client.errors import Conflict, Expired, NotLeader, NotYet, OutOfSequence, Timeout
+    from dledger.client.errors import (
+        Conflict,
+        Expired,
+        LeaseHeld,
+        LeaseLost,
+        NotLeader,
+        NotYet,
+        OutOfSequence,
+        Timeout,
+    )
     from dledger.client.values import (
         Appended,
         AppendError,
@@ -38,11 +47,14 @@ __all__ = (
     "AppendLimits",
     "AppendSummary",
     "Appended",
+    "ClientToken",
     "Conflict",
     "Consistency",
     "DLedgerError",
     "Entry",
     "Expired",
+    "LeaseHeld",
+    "LeaseLost",
     "Log",
     "MemberInfo",
     "NotLeader",
@@ -57,19 +69,18 @@ __all__ = (
     "connect",
 )
 
-try:
-    __version__ = version("dledger")
-except PackageNotFoundError:  # the source tree is not installed
-    __version__ = "0.0.0+tree"
+if TYPE_CHECKING:
+    __version__: str
 
 #: Module to its names in C{__all__}; the imports above are the same table for type checkers.
 _HOMES = {
     "dledger.base.errors": ("DLedgerError",),
     "dledger.base.tls_files": ("TlsFiles",),
+    "dledger.base.client_token": ("ClientToken",),
     "dledger.client.blocking": ("AppendInterrupted", "AppendSummary", "Log", "connect"),
     "dledger.client.appender": ("AppendLimits",),
     "dledger.client.errors": (
-        "Conflict", "Expired", "NotLeader", "NotYet", "OutOfSequence", "Timeout",
+        "Conflict", "Expired", "LeaseHeld", "LeaseLost", "NotLeader", "NotYet", "OutOfSequence", "Timeout",
     ),
     "dledger.client.values": (
         "AppendError", "AppendFailed", "Appended", "Entry", "MemberInfo", "Refused", "Unknown",
@@ -80,10 +91,23 @@ _HOMES = {
 #: Short names: an append is acknowledged, refused, or unknown.
 _SHORT = {"Refused": "AppendFailed", "Unknown": "UnknownOutcome"}
 
+
+def _version() -> str:
+    # To import this takes a twentieth of the start of a member.
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
+
+    try:
+        return version("dledger")
+    except PackageNotFoundError:  # the source tree is not installed
+        return "0.0.0+tree"
+
+
 if not TYPE_CHECKING:  # with a __getattr__, type checkers would accept every name
 
     def __getattr__(name: str) -> object:
-        """Import a name of C{__all__} when it is first used (PEP 562)."""
+        """Import a name of C{__all__}, or find the version, when it is first used (PEP 562)."""
+        if name == "__version__":
+            return globals().setdefault(name, _version())
         for home, names in _HOMES.items():
             if name in names:
                 value = globals()[name] = getattr(import_module(home), _SHORT.get(name, name))
@@ -92,4 +116,4 @@ if not TYPE_CHECKING:  # with a __getattr__, type checkers would accept every na
 
     def __dir__() -> list[str]:
         """The names of this module, those that are not imported yet included."""
-        return sorted({*globals(), *__all__})
+        return sorted({*globals(), *__all__, "__version__"})

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 import attrs
 from attrs.validators import ge, gt, in_, instance_of, le
@@ -23,11 +22,12 @@ from dledger.base.option_values import (
     converted,
     findings_of,
     listed,
+    made_of,
     our_name,
     raise_findings,
     unknown_option,
 )
-from dledger.base.tls_files import TlsFiles, networks_of, tls_files
+from dledger.base.tls_files import TlsFiles, check_admin_options, networks_of, tls_files
 
 #: A Java follower gives up its leader after 3 missed heartbeats of 2000 ms; used for a leader that
 #: does not advertise its interval.
@@ -49,11 +49,11 @@ FLUSH_ASYNC = "async"
 FLUSH_SYNC = "sync"
 
 
-def _count(default: int, minimum: int = 1) -> Any:
+def _count(default: int, minimum: int = 1) -> int:
     return attrs.field(default=default, validator=[instance_of(int), ge(minimum)])
 
 
-def _share(default: float) -> Any:
+def _share(default: float) -> float:
     return attrs.field(default=default, validator=[instance_of(float), gt(0), le(1)])
 
 
@@ -93,6 +93,14 @@ class DLedgerConfig:
         rights: of Java members.
     @ivar tls_plain_members: members to which this one connects without TLS: Java's.
     @ivar admin_access_log: write a log line for each request to the administration.
+    @ivar tracing: hand spans of appends to OpenTelemetry, see docs/operations.md; needs the extra C{tracing}.
+    @ivar admin_tls: the administration is by TLS, with the three files; browsers show no certificate.
+    @ivar client_token_file: hashes of the tokens of clients, with their roles and groups; with it everybody
+        else may do nothing that needs a role.
+    @ivar admin_token_file: hashes of the tokens of those who may change something by the administration.
+    @ivar admin_token_reads: its pages are not read without a token, either.
+    @ivar insecure: the administration may listen beyond the loopback interface without TLS and token, and the
+        log does not warn that the member does so without TLS.
     @ivar preferred_leader_ids: members that receive leadership when they have caught up.
 
     @ivar slow_flush_hand_over_ms: a leader whose flushes take this many milliseconds or more for a minute,
@@ -131,11 +139,20 @@ class DLedgerConfig:
         are deleted at any age (only with C{enable_disk_force_clean}), and appends are refused (415).
     @ivar retention_bytes: keep at most this many bytes of segments; 0 for no limit.
 
+    @ivar readers_hold_bytes: a named reader keeps entries that it has not done from being deleted, this many
+        bytes of the log at most; 0: all.
+
+    @ivar expire_only_archived: a segment is not deleted, for whatever reason, before the note of
+        C{dledger archive --note} says that an archive has it.
+
     State machine, see docs/machines.md:
     @ivar machine_snapshot_entries, machine_snapshot_bytes: a snapshot is taken behind this number of entries,
         or of bytes of bodies; 0 for not by this one.
+    @ivar machine_keep_entries: segments go that end this number of entries before the last one in the
+        oldest snapshot; 0: none do.
 
-    Nothing is deleted unless C{file_reserved_hours}, C{retention_bytes} or C{enable_disk_force_clean} is set.
+    Nothing is deleted unless C{file_reserved_hours}, C{retention_bytes}, C{machine_keep_entries} or
+    C{enable_disk_force_clean} is set.
     """
 
     group: str = attrs.field(default="default", validator=instance_of(str))
@@ -165,6 +182,12 @@ class DLedgerConfig:
     tls_plain_hosts: tuple[str, ...] = attrs.field(default=(), converter=_ids)
     tls_plain_members: tuple[str, ...] = attrs.field(default=(), converter=_ids)
     admin_access_log: bool = attrs.field(default=False, validator=instance_of(bool))
+    tracing: bool = attrs.field(default=False, validator=instance_of(bool))
+    admin_tls: bool = attrs.field(default=False, validator=instance_of(bool))
+    client_token_file: str = attrs.field(default="", validator=instance_of(str))
+    admin_token_file: str = attrs.field(default="", validator=instance_of(str))
+    admin_token_reads: bool = attrs.field(default=False, validator=instance_of(bool))
+    insecure: bool = attrs.field(default=False, validator=instance_of(bool))
     healthy_lag_entries: int = _count(100_000, 0)
 
     tick_ms: int = _count(20)
@@ -209,8 +232,11 @@ class DLedgerConfig:
     enable_disk_force_clean: bool = attrs.field(default=False, validator=instance_of(bool))
     retention_bytes: int = _count(0, 0)
     min_free_bytes: int = _count(0, 0)
+    readers_hold_bytes: int = _count(0, 0)
+    expire_only_archived: bool = attrs.field(default=False, validator=instance_of(bool))
     machine_snapshot_entries: int = _count(100_000, 0)
     machine_snapshot_bytes: int = _count(256 * 1024 * 1024, 0)
+    machine_keep_entries: int = _count(0, 0)
 
     @peers.validator
     def _self_is_a_peer(self, _attribute: object, value: dict[str, str]) -> None:
@@ -356,6 +382,13 @@ class DLedgerConfig:
                 "give tls_certificate, tls_key and tls_authority, too"
             )
 
+    @admin_tls.validator
+    def _admin_has_keys(self, _attribute: object, value: bool) -> None:
+        check_admin_options(
+            admin_tls=value, has_keys=bool(self.tls_certificate), token_file=self.admin_token_file,
+            token_reads=self.admin_token_reads,
+        )
+
     @property
     def tls_files(self) -> TlsFiles | None:
         """The files of this member's TLS identity; None without TLS."""
@@ -392,6 +425,7 @@ ALIASES: Mapping[str, str] = {
     "storePathRootDir": "store_base_dir",
     "store": "store_base_dir",
     "fileReservedTime": "file_reserved_hours",
+    "keep_entries": "machine_keep_entries",
     "retention_hours": "file_reserved_hours",
     "retentionHours": "file_reserved_hours",
 }
@@ -452,7 +486,7 @@ def from_mapping(values: Mapping[str, object]) -> DLedgerConfig:
             unread.add(target)
     findings += findings_of(DLedgerConfig, known, unread)
     raise_findings(findings)
-    return DLedgerConfig(**known)  # type: ignore[arg-type]
+    return made_of(DLedgerConfig, known)
 
 
 def _value(name: str, value: object, default: object) -> object:

@@ -16,8 +16,8 @@ This module starts no timers: owners call C{sweep}.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import typing
+from collections.abc import Callable, Sequence
 
 from twisted.internet.error import VerifyError
 from twisted.internet.interfaces import IPushProducer, ITCPTransport
@@ -28,6 +28,8 @@ from zope.interface import implementer
 from protocols.budgets import FRAME_S, STALL_S, Account, Budgets
 from protocols.framing import Frame, FrameBuffer, FrameError
 from protocols.outlet import Outlet, read_directly
+from protocols.put_off import PutOffReads
+from protocols.transports import StreamTransport
 from protocols.turn import Turn
 from protocols.wire.errors import LooseError, WireError
 from protocols.wire.remoting import FRAME_BYTES_MAX, RemotingCommand, decode_command
@@ -78,6 +80,7 @@ class Connection(Protocol):
 
     @ivar is_lost: the connection has ended: output and input are dropped.
     @ivar is_congested: the transport's buffer is full.
+    @ivar spent_s: seconds that its requests have cost lately; a sweep halves them.
     @ivar unsent_bytes: bytes handed to the transport since it was last known to be drained, or measured.
     """
 
@@ -91,14 +94,13 @@ class Connection(Protocol):
         self._was_heard = False
         self._active_s = turn.seconds()
         self._is_closing = False
-        self._spent_s = 0.0
+        self.spent_s = 0.0
         self._outlet: Outlet | None = None
         self.is_lost = False
         self.is_congested = False
         self.unsent_bytes = 0
 
-    # Twisted declares only ITransport; here it is a stream transport with producers.
-    transport: Any = None
+    transport: StreamTransport
 
     @property
     def is_open(self) -> bool:
@@ -125,7 +127,7 @@ class Connection(Protocol):
         if self.is_lost or self._is_closing:
             return
         self._was_active = self._was_heard = True
-        self._spent_s += self._turn.read(self._deal_with, data)
+        self.spent_s += self._turn.read(self._deal_with, data)
 
     def _deal_with(self, data: bytes) -> None:
         broken: WireError | None = None
@@ -221,6 +223,18 @@ class Connection(Protocol):
         raise NotImplementedError
 
 
+class _Owner(typing.Protocol):
+    """What an L{AnsweringConnection} calls of its owner, each with the connection first."""
+
+    @property
+    def drained(self) -> Callable[..., None]:
+        """The transport has sent everything."""
+
+    @property
+    def wire_broken(self) -> Callable[..., None]:
+        """The other end has broken the format; the second argument is the error."""
+
+
 class AnsweringConnection(Connection):
     """
     An end that answers. It stops reading while too many requests are unanswered, or while the other end
@@ -230,12 +244,13 @@ class AnsweringConnection(Connection):
     answers asks C{may_answer} before, and tells C{account.hold} after each.
 
     @ivar account: the connection's part of the memory that the process may use.
+    @ivar put_off: its reads that wait for a later turn; an owner that puts requests off holds them.
     @ivar unanswered: number of unanswered requests.
     @ivar unanswered_bytes: memory that they hold, approximately.
     """
 
     #: Owner of the connection; this class calls its C{drained} and C{wire_broken}.
-    _sink: Any
+    _sink: _Owner
 
     #: Bytes of a native frame before the other end has identified itself.
     _stranger_frame_bytes_max: int = FRAME_BYTES_MAX
@@ -248,7 +263,9 @@ class AnsweringConnection(Connection):
         self._unanswered_max = unanswered_max
         self._unanswered_bytes_max = unanswered_bytes_max
         self._is_reading, self._has_heard = True, False
-        self._put_off: list[bytes] = []
+        self.put_off = PutOffReads(
+            turn, super().dataReceived, changed=self._regulate, cost_s=lambda: self.spent_s
+        )
         self._loose_left = LOOSE_PER_READ
         self.account = Account(
             budgets if budgets is not None else Budgets(),
@@ -264,25 +281,14 @@ class AnsweringConnection(Connection):
 
     def dataReceived(self, data: bytes) -> None:
         """
-        See L{Protocol.dataReceived}. When this turn has taken long, a later one handles the read: reads of
-        connections that have cost little time lately come first.
+        See L{Protocol.dataReceived}. When this turn has taken long, later ones handle the read, a long one
+        slice by slice: reads of connections that have cost little time lately come first.
         """
-        if self._put_off or (self._turn.is_late and not self.is_urgent):
-            self._put_off.append(data)
-            if len(self._put_off) == 1:
-                self._turn.put_off(self._deal_with_put_off, self._spent_s)
-                self._regulate()
+        self._has_heard = True
+        if self.put_off.is_waiting or (self._turn.is_late and not self.is_urgent):
+            self.put_off.add(data)
         else:
             super().dataReceived(data)
-
-    def _deal_with_put_off(self) -> None:
-        data, self._put_off = b"".join(self._put_off), []
-        super().dataReceived(data)
-        self._regulate()
-
-    def _deal_with(self, data: bytes) -> None:
-        self._loose_left, self._has_heard = LOOSE_PER_READ, True
-        super()._deal_with(data)
 
     def _command(self, frame: bytes) -> RemotingCommand:
         """
@@ -325,7 +331,7 @@ class AnsweringConnection(Connection):
         Abort the connection if it is idle, if a frame is not complete in time, or if it does not read its
         answers while others need the memory. Called regularly.
         """
-        self._spent_s /= 2
+        self.spent_s /= 2
         if self.is_idle(now_s):
             self.abort(f"idle for {self._idle_s:g} s")
         elif self.account.is_late(self._buffer, now_s, is_reading=self._is_reading):
@@ -338,9 +344,11 @@ class AnsweringConnection(Connection):
         if not self.is_lost:
             if self.account.held_bytes and not self.is_congested:
                 self.account.release()
-            self._regulate()
+            if self.is_congested or not self._is_reading:
+                self._regulate()
 
     def _frames_cut(self) -> WireError | None:
+        self._loose_left = LOOSE_PER_READ
         if self.is_lost or self._buffer.kept_bytes == self.account.unfinished_bytes:
             return None
         refused = self.account.count_unfinished(self._buffer)
@@ -349,12 +357,13 @@ class AnsweringConnection(Connection):
     def _lose(self, reason: str) -> None:
         if not self.is_lost:
             self.account.close()
+            self.put_off.drop()
         super()._lose(reason)
 
     def _regulate(self) -> None:
         # While nothing was read, TLS may wait for the other end, and is congested until then.
         wanted = not (
-            (self.is_congested and self._has_heard) or self._put_off
+            (self.is_congested and self._has_heard) or self.put_off.is_waiting
             or self.unanswered >= self._unanswered_max
             or self.unanswered_bytes >= self._unanswered_bytes_max
         )

@@ -25,6 +25,7 @@ from protocols.wire.native import (
 )
 from protocols.wire.remoting import FRAME_BYTES_MAX, HEADER_WORD_SIZE, LENGTH_WORD_SIZE
 
+_NATIVE_START = bytes((NATIVE_FIRST_BYTE, FRAME_VERSION))
 REMOTING_FIRST_BYTES = (0x00, 0x01)
 TLS_FIRST_BYTE = 0x16
 
@@ -98,20 +99,19 @@ class FrameBuffer:
         """
         if self._failure is not None:
             raise FrameError(self._failure, [])
-        if not self._kept:
-            if len(data) >= FRAME_HEADER_SIZE and data[0] == NATIVE_FIRST_BYTE:
-                # The usual read of a client that appends one entry at a time: one native frame alone.
-                length = FRAME_HEADER.unpack_from(data)[5]
-                size = len(data)
-                if FRAME_HEADER_SIZE + length == size <= self._frame_bytes_max and data[1] == FRAME_VERSION:
-                    return [Frame("native", data)]
-            return self._cut(data)
-        self._kept += data
-        if len(self._kept) < self._needed:
-            return []
-        joined = self._kept
-        self._kept = bytearray()
-        return self._cut(joined)
+        if self._kept:
+            self._kept += data
+            if len(self._kept) < self._needed:
+                return []
+            joined = self._kept
+            self._kept = bytearray()
+            return self._cut(joined)
+        size = len(data)
+        if size >= FRAME_HEADER_SIZE and data.startswith(_NATIVE_START):
+            # The usual read of a client that appends one entry at a time: one native frame alone.
+            if FRAME_HEADER_SIZE + FRAME_HEADER.unpack_from(data)[5] == size <= self._frame_bytes_max:
+                return [Frame("native", data)]
+        return self._cut(data)
 
     def _cut(self, data: bytes | bytearray) -> list[Frame]:
         frames: list[Frame] = []

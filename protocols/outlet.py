@@ -10,9 +10,10 @@ buffer.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Protocol, TypeGuard
 
-from twisted.internet.interfaces import IProtocol, ISSLTransport, ITCPTransport
+from twisted.internet.interfaces import IProtocol, ISSLTransport, ITCPTransport, ITransport
 
 #: Above this size the socket does not take everything at once, and the copy would cost more than a poll.
 AT_ONCE_BYTES_MAX = 256 * 1024
@@ -22,7 +23,25 @@ AT_ONCE_BYTES_MAX = 256 * 1024
 SEND_BYTES_MAX = 1024 * 1024
 
 
-def read_directly(transport: Any, protocol: IProtocol) -> None:
+class _Socket(Protocol):
+    """The part of Twisted's TCP transports that is used here. Their interfaces do not have all of it."""
+
+    SEND_LIMIT: int
+    dataBuffer: bytes
+    offset: int
+    producerPaused: bool
+    _tempDataLen: int
+
+    def write(self, data: bytes) -> None: ...
+
+    def writeSequence(self, data: Iterable[bytes]) -> None: ...
+
+    def writeSomeData(self, data: bytes) -> int | Exception: ...
+
+    def doWrite(self) -> object: ...
+
+
+def read_directly(transport: ITransport, protocol: IProtocol) -> None:
     """
     Let C{transport} call C{protocol.dataReceived} directly.
 
@@ -34,7 +53,7 @@ def read_directly(transport: Any, protocol: IProtocol) -> None:
         between.dataReceived = protocol.dataReceived
 
 
-def _is_socket(transport: Any) -> bool:
+def _is_socket(transport: object) -> TypeGuard[_Socket]:
     # A TLS transport provides the interface of the socket beneath it too, and lends its methods.
     return (
         ITCPTransport.providedBy(transport) and not ISSLTransport.providedBy(transport)
@@ -52,23 +71,25 @@ class Outlet:
         socket beneath TLS is offered the result.
     """
 
-    def __init__(self, transport: Any) -> None:
+    def __init__(self, transport: ITransport) -> None:
         self._transport = transport
-        self._is_socket = _is_socket(transport)
+        self._socket: _Socket | None = transport if _is_socket(transport) else None
         beneath = getattr(transport, "transport", None)  # of TLS: the socket that carries it
-        self._beneath = beneath if _is_socket(beneath) and hasattr(beneath, "doWrite") else None
+        self._beneath: _Socket | None = (
+            beneath if _is_socket(beneath) and hasattr(beneath, "doWrite") else None
+        )
         self._is_drained = True
-        if self._is_socket:
-            transport.SEND_LIMIT = SEND_BYTES_MAX
+        if self._socket is not None:
+            self._socket.SEND_LIMIT = SEND_BYTES_MAX
 
     def waiting_bytes(self, known: int) -> int:
         """Bytes that the socket has not taken yet; C{known} for a transport that does not tell."""
-        if self._is_socket:
-            transport, before = self._transport, 0
-        elif self._beneath is not None:
-            transport, before = self._beneath, sum(map(len, getattr(self._transport, "_appSendBuffer", ())))
-        else:
-            return known
+        transport, before = self._socket, 0
+        if transport is None:
+            if self._beneath is None:
+                return known
+            transport = self._beneath
+            before = sum(map(len, getattr(self._transport, "_appSendBuffer", ())))
         return before + len(transport.dataBuffer) - int(transport.offset) + int(transport._tempDataLen)
 
     def send(self, *parts: bytes) -> int:
@@ -80,10 +101,10 @@ class Outlet:
         Never fails: the reactor notices a lost connection later, by the same system call.
         This call may pause the producer of the transport, but never resumes it.
         """
-        transport = self._transport
+        transport = self._socket
         size = sum(map(len, parts))
-        if not self._is_socket:
-            transport.write(b"".join(parts))
+        if transport is None:
+            self._transport.write(b"".join(parts))
             beneath = self._beneath
             if beneath is not None and not beneath.producerPaused:
                 beneath.doWrite()

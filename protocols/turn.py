@@ -13,7 +13,9 @@ L{soon<Turn.soon>} does the same; callers use it when there is no other work to 
 One timed call per turn, for any number of connections.
 
 When the reads of a turn have taken L{READS_S}, the turn is late: connections put further reads off, so that
-timers, peers and the other sockets come first. The next turns handle them, those of the least cost first.
+timers, peers and the other sockets come first. The next turns handle them: short ones before long ones, those
+in slices (L{protocols.put_off}), at least one in each turn; among equals those of the least cost first. So a
+client with one request at a time waits for one slice, not for the floods of all others.
 """
 
 from __future__ import annotations
@@ -48,9 +50,11 @@ class Turn:
         self._soon: list[Callable[[], None]] = []
         self._is_scheduled = False
         self._is_reading = False
-        self._spent_s = self._ended_s = 0.0
-        self._put_off: list[tuple[float, int, Callable[[], None]]] = []
+        self._spent_s = self._began_s = self._ended_s = 0.0
+        self._short: list[tuple[float, int, Callable[[], None]]] = []
+        self._long: list[tuple[float, int, Callable[[], None]]] = []
         self._put_offs = 0
+        self._is_next_asked = False
         self.is_late = False
 
     def work(self, call: Callable[[], None]) -> None:
@@ -69,7 +73,7 @@ class Turn:
     def output(self, call: Callable[[], None]) -> None:
         """Run C{call} at the end of the current read, or else of this turn; after all work."""
         self._output.append(call)
-        if not (self._is_scheduled or self._is_reading):
+        if not (self._is_reading or self._is_scheduled):
             self._schedule()
 
     def read(self, deal_with: Callable[[bytes], None], data: bytes) -> float:
@@ -78,7 +82,7 @@ class Turn:
             deal_with(data)
             return 0.0
         self._is_reading = True
-        began_s = self.seconds()
+        began_s = self._began_s = self.seconds()
         if began_s - self._ended_s > READS_S:
             self._spent_s = 0.0  # the reactor has waited since: this is another turn
         try:
@@ -91,28 +95,47 @@ class Turn:
             if self._output:
                 output, self._output = self._output, []
                 self._run(output)
-            self._ended_s = self.seconds()
-            took_s = self._ended_s - began_s
-            self._spent_s += took_s
-            if self._spent_s >= READS_S and not self.is_late:
+            ended_s = self._ended_s = self.seconds()
+            took_s = ended_s - began_s
+            spent_s = self._spent_s = self._spent_s + took_s
+            if spent_s >= READS_S and not self.is_late:
                 self.is_late = True
-                self._clock.callLater(0, self._next_reads)
+                self._ask_next_reads()
         return took_s
 
-    def put_off(self, read: Callable[[], None], cost_s: float) -> None:
+    def put_off(self, read: Callable[[], None], cost_s: float, *, is_short: bool = True) -> None:
         """
-        The turn is late: call C{read} in one of the next turns.
+        Call C{read} in one of the next turns: the turn is late, or the read must wait for something else.
 
-        @param cost_s: reads with a lower cost come first.
+        @param cost_s: for this time, cheaper reads that come later pass it; not for ever, or newcomers
+            could keep a client back.
+        @param is_short: short reads pass long ones, of which each turn handles one all the same.
         """
         self._put_offs += 1
-        heapq.heappush(self._put_off, (cost_s, self._put_offs, read))
+        waiting = self._short if is_short else self._long
+        heapq.heappush(waiting, (self.seconds() + cost_s, self._put_offs, read))
+        self._ask_next_reads()
+
+    def _ask_next_reads(self) -> None:
+        if not self._is_next_asked:
+            self._is_next_asked = True
+            self._clock.callLater(0, self._next_reads)
 
     def _next_reads(self) -> None:
-        self.is_late = False
+        self.is_late = self._is_next_asked = False
         self._spent_s = 0.0
-        while self._put_off and not self.is_late:
-            self._run([heapq.heappop(self._put_off)[2]])
+        while self._short and not self.is_late:
+            self._run([heapq.heappop(self._short)[2]])
+        if self._long:
+            self._run([heapq.heappop(self._long)[2]])
+        # (What is left of a long read may be short.)
+        while (self._short or self._long) and not self.is_late:
+            self._run([heapq.heappop(self._short or self._long)[2]])
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the reads of this turn have taken L{READS_S}, with the one that is being handled."""
+        return self._is_reading and self._spent_s + self.seconds() - self._began_s >= READS_S
 
     def act(self, call: Callable[[], None]) -> None:
         """Run C{call} like a read: the output that it causes does not wait for the end of the turn."""

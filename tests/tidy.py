@@ -13,7 +13,8 @@ import io
 import os
 import re
 import tokenize
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import lru_cache, partial
 from pathlib import Path
 
 import attrs
@@ -41,9 +42,9 @@ IGNORED_DIRECTORIES = (
 
 TEXT_SUFFIXES = (
     ".py", ".md", ".txt", ".toml", ".ini", ".cfg", ".yml", ".yaml", ".java", ".xml", ".html", ".css", ".js",
-    ".json", ".sh", ".feature", ".bugfix", ".wire", ".removal", ".doc",
+    ".json", ".sh", ".feature", ".bugfix", ".wire", ".removal", ".doc", ".service", ".sysusers", ".in",
 )  # fmt: skip
-TEXT_NAMES = ("Makefile", "LICENSE", "run", ".gitignore")
+TEXT_NAMES = ("Makefile", "LICENSE", "run", ".gitignore", ".dockerignore", "Containerfile")
 
 #: A project speaks of itself alone: not of the machine it was written on, of its writers, nor of their notes.
 #: The words are cut in pieces, so that this file obeys the rule.
@@ -76,6 +77,17 @@ _ODD = tuple((re.compile(pattern, re.MULTILINE | re.IGNORECASE), better) for pat
 #: Where the prose of the product is.
 PROSE = ("dledger/*", "protocols/*", "pyspark_dledger/*", "twisted/*", "benchmarks/*", "demo/*")
 
+#: Packages with types: users check their programs against the public ones.
+TYPED = ("dledger/*", "protocols/*", "pyspark_dledger/*")
+
+#: Public signatures with C{Any} because a library has it there, by file. Whatever is added here needs such a
+#: library: everything else has a type, if need be C{object}, C{Callable[..., object]} or a Protocol.
+FORCED_ANY: Mapping[str, frozenset[str]] = {
+    "dledger/commands/common.py": frozenset({"Commands.main"}),  # click.Group.main
+}
+#: Mentions of C{Any} in all of L{TYPED}, private ones too, at most.
+ANY_MAX = 8
+
 _LATER = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b(?!\(#\d+\))")
 _TEST_CASE_NAME = re.compile(r"# -\*- test-case-name: ([\w.,]+) -\*-$")
 
@@ -94,9 +106,21 @@ def module_length(source: str) -> Iterator[Complaint]:
         yield lines, f"{lines} lines in the module; {MODULE_LINES_MAX} are allowed"
 
 
+@lru_cache(maxsize=2)
+def tree_of(source: str) -> ast.Module:
+    """The syntax tree of a module, which many rules read."""
+    return ast.parse(source)
+
+
+@lru_cache(maxsize=2)
+def nodes_of(source: str) -> tuple[ast.AST, ...]:
+    """All nodes of L{tree_of}."""
+    return tuple(ast.walk(tree_of(source)))
+
+
 def function_length(source: str) -> Iterator[Complaint]:
     """A function fits on a screen, docstring included."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes_of(source):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert node.end_lineno is not None
             lines = node.end_lineno - node.lineno + 1
@@ -106,7 +130,7 @@ def function_length(source: str) -> Iterator[Complaint]:
 
 def module_docstring(source: str) -> Iterator[Complaint]:
     """Every module has a docstring."""
-    if ast.get_docstring(ast.parse(source)) is None:
+    if ast.get_docstring(tree_of(source)) is None:
         yield 1, "the module has no docstring"
 
 
@@ -133,7 +157,7 @@ def public_docstrings(source: str) -> Iterator[Complaint]:
             if not is_function:
                 yield from visit(node, f"{where}{node.name}.")
 
-    yield from visit(ast.parse(source), "")
+    yield from visit(tree_of(source), "")
 
 
 def test_case_name(source: str, root: Path = ROOT) -> Iterator[Complaint]:
@@ -151,7 +175,7 @@ def test_case_name(source: str, root: Path = ROOT) -> Iterator[Complaint]:
 
 def no_print(source: str) -> Iterator[Complaint]:
     """Programs write to their log; only those that a person starts write to the terminal."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes_of(source):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "pprint", "pprint.pprint"):
             yield node.lineno, "print outside the command line, the benchmarks and the demo"
 
@@ -172,12 +196,12 @@ def no_module_level_reactor(source: str) -> Iterator[Complaint]:
                 yield node.lineno, "the reactor is an argument; it is not imported at module level"
             yield from visit(node)
 
-    yield from visit(ast.parse(source))
+    yield from visit(tree_of(source))
 
 
 def no_inline_callbacks(source: str) -> Iterator[Complaint]:
     """C{async def} reads better."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes_of(source):
         name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
         if name in ("inlineCallbacks", "returnValue"):
             yield node.lineno, f"{name}: write async def"
@@ -212,6 +236,97 @@ def plain_english(source: str) -> Iterator[Complaint]:
                 yield line, f"{found[0].strip()!r}: write {better}"
 
 
+def _any_itself(source: str) -> set[str]:
+    """The names of C{typing.Any} in a module."""
+    names = {"typing.Any"}
+    for node in nodes_of(source):
+        if isinstance(node, ast.ImportFrom) and node.module in ("typing", "typing_extensions"):
+            names |= {alias.asname or alias.name for alias in node.names if alias.name == "Any"}
+        elif isinstance(node, ast.Import):
+            names |= {f"{alias.asname}.Any" for alias in node.names if alias.name == "typing"}
+    return names
+
+
+def _names_of_any(source: str) -> set[str]:
+    """The names of C{typing.Any} in a module, and of its aliases of types that mention it."""
+    names = _any_itself(source)
+    for statement in tree_of(source).body:  # an alias comes before its use
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else (
+            statement.target if isinstance(statement, ast.AnnAssign) else None
+        )
+        value = statement.value if isinstance(statement, ast.Assign | ast.AnnAssign) else None
+        if isinstance(target, ast.Name) and any(_mentions(value, names)):
+            names.add(target.id)
+    return names
+
+
+def _mentions(node: ast.AST | None, names: set[str]) -> Iterator[int]:
+    """The lines on which one of C{names} is used below C{node}, in texts of types, too."""
+    for one in ast.walk(node) if node is not None else ():
+        if isinstance(one, ast.Name | ast.Attribute) and ast.unparse(one) in names:
+            yield one.lineno
+        elif isinstance(one, ast.Constant) and isinstance(one.value, str) and "\n" not in one.value:
+            if not names.isdisjoint(re.findall(r"[\w.]+", one.value)):
+                yield one.lineno
+
+
+def _signatures(parent: ast.AST, where: str) -> Iterator[tuple[str, ast.AST]]:
+    """The name of every public function, class, attribute and alias, and each of its types."""
+    for node in ast.iter_child_nodes(parent):
+        if isinstance(node, ast.If | ast.Try | ast.ExceptHandler | ast.With):
+            yield from _signatures(node, where)
+        elif isinstance(node, ast.AnnAssign | ast.Assign):
+            for target in node.targets if isinstance(node, ast.Assign) else (node.target,):
+                name = ast.unparse(target)
+                is_type = isinstance(node, ast.Assign) or "TypeAlias" in ast.unparse(node.annotation)
+                if not name.startswith("_") and is_type and not where and node.value is not None:
+                    yield where + name, node.value
+                if not name.startswith("_") and isinstance(node, ast.AnnAssign):
+                    yield where + name, node.annotation
+        elif isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield from ((where + node.name, base) for base in node.bases)
+            yield from _signatures(node, f"{where}{node.name}.")
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            name = where + node.name
+            if not node.name.startswith("_") or node.name.endswith("__"):
+                yield from ((name, one.annotation) for one in ast.walk(node.args)
+                            if isinstance(one, ast.arg) and one.annotation is not None)
+                if node.returns is not None:
+                    yield name, node.returns
+            if where:  # the attributes that a method makes are the object's, whatever the method's name
+                yield from ((where + ast.unparse(one.target).removeprefix("self."), one.annotation)
+                            for one in ast.walk(node) if isinstance(one, ast.AnnAssign)
+                            and re.fullmatch(r"self\.[a-zA-Z]\w*", ast.unparse(one.target)))
+
+
+def public_any(source: str, forced: Collection[str] = ()) -> Iterator[Complaint]:
+    """
+    C{Any} is in no public signature: it makes type checkers accept every use, here and in users' programs.
+
+    @param forced: functions and attributes, as C{Class.name}, in which a library has it; each must be needed.
+    """
+    if "Any" not in source and not forced:
+        return
+    names, found = _names_of_any(source), set()
+    for name, annotation in _signatures(tree_of(source), ""):
+        for line in _mentions(annotation, names):
+            found.add(name)
+            if name not in forced:
+                yield line, f"{name} has Any in its signature: say what it takes, or object"
+    for name in sorted(set(forced) - found):
+        yield 1, f"{name} has no Any in its signature any more: take it off FORCED_ANY"
+
+
+def is_typed(path: str) -> bool:
+    """Whether a file is in L{TYPED}."""
+    return _matches(path, TYPED)
+
+
+def mentions_of_any(source: str) -> int:
+    """How often a module uses C{Any}, its imports aside."""
+    return sum(1 for _ in _mentions(tree_of(source), _any_itself(source))) if "Any" in source else 0
+
+
 EVERY_MODULE: tuple[Rule, ...] = (
     columns, module_length, function_length, module_docstring, no_module_level_reactor, no_inline_callbacks,
     todo_names_issue, banned_words,
@@ -239,6 +354,8 @@ def rules_for(path: str) -> tuple[Rule, ...]:
         rules += (public_docstrings,)
     if _matches(path, PROSE):
         rules += (plain_english,)
+    if is_typed(path):
+        rules += (partial(public_any, forced=FORCED_ANY.get(path, frozenset())),)
     if not path.endswith("__init__.py"):
         rules += (test_case_name,)
     return rules
@@ -277,9 +394,9 @@ class _Class:
 def _classes(path: str, source: str) -> Iterator[tuple[str, _Class]]:
     """The classes at the top of one module, by dotted name."""
     module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    tree = ast.parse(source)
+    tree = tree_of(source)
     names: dict[str, str] = {}
-    for node in ast.walk(tree):
+    for node in nodes_of(source):
         if isinstance(node, ast.ImportFrom) and node.module:
             names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):

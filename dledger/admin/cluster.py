@@ -12,24 +12,24 @@ from __future__ import annotations
 
 import json
 import random
-import re
 import typing
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 import attrs
 import treq
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionRefusedError
+from twisted.internet.interfaces import IReactorTime, ITCPTransport
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
-from twisted.web.client import Agent, HTTPConnectionPool, ResponseDone
+from twisted.web.client import ResponseDone
 from twisted.web.http import PotentialDataLoss
-from twisted.web.iweb import IAgent
+from twisted.web.iweb import IAgent, IResponse
 
 import dledger
-from dledger.base.addresses import Address, checked_members, parse_address
+from dledger.admin.asking import admin_agent
+from dledger.base.addresses import Address, checked_members, is_loopback, parse_address
 from dledger.base.endpoints import tcp_endpoints
 from dledger.base.reactor import Reactor
 from dledger.base.timing import Gathering
@@ -38,7 +38,7 @@ from dledger.client.members import Members
 from dledger.client.values import MemberInfo
 from dledger.node.health import health_problem
 from dledger.node.status import NodeStatus
-from protocols.wire.fastjson import JsonObject
+from protocols.wire.fastjson import JsonObject, as_int
 
 #: Longest wait for an answer, seconds.
 DEADLINE_S = 2.0
@@ -50,6 +50,8 @@ _FOLLOW_S = 0.4
 #: Characters of a member's own words that are shown.
 _WORDS_MAX = 300
 
+#: Before the address of an administration by TLS.
+_SECURE = "https://"
 _NOT_A_PAGE = "not a status page of a dledger member"
 
 
@@ -121,11 +123,11 @@ def report_of_status(member_id: str, address: str, url: str, document: Mapping[s
             source="admin",
             admin_url=url,
             role=str(member["role"]),
-            term=int(member["term"]),
-            leader_id=member["leader_id"],
-            begin_index=int(member["ledger_begin_index"]),
-            end_index=int(member["ledger_end_index"]),
-            committed_index=int(member["committed_index"]),
+            term=as_int(member["term"]),
+            leader_id=None if member["leader_id"] is None else str(member["leader_id"]),
+            begin_index=as_int(member["ledger_begin_index"]),
+            end_index=as_int(member["ledger_end_index"]),
+            committed_index=as_int(member["committed_index"]),
             health=_words(document.get("problem", "")),
             begin_moved=_words(document.get("begin_moved", "")),
             version=_words(document.get("version", "")),
@@ -158,20 +160,17 @@ def followed_url(address: str, admin: str) -> str:
     The base URL at which to ask a member that tells its administration.
 
     @param address: C{host:port} of the member's log port; its host is asked.
-    @param admin: C{host:port} as the member tells it; only its port is used.
+    @param admin: C{host:port} as the member tells it, behind C{https://} if it is by TLS; only its port is
+        used.
     @return: empty if C{admin} is no address, or is on the loopback interface of another machine.
     """
     try:
-        host, told = parse_address(address).host, parse_address(admin)
+        host, told = parse_address(address).host, parse_address(admin.removeprefix(_SECURE))
     except ValueError:
         return ""
-    if _is_loopback(told.host) and not _is_loopback(host):
+    if is_loopback(told.host) and not is_loopback(host):
         return ""
-    return f"http://{Address(host, told.port)}"
-
-
-def _is_loopback(host: str) -> bool:
-    return host in ("localhost", "::1") or re.fullmatch(r"127(\.\d+){3}", host) is not None
+    return f"{_SECURE if admin.startswith(_SECURE) else 'http://'}{Address(host, told.port)}"
 
 
 def _member_of(document: Mapping[str, object]) -> JsonObject:
@@ -211,12 +210,14 @@ def with_lag(reports: tuple[MemberReport, ...]) -> tuple[MemberReport, ...]:
     )
 
 
-async def fetch_status(agent: IAgent, url: str, timeout_s: float, clock: Any) -> JsonObject:
+async def fetch_status(agent: IAgent, url: str, timeout_s: float, clock: IReactorTime) -> JsonObject:
     """The document at C{url}/status, see L{fetch_page}."""
     return await fetch_page(agent, url, "/status", timeout_s, clock)
 
 
-async def fetch_page(agent: IAgent, url: str, path: str, timeout_s: float, clock: Any) -> JsonObject:
+async def fetch_page(
+    agent: IAgent, url: str, path: str, timeout_s: float, clock: IReactorTime, method: str = "GET"
+) -> JsonObject:
     """
     The document at C{path} of an administration.
 
@@ -226,16 +227,18 @@ async def fetch_page(agent: IAgent, url: str, path: str, timeout_s: float, clock
         L{ANSWER_BYTES_MAX}, or it is not a JSON object. The connection is then closed.
     """
     client = treq.client.HTTPClient(agent)
-    asked: Deferred[Any] = client.get(
-        f"{url.rstrip('/')}{path}", timeout=timeout_s, reactor=clock, unbuffered=True,
+    # (treq wants more of a reactor than its time, which alone it uses here.)
+    ask: Callable[..., Awaitable[IResponse]] = client.request
+    response = await ask(
+        method, f"{url.rstrip('/')}{path}", timeout=timeout_s, reactor=clock, unbuffered=True,
         allow_redirects=False,
     )
-    response = await asked
     body = _BoundedBody()
     response.deliverBody(body)
     try:
         if response.code != 200:
-            raise ValueError(f"HTTP status {response.code}")
+            reason = await _reason(body, response.code, timeout_s, clock)
+            raise ValueError(f"HTTP status {response.code}{reason}")
         document = json.loads(await body.whole.addTimeout(timeout_s, clock, _incomplete))
     except RecursionError:
         raise ValueError(f"{_NOT_A_PAGE}: too many brackets") from None
@@ -244,6 +247,17 @@ async def fetch_page(agent: IAgent, url: str, path: str, timeout_s: float, clock
     if not isinstance(document, dict):
         raise ValueError(_NOT_A_PAGE)
     return document
+
+
+async def _reason(body: _BoundedBody, code: int, timeout_s: float, clock: IReactorTime) -> str:
+    """What a page says of its refusal; empty if it does not say."""
+    if not 400 <= code < 500:
+        return ""
+    try:
+        said = json.loads(await body.whole.addTimeout(timeout_s, clock, _incomplete))
+    except Exception:  # another kind of server; its status is enough
+        return ""
+    return f": {_words(said['error'])}" if isinstance(said, dict) and "error" in said else ""
 
 
 def _incomplete(_result: object, timeout_s: float) -> bytes:
@@ -258,7 +272,7 @@ class _BoundedBody(Protocol):
         early end.
     """
 
-    transport: Any = None
+    transport: ITCPTransport
 
     def __init__(self) -> None:
         self.whole: Deferred[bytes] = Deferred()
@@ -361,10 +375,10 @@ class ClusterSurvey:
         return await self._page(member_id, address, self._admin_urls[member_id], self._deadline_s)
 
     async def _page(self, member_id: str, address: str, url: str, timeout_s: float) -> MemberReport:
-        if self._agent is None:
-            self._agent = Agent(self._reactor, connectTimeout=self._deadline_s,
-                                pool=HTTPConnectionPool(self._reactor, persistent=False))  # fmt: skip
-        document = await fetch_status(self._agent, url, timeout_s, self._reactor)
+        agent = self._agent or admin_agent(
+            self._reactor, self._deadline_s, trust=self._node.dialling, name=member_id
+        )
+        document = await fetch_status(agent, url, timeout_s, self._reactor)
         return report_of_status(member_id, address, url, document)
 
     async def _ask_log(self, member_id: str, address: str) -> MemberReport:

@@ -141,6 +141,7 @@ class NodeCollector(Collector):
         for name, text, histogram in HISTOGRAMS:
             yield _histogram(name, text, names, who, histogram(status))
         yield from _peers(status, names, who)
+        yield from _readers(status, (*names, "reader"), who)
         if status.machine is not None:
             yield from _machine(status.machine, (*names, "machine"), (*who, status.machine.name))
 
@@ -194,6 +195,20 @@ def _peers(status: NodeStatus, names: tuple[str, ...], who: tuple[str, ...]) -> 
         for name in PEER_STATES:
             state.add_metric((*labelled, name), float(peer.state == name))
     yield from (match, lag, lag_bytes, inflight, heard, state)
+
+
+def _readers(status: NodeStatus, names: tuple[str, ...], who: tuple[str, ...]) -> Iterator[Metric]:
+    def gauge(name: str, text: str) -> GaugeMetricFamily:
+        return GaugeMetricFamily(_PREFIX + name, text, labels=names)
+
+    lag = gauge("reader_lag_entries", "Entries that the reader has not done.")
+    following = gauge("reader_next_index", "Next entry of the reader.")
+    leases = gauge("reader_leases", "Processes that read under its name.")
+    for one in status.readers:
+        lag.add_metric((*who, one.name), one.lag)
+        following.add_metric((*who, one.name), one.next_index)
+        leases.add_metric((*who, one.name), len(one.holders))
+    yield from (lag, following, leases)
 
 
 #: Name, help, and the function that reads the number, of a state machine.

@@ -8,9 +8,11 @@ The administration of a name server over HTTP::
     GET /healthz   200 when it serves, 503 with the reason when it does not
     GET /readyz    the same: a name server is ready as soon as it serves
     GET /config    the options in force, and where each was given
+    GET /openapi.json    these pages, as OpenAPI 3.1
     GET /metrics   metrics for Prometheus
 
-All pages except C{/metrics} are JSON. No page changes anything. The limits are those of L{AdminSite}.
+All pages except C{/metrics} are JSON. No page changes anything. The limits are those of
+L{AdminSite <dledger.admin.site.AdminSite>}.
 """
 
 from __future__ import annotations
@@ -30,8 +32,22 @@ from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
 from werkzeug.exceptions import HTTPException
 
-from dledger.admin.pages import METRICS_TYPE, OptionalEndpoint, config_json, json_page, loopback_unless_told
-from dledger.admin.site import AdminSite
+from dledger.admin.openapi import (
+    json_schema,
+    listed_schema,
+    object_schema,
+    service_document,
+    status_schema,
+)
+from dledger.admin.pages import (
+    METRICS_TYPE,
+    OptionalEndpoint,
+    PagesAccess,
+    config_json,
+    http_error_page,
+    json_page,
+)
+from dledger.base.admin_ports import loopback_unless_told
 from dledger.base.option_values import Setting
 from dledger.base.reactor import Reactor
 from dledger.namesrv.status import LiveBrokerStatus, NameServerStatus
@@ -43,6 +59,7 @@ _PAGES = {
     "/healthz": "200 when this name server serves, else 503 and the reason",
     "/readyz": "200 when this name server is ready to serve, else 503 and the reasons",
     "/config": "the options in force, and where each was given",
+    "/openapi.json": "these pages, as OpenAPI 3.1",
     "/metrics": "metrics for Prometheus",
 }
 
@@ -95,6 +112,10 @@ class NameServerCollector(Collector):
         for name, text in NAME_SERVER_GAUGES:
             yield GaugeMetricFamily(_PREFIX + name, text, value=float(getattr(status, name)))
         yield GaugeMetricFamily(_PREFIX + "is_healthy", "1 while it serves.", value=float(not status.problem))
+        yield GaugeMetricFamily(
+            _PREFIX + "tls_certificate_end_seconds",
+            "End of its TLS certificate, seconds since 1970; -1 without TLS.", value=status.tls_expires_s,
+        )
         yield GaugeMetricFamily(_PREFIX + "uptime_seconds", "Seconds since its start.", value=status.uptime_s)
         for name, text in NAME_SERVER_COUNTERS:
             yield CounterMetricFamily(f"{_PREFIX}{name}_total", text, value=float(getattr(status, name)))
@@ -157,6 +178,15 @@ class NameServerPages:
         """The options in force."""
         return json_page(request, 200, config_json(self._settings))
 
+    @app.route("/openapi.json", methods=["GET"])
+    def openapi(self, request: IRequest) -> bytes:
+        """The pages, for programs."""
+        status = status_schema(NameServerStatus, {"is_healthy": bool})
+        brokers = object_schema({"brokers": listed_schema(json_schema(LiveBrokerStatus))})
+        return json_page(
+            request, 200, service_document("name server", status, {"/brokers": {200: brokers}}, _PAGES)
+        )
+
     @app.route("/metrics", methods=["GET"])
     def metrics(self, request: IRequest) -> bytes:
         """Metrics for Prometheus."""
@@ -168,24 +198,24 @@ class NameServerPages:
         """No such page, a method other than GET, or an error of ours."""
         error = failure.value
         if isinstance(error, HTTPException):
-            facts = {"error": error.name.lower(), "pages": list(_PAGES)}
-            return json_page(request, error.code or 500, facts)
+            return http_error_page(request, error, _PAGES)
         self.log.failure("a page of the administration failed", failure)
         return json_page(request, 500, {"error": "internal error"})
 
 
 def make_name_server_pages(
     server: NameServerSource, endpoint: str, reactor: Reactor, *, wall_s: Callable[[], float],
-    hosts: Iterable[str] = (), settings: Iterable[Setting] = (),
+    access: PagesAccess | None = None, settings: Iterable[Setting] = (),
 ) -> StreamServerEndpointService:
     """
     The service that serves the pages.
 
     @param endpoint: endpoint string such as C{tcp:8080}; on the loopback interface unless it names one.
     @param wall_s: seconds since 1970, for the access log.
-    @param hosts: see L{AdminSite}.
     @param settings: the options of the name server.
+    @raise ValueError: the file of tokens is missing, or not sound.
     """
-    site = AdminSite(NameServerPages(server, settings).app.resource(), reactor, hosts=hosts, wall_s=wall_s)
+    resource = NameServerPages(server, settings).app.resource()
+    site = (access or PagesAccess()).site(resource, reactor, wall_s=wall_s)
     listen = OptionalEndpoint(serverFromString(reactor, loopback_unless_told(endpoint)))
     return StreamServerEndpointService(listen, site)

@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.admin.test_openapi -*-
 """
-The description of a member's pages for programs, as OpenAPI 3.1. It is made from the classes whose values the
-pages show, so a new field is in it at once.
+The description of the pages of a member, a broker or a name server for programs, as OpenAPI 3.1. It is made
+from the classes whose values the pages show, so a new field is in it at once.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ from collections.abc import Mapping
 import attrs
 
 import dledger
+from dledger.admin.browsing.entries import ShownEntries
+from dledger.admin.browsing.query import COUNT_MAX, INDEX_MAX, LAST
 from dledger.admin.cluster import MemberReport
+from dledger.admin.guard import CONTENT_PATHS, OPEN_PATHS
 from dledger.node.reports import SeenEvent
 from dledger.node.status import NodeStatus
-from protocols.wire.fastjson import JsonObject
+from protocols.wire.fastjson import JsonObject, as_object
 
 _TEXT: JsonObject = {"type": "string"}
 _WHOLE: JsonObject = {"type": "integer"}
@@ -26,8 +29,15 @@ _SIMPLE: Mapping[object, JsonObject] = {
 }
 
 
-def _listed(items: JsonObject) -> JsonObject:
+def listed_schema(items: JsonObject) -> JsonObject:
+    """The schema of an array."""
     return {"type": "array", "items": items}
+
+
+def status_schema(kind: type, more: Mapping[str, object]) -> JsonObject:
+    """The schema of an object with the fields of a class. @param more: further properties and their types."""
+    properties = as_object(json_schema(kind)["properties"])
+    return object_schema({**properties, **{name: json_schema(one) for name, one in more.items()}})
 
 
 def json_schema(kind: object) -> JsonObject:
@@ -36,65 +46,200 @@ def json_schema(kind: object) -> JsonObject:
         return _SIMPLE[kind]
     if isinstance(kind, type) and attrs.has(kind):
         hints = typing.get_type_hints(kind)
-        return _object({field.name: json_schema(hints[field.name]) for field in attrs.fields(kind)})
+        return object_schema({field.name: json_schema(hints[field.name]) for field in attrs.fields(kind)})
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
         return {"anyOf": [json_schema(one) for one in arguments]}
     if origin is tuple:
-        return _listed(json_schema(arguments[0]))
+        return listed_schema(json_schema(arguments[0]))
     assert origin is not None and issubclass(origin, Mapping), kind
     return {"type": "object", "additionalProperties": json_schema(arguments[1])}
 
 
-def _object(properties: JsonObject) -> JsonObject:
+def object_schema(properties: Mapping[str, object]) -> JsonObject:
+    """The schema of an object with all of these properties, and no others."""
     return {
         "type": "object", "properties": properties, "required": list(properties),
         "additionalProperties": False,
     }
 
 
-def _pages() -> dict[str, dict[int, JsonObject]]:
-    """Path to the schema of each answer by its status; an empty one is text."""
-    facts: JsonObject = {"leader_id": json_schema(str | None), "role": _TEXT, "term": _WHOLE}
-    status = json_schema(NodeStatus)["properties"] | {
-        "is_repairing": _YES_NO, "is_healthy": _YES_NO, "problem": _TEXT, "version": _TEXT,
-    }
-    ready = _object({"status": _TEXT, "reasons": _listed(_TEXT), **facts})
-    names = _listed(_TEXT)
+#: What a refused request gets.
+_ERROR = object_schema({"error": _TEXT})
+
+
+def searched_pages(kind: type, *, finds_all: bool = False) -> dict[int, JsonObject]:
+    """
+    Status to schema of a page that takes a query.
+
+    @param kind: the class of its values. @param finds_all: it never says that something is not there.
+    """
+    return {200: json_schema(kind), 400: _ERROR, **({} if finds_all else {404: _ERROR}), 503: _ERROR}
+
+
+def _common_pages() -> dict[str, dict[int, JsonObject]]:
+    """Those that are the same of all services."""
     return {
-        "/": {200: _object({"service": _TEXT, "pages": json_schema(Mapping[str, str])})},
-        "/status": {200: _object(status)},
-        "/cluster": {200: _object({
-            "group": _TEXT, "leaders": names, "problems": names, "unreachable": names, "unhealthy": names,
-            "members": _listed(json_schema(MemberReport)),
-        })},
-        "/healthz": {200: _object({"status": _TEXT, **facts}),
-                     503: _object({"status": _TEXT, "reason": _TEXT, **facts})},
-        "/readyz": {200: ready, 503: ready},
-        "/events": {200: _object({"self_id": _TEXT, "events": _listed(json_schema(SeenEvent))})},
-        "/config": {200: _object({"options": {
-            "type": "object", "additionalProperties": _object({"value": {}, "origin": _TEXT}),
+        "/": {200: object_schema({"service": _TEXT, "pages": json_schema(Mapping[str, str])})},
+        "/config": {200: object_schema({"options": {
+            "type": "object", "additionalProperties": object_schema({"value": {}, "origin": _TEXT}),
         }})},
         "/openapi.json": {200: {"type": "object"}},
         "/metrics": {200: {}},
     }
 
 
+def _pages() -> dict[str, dict[int, JsonObject]]:
+    """Path to the schema of each answer by its status; an empty one is text."""
+    facts: JsonObject = {"leader_id": json_schema(str | None), "role": _TEXT, "term": _WHOLE}
+    status = as_object(json_schema(NodeStatus)["properties"]) | {
+        "is_repairing": _YES_NO, "is_healthy": _YES_NO, "problem": _TEXT, "version": _TEXT,
+    }
+    ready = object_schema({"status": _TEXT, "reasons": listed_schema(_TEXT), **facts})
+    names = listed_schema(_TEXT)
+    return {
+        **_common_pages(),
+        "/status": {200: object_schema(status)},
+        "/cluster": {200: object_schema({
+            "group": _TEXT, "leaders": names, "problems": names, "unreachable": names, "unhealthy": names,
+            "members": listed_schema(json_schema(MemberReport)),
+        })},
+        "/healthz": {200: object_schema({"status": _TEXT, **facts}),
+                     503: object_schema({"status": _TEXT, "reason": _TEXT, **facts})},
+        "/readyz": {200: ready, 503: ready},
+        "/events": {200: object_schema({"self_id": _TEXT, "events": listed_schema(json_schema(SeenEvent))})},
+        "/live": {200: {}},
+        "/browse": {200: {}},
+        "/entries": searched_pages(ShownEntries),
+    }
+
+
+def _actions() -> dict[str, dict[int, JsonObject]]:
+    """Likewise of the pages that change something, which have no other method than POST."""
+    error = {"error": _TEXT}
+    ends = {"flushed_index": _WHOLE, "end_index": _WHOLE}
+    return {
+        "/transfer": {
+            200: object_schema({"leader_id": _TEXT, "term": _WHOLE}),
+            400: object_schema({**error, "members": listed_schema(_TEXT)}),
+            409: object_schema({**error, "leader_id": json_schema(str | None)}),
+        },
+        "/flush": {200: object_schema(ends), 504: object_schema({**error, **ends})},
+    }
+
+
+#: The media types of the pages that are no JSON.
+_TYPES: Mapping[str, str] = {
+    "/live": "text/html", "/browse": "text/html", "/metrics": "text/plain",
+}
+
+
+def _asked(name: str, description: str, schema: JsonObject, *, is_needed: bool = False) -> JsonObject:
+    """A value of a query."""
+    return {"name": name, "in": "query", "required": is_needed, "schema": schema, "description": description}
+
+
+_COUNT = _asked("count", "how many are shown", {"type": "integer", "minimum": 1, "maximum": COUNT_MAX})
+_TIME = _asked("time", "in ISO 8601, or seconds or milliseconds since 1970; not with from", _TEXT)
+_FROM: JsonObject = {"anyOf": [{"type": "integer", "minimum": 0, "maximum": INDEX_MAX}, {"const": LAST}]}
+_PLACE: JsonObject = {"type": "integer", "minimum": 0}
+_TOPIC = _asked("topic", "name of a topic", _TEXT)
+#: The queries.
+_QUERIES: Mapping[str, list[JsonObject]] = {
+    "/transfer": [
+        _asked("to", "id of the member that shall lead", {**_TEXT, "minLength": 1}, is_needed=True),
+    ],
+    "/entries": [_asked("from", "first index; by default the last entries are shown", _FROM), _TIME, _COUNT],
+    "/topics": [_TOPIC],
+    "/messages": [
+        _TOPIC, _asked("queue", "number of a queue; 0 by default", _PLACE),
+        _asked("from", "first offset in the queue; by default the last messages are shown", _FROM), _TIME,
+        _asked("key", "a word of KEYS, or a unique key; not with from or time", _TEXT),
+        _asked("position", "of one message in the log, in bytes; alone", _PLACE),
+        _COUNT,
+    ],
+}
+_REFUSED = {401: _ERROR, 403: _ERROR}
+
+
 def openapi_document(summaries: Mapping[str, str]) -> JsonObject:
     """
-    The whole description.
+    The whole description of a member's pages.
 
     @param summaries: path of a page to its content, in words.
     """
+    document = _described("member", _pages(), summaries)
+    paths = as_object(document["paths"])
+    for path, answers in _actions().items():
+        responses = _responses({**answers, **_REFUSED}, {
+            200: "done", 400: "the query is wrong", 401: "the token is missing or unknown",
+            403: "the member knows no token", 409: "the member refuses it", 504: "not done in time",
+        })
+        paths[path] = {"post": {
+            "summary": summaries[path], "parameters": _QUERIES.get(path, []), "responses": responses,
+            "security": [{"token": []}],
+        }}
+    return document
+
+
+def service_document(
+    service: str, status: JsonObject, further: Mapping[str, Mapping[int, JsonObject]],
+    summaries: Mapping[str, str],
+) -> JsonObject:
+    """
+    The whole description of the pages of a broker or a name server, of which none changes anything.
+
+    @param service: in words. @param status: the schema of its page C{/status}.
+    @param further: path, status, and schema of pages beside those of all services; an empty one is text.
+    @param summaries: path of a page to its content, in words.
+    """
+    ready = object_schema({"status": _TEXT, "reasons": listed_schema(_TEXT)})
+    return _described(service, {
+        **_common_pages(),
+        "/status": {200: status},
+        "/healthz": {200: object_schema({"status": _TEXT}),
+                     503: object_schema({"status": _TEXT, "reason": _TEXT})},
+        "/readyz": {200: ready, 503: ready},
+        **further,
+    }, summaries)
+
+
+def _described(
+    service: str, pages: Mapping[str, Mapping[int, JsonObject]], summaries: Mapping[str, str]
+) -> JsonObject:
     paths: JsonObject = {}
-    for path, answers in _pages().items():
-        responses: JsonObject = {}
-        for status, schema in answers.items():
-            kind = "application/json" if schema else "text/plain"
-            responses[str(status)] = {
-                "description": "the page" if status == 200 else "it does not serve, or is not ready",
-                "content": {kind: {"schema": schema or _TEXT}},
-            }
-        paths[path] = {"get": {"summary": summaries.get(path, "list of pages"), "responses": responses}}
-    info = {"title": "Administration of a dledger member", "version": dledger.__version__}
-    return {"openapi": "3.1.0", "info": info, "paths": paths}
+    for path, answers in pages.items():
+        meanings = {
+            200: "the page", 400: "the query is wrong", 404: "what it asks for is not there",
+            503: "it does not serve, or is not ready",
+            401: "the token is missing or unknown", 403: "the server knows no token",
+        }
+        responses = _responses(answers, meanings, _TYPES.get(path, "application/json"))
+        responses |= _responses(_refusals(path), meanings)
+        paths[path] = {"get": {
+            "summary": summaries.get(path, "list of pages"), "parameters": _QUERIES.get(path, []),
+            "responses": responses, "security": [{}] if path in OPEN_PATHS else [{}, {"token": []}],
+        }}
+    info = {"title": f"Administration of a dledger {service}", "version": dledger.__version__}
+    return {
+        "openapi": "3.1.0", "info": info, "paths": paths,
+        "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
+    }
+
+
+def _refusals(path: str) -> dict[int, JsonObject]:
+    """Those of the guard for a page that changes nothing; the server's options say whether they come."""
+    if path in OPEN_PATHS:
+        return {}
+    return _REFUSED if path in CONTENT_PATHS else {401: _ERROR}
+
+
+def _responses(
+    answers: Mapping[int, JsonObject], meanings: Mapping[int, str], kind: str = "application/json"
+) -> JsonObject:
+    responses: JsonObject = {}
+    for status, schema in answers.items():
+        responses[str(status)] = {
+            "description": meanings[status], "content": {kind: {"schema": schema or _TEXT}},
+        }
+    return responses

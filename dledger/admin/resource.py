@@ -2,52 +2,68 @@
 """
 The administration of one member over HTTP: its own status, and that of its group::
 
-    GET /          list of pages
+    GET /          the dashboard for browsers, else the list of pages
+    GET /live      the dashboard with its numbers, as its script asks for it
     GET /status    this member
     GET /cluster   every member, or the reason why it did not answer
     GET /healthz   200 when the member serves, 503 with the reason when it does not
     GET /readyz    200 when it is ready to serve, 503 with all reasons when it is not
     GET /events    the last events: changes of the role, truncations, repairs, refusals
+    GET /entries   committed entries, from an index or a time on; for browsers as HTML
+    GET /browse    for browsers: the form that asks for entries, and for a token if need be
     GET /config    the options in force, and where each was given
     GET /openapi.json    these pages, as OpenAPI 3.1
     GET /metrics   metrics for Prometheus
+    POST /transfer?to=n1    hand leadership over; only the leader can
+    POST /flush             put on stable storage what is in the ledger now
 
-All pages except C{/metrics} are JSON, errors included. No page changes anything.
+All pages except those for browsers and C{/metrics} are JSON, errors included. Only the last two change
+anything; they need a token, see L{AdminGuard <dledger.admin.guard.AdminGuard>}.
 
-Rule: it listens on the loopback interface unless an interface is named, as there is no password.
+Rule: it listens on the loopback interface unless an interface is named; beyond it only with TLS and a token,
+see L{dledger.base.admin_ports}.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 import attrs
 from klein import Klein
 from twisted.application.internet import StreamServerEndpointService
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import serverFromString
+from twisted.internet.interfaces import IReactorTime, IStreamServerEndpoint
+from twisted.internet.protocol import ServerFactory
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 
 import dledger
+from dledger.admin.browsing.entries import NAMES, EntryBrowser
+from dledger.admin.browsing.entry_page import entry_page
+from dledger.admin.browsing.query import Query, QueryProblem, problem_page, query_of
 from dledger.admin.cluster import ClusterSurvey, MemberReport, group_problems
+from dledger.admin.dashboard.frame import send_html, wants_html
+from dledger.admin.dashboard.overview import overview_of
+from dledger.admin.dashboard.page import dashboard_page
 from dledger.admin.metrics import exposition, make_registry
 from dledger.admin.openapi import openapi_document
 from dledger.admin.pages import (
     METRICS_TYPE,
     OptionalEndpoint,
+    PagesAccess,
     config_json,
     encoded,
     json_page,
-    loopback_unless_told,
     send_page,
 )
-from dledger.admin.site import AdminSite
 from dledger.base.addresses import Address
+from dledger.base.admin_ports import loopback_unless_told
 from dledger.base.option_values import Setting
 from dledger.base.reactor import Reactor
 from dledger.base.tls.securing import Dialling
@@ -55,20 +71,48 @@ from dledger.node.health import health_problem, readiness_problems
 from dledger.node.reports import SeenEvent
 from dledger.node.status import NodeStatus
 from protocols.wire.fastjson import JsonObject
+from protocols.wire.ledger.batches import EntryBatch
+from protocols.wire.ledger.codes import ResponseCode
 
 _INDEX = {
+    "/live": "the dashboard, for browsers",
     "/status": "this member",
     "/cluster": "every member, or the reason why it did not answer",
     "/healthz": "200 when this member serves, else 503 and the reason",
     "/readyz": "200 when this member is ready to serve, else 503 and all reasons",
     "/events": "the last events of this member",
+    "/entries": "committed entries; ?from= an index or ?time=, and ?count=",
+    "/browse": "the form that asks for entries, for browsers",
     "/config": "the options in force, and where each was given",
     "/openapi.json": "these pages, as OpenAPI 3.1",
     "/metrics": "metrics for Prometheus",
+    "/transfer": "POST with a token: hand leadership over to the member that ?to= names",
+    "/flush": "POST with a token: put on stable storage what is in the ledger now",
 }
 #: Seconds for which a page, and the answers of the other members, are sent again.
 KEPT_S = 0.25
 SURVEY_KEPT_S = 1.0
+#: Seconds within which a flush must end, and between two looks at it.
+FLUSH_TIME_OUT_S = 10.0
+FLUSH_LOOK_S = 0.05
+#: Longest name of a member that is looked at.
+_ID_CHARS_MAX = 255
+
+
+class TransferAnswer(Protocol):
+    """The part of the answer to a hand-over that this module needs."""
+
+    @property
+    def code(self) -> ResponseCode:
+        """SUCCESS, or why not."""
+
+    @property
+    def leader_id(self) -> str | None:
+        """The leader that the member knows."""
+
+    @property
+    def term(self) -> int:
+        """Its term."""
 
 
 class StatusSource(Protocol):
@@ -82,6 +126,12 @@ class StatusSource(Protocol):
 
     def status(self) -> NodeStatus:
         """The current status."""
+
+    def read_committed(self, first_index: int, *, max_bytes: int) -> EntryBatch | None:
+        """See L{dledger.node.node.Node.read_committed}."""
+
+    def transfer(self, transferee_id: str) -> Deferred[TransferAnswer]:
+        """Hand leadership over. @return: fires with the answer to such a request, with any code."""
 
     @property
     def events(self) -> Callable[[], tuple[SeenEvent, ...]]:
@@ -113,28 +163,35 @@ class AdminApp:
 
     def __init__(
         self, node: StatusSource, survey: Callable[[], Awaitable[tuple[MemberReport, ...]]],
-        seconds: Callable[[], float], settings: Iterable[Setting] = (),
+        clock: IReactorTime, settings: Iterable[Setting] = (), *, wall_s: Callable[[], float],
+        is_public: bool = True,
     ) -> None:
         """
-        @param survey: asks every member; used by C{/cluster}.
-        @param seconds: a monotonic clock.
+        @param survey: asks every member; used by C{/cluster} and the dashboard.
+        @param clock: monotonic.
         @param settings: the options of the member.
+        @param wall_s: seconds since 1970.
+        @param is_public: whether C{/} may show numbers: reading needs no token.
         """
+        self._wall_s = wall_s
+        self._is_public = is_public
         self._node = node
         self._settings = tuple(settings)
         self._survey = survey
-        self._seconds = seconds
+        self._clock = clock
+        self._seconds = clock.seconds
         self._kept: dict[str, tuple[float, bytes]] = {}
         self._surveying: list[Deferred[tuple[MemberReport, ...]]] = []
         self._is_surveying = False
         self._surveyed: tuple[float, tuple[MemberReport, ...]] | None = None
         self._registry = make_registry(node.status)
+        self._entries = EntryBrowser(node, clock)
 
-    def _page(self, name: str, make: Callable[[], bytes]) -> bytes:
-        """A page that was made within L{KEPT_S}."""
+    def _page(self, name: str, make: Callable[[], bytes], kept_s: float = KEPT_S) -> bytes:
+        """A page that was made within C{kept_s}."""
         now_s = self._seconds()
-        made_s, content = self._kept.get(name, (-KEPT_S, b""))
-        if now_s - made_s >= KEPT_S:
+        made_s, content = self._kept.get(name, (-kept_s, b""))
+        if now_s - made_s >= kept_s:
             content = make()
             self._kept[name] = (now_s, content)
         return content
@@ -163,9 +220,24 @@ class AdminApp:
             waiter.callback(result)
 
     @app.route("/", methods=["GET"])
-    def index(self, request: IRequest) -> bytes:
-        """List of pages."""
-        return json_page(request, 200, {"service": "dledger", "pages": _INDEX})
+    async def index(self, request: IRequest) -> bytes:
+        """The dashboard, or the list of pages."""
+        if not wants_html(request):
+            return json_page(request, 200, {"service": "dledger", "pages": _INDEX})
+        if self._is_public:
+            return await self._dashboard(request)
+        return send_html(request, dashboard_page(None))
+
+    @app.route("/live", methods=["GET"])
+    async def live(self, request: IRequest) -> bytes:
+        """The dashboard with its numbers."""
+        return await self._dashboard(request)
+
+    async def _dashboard(self, request: IRequest) -> bytes:
+        reports = await self._reports()
+        return send_html(request, self._page("live", lambda: dashboard_page(overview_of(
+            self._node.status(), reports, self._node.events(), at_s=self._wall_s(),
+        )), SURVEY_KEPT_S))
 
     @app.route("/status", methods=["GET"])
     def status(self, request: IRequest) -> bytes:
@@ -219,6 +291,24 @@ class AdminApp:
             "events": [attrs.asdict(event) for event in self._node.events()],
         })))
 
+    @app.route("/browse", methods=["GET"])
+    def browse(self, request: IRequest) -> bytes:
+        """The form."""
+        return send_html(request, entry_page(self._node.status().member.group, Query({}), None))
+
+    @app.route("/entries", methods=["GET"])
+    async def entries(self, request: IRequest) -> bytes:
+        """Committed entries."""
+        group = self._node.status().member.group
+        try:
+            query = query_of(request, NAMES)
+            shown = await self._entries.page(query)
+        except QueryProblem as problem:
+            return problem_page(request, problem, lambda why: entry_page(group, Query({}), None, why))
+        if wants_html(request):
+            return send_html(request, entry_page(group, query, shown))
+        return json_page(request, 200, attrs.asdict(shown))
+
     @app.route("/config", methods=["GET"])
     def config(self, request: IRequest) -> bytes:
         """The options in force."""
@@ -235,6 +325,42 @@ class AdminApp:
         request.setHeader(b"content-type", METRICS_TYPE.encode("ascii"))
         return self._page("metrics", lambda: exposition(self._registry))
 
+    @app.route("/transfer", methods=["POST"])
+    async def transfer(self, request: IRequest) -> bytes:
+        """Hand leadership over."""
+        status = self._node.status()
+        to = (request.args or {}).get(b"to", [b""])[0].decode("utf-8", "replace")
+        if not to or len(to) > _ID_CHARS_MAX or to not in status.peer_addresses:
+            return json_page(request, 400, {
+                "error": "write /transfer?to=ID, with the id of a member",
+                "members": sorted(status.peer_addresses),
+            })
+        if status.member.role != "leader":
+            return json_page(request, 409, {
+                "error": "only the leader can hand over", "leader_id": status.member.leader_id,
+            })
+        answer = await self._node.transfer(to)
+        if answer.code is not ResponseCode.SUCCESS:
+            return json_page(request, 409, {
+                "error": f"leadership was not handed over: {ResponseCode(answer.code).name}",
+                "leader_id": answer.leader_id,
+            })
+        return json_page(request, 200, {"leader_id": to, "term": answer.term})
+
+    @app.route("/flush", methods=["POST"])
+    async def flush(self, request: IRequest) -> bytes:
+        """Wait until the ledger of now is on stable storage."""
+        end_index = self._node.status().member.ledger_end_index
+        begin_s = self._seconds()
+        while (member := self._node.status().member).flushed_index < min(end_index, member.ledger_end_index):
+            if self._seconds() - begin_s >= FLUSH_TIME_OUT_S:
+                return json_page(request, 504, {
+                    "error": f"not on stable storage after {FLUSH_TIME_OUT_S:g} s",
+                    "flushed_index": member.flushed_index, "end_index": end_index,
+                })
+            await deferLater(self._clock, FLUSH_LOOK_S)
+        return json_page(request, 200, {"flushed_index": member.flushed_index, "end_index": end_index})
+
     @app.handle_errors(NotFound)
     def not_found(self, request: IRequest, failure: Failure) -> bytes:
         """No such page."""
@@ -242,7 +368,7 @@ class AdminApp:
 
     @app.handle_errors(MethodNotAllowed)
     def method_not_allowed(self, request: IRequest, failure: Failure) -> bytes:
-        """A method other than GET."""
+        """A method that the page does not take."""
         methods = sorted(getattr(failure.value, "valid_methods", None) or ["GET"])
         request.setHeader(b"allow", ", ".join(methods).encode("ascii"))
         return json_page(request, 405, {"error": "method not allowed", "allowed": methods})
@@ -258,11 +384,13 @@ class AdminApp:
         return json_page(request, 500, {"error": "internal error"})
 
 
-def told_address(endpoint: str) -> str:
+def told_address(endpoint: str, *, is_secure: bool = False) -> str:
     """
     The C{host:port} that other members are told of an endpoint; the host is C{0.0.0.0} for all interfaces.
 
     Empty if they cannot be told: it is no TCP port, or the listener chooses its port.
+
+    @param is_secure: it is by TLS; the address then begins with C{https://}.
     """
     text = loopback_unless_told(endpoint)
     port = re.match(r"tcp6?:(?:port=)?(\d{1,5})(?::|$)", text)
@@ -270,7 +398,7 @@ def told_address(endpoint: str) -> str:
     if port is None or not 0 < int(port[1]) < 65536:
         return ""
     host = re.sub(r"\\(.)", r"\1", interface[1]) if interface is not None else ""
-    return str(Address(host or "0.0.0.0", int(port[1])))
+    return ("https://" if is_secure else "") + str(Address(host or "0.0.0.0", int(port[1])))
 
 
 class AdminService(StreamServerEndpointService):
@@ -280,20 +408,24 @@ class AdminService(StreamServerEndpointService):
     @ivar told_address: see the function of that name.
     """
 
-    def __init__(self, endpoint: Any, site: AdminSite, survey: ClusterSurvey, *, told_address: str) -> None:
+    def __init__(
+        self, endpoint: IStreamServerEndpoint, site: ServerFactory, survey: ClusterSurvey, *,
+        told_address: str,
+    ) -> None:
         super().__init__(endpoint, site)
         self.told_address = told_address
         self._surveyor = survey
 
-    def stopService(self) -> Any:
+    def stopService(self) -> Deferred[None]:
         """Close the port and the connections to the other members."""
         self._surveyor.close()
-        return super().stopService()
+        stopped: Deferred[None] = super().stopService()
+        return stopped
 
 
 def make_admin_service(
     node: StatusSource, endpoint: str, reactor: Reactor, *, wall_s: Callable[[], float],
-    admin_urls: Mapping[str, str] | None = None, hosts: Iterable[str] = (), logs_access: bool = False,
+    admin_urls: Mapping[str, str] | None = None, access: PagesAccess | None = None,
     settings: Iterable[Setting] = (),
 ) -> AdminService:
     """
@@ -303,11 +435,15 @@ def make_admin_service(
     @param wall_s: seconds since 1970, for the access log.
     @param admin_urls: member id to the base URL of its administration; other members are asked on their
         log port, see L{ClusterSurvey}.
-    @param hosts, logs_access: see L{AdminSite}.
     @param settings: the options of the member.
+    @raise ValueError: the file of tokens is missing, or not sound.
     """
+    access = access or PagesAccess()
     survey = ClusterSurvey(node, reactor, admin_urls=admin_urls or {})
-    app = AdminApp(node, survey.run, reactor.seconds, settings)
-    site = AdminSite(app.app.resource(), reactor, hosts=hosts, wall_s=wall_s, logs_access=logs_access)
+    app = AdminApp(
+        node, survey.run, reactor, settings, wall_s=wall_s, is_public=not access.reads_need_token
+    )
+    site = access.site(app.app.resource(), reactor, wall_s=wall_s)
     listen = OptionalEndpoint(serverFromString(reactor, loopback_unless_told(endpoint)))
-    return AdminService(listen, site, survey, told_address=told_address(endpoint))
+    told = told_address(endpoint, is_secure=access.keys is not None)
+    return AdminService(listen, site, survey, told_address=told)

@@ -12,17 +12,18 @@ Rule 3: at most L{CONNECTIONS_MAX} connections are open.
 Rule 4: a request for a foreign host is refused (421). A web page in an operator's browser can let its own
 host name point here, and would read the pages otherwise.
 Rule 5: requests are not logged, unless the operator asked for that: monitoring asks every few seconds.
+Rule 6: the L{AdminGuard} is asked before any page is.
 """
 
 from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from twisted.internet.abstract import isIPAddress, isIPv6Address
-from twisted.internet.interfaces import IAddress
+from twisted.internet.interfaces import IAddress, IDelayedCall, ITCPTransport
 from twisted.python.failure import Failure
 from twisted.web.http import HTTPChannel, combinedLogFormatter, datetimeToLogString
 from twisted.web.http import Request as HTTPRequest
@@ -31,10 +32,14 @@ from twisted.web.resource import IResource
 from twisted.web.server import Request, Site
 from zope.interface import provider
 
+from dledger.admin.guard import AdminGuard
 from dledger.base.reactor import Reactor
 
 #: Requests of one connection that may wait for the one before.
 PIPELINED_MAX = 4
+
+if TYPE_CHECKING:
+    from twisted.web.http import _GenericHTTPChannelProtocol
 
 #: Open connections, at most.
 CONNECTIONS_MAX = 64
@@ -49,7 +54,7 @@ _END_OF_HEADERS = b"\r\n\r\n"
 class AdminRequest(Request):
     """A request without a body, for one of our hosts."""
 
-    channel: Any
+    channel: AdminChannel
 
     def gotLength(self, length: int | None) -> None:
         """See L{Request.gotLength}: the length of the body; None if it has no length yet."""
@@ -60,18 +65,32 @@ class AdminRequest(Request):
 
     def process(self) -> None:
         """See L{Request.process}."""
-        host = self.requestHeaders.getRawHeaders("host", [""])[0]
+        # (Not as text, which twisted.web takes for UTF-8.)
+        host = self.requestHeaders.getRawHeaders(b"host", [b""])[0].decode("latin-1")
         site: AdminSite = self.channel.site
-        if site.knows(host):
+        if not site.knows(host):
+            self._refuse(421, {
+                "error": "the Host header names another server",
+                "host": host[:256],
+                "allowed": "IP addresses, localhost, names of members, and the names in admin_hosts",
+            })
+            return
+        refusal = site.guard.refusal(
+            self.method.decode("latin-1"), self.path.decode("latin-1"),
+            (self.requestHeaders.getRawHeaders("authorization") or [""])[0],
+            str(getattr(self.getClientAddress(), "host", "a local socket")),
+        )
+        if refusal is None:
             super().process()
             return
-        self.setResponseCode(421)
+        if refusal.status == 401:
+            self.setHeader(b"www-authenticate", b'Bearer realm="dledger"')
+        self._refuse(refusal.status, {"error": refusal.reason})
+
+    def _refuse(self, status: int, reason: Mapping[str, str]) -> None:
+        self.setResponseCode(status)
         self.setHeader(b"content-type", b"application/json; charset=utf-8")
-        reason = {
-            "error": "the Host header names another server",
-            "host": host[:256],
-            "allowed": "IP addresses, localhost, names of members, and the names in admin_hosts",
-        }
+        self.setHeader(b"cache-control", b"no-store")
         self.write(json.dumps(reason).encode("ascii") + b"\n")
         self.finish()
 
@@ -80,14 +99,14 @@ class AdminChannel(HTTPChannel):
     """One connection; see the module for its limits."""
 
     site: AdminSite
-    callLater: Any
-    transport: Any
+    callLater: Callable[..., IDelayedCall]
+    transport: ITCPTransport
 
     def __init__(self) -> None:
         super().__init__()
         self._waiting = 0
         self._is_refused = False
-        self._next: Any = None
+        self._next: IDelayedCall | None = None
 
     def rawDataReceived(self, data: bytes) -> None:
         """See L{HTTPChannel.rawDataReceived}: bytes of a body, or of requests that wait."""
@@ -149,24 +168,27 @@ class AdminSite(Site):
 
     def __init__(
         self, resource: IResource, reactor: Reactor, *, hosts: Iterable[str], wall_s: Callable[[], float],
-        logs_access: bool = False,
+        logs_access: bool = False, guard: AdminGuard | None = None,
     ) -> None:
         """
         @param hosts: further host names by which browsers may call this server, or L{ANY_HOST}.
         @param wall_s: seconds since 1970, for the access log.
         @param logs_access: whether each request is a line of the log.
+        @param guard: None: nobody has a token.
         """
         super().__init__(resource, reactor=reactor, logFormatter=access_line(wall_s))
         self._hosts = known_hosts(hosts)
         self._logs_access = logs_access
         self._open = 0
+        self.guard = guard if guard is not None else AdminGuard(reactor.seconds)
 
-    def buildProtocol(self, addr: IAddress | None) -> Any:
+    def buildProtocol(self, addr: IAddress | None) -> _GenericHTTPChannelProtocol | None:
         """See L{Site.buildProtocol}."""
         if self._open >= CONNECTIONS_MAX:
             return None
         self._open += 1
-        return super().buildProtocol(addr)
+        connection: _GenericHTTPChannelProtocol | None = super().buildProtocol(addr)
+        return connection
 
     def left(self) -> None:
         """A connection has ended."""
@@ -200,7 +222,7 @@ def known_hosts(hosts: Iterable[str]) -> Collection[str]:
     return frozenset({"localhost", socket.gethostname().lower(), *map(host_name, hosts)})
 
 
-def access_line(wall_s: Callable[[], float]) -> Any:
+def access_line(wall_s: Callable[[], float]) -> Callable[[str, IRequest], str]:
     """
     A formatter for the access log that uses the time of C{wall_s} (seconds since 1970). Twisted passes the
     reactor's time, which is monotonic in a member and no time of day.
@@ -211,4 +233,5 @@ def access_line(wall_s: Callable[[], float]) -> Any:
         text: str = combinedLogFormatter(datetimeToLogString(wall_s()), request)
         return text
 
-    return line
+    formatter: Callable[[str, IRequest], str] = line
+    return formatter

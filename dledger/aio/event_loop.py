@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Iterable
-from typing import Any, cast
+from typing import cast
 
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.defer import Deferred
@@ -121,7 +121,7 @@ class LoopClock:
         return list(self.calls)
 
 
-def _address_of(name: Any) -> IPv4Address | IPv6Address:
+def _address_of(name: tuple[str, int]) -> IPv4Address | IPv6Address:
     kind = IPv6Address if ":" in name[0] else IPv4Address
     return kind("TCP", name[0], name[1])
 
@@ -254,8 +254,9 @@ class LoopTransport(asyncio.Protocol):
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, enabled)
 
     @property
-    def _socket(self) -> Any:
-        return self._transport.get_extra_info("socket")
+    def _socket(self) -> socket.socket:
+        found: socket.socket = self._transport.get_extra_info("socket")
+        return found
 
 
 class LoopConnections:

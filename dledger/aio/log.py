@@ -17,14 +17,18 @@ from typing import TypeVar
 from twisted.internet.defer import Deferred
 
 from dledger.aio.event_loop import LoopClock, LoopConnections
+from dledger.aio.reader import AsyncReader
 from dledger.base.bodies import BytesLike
+from dledger.base.client_token import ClientToken
 from dledger.base.errors import DLedgerError
 from dledger.base.forks import OpenedHere
 from dledger.base.tls_files import TlsFiles
 from dledger.client.appender import AppendLimits, AppendOutcome
 from dledger.client.client import LogClient
+from dledger.client.enveloping import Headers
 from dledger.client.values import Appended, Entry, MemberInfo
 from protocols.wire.ledger.codes import Consistency, ResponseCode
+from protocols.wire.ledger.readers import ReaderInfo
 
 _T = TypeVar("_T")
 #: Seconds that L{AsyncLog.close} waits for the end of the connections.
@@ -47,12 +51,14 @@ class AsyncLog:
         answer_timeout_s: float = 4.0,
         is_ordered: bool = True,
         exactly_once: bool = False,
+        envelope: bool = False,
         tls: TlsFiles | None = None,
+        token: str | ClientToken | None = None,
     ) -> None:
         """
         @param peers: C{n0-host:port;n1-host:port}; some of the members are enough.
         @param timeout: seconds in which a call has an outcome, retries included.
-        @param wire, answer_timeout_s, is_ordered, exactly_once, tls: see L{LogClient}.
+        @param wire, answer_timeout_s, is_ordered, exactly_once, envelope, tls, token: see L{LogClient}.
         @param limits: bounds of appends; by default, a call beyond them waits.
         @raise RuntimeError: no event loop runs here.
         @raise ValueError: C{peers} is malformed, or a file of C{tls} is not sound.
@@ -71,13 +77,15 @@ class AsyncLog:
             answer_timeout_s=answer_timeout_s,
             is_ordered=is_ordered,
             exactly_once=exactly_once,
+            envelope=envelope,
             endpoint_for=self._connections.endpoint_for,
             tls=tls,
+            token=token,
         )
 
     async def append(
         self, body: BytesLike, *, expected_end: int | None = None, producer: str | None = None,
-        sequence: int | None = None,
+        sequence: int | None = None, headers: Headers = None,
     ) -> Appended:
         """
         Append one entry; returns when it is committed. Calls of one task are in order; many tasks may append
@@ -86,6 +94,7 @@ class AsyncLog:
         @param body: 0 to 4194256 bytes.
         @param expected_end: append only if this is the last index of the log; see L{LogClient.append}.
         @param producer, sequence: append only if the log has none of both; see L{LogClient.append}.
+        @param headers: told to readers beside the body; see L{LogClient.append}.
         @raise Conflict: the log does not end at C{expected_end}.
         @raise OutOfSequence: C{sequence} does not follow the last one of the producer.
         @raise AppendFailed: the entry is certainly not in the log.
@@ -93,27 +102,30 @@ class AsyncLog:
         """
         if expected_end is not None or producer is not None or sequence is not None:
             return await self._wait(lambda: self._client.append(
-                body, expected_end=expected_end, producer=producer, sequence=sequence
+                body, expected_end=expected_end, producer=producer, sequence=sequence, headers=headers
             ))
-        (appended,) = await self._append((body,))
+        (appended,) = await self._append((body,), headers)
         return appended
 
-    async def append_many(self, bodies: Sequence[BytesLike]) -> tuple[Appended, ...]:
+    async def append_many(
+        self, bodies: Sequence[BytesLike], *, headers: Headers = None
+    ) -> tuple[Appended, ...]:
         """
         Append C{bodies} in order.
 
+        @param headers: of each body; see L{LogClient.append}.
         @return: the runs of consecutive indexes of the bodies, in order; entries of other writers may lie
             between two runs.
         @raise AppendError: a body was not acknowledged; the error tells the others. L{UnknownOutcome
             <dledger.client.values.UnknownOutcome>} if any body may be in the log without an acknowledgement.
         """
-        return await self._append(bodies)
+        return await self._append(bodies, headers)
 
-    async def _append(self, bodies: Sequence[BytesLike]) -> tuple[Appended, ...]:
+    async def _append(self, bodies: Sequence[BytesLike], headers: Headers) -> tuple[Appended, ...]:
         self._check()
         waiter: asyncio.Future[tuple[Appended, ...]] = self._loop.create_future()
         submit = self._client.submit if self._client.pending_count else self._client.submit_at_once
-        submit(bodies, partial(_tell, waiter))
+        submit(bodies, partial(_tell, waiter), headers=headers)
         return await waiter
 
     async def submit(self, command: BytesLike) -> bytes:
@@ -164,6 +176,39 @@ class AsyncLog:
                     yield entry
         finally:
             tail.close()
+
+    def reader(
+        self, name: str, *, begin: int = 0, share: int = 0, lease_s: float = 10.0, follow: bool = True,
+        timeout: float | None = None, holder: str = "",
+    ) -> AsyncReader:
+        """
+        Read as a named reader: from behind the last entry that a process of this name has committed::
+
+            async with log.reader("billing") as reader:
+                async for entry in reader:
+                    ...
+                    await reader.commit()
+
+        @param timeout: seconds to wait while other processes have the entries.
+        @param begin, share, lease_s, follow, holder: see L{LogClient.reader}.
+        @raise DLedgerError: UNEXPECTED_ARGUMENT: the name or the holder is malformed.
+        """
+        self._check()
+        return AsyncReader(self._wait, self._client.reader(
+            name, begin=begin, share=share, lease_s=lease_s, follow=follow, timeout_s=timeout, holder=holder
+        ))
+
+    async def readers(self) -> tuple[ReaderInfo, ...]:
+        """The named readers of the group and their lag, by name."""
+        return await self._wait(self._client.readers)
+
+    async def move_reader(self, name: str, index: int) -> int:
+        """Put a named reader to an entry, forward or back. See L{LogClient.move_reader}."""
+        return await self._wait(lambda: self._client.move_reader(name, index))
+
+    async def forget_reader(self, name: str) -> None:
+        """Forget a named reader. See L{LogClient.forget_reader}."""
+        await self._wait(lambda: self._client.forget_reader(name))
 
     async def status(self) -> tuple[MemberInfo, ...]:
         """The status of each member; a member that does not answer within 2 s has a C{problem}."""

@@ -10,10 +10,12 @@ choose its port (0) is a number or a Twisted endpoint, not an address.
 Rule 2: a host has no blanks, brackets, slashes or separators. A host with a colon is an IPv6 address; we
 write it in brackets, Java writes it without.
 Rule 3: a member's id ends at the first dash.
+Rule 4: a URL names its kind before C{://}. No kind has a dash, as members with their ids do.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Mapping
 from ipaddress import IPv6Address
@@ -22,6 +24,7 @@ from typing import NamedTuple
 #: Separators of members, and other characters that neither an id nor a host contains.
 _SEPARATORS = re.compile("[;,]")
 _REFUSED = re.compile(r"[\s;,/\[\]]")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+._]*://")
 
 
 class Address(NamedTuple):
@@ -49,6 +52,11 @@ def _is_host(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def is_url(text: str) -> bool:
+    """Whether C{text} begins as a URL."""
+    return _URL.match(text) is not None
 
 
 def parse_address(text: str) -> Address:
@@ -130,3 +138,13 @@ def _distinct(members: dict[str, str], option: str) -> dict[str, str]:
 def _not_a_member(part: str, option: str) -> ValueError:
     return ValueError(f"{option}: {part!r} is not id-host:port with a port of 1 to 65535 "
                       "(as in n0-127.0.0.1:20911)")  # fmt: skip
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine's loopback interface. @param host: an IP address, or a name."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host == "localhost"
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)

@@ -10,7 +10,7 @@ tries all addresses of a name, one after the other.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.address import IPv4Address, IPv6Address
@@ -118,5 +118,5 @@ def connect_with(endpoint: IStreamClientEndpoint, connection: _P) -> Deferred[_P
 
     @return: fires with C{connection} once it is connected.
     """
-    connecting: Any = endpoint.connect(_OneConnection(connection))
+    connecting = endpoint.connect(_OneConnection(connection))
     return cast("Deferred[_P]", connecting)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import TypeVar
 
 import attrs
 
@@ -23,6 +23,9 @@ import attrs
 _KINDS = ((bool, "true or false"), (int, "a whole number"), (float, "a number"), (str, "text"))
 _HUMP = re.compile(r"(?<=[a-z0-9])([A-Z])")
 
+
+_T = TypeVar("_T")
+_AttrsT = TypeVar("_AttrsT", bound=attrs.AttrsInstance)
 
 #: The place of a value that nobody gave.
 DEFAULT = "default"
@@ -82,7 +85,7 @@ def findings_of(
     values, wrong, found = dict(values), set(unread), []
     fields = attrs.fields(make)
     for field in fields:
-        convert: Any = field.converter
+        convert: Callable[[object], object] | None = field.converter
         try:
             if convert is not None and field.name in values:
                 convert(values[field.name])
@@ -101,6 +104,17 @@ def findings_of(
             if not any(name in text for name in wrong):
                 found.append(text)
     return found
+
+
+def made_of(make: Callable[..., _T], values: Mapping[str, object]) -> _T:
+    """C{make}, called with values by name; its converters and validators judge them, not a type checker."""
+    return make(**values)
+
+
+def with_values(made: _AttrsT, values: Mapping[str, object]) -> _AttrsT:
+    """A copy of C{made} with other values of some fields; see L{made_of}."""
+    evolve: Callable[..., _AttrsT] = attrs.evolve
+    return evolve(made, **values)
 
 
 def raise_findings(findings: Sequence[str]) -> None:

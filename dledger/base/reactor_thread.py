@@ -13,21 +13,21 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from typing import Any, Generic, TypeVar, cast
+from typing import Generic, Protocol, TypeVar, cast
 
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from dledger.base.errors import DLedgerError
 from dledger.base.forks import OpenedHere
-from dledger.base.reactor import Reactor
+from dledger.base.reactor import Reactor, whole_reactor
 from protocols.wire.ledger.codes import ResponseCode
 
 _T = TypeVar("_T")
 _STOP_WAIT_S = 5.0
 
 
-def new_reactor() -> Any:
+def new_reactor() -> Reactor:
     """The best reactor for this platform, not installed."""
     try:
         from twisted.internet.epollreactor import EPollReactor as Best
@@ -36,7 +36,7 @@ def new_reactor() -> Any:
     reactor = Best()
     # Else Twisted would take this thread for the thread of the program's own reactor.
     reactor._registerAsIOThread = False
-    return reactor
+    return whole_reactor(reactor)
 
 
 class Outcome(Generic[_T]):
@@ -90,6 +90,15 @@ class Outcome(Generic[_T]):
         return cast(_T, self._result)
 
 
+class _Settable(Protocol):
+    """A L{Future} or an L{Outcome}, of any kind of result."""
+
+    def set_exception(self, error: BaseException, /) -> None:
+        """Set the error. @raise InvalidStateError: there is an outcome already."""
+
+    def __hash__(self) -> int: ...
+
+
 class ReactorThread:
     """
     A reactor in its own thread.
@@ -99,7 +108,7 @@ class ReactorThread:
     @ivar reactor: runs until L{stop}; use it only through L{run}, L{start}, L{begin} and L{wait}.
     """
 
-    def __init__(self, name: str, reactor: Reactor = None) -> None:
+    def __init__(self, name: str, reactor: Reactor | None = None) -> None:
         self.reactor = reactor if reactor is not None else new_reactor()
         self._is_stopped = False
         self._opened = OpenedHere()
@@ -107,7 +116,7 @@ class ReactorThread:
         # close, the descriptor's number may belong to another file when it is written to.
         self._gate = threading.Lock()
         self._is_over = False
-        self._open: set[Future[Any] | Outcome[Any]] = set()
+        self._open: set[_Settable] = set()
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
 

@@ -5,9 +5,12 @@ The rights of the other end of a connection, as its certificate says.
 A certificate of the group's authority names in its subjectAltName
 
   - members, as DNS names: C{n0}. Such a process may speak for that member, and do what a client may;
-  - roles, as URIs: C{dledger:role:append}. A client without one may ask METADATA only.
+  - roles, as URIs: C{dledger:role:append}. A client without one may ask METADATA only;
+  - that its holder is a broker, as the URI L{SLAVE_URI}.
 
-A group without TLS knows no names: everybody has L{ALL_RIGHTS}.
+A client may show a token instead of a certificate, or besides (L{dledger.base.tokens}): it adds its role.
+
+A group without TLS knows no names: everybody has L{ALL_RIGHTS}, unless it has tokens.
 """
 
 from __future__ import annotations
@@ -29,7 +32,11 @@ class ClientRole(StrEnum):
 #: The beginning of a URI that names a role.
 ROLE_URI = "dledger:role:"
 
-_INCLUDED = {
+#: Names a broker that may copy the log of a master. It is no role of a client.
+SLAVE_URI = ROLE_URI + "slave"
+
+#: The roles that a role includes, itself among them.
+INCLUDED_ROLES = {
     ClientRole.READ: frozenset({ClientRole.READ}),
     ClientRole.APPEND: frozenset({ClientRole.READ, ClientRole.APPEND}),
     ClientRole.ADMIN: frozenset(ClientRole),
@@ -53,6 +60,9 @@ class Rights:
         return self.members is None or member_id in self.members
 
 
+#: Of a connection by TLS whose other end has shown neither a certificate nor a token.
+NO_RIGHTS = Rights(members=frozenset(), roles=frozenset())
+
 #: Of everybody in a group without TLS, and of the hosts that may connect without it.
 ALL_RIGHTS = Rights(members=None, roles=frozenset(ClientRole))
 
@@ -71,5 +81,5 @@ def rights_of(
     for uri in uris:
         name = uri.removeprefix(ROLE_URI)
         if name != uri and name in ClientRole.__members__.values():
-            roles |= _INCLUDED[ClientRole(name)]
+            roles |= INCLUDED_ROLES[ClientRole(name)]
     return Rights(members=members, roles=frozenset(roles), who=who)

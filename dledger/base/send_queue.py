@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import attrs
 
@@ -47,7 +47,7 @@ class SendCall(Generic[_R]):
     )  # fmt: skip
 
     def __init__(
-        self, bodies: Sequence[bytes], size: int, done: Callable[[Any], None], deadline_s: float,
+        self, bodies: Sequence[bytes], size: int, done: Callable[..., None], deadline_s: float,
         key: object = None, stream: object = None,
     ) -> None:
         self.bodies = bodies
@@ -84,7 +84,7 @@ class Numbers:
         self._next = 0
         self.producer = new_id()
 
-    def of(self, call: SendCall[Any]) -> tuple[str, int]:
+    def of(self, call: SendCall[_R]) -> tuple[str, int]:
         """Producer and number of the next body of a call to be sent."""
         if call.producer != self.producer:
             call.producer, call.base = self.producer, self._next - call.sent
@@ -94,7 +94,7 @@ class Numbers:
         """The numbers before this one were sent."""
         self._next = max(self._next, number)
 
-    def given_up(self, call: SendCall[Any]) -> None:
+    def given_up(self, call: SendCall[_R]) -> None:
         """Not all bodies of a call will be sent."""
         if call.producer == self.producer:
             self.producer, self._next = self._new_id(), 0

@@ -41,11 +41,12 @@ class ThresholdWaiters:
 
     def add(self, token: int, *, threshold: int, deadline_ms: int) -> None:
         """Wait until the number reaches C{threshold} or the time C{deadline_ms}. Tokens are unique."""
-        assert len(self._waiting) < self.capacity, "the caller must refuse before the table is full"
-        assert token not in self._waiting, "a token waits once"
-        if max(len(self._by_threshold), len(self._by_deadline)) > 2 * len(self._waiting) + 64:
+        waiting = self._waiting
+        assert len(waiting) < self.capacity, "the caller must refuse before the table is full"
+        assert token not in waiting, "a token waits once"
+        if max(len(self._by_threshold), len(self._by_deadline)) > 2 * len(waiting) + 64:
             self._forget_stale()
-        self._waiting[token] = (threshold, deadline_ms)
+        waiting[token] = (threshold, deadline_ms)
         heapq.heappush(self._by_threshold, (threshold, token))
         heapq.heappush(self._by_deadline, (deadline_ms, token))
 

@@ -23,7 +23,7 @@ Source: BrokerOuterAPI.registerBrokerAll, BrokerController.start (4.9.8); RouteI
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 from zlib import crc32
 
 import attrs
@@ -37,6 +37,7 @@ from twisted.python.failure import Failure
 from dledger.base.commands.java_json import DataVersion, wire_json
 from dledger.broker.metadata.tables import PERM_READ, PERM_WRITE, TopicConfig, Topics
 from protocols.rocketmq.commands import SUCCESS
+from protocols.wire.fastjson import JsonObject, as_int, as_object
 from protocols.wire.remoting import RemotingCommand
 
 REGISTER_BROKER = 103
@@ -108,7 +109,7 @@ class _Server:
     due_s: float = 0.0
     failed: int = 0
     problem: str = ""
-    asking: Deferred[Any] | None = None
+    asking: Deferred[RemotingCommand] | None = None
 
 
 class NameServerRegistrar:
@@ -248,15 +249,15 @@ class NameServerRegistrar:
 
     def _registration(self) -> RemotingCommand:
         wrapper = self._topics.wire_document()
-        table = wrapper["topicConfigTable"]
+        table = as_object(wrapper["topicConfigTable"])
         if len(table) == 1:
             name = _COMPANY.topic_name
-            company = {name: {**_COMPANY.document(), "attributes": {}}, **table}
+            company: JsonObject = {name: {**_COMPANY.document(), "attributes": {}}, **table}
             table = wrapper["topicConfigTable"] = {} if name in table else company
         permission = self._identity().permission
         if permission & PERM_READ == 0 or permission & PERM_WRITE == 0:
-            for topic in table.values():
-                topic["perm"] &= permission
+            for topic in map(as_object, table.values()):
+                topic["perm"] = as_int(topic["perm"]) & permission
         body = wire_json({"filterServerList": [], "topicConfigSerializeWrapper": wrapper})
         fields = {
             **self._fields(), "haServerAddr": self._identity().ha_server_addr, "compressed": "false",
@@ -268,7 +269,8 @@ class NameServerRegistrar:
         return RemotingCommand(code=UNREGISTER_BROKER, opaque=0, ext_fields=self._fields())
 
     def _answered(
-        self, answer: RemotingCommand, server: _Server, asking: Deferred[Any], version: DataVersion
+        self, answer: RemotingCommand, server: _Server, asking: Deferred[RemotingCommand],
+        version: DataVersion,
     ) -> None:
         if server.asking is not asking:
             return  # the role has changed meanwhile
@@ -289,7 +291,7 @@ class NameServerRegistrar:
         if self._seeks_master() or self._clock.seconds() < self._unsettled_until_s:
             server.due_s = self._clock.seconds() + SEEK_S
 
-    def _not_answered(self, failure: Failure, server: _Server, asking: Deferred[Any]) -> None:
+    def _not_answered(self, failure: Failure, server: _Server, asking: Deferred[RemotingCommand]) -> None:
         if server.asking is not asking:
             return
         self._failed(server, failure.getErrorMessage() or type(failure.value).__name__)

@@ -32,6 +32,7 @@ from dledger.broker.admin.commands import AdminCommands, AdminParts
 from dledger.broker.admin.reset_offsets import ResetOffsets
 from dledger.broker.admin.run_time_options import restore_options
 from dledger.broker.admin.stats import StatsCommands, TableCommands
+from dledger.broker.browsing import MessageBrowser
 from dledger.broker.command_client import CommandClient
 from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.events import Arrived, BrokerEvents
@@ -85,6 +86,7 @@ class BrokerParts(BrokerEvents):
 
     @ivar own: its address for clients; known when its first port listens.
     @ivar replication: stores and replicates the log.
+    @ivar browser: reads messages for its pages.
     """
 
     log = Logger()
@@ -123,6 +125,7 @@ class BrokerParts(BrokerEvents):
         ))  # fmt: skip
         self.pipeline = PutPipeline(self.replication.writer, wall_ms=self.wall_ms, failed=around.failed)
         self.checks = TopicChecks(self.metadata, config, wall_ms=self.wall_ms, events=self)
+        self.browser = MessageBrowser(self.store, clock)
         self.reads = LogReads(
             self.store.log, clock=clock, turn=self.turn, bad=self.store.bad_records
         )

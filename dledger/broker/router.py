@@ -14,6 +14,7 @@ Source: NettyRemotingAbstract.processRequestCommand, AdminBrokerProcessor (4.9.8
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -82,20 +83,31 @@ class CommandRouter(AnsweringSide):
             self, self._turn, native=self._native, sends=self._plain, budgets=self.budgets
         )
 
-    def commands_received(self, connection: CommandConnection, commands: list[RemotingCommand]) -> None:
-        """See L{protocols.rocketmq.commands.CommandSink.commands_received}."""
-        together: list[RemotingCommand] = []
-        for command in commands:
-            if command.code in self._together_codes:
-                if self._gate is None or self._passes(self._gate, connection, command):
-                    together.append(command)
-                continue
-            if together:
-                self._hand_over(connection, together)
-                together = []
-            self._handle(connection, command)
+    def _next(self, connection: CommandConnection, commands: deque[RemotingCommand]) -> None:
+        """See L{AnsweringSide._next}: sends that follow one another belong together."""
+        together = []
+        while commands and commands[0].code in self._together_codes:
+            together.append(commands.popleft())
         if together:
-            self._hand_over(connection, together)
+            self._send(connection, together)
+        else:
+            self._handle(connection, commands.popleft())
+
+    def _pass_over(self, connection: CommandConnection, commands: deque[RemotingCommand]) -> None:
+        """See L{AnsweringSide._pass_over}: a send that waited could be overtaken by a later one."""
+        sends = [command for command in commands if command.code in self._together_codes]
+        if sends:
+            others = [command for command in commands if command.code not in self._together_codes]
+            commands.clear()
+            commands.extend(others)
+            self._send(connection, sends)
+
+    def _send(self, connection: CommandConnection, sends: list[RemotingCommand]) -> None:
+        gate = self._gate
+        if gate is not None:
+            sends = [command for command in sends if self._passes(gate, connection, command)]
+        if sends:
+            self._hand_over(connection, sends)
 
     def _handle(self, connection: CommandConnection, command: RemotingCommand) -> None:
         gate = self._gate

@@ -20,26 +20,31 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
+from typing import cast
 
 import attrs
-from twisted.application.service import Service
-from twisted.internet.defer import Deferred
+from twisted.application.service import IService, Service
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.endpoints import HostnameEndpoint
 from twisted.internet.interfaces import IListeningPort, IStreamClientEndpoint, IStreamServerEndpoint
 from twisted.internet.task import LoopingCall, deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from dledger.base.addresses import parse_address
+from dledger.base.addresses import is_loopback, parse_address
 from dledger.base.disk.disk import Disk
 from dledger.base.errors import StoreError
 from dledger.base.reactor import Reactor
-from dledger.base.threads import DiskThreads
+from dledger.base.threads import DiskRunner, DiskThreads
 from dledger.base.timing import within
 from dledger.base.tls.key_watch import KeyWatch
+from dledger.base.tls.securing import Securing
+from dledger.broker.browsing import MessageBrowser
 from dledger.broker.common.config import BrokerConfig
+from dledger.broker.describing import describe
 from dledger.broker.parts import BrokerParts
 from dledger.broker.replication import BrokerSurroundings, LogKind
+from dledger.broker.status import BrokerStatus
 from dledger.broker.tls_ports import BrokerTls
 
 TICK_S = 1.0
@@ -74,14 +79,16 @@ class BrokerService(Service):
     One broker.
 
     @ivar broker: all its parts; None until L{startService} has opened the store, then never replaced.
+    @ivar keys: its TLS keys; None without TLS, and before L{startService}.
     """
 
     log = Logger()
 
     def __init__(
         self, config: BrokerConfig, reactor: Reactor, ports: BrokerPorts, *, disk: Disk, rng: random.Random,
-        wall_s: Callable[[], float], failed: Callable[[str], None], threads: DiskThreads | None = None,
+        wall_s: Callable[[], float], failed: Callable[[str], None], threads: DiskRunner | None = None,
         endpoint_of: Callable[[str], IStreamClientEndpoint] | None = None, kind: LogKind | None = None,
+        make_admin: Callable[[BrokerService], IService] | None = None,
     ) -> None:
         """
         @param config: with C{broker_ip1}.
@@ -90,20 +97,25 @@ class BrokerService(Service):
         @param failed: called with the reason when the broker cannot start or continue; the process should end
         @param endpoint_of: from C{host:port} to the endpoint of that address; by default resolves host names.
         @param kind: see L{BrokerParts}.
+        @param make_admin: makes the service of its pages; None: it has none. May raise C{ValueError}.
         """
+        self.keys: Securing | None = None
+        self._make_admin = make_admin
+        self._admin: IService | None = None
         self.config = config
         self.broker: BrokerParts | None = None
         self._kind = kind
         self._reactor = reactor
         self._ports = ports
         self._tell_failed = failed
-        self._threads = threads or DiskThreads(reactor, name="dledger-broker", most=THREADS)
+        self._threads: DiskRunner = threads or DiskThreads(reactor, name="dledger-broker", most=THREADS)
         self._around = BrokerSurroundings(
             reactor=reactor, disk=disk, rng=rng, wall_s=wall_s, run_in_thread=self._threads.run,
             endpoint_of=endpoint_of or self._hostname_endpoint, failed=self._give_up, ha_listen=ports.slaves,
         )
         self._key_watch = KeyWatch(None, self.role)
         self._ticks = 0
+        self._began_s = reactor.seconds()
         self._ticking = LoopingCall.withCount(self._tick)
         self._ticking.clock = reactor
         self._listening: list[IListeningPort] = []
@@ -113,6 +125,28 @@ class BrokerService(Service):
     def role(self) -> str:
         """Role and name, for log messages."""
         return f"{self.config.role.name} {self.config.broker_name}"
+
+    def status(self) -> BrokerStatus:
+        """The present state, for its pages."""
+        return describe(
+            self.broker, self.config, problem=self._problem(), tls_expires_s=self._key_watch.expires_s,
+            uptime_s=self._reactor.seconds() - self._began_s,
+        )
+
+    @property
+    def browser(self) -> MessageBrowser | None:
+        """Reads its messages, for its pages; None while its store is not open."""
+        broker = self.broker
+        return broker.browser if broker is not None and self.running and not self._has_failed else None
+
+    def _problem(self) -> str:
+        if self._has_failed:
+            return "it has failed; its log says why"
+        if not self.running:
+            return "it does not run"
+        if self.broker is None or not self.broker.store.is_ready or not self._listening:
+            return "it starts"
+        return ""
 
     def _hostname_endpoint(self, address: str) -> IStreamClientEndpoint:
         host, port = parse_address(address)
@@ -132,6 +166,13 @@ class BrokerService(Service):
             self._give_up(f"cannot start with TLS: {error}")
             return
         try:
+            self._admin = None if self._make_admin is None else self._make_admin(self)
+        except ValueError as error:
+            self._give_up(f"cannot start the administration: {error}")
+            return
+        if self._admin is not None:
+            self._admin.startService()
+        try:
             broker = self.broker = BrokerParts(self.config, self._around, self._kind)
         except ValueError as error:
             self._give_up(f"cannot start with access control: {error}")
@@ -146,6 +187,7 @@ class BrokerService(Service):
         """@raise ValueError: a file of keys is missing or not sound."""
         tls = BrokerTls.of(self.config, self._reactor)
         ports, around = self._ports, self._around
+        self.keys = tls.keys
         self._key_watch = KeyWatch(tls.keys, self.role)
         clients = tls.port(ports.clients)
         assert clients is not None
@@ -186,6 +228,14 @@ class BrokerService(Service):
     async def _listen(self, broker: BrokerParts, endpoint: IStreamServerEndpoint) -> None:
         port = await endpoint.listen(broker.router)
         self._listening.append(port)
+        is_open = self.config.tls_mode == "disabled" and not self.config.insecure
+        if is_open and len(self._listening) == 1 and not is_loopback(
+            getattr(port.getHost(), "host", "localhost")
+        ):
+            self.log.warn(
+                "{role} listens without TLS: everybody who reaches it can read and send, unless "
+                "aclEnable=true; see docs/security.md", role=self.role,
+            )
         if not broker.own.text:
             # With port 0, the port that the system assigned.
             number = getattr(port.getHost(), "port", self.config.listen_port)
@@ -229,6 +279,8 @@ class BrokerService(Service):
             self._ticking.stop()
         if self.broker is not None:
             await self._stop_broker(self.broker)
+        if self._admin is not None and self._admin.running:
+            await cast("Deferred[None]", maybeDeferred(self._admin.stopService))
         self._threads.stop()
 
     async def _stop_broker(self, broker: BrokerParts) -> None:

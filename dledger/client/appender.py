@@ -29,12 +29,14 @@ from dledger.base.send_queue import Numbers, SendCall, SendLimits, SentFrame, Wi
 from dledger.base.sender import WindowedSender
 from dledger.base.timing import Backoff
 from dledger.client.connection import MemberLink, RequestRefused
+from dledger.client.enveloping import Enveloping, Headers
 from dledger.client.errors import append_error
 from dledger.client.lone_appends import BODY_BYTES_MAX, NO_PRODUCERS, new_producer_id
 from dledger.client.members import Members
 from dledger.client.rivals import SILENT_S, Rivals
 from dledger.client.values import Appended, AppendError
 from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.envelopes import ENVELOPE_MAGIC
 from protocols.wire.ledger.messages import (
     AppendOnceRequest,
     AppendRequest,
@@ -127,10 +129,12 @@ class Appender:
         limits: AppendLimits,
         timeout_s: float,
         answer_timeout_s: float,
+        enveloping: Enveloping,
         is_ordered: bool = True,
         is_exact: bool = False,
     ) -> None:
         """@param is_exact: number the bodies, so that each of them is in the log once."""
+        self._enveloping, self._is_enveloped = enveloping, enveloping.is_timed
         self._numbers = Numbers(partial(new_producer_id, members.rng)) if is_exact else None
         self.sender: WindowedSender[Appended] = WindowedSender(
             self, clock=clock, turn=members.turn, limits=limits, numbers=self._numbers
@@ -149,22 +153,31 @@ class Appender:
         self._backoff = Backoff(rng=members.rng, most_s=_PAUSE_MAX_S)
         self._refusal: DLedgerError | None = None
 
-    def submit(self, bodies: Sequence[BytesLike], done: AppendDone, stream: object = None) -> None:
+    def submit(
+        self, bodies: Sequence[BytesLike], done: AppendDone, stream: object = None, headers: Headers = None
+    ) -> None:
         """
         Append C{bodies} in order. C{done} is called once, and within this call only if C{bodies} is
         empty or refused here. The sequence must not be changed afterwards.
 
-        @param stream: see L{LogClient.submit<dledger.client.client.LogClient.submit>}.
+        @param stream, headers: see L{LogClient.submit<dledger.client.client.LogClient.submit>}.
         """
         if not bodies:
             done(())
             return
         kept = as_bodies(bodies)
         size = total_bytes(kept)
+        problem = misfit(kept, size, BODY_BYTES_MAX)
+        # Bodies compare like texts: one that begins with the magic is not before it.
+        if not problem and (
+            self._is_enveloped or headers is not None
+            or (kept[0] if len(kept) == 1 else max(kept)) >= ENVELOPE_MAGIC
+        ):
+            kept, problem = self._enveloping.enclose(kept, headers)
+            size = total_bytes(kept)
         call: _Call = SendCall(
             kept, size, done, self._clock.seconds() + self._timeout_s, stream=stream
         )
-        problem = misfit(kept, size, BODY_BYTES_MAX)
         if problem:
             self.sender.refuse(call, ResponseCode.UNEXPECTED_ARGUMENT, problem)
         else:

@@ -23,13 +23,16 @@ from types import TracebackType
 import attrs
 
 from dledger.base.bodies import BytesLike, as_body, total_bytes
+from dledger.base.client_token import ClientToken
 from dledger.base.endpoints import EndpointFor
 from dledger.base.reactor_thread import Outcome as PendingOutcome
 from dledger.base.reactor_thread import ReactorThread
 from dledger.base.tls_files import TlsFiles
 from dledger.client.appender import AppendLimits, AppendOutcome
+from dledger.client.blocking_reader import BlockingReader
 from dledger.client.chain_marks import ChainMark
 from dledger.client.client import LogClient
+from dledger.client.enveloping import Headers, checked_headers
 from dledger.client.errors import append_error
 from dledger.client.values import (
     Appended,
@@ -41,6 +44,7 @@ from dledger.client.values import (
 from protocols.wire.fastjson import JsonObject
 from protocols.wire.ledger.codes import Consistency
 from protocols.wire.ledger.messages import MembershipResponse
+from protocols.wire.ledger.readers import ReaderInfo
 
 _PROGRESS_S = 0.1
 #: Most bytes of bodies that one append_many has under way; checked before each body, for any window.
@@ -127,14 +131,17 @@ class Log:
         answer_timeout_s: float = 4.0,
         is_ordered: bool = True,
         exactly_once: bool = False,
+        envelope: bool = False,
         endpoint_for: EndpointFor | None = None,
         rng: random.Random | None = None,
         tls: TlsFiles | None = None,
+        token: str | ClientToken | None = None,
     ) -> None:
         """
         @param peers: C{n0-host:port;n1-host:port}; some of the members are enough.
         @param timeout: seconds in which a call has an outcome, retries included.
-        @param wire, answer_timeout_s, is_ordered, exactly_once, endpoint_for, rng, tls: see L{LogClient}.
+        @param wire, answer_timeout_s, is_ordered, exactly_once, envelope, endpoint_for, rng, tls, token: see
+            L{LogClient}.
         @param limits: bounds of appends; by default, a call beyond them waits.
         @raise ValueError: C{peers} is malformed.
         """
@@ -151,9 +158,11 @@ class Log:
                 answer_timeout_s=answer_timeout_s,
                 is_ordered=is_ordered,
                 exactly_once=exactly_once,
+                envelope=envelope,
                 endpoint_for=endpoint_for,
                 rng=rng,
                 tls=tls,
+                token=token,
             )
         except BaseException:
             reactor_thread.stop(lambda: None)
@@ -167,20 +176,21 @@ class Log:
 
     def append(
         self, body: BytesLike, *, expected_end: int | None = None, producer: str | None = None,
-        sequence: int | None = None,
+        sequence: int | None = None, headers: Headers = None,
     ) -> Appended:
         """
         Append one entry; returns when it is committed.
 
         @param expected_end: append only if this is the last index of the log; see L{LogClient.append}.
         @param producer, sequence: append only if the log has none of both; see L{LogClient.append}.
+        @param headers: told to readers beside the body; see L{LogClient.append}.
         @raise Conflict: the log does not end at C{expected_end}.
         @raise OutOfSequence: C{sequence} does not follow the last one of the producer.
         @raise AppendFailed: the entry is certainly not in the log.
         @raise UnknownOutcome: the entry may be in the log, now or later.
         """
         return self._reactor.wait(lambda: self._client.append(
-            body, expected_end=expected_end, producer=producer, sequence=sequence
+            body, expected_end=expected_end, producer=producer, sequence=sequence, headers=headers
         ))
 
     def append_many(
@@ -188,6 +198,8 @@ class Log:
         bodies: Iterable[BytesLike],
         window: int = 1000,
         progress: Callable[[int], object] | None = None,
+        *,
+        headers: Headers = None,
     ) -> AppendSummary:
         """
         Append every body that C{bodies} yields, in order, with up to C{window} under way.
@@ -197,6 +209,7 @@ class Log:
         @param window: maximum number of bodies under way.
         @param progress: called in the calling thread, repeatedly and at the end, with the number of
             bodies acknowledged so far.
+        @param headers: of each body; see L{LogClient.append}.
         @raise AppendError: a body was not acknowledged. The call then pulls no more bodies, sends none of
             those that were pulled, and waits for those that were sent. L{UnknownOutcome} if any body may
             be in the log without an acknowledgement, else L{AppendFailed}. The fact C{acknowledged} is
@@ -205,7 +218,7 @@ class Log:
         @raise AppendInterrupted: Ctrl-C; the exception carries the counts.
         """
         self._reactor.check_process()
-        return _Feed(self._client, self._reactor, window, progress).run(bodies)
+        return _Feed(self._client, self._reactor, window, progress, checked_headers(headers)).run(bodies)
 
     def submit(self, command: BytesLike) -> bytes:
         """
@@ -263,6 +276,39 @@ class Log:
         finally:
             if not reactor.is_stopped:
                 reactor.run(tail.close)
+
+    def reader(
+        self, name: str, *, begin: int = 0, share: int = 0, lease_s: float = 10.0, follow: bool = True,
+        timeout: float | None = None, holder: str = "",
+    ) -> BlockingReader:
+        """
+        Read as a named reader: from behind the last entry that a process of this name has committed::
+
+            with log.reader("billing") as reader:
+                for entry in reader:
+                    ...
+                    reader.commit()
+
+        @param timeout: seconds to wait while other processes have the entries.
+        @param begin, share, lease_s, follow, holder: see L{LogClient.reader}.
+        @raise DLedgerError: UNEXPECTED_ARGUMENT: the name or the holder is malformed.
+        """
+        self._reactor.check_process()
+        return BlockingReader(self._reactor, self._client.reader(
+            name, begin=begin, share=share, lease_s=lease_s, follow=follow, timeout_s=timeout, holder=holder
+        ))
+
+    def readers(self) -> tuple[ReaderInfo, ...]:
+        """The named readers of the group and their lag, by name."""
+        return self._reactor.wait(self._client.readers)
+
+    def move_reader(self, name: str, index: int) -> int:
+        """Put a named reader to an entry, forward or back. See L{LogClient.move_reader}."""
+        return self._reactor.wait(lambda: self._client.move_reader(name, index))
+
+    def forget_reader(self, name: str) -> None:
+        """Forget a named reader. See L{LogClient.forget_reader}."""
+        self._reactor.wait(lambda: self._client.forget_reader(name))
 
     def status(self) -> tuple[MemberInfo, ...]:
         """The status of each member; a member that does not answer within 2 s has a C{problem}."""
@@ -323,9 +369,11 @@ class _Feed:
         reactor: ReactorThread,
         window: int,
         progress: Callable[[int], object] | None,
+        headers: Headers = None,
     ) -> None:
         if window < 1:
             raise ValueError(f"window={window} must be at least 1")
+        self._headers = headers
         self._client = client
         self._reactor = reactor
         self._window = window
@@ -438,7 +486,9 @@ class _Feed:
                 error.code, failed=len(bodies), reason="an earlier body was not acknowledged"
             ))
             return
-        self._client.submit(bodies, lambda outcome: self._settled(bodies, offset, outcome), stream=self)
+        self._client.submit(
+            bodies, lambda outcome: self._settled(bodies, offset, outcome), stream=self, headers=self._headers
+        )
 
     def _settled(self, bodies: list[bytes], offset: int, outcome: AppendOutcome) -> None:
         runs = outcome.appended if isinstance(outcome, AppendError) else outcome
@@ -497,9 +547,11 @@ def connect(
     answer_timeout_s: float = 4.0,
     is_ordered: bool = True,
     exactly_once: bool = False,
+    envelope: bool = False,
     endpoint_for: EndpointFor | None = None,
     rng: random.Random | None = None,
     tls: TlsFiles | None = None,
+    token: str | ClientToken | None = None,
 ) -> Log:
     """
     Open the log of a group. No connection is made before it is needed.
@@ -510,5 +562,6 @@ def connect(
     """
     return Log(
         peers, group, timeout, wire, limits, answer_timeout_s=answer_timeout_s, is_ordered=is_ordered,
-        exactly_once=exactly_once, endpoint_for=endpoint_for, rng=rng, tls=tls,
+        exactly_once=exactly_once, envelope=envelope, endpoint_for=endpoint_for, rng=rng, tls=tls,
+        token=token,
     )  # fmt: skip

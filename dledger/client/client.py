@@ -11,20 +11,21 @@ L{dledger.client.blocking} offers the same to programs without a reactor.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 from weakref import WeakSet
 
 import attrs
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
 from dledger.base.bodies import BytesLike
+from dledger.base.client_token import ClientToken, as_client_token
 from dledger.base.endpoints import EndpointFor, tcp_endpoints
 from dledger.base.errors import DLedgerError
-from dledger.base.reactor import Reactor
+from dledger.base.reactor import whole_reactor
 from dledger.base.sender import fire_all, fire_one
 from dledger.base.timing import Backoff
 from dledger.base.tls.securing import dialling
@@ -32,13 +33,15 @@ from dledger.base.tls_files import TlsFiles
 from dledger.client.appender import AppendDone, Appender, AppendLimits
 from dledger.client.chain_marks import ChainMark, ask_chain_marks
 from dledger.client.connection import MemberLink, RequestLost
+from dledger.client.enveloping import Enveloping, Headers
 from dledger.client.errors import failure_of, told
 from dledger.client.lone_appends import LoneAppends
 from dledger.client.machines import query_machine, submit_command
 from dledger.client.members import Members
+from dledger.client.readers import NamedReader, ReaderCalls
 from dledger.client.rivals import Rivals
 from dledger.client.tail import Tail
-from dledger.client.values import Appended, Entry, MemberInfo, entries_of
+from dledger.client.values import Appended, AppendError, Entry, MemberInfo, entries_of
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.codes import Consistency, ResponseCode
 from protocols.wire.ledger.messages import (
@@ -50,6 +53,7 @@ from protocols.wire.ledger.messages import (
     Request,
     Response,
 )
+from protocols.wire.ledger.readers import ReaderInfo
 
 #: A read that fails with one of these codes is retried.
 _PASSING = frozenset(
@@ -80,60 +84,60 @@ class LogClient:
         peers: str | Mapping[str, str],
         *,
         group: str = "default",
-        reactor: Reactor,
+        reactor: IReactorTime,
         wire: str = "auto",
         timeout_s: float = 10.0,
         answer_timeout_s: float = 4.0,
         limits: AppendLimits | None = None,
         is_ordered: bool = True,
         exactly_once: bool = False,
+        envelope: bool = False,
         endpoint_for: EndpointFor | None = None,
         rng: random.Random | None = None,
         tls: TlsFiles | None = None,
+        token: str | ClientToken | None = None,
+        wall_s: Callable[[], float] = time.time,
     ) -> None:
         """
         @param peers: C{n0-host:port;n1-host:port} or member id to C{host:port}; some of the members
             are enough, the others are learnt.
-        @param wire: native frames go, with C{auto}, to members that understand them; with C{remoting}
-            to no member; with C{binary} to all.
+        @param wire: native frames go to members that understand them; C{remoting}: to none; C{binary}: all.
         @param timeout_s: seconds in which a call has an outcome, retries included.
         @param answer_timeout_s: seconds without an answer after which a connection is given up; sooner
             if another member leads by then (L{dledger.client.rivals}). Must exceed
             C{max_wait_ack_time_ms} of the members, else a slow commit counts as a lost one.
-        @param is_ordered: send one append at a time to Java members, whose server takes requests in
-            any order. False gives up the order of calls there for speed.
+        @param is_ordered: send one append at a time to Java members, which take them in any order.
         @param exactly_once: number all bodies of this client, so that one whose outcome is unknown is sent
             again, and is in the log once all the same (docs/exactly-once.md). Not with a Java leader.
-        @param endpoint_for: makes a client endpoint from an address (default: TCP).
-        @param tls: the client's certificate; each member must prove its id, see L{dledger.base.tls.keys}.
-            None: no TLS.
+        @param envelope: each entry tells its time, by the clock of this machine (docs/envelopes.md).
+        @param endpoint_for: makes an endpoint from an address (default: TCP).
+        @param tls: own certificate; each member must prove its id. None: no TLS.
+        @param token: shown to the members, by TLS or on this machine (docs/security.md).
+        @param wall_s: seconds since 1970.
         @raise ValueError: C{peers} or a time is malformed, or a file of C{tls} is not sound.
         """
         if timeout_s <= 0 or answer_timeout_s <= 0:
             raise ValueError(f"timeout_s={timeout_s} and answer_timeout_s={answer_timeout_s} must be above 0")
         self._clock: IReactorTime = reactor
-        self._timeout_s = timeout_s
-        self._answer_timeout_s = answer_timeout_s
+        self._timeout_s, self._answer_timeout_s = timeout_s, answer_timeout_s
         self._members = Members(
-            peers,
-            group=group,
-            clock=reactor,
-            endpoint_for=endpoint_for or tcp_endpoints(reactor, min(timeout_s, 2.0)),
-            wire=wire,
-            rng=rng or random.Random(),
-            answer_timeout_s=min(timeout_s, 1.0),
-            tls=dialling(tls),
-        )
+            peers, group=group, clock=reactor, wire=wire, rng=rng or random.Random(), tls=dialling(tls),
+            endpoint_for=endpoint_for or tcp_endpoints(whole_reactor(reactor), min(timeout_s, 2.0)),
+            answer_timeout_s=min(timeout_s, 1.0), token=as_client_token(token),
+        )  # fmt: skip
         self._rivals = Rivals(self._members, reactor)
+        self._enveloping = Enveloping(is_timed=envelope, wall_s=wall_s)
         self._appender = Appender(
             self._members, self._rivals, clock=reactor, limits=limits or AppendLimits(), timeout_s=timeout_s,
             answer_timeout_s=answer_timeout_s, is_ordered=is_ordered, is_exact=exactly_once,
+            enveloping=self._enveloping,
         )  # fmt: skip
         self._lone_appends = LoneAppends(
             members=self._members, find_leader=self._leader, clock=reactor, timeout_s=timeout_s,
             answer_timeout_s=answer_timeout_s, is_closed=lambda: self._is_closed,
         )
         self._tails: WeakSet[Tail] = WeakSet()
+        self._readers: WeakSet[NamedReader] = WeakSet()
         self._is_closed = False
 
     @property
@@ -151,7 +155,9 @@ class LogClient:
         """Number of bodies without an outcome."""
         return self._appender.sender.pending_count
 
-    def submit(self, bodies: Sequence[BytesLike], done: AppendDone, stream: object = None) -> None:
+    def submit(
+        self, bodies: Sequence[BytesLike], done: AppendDone, stream: object = None, headers: Headers = None
+    ) -> None:
         """
         Append C{bodies} in order, with one callback for all of them. This call has the least overhead.
 
@@ -160,32 +166,38 @@ class LogClient:
             call only if there are no bodies or they are refused here (pending full, not bytes, too large).
         @param stream: calls with the same object belong together: when a body of one was not acknowledged,
             the unsent bodies of later ones fail. Without it, only those of the same call do.
+        @param headers: of each body, see L{append}.
         """
-        self._appender.submit(bodies, done, stream)
+        self._appender.submit(bodies, done, stream, headers)
 
-    def submit_at_once(self, bodies: Sequence[BytesLike], done: AppendDone) -> None:
+    def submit_at_once(
+        self, bodies: Sequence[BytesLike], done: AppendDone, headers: Headers = None
+    ) -> None:
         """
         As L{submit}, but a frame is sent before this returns, not when the reactor's turn ends: for a program
         that appends now, and has nothing else to append in this turn.
         """
-        self._members.turn.act(lambda: self._appender.submit(bodies, done))
+        self._members.turn.act(lambda: self._appender.submit(bodies, done, headers=headers))
 
-    def append_many(self, bodies: Sequence[BytesLike]) -> Deferred[tuple[Appended, ...]]:
+    def append_many(
+        self, bodies: Sequence[BytesLike], *, headers: Headers = None
+    ) -> Deferred[tuple[Appended, ...]]:
         """
         Append C{bodies} in order.
 
+        @param headers: of each body, see L{append}.
         @return: fires with the runs of consecutive indexes of the bodies, in order. Fails with
             L{AppendFailed <dledger.client.values.AppendFailed>} or L{UnknownOutcome
             <dledger.client.values.UnknownOutcome>}, which also tell the acknowledged bodies.
             Cancelling stops the wait, not the append.
         """
         waiter: Deferred[tuple[Appended, ...]] = Deferred()
-        self._appender.submit(bodies, partial(fire_all, waiter))
+        self._appender.submit(bodies, partial(fire_all, waiter), headers=headers)
         return waiter
 
     def append(
         self, body: BytesLike, *, expected_end: int | None = None, producer: str | None = None,
-        sequence: int | None = None,
+        sequence: int | None = None, headers: Headers = None,
     ) -> Deferred[Appended]:
         """
         Append C{body} as one entry and wait until it is committed.
@@ -196,6 +208,8 @@ class LogClient:
             this sequence; else the result is that entry's. The first sequence of a producer is 0, and each
             one follows the last. After an unknown outcome the same call tells it, also from another process,
             for as long as the log remembers (docs/exactly-once.md). Not in order with other appends.
+        @param headers: told to readers of ours beside the body: up to 32 of them and 8192 bytes in all, names
+            of 1 to 64 bytes (docs/envelopes.md).
         @return: as of L{append_many}, with a single L{Appended}. With C{expected_end}, fails with
             L{Conflict<dledger.client.errors.Conflict>} if the log ends elsewhere; with C{producer}, with
             L{OutOfSequence<dledger.client.errors.OutOfSequence>} if the sequence does not follow.
@@ -203,11 +217,15 @@ class LogClient:
         @raise TypeError: these parameters do not go together.
         """
         if expected_end is not None or producer is not None or sequence is not None:
+            try:
+                sent = self._enveloping.enclose_one(body, headers)
+            except AppendError as error:
+                return fail(error)
             return Deferred.fromCoroutine(
-                self._lone_appends.append(body, expected_end, producer, sequence)
+                self._lone_appends.append(sent, expected_end, producer, sequence)
             )
         waiter: Deferred[Appended] = Deferred()
-        self._appender.submit((body,), partial(fire_one, waiter))
+        self._appender.submit((body,), partial(fire_one, waiter), headers=headers)
         return waiter
 
     def submit_command(self, command: BytesLike) -> Deferred[bytes]:
@@ -270,7 +288,7 @@ class LogClient:
         return entry
 
     async def _ask(
-        self, request_for: Any, answer_timeout_s: float, *, at_leader: bool
+        self, request_for: Callable[[str], Request], answer_timeout_s: float, *, at_leader: bool
     ) -> Response:
         """Ask until a member answers SUCCESS or a final refusal, or the time is over."""
         deadline_s = self._clock.seconds() + self._timeout_s
@@ -365,6 +383,51 @@ class LogClient:
         )
         self._tails.add(tail)
         return tail
+
+    def reader(
+        self, name: str, *, begin: int = 0, share: int = 0, lease_s: float = 10.0, follow: bool = True,
+        timeout_s: float | None = None, holder: str = "",
+    ) -> NamedReader:
+        """
+        Read as a named reader: from the entry behind the last one that a process of this name has committed,
+        see docs/readers.md. No request is sent before the first entry is asked for.
+
+        @param name: 1 to 64 bytes of UTF-8, printable.
+        @param begin: where a reader begins that the group does not know: an index, or a negative number that
+            counts back from the committed end; L{NO_END<protocols.wire.ledger.readers.NO_END>}: behind it.
+        @param share: 0: one process of this name reads, the others wait until its lease is over. Else each
+            process has this many entries at a time (1 to 1,000,000), not in order between processes.
+        @param lease_s: seconds after which another process may go on when this one is silent, 0.5 to 3600.
+        @param follow: read for ever; else end at the committed index of the start.
+        @param timeout_s: how long to wait while other processes have the entries. Default: for ever when
+            following, else the client's time-out.
+        @param holder: id of this process, for people; by default a random one. No two processes may have one.
+        @raise DLedgerError: UNEXPECTED_ARGUMENT: the name or the holder is malformed.
+        """
+        reader = NamedReader(
+            ReaderCalls(self._lone_appends), self.tail, name, begin=begin, share=share, lease_s=lease_s,
+            follow=follow, timeout_s=timeout_s, holder=holder,
+        )
+        self._readers.add(reader)
+        return reader
+
+    def readers(self) -> Deferred[tuple[ReaderInfo, ...]]:
+        """@return: fires with the named readers of the group and their lag, by name."""
+        return Deferred.fromCoroutine(ReaderCalls(self._lone_appends).infos())
+
+    def move_reader(self, name: str, index: int) -> Deferred[int]:
+        """
+        Put a named reader to an entry, forward or back; one that the group does not know begins there. The
+        leases of its processes end.
+
+        @param index: the next one that it reads; as C{begin} of L{reader}.
+        @return: fires with that index. Fails with L{NotYet<dledger.client.errors.NotYet>}: beyond the end.
+        """
+        return Deferred.fromCoroutine(ReaderCalls(self._lone_appends).move(name, index))
+
+    def forget_reader(self, name: str) -> Deferred[None]:
+        """Forget a named reader, which then holds no entry back any more. The leases of its processes end."""
+        return Deferred.fromCoroutine(ReaderCalls(self._lone_appends).forget(name))
 
     def status(self, deadline_s: float = 2.0) -> Deferred[tuple[MemberInfo, ...]]:
         """
@@ -498,6 +561,8 @@ class LogClient:
             return
         self._is_closed = True
         self._appender.close()
+        for reader in list(self._readers):
+            reader.close()
         for tail in list(self._tails):
             tail.close()
         self._members.close()

@@ -26,6 +26,7 @@ from protocols.wire.ledger.codes import (
     WIRE_FLAG_APPEND_IF,
     WIRE_FLAG_APPEND_ONCE,
     WIRE_FLAG_MACHINE,
+    WIRE_FLAG_READERS,
     RequestCode,
     ResponseCode,
 )
@@ -104,6 +105,11 @@ class MemberLink:
     def takes_producers(self) -> bool:
         """Whether the member takes appends of producers."""
         return bool(self.wire_version & WIRE_FLAG_APPEND_ONCE)
+
+    @property
+    def keeps_readers(self) -> bool:
+        """Whether the member takes requests of named readers."""
+        return bool(self.wire_version & WIRE_FLAG_READERS)
 
     @property
     def has_machine(self) -> bool:

@@ -32,6 +32,14 @@ class NotYet(DLedgerError):
     """No entry with this index is committed yet."""
 
 
+class LeaseLost(DLedgerError):
+    """A process of a named reader has lost its lease: another one has its entries, or may get them."""
+
+
+class LeaseHeld(DLedgerError):
+    """Other processes have all that a named reader may read now. Try again later."""
+
+
 class AppendWithoutLeader(AppendFailed, NotLeader):
     """An append that no leader has taken: it is certainly not in the log."""
 
@@ -69,6 +77,8 @@ _KINDS: Mapping[ResponseCode, type[DLedgerError]] = {
     ResponseCode.LEADER_TRANSFERRING: NotLeader,
     ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN: Expired,
     ResponseCode.INDEX_OUT_OF_RANGE: NotYet,
+    ResponseCode.LEASE_LOST: LeaseLost,
+    ResponseCode.LEASE_HELD: LeaseHeld,
 }
 
 

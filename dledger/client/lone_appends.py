@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
 from random import Random
-from typing import Any
 
 import attrs
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
@@ -26,7 +26,7 @@ from dledger.base.timing import Backoff
 from dledger.client.connection import MemberLink, RequestLost, RequestRefused
 from dledger.client.errors import append_error
 from dledger.client.members import Members
-from dledger.client.values import Appended
+from dledger.client.values import Appended, AppendError
 from dledger.config import ENTRY_HEADER_BYTES, MAX_RECORD_BYTES
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.messages import (
@@ -72,7 +72,7 @@ class LoneAppends:
 
     def append(
         self, body: BytesLike, expected_end: int | None, producer: str | None, sequence: int | None
-    ) -> Coroutine[Any, Any, Appended]:
+    ) -> Coroutine[Deferred[object], object, Appended]:
         """
         L{append_if} or L{append_once}.
 
@@ -167,8 +167,8 @@ class LoneAppends:
             )
             if is_over or not is_again:
                 kind, failed = append_error(error.code, is_unknown=may_be_there), 0 if may_be_there else 1
-                facts: dict[str, Any] = error.facts
-                raise kind(error.code, failed=failed, unknown=1 - failed, **facts)
+                make: Callable[..., AppendError] = kind
+                raise make(error.code, failed=failed, unknown=1 - failed, **error.facts)
             self.members.leader_id = None
             await deferLater(self.clock, wait_s)
 

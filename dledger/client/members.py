@@ -26,7 +26,8 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from dledger.base.addresses import checked_members
+from dledger.base.addresses import checked_members, is_loopback, parse_address
+from dledger.base.client_token import ClientToken
 from dledger.base.endpoints import EndpointFor, connect_with
 from dledger.base.errors import DLedgerError
 from dledger.base.keeper import Keeper
@@ -78,8 +79,14 @@ class Members:
         rng: random.Random,
         answer_timeout_s: float = 1.0,
         tls: Dialling | None = None,
+        token: ClientToken | None = None,
     ) -> None:
-        """@param tls: makes the connections by TLS; None: they are plain."""
+        """
+        @param tls: makes the connections by TLS; None: they are plain.
+        @param token: shown to each member in the first request of a connection.
+        """
+        if token is not None and wire == "binary":
+            raise ValueError("a token needs wire=auto or remoting: native METADATA has no room for it")
         if wire not in ("auto", "remoting", "binary"):
             raise ValueError(f"wire={wire!r} must be auto, remoting or binary")
         self.group = group
@@ -94,6 +101,7 @@ class Members:
         self._clock = clock
         self._endpoint_for = endpoint_for
         self._tls = tls
+        self._token = token
         self._wire = wire
         self._answer_timeout_s = answer_timeout_s
         self._keepers: dict[str, Keeper[MemberLink]] = {}
@@ -154,6 +162,7 @@ class Members:
         raise failed
 
     async def _connect_at(self, member_id: str, address: str) -> MemberLink:
+        self._check_secret(address)
         link = MemberLink(member_id, self._clock, self.turn, wire=self._wire, idle_s=IDLE_CLOSE_S)
         endpoint = self._endpoint_for(address)
         if self._tls is not None:
@@ -171,6 +180,17 @@ class Members:
             self._refresh.set(REFRESH_S)
         return link
 
+    def _check_secret(self, address: str) -> None:
+        """@raise DLedgerError: everybody on the way to C{address} would read the token."""
+        token = self._token
+        if token is not None and self._tls is None and not (
+            token.is_insecure or is_loopback(parse_address(address)[0])
+        ):
+            raise DLedgerError(
+                ResponseCode.FORBIDDEN, reason=f"the token is not shown to {address} without TLS: give the "
+                "authority of the members' certificates, or say that it may be (insecure)",
+            )
+
     def _lost(self, link: MemberLink) -> None:
         keeper = self._keepers.get(link.member_id)
         if keeper is not None:
@@ -187,13 +207,22 @@ class Members:
         @raise DLedgerError: it is another member, or of another group, or does not answer in time.
         @raise RequestLost: the connection ended.
         """
-        request = MetadataRequest(group=self.group, remote_id=connection.member_id)
+        is_first = connection.metadata is None
+        request = MetadataRequest(
+            group=self.group, remote_id=connection.member_id,
+            token=self._token.text if self._token is not None and is_first else "",
+        )
         response: Response = await connection.ask(request, self._answer_timeout_s)
         assert isinstance(response, MetadataResponse)
         if response.code in (ResponseCode.SUCCESS, ResponseCode.NOT_LEADER):
             self._learn(connection.member_id, response.peers)
         if response.code is ResponseCode.NOT_LEADER:
             raise DLedgerError(response.code, reason=f"member {connection.member_id!r} stops")
+        if response.code is ResponseCode.FORBIDDEN:
+            raise DLedgerError(
+                response.code, reason=f"{connection.member_id} does not know the token, or not for the group "
+                f"{self.group!r}",
+            )
         if response.code is not ResponseCode.SUCCESS:
             address = self.addresses.get(connection.member_id, "?")
             raise DLedgerError(

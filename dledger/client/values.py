@@ -15,9 +15,10 @@ import attrs
 
 from dledger.base.errors import DLedgerError
 from protocols.wire.errors import WireError
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
-from protocols.wire.ledger.messages import EntryBatch
+from protocols.wire.ledger.envelopes import ENVELOPE_MAGIC, decode_envelope
 
 
 @attrs.frozen(kw_only=True)
@@ -28,7 +29,8 @@ class Appended:
     @ivar index: index of the first entry.
     @ivar term: term of the entries.
     @ivar pos: stream offset in bytes of the first entry's record; -1 if not known (an answer
-        names it for the first body of a frame only, and calls of one turn share frames).
+        names it for the first body of a frame only, and calls of one turn share frames). Those of the others
+        do not follow from it: a record may begin with the next data file. L{Entry.pos} has that of any entry.
     @ivar count: number of entries.
     @ivar offset: position of the first body in the call, from 0.
     """
@@ -87,6 +89,7 @@ class Entry:
     A committed entry.
 
     @ivar pos: stream offset in bytes of its record.
+    @ivar body: as the program has appended it, without its envelope.
     @ivar channel: 0: a program has appended it, or a leader that begins its term (its body is empty then).
     """
 
@@ -100,6 +103,24 @@ class Entry:
     def is_control(self) -> bool:
         """Whether the members wrote it for themselves: a configuration entry or a producer entry."""
         return self.channel != 0
+
+    @property
+    def timestamp(self) -> int | None:
+        """Milliseconds since 1970, by the clock of the client that appended it; None: it has no time."""
+        return None
+
+    @property
+    def headers(self) -> Mapping[str, bytes]:
+        """What its program has appended beside the body, by name; empty without headers."""
+        return {}
+
+
+@attrs.frozen(kw_only=True)
+class EnvelopedEntry(Entry):
+    """An entry with a time or headers, see docs/envelopes.md."""
+
+    timestamp: int | None = None
+    headers: Mapping[str, bytes] = attrs.field(factory=dict, hash=False)
 
 
 @attrs.frozen(kw_only=True)
@@ -144,7 +165,7 @@ def entries_of(batch: EntryBatch) -> list[Entry]:
     """
     entries: list[Entry] = []
     records = batch.records
-    unpack = ENTRY_HEADER.unpack_from
+    unpack, magic = ENTRY_HEADER.unpack_from, ENVELOPE_MAGIC
     offset = 0
     expected = batch.first_index
     left = len(records)
@@ -160,7 +181,15 @@ def entries_of(batch: EntryBatch) -> list[Entry]:
         body = records[offset + ENTRY_HEADER_SIZE : end]
         if body_crc and (crc32(body) ^ body_crc) & 0xFFFFFFFF:
             raise WireError(f"entry {index}: its body does not match the recorded CRC")
-        entries.append(Entry(index=index, term=term, pos=pos, body=body, channel=channel))
+        # A cheap question first: a body that comes before the magic in order cannot begin with it.
+        envelope = None if body < magic or channel else decode_envelope(body)
+        if envelope is None:
+            entries.append(Entry(index=index, term=term, pos=pos, body=body, channel=channel))
+        else:
+            entries.append(EnvelopedEntry(
+                index=index, term=term, pos=pos, body=envelope.body, timestamp=envelope.time_ms,
+                headers=envelope.headers,
+            ))
         offset = end
         expected += 1
     if offset != left:

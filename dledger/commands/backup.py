@@ -17,13 +17,17 @@ from collections.abc import Callable
 import attrs
 import click
 
+from dledger.base.addresses import is_url
 from dledger.base.disk.disk import OsDisk, ReadOnlyDisk
 from dledger.base.group_name import GroupName
 from dledger.commands.common import EXIT_FAILED, bytes_shown, say, write_json
 from dledger.commands.group import config_of_member, new_group_id, of_a_member
+from dledger.commands.store_options import of_a_store
+from dledger.remote.place import opened_place
+from dledger.storage.archive_manifest import read_archive
 from dledger.storage.backup import BackupSource, take_backup
 from dledger.storage.backup_reader import BackupReport, verify_backup
-from dledger.storage.restore import RESTORING_NAME, restore_backup
+from dledger.storage.restore import RESTORING_NAME, RestoreSummary, restore_backup
 
 
 class RatePace:
@@ -49,14 +53,14 @@ class RatePace:
                 self._sleep(ahead_s)
 
 
-_rate_option = click.option(
+rate_option = click.option(
     "--rate", type=click.IntRange(min=0), default=0, metavar="BYTES",
     help="Read at most this many bytes a second, so that a running member keeps its disk; 0: no bound.",
 )
-_progress_option = click.option(
+progress_option = click.option(
     "--progress/--no-progress", "shows", default=None, help="Show progress. Default: on a terminal."
 )
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.command()
@@ -64,9 +68,9 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.
 @click.option("--verify", "verified", type=click.Path(exists=True, file_okay=False), default=None,
               metavar="BACKUP", help="Read all of this backup, and compare it with its checksums.")
 @click.option("--data", "data_path", default="", help="The data files' directory. [default: MEMBER/data]")
-@_rate_option
-@_progress_option
-@_json_option
+@rate_option
+@progress_option
+@json_option
 @click.pass_context
 def backup(
     context: click.Context, paths: tuple[str, ...], verified: str | None, data_path: str, rate: int,
@@ -83,7 +87,7 @@ def backup(
             raise click.UsageError("--verify names the backup, and takes no other directory")
         with bytes_shown("verify", shows=shows) as progress:
             report = verify_backup(ReadOnlyDisk(), verified, progress=progress, pace=RatePace(rate))
-        _print_report(report, as_json)
+        print_backup_report(report, as_json)
         if not report.is_clean:
             context.exit(EXIT_FAILED)
         return
@@ -104,7 +108,8 @@ def backup(
                f"{summary.begin_index} to {summary.end_index}, {summary.total_bytes} bytes")
 
 
-def _print_report(report: BackupReport, as_json: bool) -> None:
+def print_backup_report(report: BackupReport, as_json: bool) -> None:
+    """For people, or as JSON."""
     if as_json:
         write_json({**attrs.asdict(report), "is_clean": report.is_clean})
         return
@@ -113,7 +118,7 @@ def _print_report(report: BackupReport, as_json: bool) -> None:
     group = f" of group {report.group}" if report.group else ""
     taken = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(report.taken_s))
     click.echo(f"{report.directory}: {report.entries} entries, {report.data_bytes} bytes, indexes "
-               f"{report.begin_index} to {report.end_index}{group}, last backup {taken}")
+               f"{report.begin_index} to {report.end_index}{group}, last written {taken}")
     for path in report.left_over:
         click.echo(f"left over by a backup that was cut short: {path}")
     count = len(report.findings)
@@ -121,31 +126,47 @@ def _print_report(report: BackupReport, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("directory", metavar="BACKUP", type=click.Path(exists=True, file_okay=False))
+@click.argument("source", metavar="BACKUP")
+@click.option("--join", "joins", is_flag=True,
+              help="For a member of this group that has lost its files, instead of a new group: it begins "
+                   "with the entries of BACKUP, and gets the others from the members that are left.")
 @of_a_member
-@_rate_option
-@_progress_option
-@_json_option
+@of_a_store
+@rate_option
+@progress_option
+@json_option
 @click.pass_context
 def restore(
-    context: click.Context, directory: str, store: str, node_id: str, members: str,
-    settings: tuple[str, ...], rate: int, shows: bool | None, as_json: bool,
+    context: click.Context, source: str, joins: bool, store: str, node_id: str, members: str,
+    settings: tuple[str, ...], options: dict[str, object], deadline: float, rate: int, shows: bool | None,
+    as_json: bool,
 ) -> None:
     """
-    Make a member's directory from a BACKUP, as the first member of a new group.
+    Make a member's directory from a BACKUP (or an archive), as the first member of a new group.
 
-    The new group has another id, so members of the old group can never mix with it. The other members of
-    --peers start with empty directories, and get all entries from this one.
+    BACKUP is a directory, or the URL of an archive. The new group has another id, so members of the old
+    group can never mix with it. The other members of --peers start with empty directories, and get all
+    entries from this one.
     """
     config = config_of_member(context, store, node_id, members, settings)
+    if not is_url(source) and not os.path.isdir(source):
+        raise click.UsageError(f"BACKUP: there is no directory {source}")
+    place = opened_place(source, ReadOnlyDisk(), options=options, deadline_s=deadline)
+    for trouble in read_archive(place.disk, place.directory).trouble:
+        say(f"dledger: {trouble}: another copy of the manifest, or the one before it, counts")
     name = GroupName(new_group_id(), 0, True)
     with bytes_shown("restore", shows=shows) as progress:
-        summary = restore_backup(ReadOnlyDisk(), directory, config, OsDisk(), name, progress=progress,
-                                 pace=RatePace(rate))
+        summary = restore_backup(place.disk, place.directory, config, OsDisk(), name, joins=joins,
+                                 progress=progress, pace=RatePace(rate))
     with contextlib.suppress(OSError):  # another restore may work there
         os.rmdir(os.path.join(config.store_base_dir, RESTORING_NAME))
     if as_json:
         write_json(attrs.asdict(summary))
+        return
+    if joins:
+        click.echo(f"{summary.path}: entries {summary.begin_index} to {summary.end_index}, a member that "
+                   f"joins the group {summary.group}, id {summary.group_id or 'not known'}")
+        click.echo(f"Start it with the --peers of the group, and with {_sizes(summary)}")
         return
     click.echo(f"{summary.path}: entries {summary.begin_index} to {summary.end_index}, the first member of a "
                f"new group of {', '.join(sorted(config.peers))}")
@@ -153,6 +174,10 @@ def restore(
     if summary.backup_group not in ("", summary.group):
         say(f"the backup is of group {summary.backup_group}: to keep that name, delete {summary.path} and "
             f"restore with dledger --group {summary.backup_group} restore")
-    click.echo("Start every member with --peers of the new group, and with "
-               f"--set mapped_file_size_for_entry_data={summary.data_file_size} "
-               f"--set mapped_file_size_for_entry_index={summary.index_file_size}")
+    click.echo(f"Start every member with --peers of the new group, and with {_sizes(summary)}")
+
+
+def _sizes(summary: RestoreSummary) -> str:
+    """Options of twistd."""
+    return (f"--set mapped_file_size_for_entry_data={summary.data_file_size} "
+            f"--set mapped_file_size_for_entry_index={summary.index_file_size}")

@@ -2,10 +2,10 @@
 """
 C{dledger certs}: the certificates of a first secured group, in one command.
 
-Files of one directory: C{authority.pem} and C{authority.key}; for each member or client C{NAME.pem} and
-C{NAME.key}. Keys can be read by their owner only. No file is overwritten: with C{--renew} the old ones get
-C{.old} behind their names, or C{.old2} and so on if there are older ones. Each name has a whole file at any
-time, whenever the command ends.
+Files of one directory: C{authority.pem} and C{authority.key}; for each member, client or broker C{NAME.pem}
+and C{NAME.key}. Keys can be read by their owner only. No file is overwritten: with C{--renew} the old ones
+get C{.old} behind their names, or C{.old2} and so on if there are older ones. Each name has a whole file at
+any time, whenever the command ends.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ import contextlib
 import itertools
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from twisted.internet.abstract import isIPAddress, isIPv6Address
 
-from dledger.base.addresses import checked_members
+from dledger.base.addresses import checked_members, parse_address
 from dledger.base.option_values import listed
 from dledger.base.rights import ClientRole
 from dledger.commands.common import say
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
     from dledger.base.tls.certificates import CertifiedKey
 
 AUTHORITY = "authority"
+#: Kinds of certificates besides those of clients.
+_MEMBER, _BROKER = "member", "broker"
+_HOST = re.compile(r"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63}){0,30}")
 #: A name of a member or a client: of a file, and of a DNS name.
 _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9_])?")
 
@@ -38,20 +43,26 @@ _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9_])?")
               help="Ids of members, or the text of their --peers.")  # fmt: skip
 @click.option("--client", "clients", multiple=True, metavar="NAME=ROLE",
               help="A client, and what it may do: read, append or admin. May be repeated.")  # fmt: skip
+@click.option("--broker", "brokers", multiple=True, metavar="NAME",
+              help="A broker: it may be a master, and a slave that copies a master's log. May be repeated.")
+@click.option("--host", "hosts", multiple=True, metavar="NAME=HOST",
+              help="The certificate of NAME names this host or IP address, too: browsers, Prometheus and "
+                   "dledger --admin https://HOST check it. May be repeated. Addresses in --members are "
+                   "named anyhow.")
 @click.option("--days", type=click.IntRange(min=1, max=3650), default=365, show_default=True,
               help="Validity of new certificates; of a new authority ten times that, at most 3650.")
 @click.option("--renew", is_flag=True,
               help="Replace what is there; the old files are kept as .old, .old2 ...")  # fmt: skip
-def certs(directory: Path, members: str, clients: tuple[str, ...], days: int, renew: bool) -> None:
+def certs(
+    directory: Path, members: str, clients: tuple[str, ...], brokers: tuple[str, ...],
+    hosts: tuple[str, ...], days: int, renew: bool,
+) -> None:
     """Make an authority in DIRECTORY, or use the one that is there, and certificates for a secured group."""
-    wanted: dict[str, ClientRole | None] = dict.fromkeys(_member_ids(members))  # None: a member
-    for text in clients:
-        name, role = _client(text)
-        if name in wanted:
-            raise click.UsageError(f"--client {text}: {name!r} is named twice")
-        wanted[name] = role
+    wanted = _wanted(members, clients, brokers)
+    named = _hosts(hosts, members, wanted)
     if not wanted:
-        raise click.UsageError("nothing to make: give --members 'n0;n1;n2', or --client NAME=ROLE")
+        raise click.UsageError("nothing to make: give --members 'n0;n1;n2', --client NAME=ROLE, or "
+                               "--broker NAME")
     taken = [name for name in wanted if any(map(os.path.lexists, _paths(directory, name)))]
     if taken and not renew:
         raise click.ClickException(
@@ -66,16 +77,33 @@ def certs(directory: Path, members: str, clients: tuple[str, ...], days: int, re
         os.makedirs(directory, mode=0o750, exist_ok=True)
         authority = _authority(directory, days)
         for name, given in wanted.items():
-            roles = () if given is None else (given,)
             try:
-                made = issue(authority, name, members=() if roles else (name,), roles=roles, days=days)
+                made = issue(
+                    authority, name, members=(name,) if given == _MEMBER else (), is_broker=given == _BROKER,
+                    roles=(given,) if isinstance(given, ClientRole) else (), days=days, hosts=named[name],
+                )
             except ValueError as error:
                 raise click.ClickException(f"{directory / AUTHORITY}.pem: {error}") from None
             _keep(directory, name, made)
-            say(f"{directory / name}.pem: " + (f"member {name}" if given is None else f"client, may {given}"))
+            kind = f"client, may {given}" if isinstance(given, ClientRole) else f"{given} {name}"
+            say(f"{directory / name}.pem: {kind}")
     except OSError as error:
         raise click.ClickException(f"{error.filename or directory}: {error.strerror}") from None
     say(f"keep {directory / AUTHORITY}.key off the members: its holder can make further ones")
+
+
+def _wanted(members: str, clients: tuple[str, ...], brokers: tuple[str, ...]) -> dict[str, str]:
+    """Name to the role of a client, L{_MEMBER} or L{_BROKER}."""
+    wanted: dict[str, str] = dict.fromkeys(_member_ids(members), _MEMBER)
+    for option, text, (name, kind) in (
+        *(("--client", text, _client(text)) for text in clients),
+        *(("--broker", text, (text, _BROKER)) for text in brokers),
+    ):
+        _check_name(option, name)
+        if name in wanted:
+            raise click.UsageError(f"{option} {text}: {name!r} is named twice")
+        wanted[name] = kind
+    return wanted
 
 
 def _member_ids(text: str) -> list[str]:
@@ -90,11 +118,31 @@ def _member_ids(text: str) -> list[str]:
     return ids
 
 
+def _hosts(
+    texts: tuple[str, ...], members: str, wanted: Mapping[str, str]
+) -> dict[str, list[str]]:
+    """The hosts of each name: those that are given, and the IP addresses in the text of the members."""
+    found: dict[str, list[str]] = {name: [] for name in wanted}
+    if ":" in members:
+        for name, address in checked_members(members).items():
+            host = parse_address(address).host
+            found[name] += [host] if isIPAddress(host) or isIPv6Address(host) else []
+    for text in texts:
+        name, _, host = text.partition("=")
+        if name not in found:
+            raise click.UsageError(f"--host {text!r}: write NAME=HOST, with a NAME of another option")
+        is_address = isIPAddress(host) or isIPv6Address(host)
+        if not (is_address or _HOST.fullmatch(host)) or host in wanted:
+            # (As a DNS name the id of a member would let its holder speak for that member.)
+            raise click.UsageError(f"--host {text!r}: write a host name or an IP address, no id of a member")
+        found[name].append(host)
+    return found
+
+
 def _client(text: str) -> tuple[str, ClientRole]:
     name, equals, role = text.partition("=")
     if not equals or role not in ClientRole.__members__.values():
         raise click.UsageError(f"--client {text!r}: write NAME=ROLE, with the role read, append or admin")
-    _check_name("--client", name)
     return name, ClientRole(role)
 
 

@@ -12,8 +12,11 @@ import base64
 import contextlib
 import errno
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -130,24 +133,63 @@ def shown_body(body: bytes) -> str:
 
 
 def entry_json(entry: Entry) -> JsonObject:
-    """An entry as an object: C{body} if that is UTF-8, else C{body_base64}."""
+    """
+    An entry as an object: C{body} if that is UTF-8, else C{body_base64}; C{timestamp} in milliseconds and
+    C{headers} if it has them, those that are not UTF-8 in C{headers_base64}.
+    """
     document: JsonObject = {"index": entry.index, "term": entry.term, "pos": entry.pos}
-    try:
-        document["body"] = entry.body.decode("utf-8")
-    except UnicodeDecodeError:
-        document["body_base64"] = base64.b64encode(entry.body).decode("ascii")
+    if entry.timestamp is not None:
+        document["timestamp"] = entry.timestamp
+    headers: dict[str, dict[str, str]] = {}
+    for name, value in entry.headers.items():
+        kind, text = _json_text(value)
+        headers.setdefault(f"headers{kind}", {})[name] = text
+    document |= headers
+    kind, text = _json_text(entry.body)
+    document[f"body{kind}"] = text
     return document
 
 
-def write_entries(entries: Sequence[Entry], style: str) -> None:
-    """Write entries to standard output. C{text}: index, term, body; C{json}: objects; C{raw}: bodies."""
+def _json_text(value: bytes) -> tuple[str, str]:
+    """What to put behind the name of a value, and the value."""
+    try:
+        return "", value.decode("utf-8")
+    except UnicodeDecodeError:
+        return "_base64", base64.b64encode(value).decode("ascii")
+
+
+def shown_time(time_ms: int | None) -> str:
+    """A time in UTC; C{-} without one."""
+    if time_ms is None:
+        return "-"
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def shown_headers(headers: Mapping[str, bytes]) -> str:
+    """C{name=value name=value} on one line, with blanks in them escaped; C{-} without headers."""
+    shown = (f"{shown_body(name.encode())}={shown_body(value)}" for name, value in headers.items())
+    return " ".join(one.replace(" ", "\\x20") for one in shown) or "-"
+
+
+def _text_line(entry: Entry, *, with_headers: bool) -> str:
+    told = f"{shown_time(entry.timestamp)}\t{shown_headers(entry.headers)}\t" if with_headers else ""
+    return f"{entry.index}\t{entry.term}\t{told}{shown_body(entry.body)}\n"
+
+
+def write_entries(entries: Sequence[Entry], style: str, *, with_headers: bool = False) -> None:
+    """
+    Write entries to standard output. C{text}: index, term, body; C{json}: objects; C{raw}: bodies.
+
+    @param with_headers: in C{text}, time and headers before the body.
+    """
     if style == "raw":
         data = b"".join(entry.body + b"\n" for entry in entries)
     elif style == "json":
         lines = [json.dumps(entry_json(entry), ensure_ascii=False) for entry in entries]
         data = "".join(line + "\n" for line in lines).encode("utf-8")
     else:
-        data = "".join(f"{e.index}\t{e.term}\t{shown_body(e.body)}\n" for e in entries).encode("utf-8")
+        data = "".join(_text_line(entry, with_headers=with_headers) for entry in entries).encode("utf-8")
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
 
@@ -155,3 +197,20 @@ def write_entries(entries: Sequence[Entry], style: str) -> None:
 def write_json(document: Mapping[str, object] | Sequence[object]) -> None:
     """Write a document to standard output."""
     click.echo(json.dumps(document, indent=1, ensure_ascii=False, default=str))
+
+
+def replace_file(path: Path, text: str) -> None:
+    """
+    Write a file anew: a reader finds the old one or the new one, whole. A link stays one, and the rights of
+    the old file stay; a new one only its owner may read.
+    """
+    path = path.resolve()
+    new = path.with_name(f"{path.name}.new")
+    new.unlink(missing_ok=True)
+    mode = path.stat().st_mode & 0o777 if path.exists() else 0o600
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(new, path)

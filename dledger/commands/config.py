@@ -24,21 +24,42 @@ def _of_a_service(command: _Command) -> _Command:
     for decorate in (
         click.argument("options", nargs=-1, type=click.UNPROCESSED),
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
-        click.option("--of", "kind", type=click.Choice(_KINDS), default="member", show_default=True,
-                     help="Whose options these are."),
+        click.option("--of", "kind", type=click.Choice(_KINDS),
+                     help="Whose options these are. [default: of every service that has a table in the file; "
+                     "of a file without such tables, member]"),
     ):
         command = decorate(command)
     return command
 
 
-def _parsed(kind: str, options: tuple[str, ...]) -> tuple[tuple[Setting, ...], list[str]]:
-    """The options in force, or what is wrong."""
-    from dledger.twistd import broker, member, namesrv  # other commands start without them
+def _parsed(kind: str | None, options: tuple[str, ...]) -> tuple[dict[str, tuple[Setting, ...]], list[str]]:
+    """
+    The options in force of each service, or what is wrong. A single service that was named, or is meant for
+    want of tables, has the name C{""}.
+    """
+    from dledger.twistd.common import tables_in  # other commands start without twistd
 
-    makers = {"member": member.Options, "broker": broker.Options, "namesrv": namesrv.Options}
     words = list(options)
     if words and not words[0].startswith("-"):
         words.insert(0, "--config")
+    try:
+        tables = tables_in(words[1]) if kind is None and words[:1] in (["--config"], ["-c"]) else ()
+    except UsageError as error:
+        return {}, str(error).splitlines()
+    if not tables:
+        settings, findings = _of_one(kind or "member", words)
+        return {"": settings}, findings
+    if len(tables) > 1 and len(words) > 2:
+        return {}, [f"{words[2]}: whose option is this? The file is for {', '.join(tables)}: say --of"]
+    found = {table: _of_one(table, words) for table in tables}
+    findings = [f"[{table}] {finding}" for table, (_, wrong) in found.items() for finding in wrong]
+    return {table: settings for table, (settings, _) in found.items()}, findings
+
+
+def _of_one(kind: str, words: list[str]) -> tuple[tuple[Setting, ...], list[str]]:
+    from dledger.twistd import broker, member, namesrv
+
+    makers = {"member": member.Options, "broker": broker.Options, "namesrv": namesrv.Options}
     parsed = makers[kind]()
     try:
         parsed.parseOptions(words)
@@ -64,28 +85,32 @@ def config() -> None:
     Check and show options of a server, before it is started.
 
     OPTIONS are a configuration file, or the options of twistd dledger (with --of broker: of twistd
-    dledger-broker, with --of namesrv: of twistd dledger-namesrv), or a file and then options. A running
-    server shows its options on its administration, at /config.
+    dledger-broker, with --of namesrv: of twistd dledger-namesrv), or a file and then options. Of a file with
+    tables [member], [broker] and [namesrv], all are looked at, or with --of one. A running server shows its
+    options on its administration, at /config.
     """
 
 
 @config.command("check", context_settings=_WORDS)
 @_of_a_service
 @click.pass_context
-def check_options(context: click.Context, kind: str, options: tuple[str, ...], as_json: bool) -> None:
+def check_options(
+    context: click.Context, kind: str | None, options: tuple[str, ...], as_json: bool
+) -> None:
     """
     Say everything that is wrong with OPTIONS, one line each.
 
     Exit status 64 if anything is: the server would not start.
     """
-    settings, findings = _parsed(kind, options)
+    services, findings = _parsed(kind, options)
     if findings:
         _refuse(context, findings, as_json=as_json)
     if as_json:
         write_json({"is_right": True, "findings": []})
-    else:
+        return
+    for name, settings in services.items():
         given = sum(setting.origin != DEFAULT for setting in settings)
-        click.echo(f"nothing is wrong; {given} of {len(settings)} options are given")
+        click.echo(f"{name and f'[{name}] '}nothing is wrong; {given} of {len(settings)} options are given")
 
 
 @config.command("show", context_settings=_WORDS)
@@ -93,15 +118,28 @@ def check_options(context: click.Context, kind: str, options: tuple[str, ...], a
 @_of_a_service
 @click.pass_context
 def show_options(
-    context: click.Context, kind: str, options: tuple[str, ...], as_json: bool, only_given: bool
+    context: click.Context, kind: str | None, options: tuple[str, ...], as_json: bool, only_given: bool
 ) -> None:
-    """Show every option as the server would have it: name, value, and where it was given."""
-    settings, findings = _parsed(kind, options)
+    """
+    Show every option as the server would have it: name, value, and where it was given.
+
+    Of a file with tables, the name begins with that of the table, as in member.tick_ms; JSON has an object
+    for each table.
+    """
+    services, findings = _parsed(kind, options)
     if findings:
         _refuse(context, findings, as_json=as_json)
-    shown = [one for one in settings if not only_given or one.origin != DEFAULT]
+    shown = {
+        name: [one for one in settings if not only_given or one.origin != DEFAULT]
+        for name, settings in services.items()
+    }
     if as_json:
-        write_json({one.name: {"value": one.value, "origin": one.origin} for one in shown})
+        found = {
+            name: {one.name: {"value": one.value, "origin": one.origin} for one in settings}
+            for name, settings in shown.items()
+        }
+        write_json(found.get("", found))
         return
-    for one in shown:
-        click.echo(f"{one.name}\t{one.value}\t{one.origin}")
+    for name, settings in shown.items():
+        for one in settings:
+            click.echo(f"{name and f'{name}.'}{one.name}\t{one.value}\t{one.origin}")

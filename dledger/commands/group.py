@@ -186,6 +186,8 @@ def _lines(seen: MemberSeen) -> list[str]:
             f"members        {'told by its log; at first ' if identity.is_told_by_log else ''}"
             f"{identity.start_list.replace(';', ', ')}",
         ]
+        if identity.incarnation >= 0:
+            lines.append(f"incarnation    {identity.incarnation:016x}, started {identity.starts} times")
         if identity.unsure:
             lines.append("unsure         its vote counts only with those of all members")
     ends = f"ends at {seen.end_index}, committed up to {seen.committed_index}, by its mark"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 import attrs
 import click
@@ -19,9 +18,19 @@ from twisted.internet.defer import Deferred, gatherResults
 from dledger.base.addresses import parse_address
 from dledger.base.reactor import Reactor
 from dledger.base.reactor_thread import ReactorThread
-from dledger.broker.client.ha_status import BrokerAsker, HAReport, brokers_of, report_of, sentence, with_lack
+from dledger.broker.client.ha_status import (
+    Ask,
+    BrokerAsker,
+    HAReport,
+    brokers_of,
+    report_of,
+    sentence,
+    with_lack,
+)
 from dledger.broker.client.link import broker_endpoints
 from dledger.commands.common import EXIT_FAILED, say, write_json
+from dledger.commands.contexts import FromContext
+from dledger.commands.target import Target
 
 #: mqadmin's own widths.
 _SLAVE_HEADER = "%-32s  %-16s %16s %16s %16s %16s"
@@ -43,10 +52,10 @@ def broker_address(
 
 
 @click.command("ha-status")
-@click.option("--broker", callback=broker_address, metavar="HOST:PORT",
-              help="Ask this broker; several with ';'.")  # fmt: skip
-@click.option("--namesrv", callback=broker_address, envvar="NAMESRV_ADDR", metavar="HOST:PORT",
-              help="Ask every broker that this name server knows. [env NAMESRV_ADDR]")  # fmt: skip
+@click.option("--namesrv", cls=FromContext, key="namesrv", callback=broker_address, envvar="NAMESRV_ADDR",
+              metavar="HOST:PORT", help="Ask every broker that this name server knows. [env NAMESRV_ADDR]")
+@click.option("--broker", cls=FromContext, key="broker", unless="namesrv", callback=broker_address,
+              metavar="HOST:PORT", help="Ask this broker; several with ';'.")  # fmt: skip
 @click.option("--cluster", default="", help="With --namesrv: only brokers of this cluster.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
@@ -79,7 +88,7 @@ def ha_status(
         context.exit(EXIT_FAILED)
 
 
-def asker_of(reactor: Reactor, target: Any, timeout_s: float) -> BrokerAsker:
+def asker_of(reactor: Reactor, target: Target, timeout_s: float) -> BrokerAsker:
     """Asks brokers with the keys of C{target}. @raise UsageError: a file of TLS is not sound."""
     try:
         endpoints = broker_endpoints(reactor, timeout_s, target.tls)
@@ -88,7 +97,7 @@ def asker_of(reactor: Reactor, target: Any, timeout_s: float) -> BrokerAsker:
     return BrokerAsker(reactor, endpoints, timeout_s, target.credentials)
 
 
-def _fetch(broker: str | None, namesrv: str, cluster: str, target: Any) -> list[HAReport]:
+def _fetch(broker: str | None, namesrv: str, cluster: str, target: Target) -> list[HAReport]:
     thread = ReactorThread("dledger-ha-status")
     try:
         asker = asker_of(thread.reactor, target, target.timeout)
@@ -105,7 +114,7 @@ def _split(addresses: str) -> list[str]:
 
 
 async def fetch_reports(
-    ask: Any, brokers: Sequence[str] | None, name_servers: Sequence[str], cluster: str
+    ask: Ask, brokers: Sequence[str] | None, name_servers: Sequence[str], cluster: str
 ) -> list[HAReport]:
     """
     Reports of the named brokers, or of the brokers that the first answering name server knows.

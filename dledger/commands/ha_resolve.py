@@ -8,7 +8,7 @@ Without a decision it only shows both sides.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import attrs
 import click
@@ -20,6 +20,7 @@ from dledger.broker.client.ha_resolve import StoppedReplication, show_stopped, t
 from dledger.broker.client.ha_status import Ask
 from dledger.commands.common import EXIT_FAILED, say, write_json
 from dledger.commands.ha import asker_of, broker_address
+from dledger.commands.target import Target
 
 _Result = TypeVar("_Result")
 
@@ -68,7 +69,7 @@ def ha_resolve(
 
 
 def _run(
-    timeout_s: float, target: Any, call: Callable[[Ask], Awaitable[_Result]],
+    timeout_s: float, target: Target, call: Callable[[Ask], Awaitable[_Result]],
 ) -> _Result:
     thread = ReactorThread("dledger-ha-resolve")
     try:

@@ -11,20 +11,26 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import attrs
 import click
 import twisted
+from click.core import ParameterSource
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 import dledger
+from dledger.base.client_token import ClientToken, read_token
 from dledger.base.errors import DLedgerError
 from dledger.base.tls_files import tls_files
 from dledger.broker.access.accounts import read_credentials
-from dledger.client.blocking import AppendInterrupted
+from dledger.broker.client.native_tail import From
+from dledger.client.blocking import AppendInterrupted, AppendSummary
 from dledger.client.values import Entry
+from dledger.commands.administration import AdminAccess, flush
+from dledger.commands.administration import token as token_command
+from dledger.commands.archive import archive
 from dledger.commands.backup import backup, restore
 from dledger.commands.bench import bench
 from dledger.commands.broker import Wanted, read_offset, tail_broker
@@ -39,63 +45,64 @@ from dledger.commands.common import (
     write_json,
 )
 from dledger.commands.config import config
+from dledger.commands.context import context_command
+from dledger.commands.contexts import FILES, FromContext, choose, chosen_of
+from dledger.commands.dashboard import dashboard
 from dledger.commands.export import export
 from dledger.commands.files import read_file, verify
 from dledger.commands.group import group
 from dledger.commands.ha import ha_status
 from dledger.commands.ha_resolve import ha_resolve
 from dledger.commands.member import member
+from dledger.commands.readers import readers
 from dledger.commands.rocketmq import write_messages
+from dledger.commands.since import Since, first_since, read_since
 from dledger.commands.status import status
+from dledger.commands.target import Target
 from dledger.commands.watch import cluster, events, health, top
-from protocols.rocketmq.signing import Credentials
 from protocols.wire.ledger.codes import WIRE_VERSION, Consistency, ResponseCode
+from protocols.wire.ledger.envelopes import headers_problem
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 #: Maximum number of entries in one write to standard output.
 _WRITE_AT_ONCE = 1_000
 
 
-@attrs.frozen(kw_only=True)
-class Target:
-    """The group on which the commands work."""
 
-    peers: str
-    group: str
-    timeout: float
-    wire: str
-    tls: dledger.TlsFiles | None = None
-    credentials: Credentials | None = None
 
-    def open(self) -> dledger.Log:
-        """Open its log. @raise UsageError: the peers are missing or malformed."""
-        if not self.peers:
-            raise click.UsageError(
-                "no members named: give --peers 'n0-host:port;n1-host:port' or set DLEDGER_PEERS"
-            )
-        try:
-            return dledger.connect(
-                self.peers, group=self.group, timeout=self.timeout, wire=self.wire, tls=self.tls
-            )
-        except ValueError as error:
-            raise click.UsageError(str(error)) from None
+def _context_option(flag: str, **facts: Any) -> Callable[[_Command], _Command]:
+    return click.option(flag, cls=FromContext, key=flag[2:].replace("-", "_"), **facts)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--peers", envvar="DLEDGER_PEERS", default="", metavar="ID-HOST:PORT;...",
+@click.option("--context", "context_name", default="", metavar="NAME", is_eager=True, expose_value=False,
+              callback=choose, help="A context: see dledger context. [env DLEDGER_CONTEXT]")  # fmt: skip
+@_context_option("--peers", envvar="DLEDGER_PEERS", default="", metavar="ID-HOST:PORT;...",
               help="Members of the group; some are enough. [env DLEDGER_PEERS]")  # fmt: skip
-@click.option("--group", envvar="DLEDGER_GROUP", default="default", show_default=True,
+@_context_option("--group", envvar="DLEDGER_GROUP", default="default", show_default=True,
               help="Name of the group. [env DLEDGER_GROUP]")  # fmt: skip
 @click.option("--timeout", type=click.FloatRange(min=0.01), default=10.0, show_default=True,
               help="Seconds in which a call has an outcome.")  # fmt: skip
 @click.option("--wire", type=click.Choice(["auto", "remoting", "binary"]), default="auto",
               show_default=True, help="Format of requests.")  # fmt: skip
-@click.option("--tls-certificate", envvar="DLEDGER_TLS_CERTIFICATE", default="", metavar="PEM",
+@_context_option("--tls-certificate", envvar="DLEDGER_TLS_CERTIFICATE", default="", metavar="PEM",
               help="Own certificate; with the two below, connections are TLS. [env DLEDGER_TLS_CERTIFICATE]")
-@click.option("--tls-key", envvar="DLEDGER_TLS_KEY", default="", metavar="PEM",
+@_context_option("--tls-key", envvar="DLEDGER_TLS_KEY", default="", metavar="PEM",
               help="Its private key. [env DLEDGER_TLS_KEY]")  # fmt: skip
-@click.option("--tls-authority", envvar="DLEDGER_TLS_AUTHORITY", default="", metavar="PEM",
+@_context_option("--tls-authority", envvar="DLEDGER_TLS_AUTHORITY", default="", metavar="PEM",
               help="The authority that signed the members' certificates. [env DLEDGER_TLS_AUTHORITY]")
-@click.option("--broker-credentials", envvar="DLEDGER_BROKER_CREDENTIALS", default="", metavar="FILE",
+@_context_option("--token-file", envvar="DLEDGER_TOKEN_FILE", default="", metavar="FILE",
+              help="A token for the log, see dledger token --role; then --tls-authority is enough for TLS. "
+                   "[env DLEDGER_TOKEN_FILE]")
+@click.option("--insecure", is_flag=True,
+              help="Show the token to other machines also without TLS: everybody on the way reads it.")
+@_context_option("--admin-authority", envvar="DLEDGER_ADMIN_AUTHORITY", default="", metavar="PEM",
+              help="The authority of https administrations. [default: --tls-authority, else the system's] "
+                   "[env DLEDGER_ADMIN_AUTHORITY]")
+@_context_option("--admin-token-file", envvar="DLEDGER_ADMIN_TOKEN_FILE", default="", metavar="FILE",
+              help="A token for administrations, see dledger token. [env DLEDGER_ADMIN_TOKEN_FILE]")
+@_context_option("--broker-credentials", envvar="DLEDGER_BROKER_CREDENTIALS", default="", metavar="FILE",
               help="accessKey and secretKey for brokers with access control, as in RocketMQ's tools.yml. "
                    "[env DLEDGER_BROKER_CREDENTIALS]")
 @click.option("--version", is_flag=True, expose_value=False, is_eager=True,
@@ -104,17 +111,47 @@ class Target:
 @click.pass_context
 def cli(
     context: click.Context, peers: str, group: str, timeout: float, wire: str, tls_certificate: str,
-    tls_key: str, tls_authority: str, broker_credentials: str,
+    tls_key: str, tls_authority: str, token_file: str, insecure: bool, admin_authority: str,
+    admin_token_file: str, broker_credentials: str,
 ) -> None:
     """A replicated commit log: append to it, read it, administer it."""
+    chosen = chosen_of(context)
+    tls = token = credentials = None
+    admin = AdminAccess(authority=admin_authority or tls_authority)
     try:
-        tls = tls_files(certificate=tls_certificate, key=tls_key, authority=tls_authority)
+        tls = tls_files(certificate=tls_certificate, key=tls_key, authority=tls_authority,
+                        is_client_with_token=bool(token_file))
+        token = ClientToken(read_token(token_file, "--token-file"), insecure) if token_file else None
         credentials = read_credentials(broker_credentials) if broker_credentials else None
+        if admin_token_file:
+            admin = attrs.evolve(admin, token=read_token(admin_token_file, "--admin-token-file"))
     except ValueError as error:
-        raise click.UsageError(str(error)) from None
-    context.obj = Target(
-        peers=peers, group=group, timeout=timeout, wire=wire, tls=tls, credentials=credentials
+        if chosen.is_named or not any(_is_of_context(context, key) for key in FILES):
+            raise click.UsageError(str(error)) from None
+        # Commands that need no group, such as those that mend the context, go on.
+        chosen.problem = chosen.problem or f"a file of the context: {error}"
+    target = Target(
+        peers=peers, group=group, timeout=timeout, wire=wire, tls=tls, credentials=credentials,
+        admin=admin, token=token, token_file=token_file, problem=chosen.problem,
     )
+    context.obj = attrs.evolve(target, without_context=_without_context(context, target))
+
+
+def _is_of_context(context: click.Context, option: str) -> bool:
+    return context.get_parameter_source(option) is ParameterSource.DEFAULT_MAP
+
+
+def _without_context(context: click.Context, target: Target) -> Target:
+    """The target without the members of the context and, unless C{--context} names it, its tokens."""
+    is_named = chosen_of(context).is_named
+
+    if _is_of_context(context, "peers"):
+        target = attrs.evolve(target, peers="")
+    if _is_of_context(context, "token_file") and not is_named:
+        target = attrs.evolve(target, token=None, token_file="")
+    if _is_of_context(context, "admin_token_file") and not is_named:
+        target = attrs.evolve(target, admin=attrs.evolve(target.admin, token=""))
+    return target
 
 
 class _Lines:
@@ -142,12 +179,32 @@ def _total_bytes(files: tuple[IO[bytes], ...]) -> int | None:
     return total
 
 
+def _read_headers(
+    context: click.Context, param: click.Parameter, values: tuple[str, ...]
+) -> dict[str, bytes] | None:
+    """The headers of C{--header}; None without one."""
+    headers: dict[str, bytes] = {}
+    for value in values:
+        name, is_there, text = value.partition("=")
+        if not is_there:
+            raise click.BadParameter(f"{value!r} is no header: write NAME=VALUE")
+        if name in headers:
+            raise click.BadParameter(f"header {name!r} is given twice")
+        headers[name] = text.encode("utf-8", "surrogateescape")
+    if problem := headers_problem(headers):
+        raise click.BadParameter(problem)
+    return headers or None
+
+
 @cli.command()
 @click.argument("bodies", nargs=-1)
 @click.option("--file", "files", type=click.File("rb"), multiple=True,
               help="Append every line of this file; - is standard input.")  # fmt: skip
 @click.option("--window", type=click.IntRange(min=1), default=1000, show_default=True,
               help="Maximum number of appends under way.")  # fmt: skip
+@click.option("--header", "headers", multiple=True, callback=_read_headers, metavar="NAME=VALUE",
+              help="A header of each entry; may be repeated. See docs/envelopes.md.")  # fmt: skip
+@click.option("--envelope", is_flag=True, help="Each entry tells its time, by the clock of this machine.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @click.option("--progress/--no-progress", default=None, help="Show progress. Default: on a terminal.")
 @click.pass_context
@@ -156,6 +213,8 @@ def append(
     bodies: tuple[str, ...],
     files: tuple[IO[bytes], ...],
     window: int,
+    headers: dict[str, bytes] | None,
+    envelope: bool,
     as_json: bool,
     progress: bool | None,
 ) -> None:
@@ -178,14 +237,15 @@ def append(
     )  # fmt: skip
     shows = console.is_terminal if progress is None else progress
     interrupted: AppendInterrupted | None = None
-    with target.open() as log, Progress(*columns, console=console, transient=True, disable=not shows) as bar:
+    bar = Progress(*columns, console=console, transient=True, disable=not shows)
+    with target.open(envelope=envelope) as log, bar:
         task = bar.add_task("append", total=len(bodies) or _total_bytes(files), entries=0)
 
         def show(count: int) -> None:
             bar.update(task, completed=count if bodies else lines.bytes_read, entries=count)
 
         try:
-            summary = log.append_many(source, window=window, progress=show)
+            summary = log.append_many(source, window=window, progress=show, headers=headers)
         except AppendInterrupted as error:
             bar.stop()
             interrupted = error
@@ -201,7 +261,7 @@ def append(
         click.echo(_summary_line(summary))
 
 
-def _summary_line(summary: Any) -> str:
+def _summary_line(summary: AppendSummary) -> str:
     if not summary.count:
         return "nothing to append"
     entries = "1 entry" if summary.count == 1 else f"{summary.count:,} entries"
@@ -211,13 +271,19 @@ def _summary_line(summary: Any) -> str:
     return f"appended {entries}, {where}, in {summary.seconds:.3f} s ({summary.rate:,.0f}/s)"
 
 
-def _entry_writer(style: str, as_json: bool) -> Callable[[Sequence[Entry]], None]:
+def _entry_writer(
+    style: str, as_json: bool, with_headers: bool = False
+) -> Callable[[Sequence[Entry]], None]:
     """A function that writes entries as the options say. @raise UsageError: the options conflict."""
+    if with_headers and style in ("raw", "rocketmq"):
+        raise click.UsageError(f"--format {style} writes bodies only, so it excludes --headers")
     if style == "rocketmq":
         return lambda entries: write_messages(entries, as_json=as_json)
     if style == "raw" and as_json:
         raise click.UsageError("--format raw writes bodies as they are, so it excludes --json")
-    return lambda entries: write_entries(entries, "json" if as_json else style)
+    return lambda entries: write_entries(
+        entries, "json" if as_json else style, with_headers=with_headers
+    )
 
 
 _format_option = click.option(
@@ -228,6 +294,10 @@ _format_option = click.option(
 _json_option = click.option(
     "--json", "as_json", is_flag=True, help="One object per line; with text the same as --format json."
 )
+_headers_option = click.option(
+    "--headers", "with_headers", is_flag=True,
+    help="With text: time and headers before the body. (JSON has them without it.)",
+)
 
 
 @cli.command()
@@ -237,10 +307,13 @@ _json_option = click.option(
               help="linearizable: from the proven leader; committed: from any member, may lag.")  # fmt: skip
 @_format_option
 @_json_option
+@_headers_option
 @click.pass_obj
-def get(target: Target, index: int, consistency: str, style: str, as_json: bool) -> None:
+def get(
+    target: Target, index: int, consistency: str, style: str, as_json: bool, with_headers: bool
+) -> None:
     """Show the entry at INDEX."""
-    write = _entry_writer(style, as_json)
+    write = _entry_writer(style, as_json, with_headers)
     with target.open() as log:
         write([log.get(index, consistency)])
 
@@ -250,18 +323,25 @@ def get(target: Target, index: int, consistency: str, style: str, as_json: bool)
 @click.option("--from", "from_index", type=click.IntRange(min=0), default=None,
               help="First index to show.")  # fmt: skip
 @click.option("-n", "--lines", type=click.IntRange(min=0), default=None,
-              help="Number of last entries [default: 10]; maximum with --from or --broker.")  # fmt: skip
-@click.option("--broker", metavar="HOST:PORT", default="",
+              help="Number of last entries [default: 10]; maximum with --from, --since or --broker.")
+@click.option("--since", "since_ms", callback=read_since, default=None, metavar="TIME",
+              help="Entries of this time and later, where entries have times: ISO (UTC without a zone), or "
+                   "seconds or milliseconds since 1970. See docs/envelopes.md.")
+@click.option("--broker", cls=FromContext, key="broker", unless="peers", metavar="HOST:PORT", default="",
               help="Show messages of a RocketMQ broker's log instead, master or slave.")  # fmt: skip
 @click.option("--topic", "topics", multiple=True, help="With --broker: only this topic; may be repeated.")
 @click.option("--from-offset", callback=read_offset, default=None, metavar="N|begin|end",
               help="With --broker: first offset in its log. Default: begin; with -f: end.")  # fmt: skip
+@click.option("--control", is_flag=True,
+              help="Also show the entries that members write for themselves.")  # fmt: skip
 @_format_option
 @_json_option
+@_headers_option
 @click.pass_obj
 def tail(
-    target: Target, follow: bool, from_index: int | None, lines: int | None, broker: str,
-    topics: tuple[str, ...], from_offset: Any, style: str, as_json: bool,
+    target: Target, follow: bool, from_index: int | None, lines: int | None, since_ms: int | None,
+    broker: str, topics: tuple[str, ...], from_offset: From | None, control: bool, style: str, as_json: bool,
+    with_headers: bool,
 ) -> None:
     """
     Show committed entries.
@@ -274,6 +354,8 @@ def tail(
     if broker:
         if from_index is not None:
             raise click.UsageError("--from is an index of a group's log; with --broker give --from-offset")
+        if since_ms is not None or with_headers:
+            raise click.UsageError("--since and --headers are of a group's log; a broker's has neither")
         if style == "raw" and as_json:
             raise click.UsageError("--format raw writes bodies as they are, so it excludes --json")
         if from_offset is None:
@@ -285,26 +367,46 @@ def tail(
         return
     if topics or from_offset is not None:
         raise click.UsageError("--topic and --from-offset need --broker")
-    write = _entry_writer(style, as_json)
-    left = lines if from_index is not None else None
+    if since_ms is not None and from_index is not None:
+        raise click.UsageError("give either --from or --since, not both")
+    write = _entry_writer(style, as_json, with_headers)
+    is_placed = from_index is not None or since_ms is not None
+    left = lines if is_placed else None
     first = from_index if from_index is not None else -(10 if lines is None else lines)
-    if left == 0 or (first == 0 and from_index is None and not follow):
+    if left == 0 or (first == 0 and not is_placed and not follow):
         return
     with target.open() as log:
-        if from_index is None and lines == 0:
+        since = Since(since_ms) if since_ms is not None else None
+        if since is not None:
+            first = first_since(log, since.since_ms, target.timeout)
+        elif from_index is None and lines == 0:
             first = max(info.committed_index for info in log.status()) + 1
-        gathered = []
-        for entry in log.tail(first, follow=follow):
-            gathered.append(entry)
-            # When following, write each entry at once; else in pieces.
-            if follow or len(gathered) >= _WRITE_AT_ONCE:
-                write(gathered)
-                gathered = []
-            if left is not None:
-                left -= 1
-                if not left:
-                    break
-        write(gathered)
+        entries = (
+            entry for entry in log.tail(first, follow=follow)
+            if (control or not entry.is_control) and (since is None or since.is_shown(entry))
+        )
+        _write_all(entries, write, left, at_once=follow)
+
+
+def _write_all(
+    entries: Iterator[Entry], write: Callable[[Sequence[Entry]], None], left: int | None, *, at_once: bool
+) -> None:
+    """
+    Write entries, each at once or in pieces.
+
+    @param left: their number at most; None: no bound.
+    """
+    gathered: list[Entry] = []
+    for entry in entries:
+        gathered.append(entry)
+        if at_once or len(gathered) >= _WRITE_AT_ONCE:
+            write(gathered)
+            gathered = []
+        if left is not None:
+            left -= 1
+            if not left:
+                break
+    write(gathered)
 
 
 @cli.command()
@@ -346,10 +448,12 @@ cli.add_command(status)
 cli.add_command(health)
 cli.add_command(cluster)
 cli.add_command(top)
+cli.add_command(dashboard)
 cli.add_command(events)
 cli.add_command(bench)
 cli.add_command(verify)
 cli.add_command(read_file)
+cli.add_command(archive)
 cli.add_command(backup)
 cli.add_command(restore)
 cli.add_command(export)
@@ -357,8 +461,12 @@ cli.add_command(ha_status)
 cli.add_command(ha_resolve)
 cli.add_command(group)
 cli.add_command(member)
+cli.add_command(readers)
 cli.add_command(certs)
+cli.add_command(token_command)
+cli.add_command(flush)
 cli.add_command(config)
+cli.add_command(context_command)
 
 
 def main() -> None:

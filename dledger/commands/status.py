@@ -8,8 +8,7 @@ L{gather_reports} does so for other commands, too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 import attrs
 import click
@@ -17,8 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
-from twisted.internet.defer import Deferred
-from twisted.web.client import Agent
+from twisted.web.iweb import IAgent
 
 from dledger.admin.cluster import (
     MemberReport,
@@ -31,29 +29,35 @@ from dledger.admin.cluster import (
     with_lag,
 )
 from dledger.base.reactor import Reactor
-from dledger.base.reactor_thread import ReactorThread
+from dledger.client.values import MemberInfo
+from dledger.commands.administration import DEADLINE_S, AdminAccess, admin_option, ask_all
 from dledger.commands.common import EXIT_FAILED, say, write_json
+from dledger.commands.target import Target
+from protocols.wire.fastjson import JsonObject
 
-_DEADLINE_S = 2.0
 _WIDTH_ELSEWHERE = 500
 
 
-admin_option = click.option(
-    "--admin", "urls", multiple=True, envvar="DLEDGER_ADMIN", metavar="URL",
-    help="Base URL of a member's administration. [env DLEDGER_ADMIN]",
-)
+def gather_reports(
+    target: Target, urls: tuple[str, ...], *, follows: bool = False
+) -> tuple[MemberReport, ...]:
+    """As L{gather_group}, without the name of the group."""
+    return gather_group(target, urls, follows=follows)[1]
 
 
-def gather_reports(target: Any, urls: tuple[str, ...], *, follows: bool = False) -> tuple[MemberReport, ...]:
+def gather_group(
+    target: Target, urls: tuple[str, ...], *, follows: bool = False, is_quiet: bool = False
+) -> tuple[str, tuple[MemberReport, ...]]:
     """
-    The reports of all members, in order of ids.
+    The name of the group, and the reports of all members, in order of ids.
 
-    @param target: see L{dledger.commands.main.Target}.
+    @param target: see L{Target}.
     @param urls: administrations to ask; all other members are asked on their log ports.
     @param follows: ask the administrations that those tell of, too.
+    @param is_quiet: do not say which administrations do not answer.
     @raise ClickException: no member answers.
     """
-    by_admin, addresses, group = _ask_admins(urls)
+    by_admin, addresses, group = _ask_admins(target.admin, dict.fromkeys(urls), is_quiet=is_quiet)
     reports = dict(by_admin)
     peers = target.peers or ";".join(f"{member_id}-{address}" for member_id, address in addresses.items())
     missing = set(addresses) - set(reports) if addresses else {""}
@@ -61,14 +65,15 @@ def gather_reports(target: Any, urls: tuple[str, ...], *, follows: bool = False)
         at_log = attrs.evolve(target, peers=peers, group=group or target.group)
         with at_log.open() as log:
             infos = log.status()
-        told = [followed_url(info.address, info.admin) for info in infos if info.member_id not in reports]
-        if follows and any(told):
-            reports.update(_ask_admins(tuple(filter(None, told)), is_quiet=True)[0])
+        if follows:
+            told = followed_urls(info for info in infos if info.member_id not in reports)
+            reports.update(_ask_admins(target.admin, told, is_quiet=True)[0])
         for info in infos:
             reports.setdefault(info.member_id, report_of_info(info))
     if not reports:
         raise click.ClickException("no member answers")
-    return with_lag(tuple(reports[member_id] for member_id in sorted(reports)))
+    ordered = tuple(reports[member_id] for member_id in sorted(reports))
+    return group or target.group, with_lag(ordered)
 
 
 @click.command()
@@ -114,40 +119,42 @@ def end_with_problems(context: click.Context, problems: tuple[str, ...]) -> None
         context.exit(EXIT_FAILED)
 
 
+def followed_urls(infos: Iterable[MemberInfo]) -> dict[str, str | None]:
+    """The administrations that members tell of: URL to the id of the member."""
+    told: dict[str, str | None] = {followed_url(one.address, one.admin): one.member_id for one in infos}
+    told.pop("", None)
+    return told
+
+
 def _ask_admins(
-    urls: tuple[str, ...], *, is_quiet: bool = False
+    access: AdminAccess, urls: Mapping[str, str | None], *, is_quiet: bool = False
 ) -> tuple[dict[str, MemberReport], dict[str, str], str]:
     """Reports by member id; addresses of all members, and the group, as the administrations tell them."""
     reports: dict[str, MemberReport] = {}
     addresses: dict[str, str] = {}
     group = ""
-    if not urls:
-        return reports, addresses, group
-    thread = ReactorThread("dledger-status")
-    try:
-        agent = Agent(thread.reactor, connectTimeout=_DEADLINE_S)
-        asked = [(url, thread.start(_story(agent, url, thread.reactor))) for url in urls]
-        for url, answer in asked:
-            try:
-                document = answer.result()
-                member_id, its_group, its_peers = identity_of_status(document)
-                report = report_of_status(member_id, its_peers[member_id], url, document)
-                addresses = {**its_peers, **addresses}
-                group = group or its_group
-                reports[member_id] = attrs.evolve(report, address=addresses[member_id])
-            except ValueError as error:
-                if not is_quiet:
-                    say(f"dledger: {url}: no dledger member answered: {error}")
-            except Exception as error:
-                if not is_quiet:
-                    say(f"dledger: {url}: {error or type(error).__name__}")
-    finally:
-        thread.stop(lambda: None)
+
+    def failed(url: str, error: Exception) -> None:
+        if not is_quiet:
+            is_ours = not isinstance(error, ValueError)
+            say(f"dledger: {url}: " + ("" if is_ours else "no dledger member answered: ")
+                + (str(error) or type(error).__name__))
+
+    for url, document in ask_all(access, urls, _story, failed).items():
+        try:
+            member_id, its_group, its_peers = identity_of_status(document)
+            report = report_of_status(member_id, its_peers[member_id], url, document)
+        except ValueError as error:
+            failed(url, error)
+            continue
+        addresses = {**its_peers, **addresses}
+        group = group or its_group
+        reports[member_id] = attrs.evolve(report, address=addresses[member_id])
     return reports, addresses, group
 
 
-def _story(agent: Agent, url: str, reactor: Reactor) -> Any:
-    return lambda: Deferred.fromCoroutine(fetch_status(agent, url, _DEADLINE_S, reactor))
+async def _story(agent: IAgent, url: str, reactor: Reactor) -> JsonObject:
+    return await fetch_status(agent, url, DEADLINE_S, reactor)
 
 
 def _number(value: int) -> str:

@@ -8,22 +8,21 @@ Any member may be named, with C{--peers} or C{--admin}: it knows the others. Non
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 import attrs
 import click
 from rich.console import Console
-from twisted.internet.defer import Deferred
-from twisted.web.client import Agent
+from twisted.web.iweb import IAgent
 
-from dledger.admin.cluster import MemberReport, fetch_page, followed_url, group_problems
-from dledger.base.reactor_thread import ReactorThread
+from dledger.admin.cluster import MemberReport, fetch_page, group_problems
+from dledger.admin.dashboard.overview import ToldEvent
+from dledger.base.reactor import Reactor
+from dledger.commands.administration import DEADLINE_S, AdminAccess, admin_option, ask_all
 from dledger.commands.common import EXIT_FAILED, say, shown_body, write_json
-from dledger.commands.status import admin_option, end_with_problems, gather_reports, print_members
-from protocols.wire.fastjson import JsonObject
-
-_DEADLINE_S = 2.0
+from dledger.commands.status import end_with_problems, followed_urls, gather_reports, print_members
+from protocols.wire.fastjson import JsonObject, as_int, as_list, as_object
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -152,56 +151,55 @@ def events(context: click.Context, urls: tuple[str, ...], lines: int, as_json: b
     Members keep them in memory and tell them on their administration. Without --admin, the members of --peers
     are asked for its address. Exit status 1 if one does not answer.
     """
-    if not urls:
+    asked: dict[str, str | None] = dict.fromkeys(urls)
+    if not asked:
         with context.obj.open() as log:
-            told = [followed_url(info.address, info.admin) for info in log.status()]
-        urls = tuple(filter(None, told))
-        if not urls:
+            asked = followed_urls(log.status())
+        if not asked:
             raise click.ClickException("no member tells of an administration within reach: give --admin")
-    found, failed = _ask_events(urls)
-    found = sorted(found, key=lambda event: float(event["at_s"]))[-lines:]
+    silent: list[str] = []
+
+    def failed(url: str, error: Exception) -> None:
+        silent.append(url)
+        say(f"dledger: {url}: {error or type(error).__name__}")
+
+    found = gather_events(context.obj.admin, asked, failed)
+    found = sorted(found, key=lambda event: event["at_s"])[-lines:]
     if as_json:
         write_json(found)
     for event in () if as_json else found:
         at = datetime.fromtimestamp(event["at_s"], UTC).isoformat(timespec="milliseconds")
         words = f"{event['member_id']}\t{event['level']}\t{event['event']} {event['facts']}"
         click.echo("\t".join([at, *map(lambda word: shown_body(word.encode()), words.split("\t"))]))
-    if failed:
+    if silent:
         context.exit(EXIT_FAILED)
 
 
-def _ask_events(urls: tuple[str, ...]) -> tuple[list[JsonObject], bool]:
-    """The events of all pages, and whether a page is missing."""
-    thread, failed = ReactorThread("dledger-events"), False
-    found: list[JsonObject] = []
-    try:
-        agent = Agent(thread.reactor, connectTimeout=_DEADLINE_S)
+def gather_events(
+    access: AdminAccess, urls: Mapping[str, str | None], failed: Callable[[str, Exception], None]
+) -> list[ToldEvent]:
+    """
+    The events that the administrations tell, each with C{member_id}.
 
-        def story(url: str) -> Any:
-            return lambda: Deferred.fromCoroutine(
-                fetch_page(agent, url, "/events", _DEADLINE_S, thread.reactor)
-            )
+    @param urls: of each the name that its certificate must have; None: its host.
+    @param failed: is told of those without an answer.
+    """
 
-        asked = [(url, thread.start(story(url))) for url in urls]
-        for url, answer in asked:
-            try:
-                found += _events_of(answer.result())
-            except Exception as error:
-                failed = True
-                say(f"dledger: {url}: {error or type(error).__name__}")
-    finally:
-        thread.stop(lambda: None)
-    return found, failed
+    async def story(agent: IAgent, url: str, reactor: Reactor) -> list[ToldEvent]:
+        return _events_of(await fetch_page(agent, url, "/events", DEADLINE_S, reactor))
+
+    pages = ask_all(access, urls, story, failed)
+    return [event for page in pages.values() for event in page]
 
 
-def _events_of(page: JsonObject) -> list[JsonObject]:
+def _events_of(page: JsonObject) -> list[ToldEvent]:
     """@raise ValueError: it is no page of events."""
     try:
         member_id = str(page["self_id"])
         return [
-            {"member_id": member_id, "number": int(event["number"]), "at_s": float(event["at_s"]),
+            {"member_id": member_id, "number": as_int(event["number"]), "at_s": float(str(event["at_s"])),
              "level": str(event["level"]), "event": str(event["event"]), "facts": str(event["facts"])}
-            for event in page["events"]
+            for event in map(as_object, as_list(page["events"]))
         ]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"not a page of events of a dledger member: {error!r}") from None

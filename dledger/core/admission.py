@@ -76,7 +76,7 @@ def fault_of(member: MemberState, request: PeerRequest) -> str | None:
     """Why no sound member of this group sends this request; None if one may."""
     if request.leader_id in member.incompatible:
         return "version"
-    if is_too_far(member, request.term):
+    if request.term > member.term and is_too_far(member, request.term):
         return "term"
     entries = request.entries if isinstance(request, PushEntryRequest) else None
     if entries is not None and entries.term > request.term >= member.term:

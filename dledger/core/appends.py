@@ -31,7 +31,9 @@ from protocols.wire.ledger.codes import ResponseCode
 class PendingAppends:
     """
     Invariant: C{_by_token} has exactly the waiting tokens; C{_bytes} is the sum of the sizes of the
-    waiting proposals, of those in C{_writing} and in C{_undecided}; C{_requests} is the sum of their appends.
+    waiting proposals, of those in C{_writing} and in C{undecided}; C{_requests} is the sum of their appends.
+
+    @ivar undecided: the proposals of ended leaderships that wait.
     """
 
     member: MemberState
@@ -42,7 +44,7 @@ class PendingAppends:
     _by_token: dict[int, WrittenProposal] = attrs.Factory(dict)
     _writing: tuple[Proposal, ...] | None = None
     _producers_at: int = -1
-    _undecided: list[UndecidedAppends] = attrs.Factory(list)
+    undecided: list[UndecidedAppends] = attrs.Factory(list)
     _decided_index: int = -1
     _bytes: int = 0
     _requests: int = 0
@@ -93,10 +95,12 @@ class PendingAppends:
             bodies.extend(proposal.bodies)
         if taken:
             assert self._writing is None, "one write at a time"
+            is_control = taken[0].is_control
+            assert not is_control or len(bodies) == 1, "a reader entry is alone in its write"
             self._writing, self._producers_at = tuple(taken), announcement.at
             member.out.write(fx.WriteBodies(
                 first_index=member.ledger_end_index + 1, term=member.term, bodies=tuple(bodies),
-                producers_at=announcement.at, runs=tuple(announcement.runs),
+                producers_at=0 if is_control else announcement.at, runs=tuple(announcement.runs),
             ))
 
     def on_written(self, written: EntriesWritten) -> None:
@@ -137,8 +141,8 @@ class PendingAppends:
         """Answer the proposals whose deadline passed; they may commit later."""
         for token in self._waiting.expired(self.member.out.now_ms):
             self._end(token, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT)
-        while self._undecided and self._undecided[0].deadline_ms <= self.member.out.now_ms:
-            self._give_up(self._undecided.pop(0))
+        while self.undecided and self.undecided[0].deadline_ms <= self.member.out.now_ms:
+            self._give_up(self.undecided.pop(0))
 
     def leadership_ended(self) -> None:
         """The proposals wait on, for the commit of another leader."""
@@ -146,33 +150,28 @@ class PendingAppends:
         assert self._writing is None, "the outcome of a write comes before anything else"
         if self._by_token:
             deadline_ms = member.out.now_ms + member.config.max_wait_ack_time_ms
-            self._undecided.append(UndecidedAppends(
+            self.undecided.append(UndecidedAppends(
                 member.term, member.ledger_end_index, deadline_ms, self._by_token
             ))
             self._by_token = {}
             self._waiting.take_all()
             self._decided_index = -1
 
-    @property
-    def is_undecided(self) -> bool:
-        """Whether proposals of an ended leadership wait."""
-        return bool(self._undecided)
-
     def decide(self) -> None:
         """Answer the proposals of ended leaderships whose outcome follows from the commit index."""
         member = self.member
-        if not self._undecided or member.committed_index == self._decided_index:
+        if member.committed_index == self._decided_index:
             return
         self._decided_index = member.committed_index
-        for ended in self._undecided:
+        for ended in self.undecided:
             for token, written, code in ended.decide(member.view, member.committed_index):
                 self._answer(token, written, code, ended.term)
-        self._undecided = [ended for ended in self._undecided if ended.waiting]
+        self.undecided = [ended for ended in self.undecided if ended.waiting]
 
     def fail_all(self, code: ResponseCode) -> None:
         """The member stops: whether the proposals will commit is unknown."""
-        while self._undecided:
-            self._give_up(self._undecided.pop(0))
+        while self.undecided:
+            self._give_up(self.undecided.pop(0))
         for token in self._waiting.take_all():
             self._end(token, code)
         if self._writing is not None:
@@ -194,7 +193,7 @@ class PendingAppends:
         self._requests -= written.requests
         is_in_log = code is not ResponseCode.NOT_LEADER
         self.member.out.emit(fx.AnswerAppend(
-            token=token, code=code, term=term, count=written.count,
+            token=token, code=code, term=term, count=written.entries,
             first_index=written.first_index if is_in_log else -1, pos=written.pos if is_in_log else -1,
             leader_id=self.member.leader_id,
         ))

@@ -23,31 +23,23 @@ Source: EntryDispatcher in DLedgerEntryPusher.java (0.3.1.2); differs: docs/dive
 from __future__ import annotations
 
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import attrs
 
 from dledger.base.errors import DamagedEntryError
-from dledger.core import effects as fx
-from dledger.core.member_state import MemberState, Outbox
+from dledger.core.catch_up import TurnBudget
+from dledger.core.member_state import MemberState
+from dledger.core.quota import Quota
+from protocols.wire.ledger.batches import EntryBatch, EntryChunk
 from protocols.wire.ledger.codes import PushType, ResponseCode
-from protocols.wire.ledger.messages import (
-    EntryBatch,
-    EntryChunk,
-    PushEntryRequest,
-    PushEntryResponse,
-    Response,
-)
+from protocols.wire.ledger.messages import PushEntryRequest, PushEntryResponse, Response
 
 #: An idle follower receives the commit index at least this often, in milliseconds; as in Java.
 IDLE_COMMIT_INTERVAL_MS = 1000
 #: After the first setback the next COMPARE leaves at once; each further one in a row adds a heartbeat
 #: interval of waiting, up to this many intervals.
 BACK_OFF_MAX = 8
-#: What all followers that are behind may be sent together in one turn of the reactor: reading millions of
-#: small entries at a time would keep heartbeats and votes waiting. Followers that keep up are not limited.
-TURN_ENTRIES_MAX = 4096
-TURN_BYTES_MAX = 1024 * 1024
 #: Unanswered pushes to a follower after a set-back; each acknowledgement doubles them again, up to half of
 #: the number that was too much, and then adds one.
 PUSHES_AFTER_SETBACK = 2
@@ -55,12 +47,12 @@ PUSHES_AFTER_SETBACK = 2
 DAMAGED_PATIENCE = 5
 #: A follower that refuses this number of chunks is pushed no more of them on its connection.
 CHUNKS_REFUSED_MAX = 2
-#: While entries of this leader are not committed, a chunk waits until fewer pushes than this are unanswered:
-#: the pushes and answers of appends should not wait behind chunks.
+#: While the group serves appends, a chunk waits until fewer pushes than this are unanswered: the pushes and
+#: answers of appends should not wait behind chunks.
 CHUNKS_BESIDE_APPENDS = 2
 #: More bytes than any push has.
 UNLIMITED_BYTES = 1 << 62
-#: The throttle spares followers that are at most this many entries behind, as in Java.
+#: The throttle spares followers that are at most this many entries behind, as in Java; so does giving way.
 THROTTLE_SPARES_ENTRIES = 1000
 
 
@@ -79,8 +71,7 @@ class Acknowledgements(Protocol):
         """C{peer_id} holds every entry up to C{index}."""
 
 
-@attrs.frozen
-class Inflight:
+class Inflight(NamedTuple):
     """
     A push without an answer.
 
@@ -94,59 +85,6 @@ class Inflight:
     size: int
     sent_ms: int
     is_chunk: bool = False
-
-
-@attrs.define
-class Quota:
-    """
-    Bytes per second for a follower that is far behind.
-
-    Source: Quota.java; differs: it never sleeps, the dispatcher waits for the next second.
-    """
-
-    per_second: int
-    _second: int = -1
-    _spent: int = 0
-
-    def left(self, now_ms: int) -> int:
-        """Bytes that may still be sent in this second."""
-        second = now_ms // 1000
-        if second != self._second:
-            self._second, self._spent = second, 0
-        return self.per_second - self._spent
-
-    def spend(self, size: int) -> None:
-        """C{size} bytes were sent. L{left} drops the count when a new second begins."""
-        self._spent += size
-
-
-@attrs.define
-class TurnBudget:
-    """
-    What may still be read in this turn of the reactor for followers that are behind.
-
-    Invariant: while C{is_spent}, one C{ContinueLater} is under way.
-    """
-
-    out: Outbox
-    entries: int = TURN_ENTRIES_MAX
-    size: int = TURN_BYTES_MAX
-    is_spent: bool = False
-
-    def spend(self, batch: EntryBatch) -> None:
-        """
-        A batch was read; ask for another turn when that was the last one of this turn. A chunk costs no time
-        per entry.
-        """
-        self.entries -= 0 if isinstance(batch, EntryChunk) else batch.count
-        self.size -= batch.size
-        if (self.entries <= 0 or self.size <= 0) and not self.is_spent:
-            self.is_spent = True
-            self.out.emit(fx.ContinueLater())
-
-    def renew(self) -> None:
-        """Another turn has come."""
-        self.entries, self.size, self.is_spent = TURN_ENTRIES_MAX, TURN_BYTES_MAX, False
 
 
 @attrs.define
@@ -269,22 +207,22 @@ class EntryDispatcher:
         return self.member.view.read_batch(index, max_count=1, max_bytes=1)
 
     def _push(self, type: PushType, entries: EntryBatch | None) -> None:
-        member = self.member
+        member, out = self.member, self.member.out
         request = PushEntryRequest(
-            **member.base_fields(self.peer_id),  # type: ignore[arg-type]
+            **member.base_fields(self.peer_id),
             type=type,
             commit_index=member.committed_index,
             entries=entries,
             is_batch=entries is not None and entries.count > 1,
         )
-        request_id = member.out.send(self.peer_id, request, self)
-        size = entries.size if entries is not None else 0
-        last_index = entries.last_index if entries is not None else -1
+        request_id = out.send(self.peer_id, request, self)
+        last_index, size = (-1, 0) if entries is None else (entries.last_index, entries.size)
         is_chunk = isinstance(entries, EntryChunk)
-        self._inflight[request_id] = Inflight(type, last_index, size, member.out.now_ms, is_chunk)
+        self._inflight[request_id] = Inflight(type, last_index, size, out.now_ms, is_chunk)
         self._inflight_bytes += size
-        self._last_push_ms = member.out.now_ms
-        self._commit_sent = max(self._commit_sent, member.committed_index)
+        self._last_push_ms = out.now_ms
+        if self._commit_sent < member.committed_index:
+            self._commit_sent = member.committed_index
 
     def _compare(self) -> None:
         member = self.member
@@ -313,12 +251,18 @@ class EntryDispatcher:
     def _append(self) -> None:
         member, config = self.member, self.member.config
         end_index = member.ledger_end_index
-        budget = self.budget if self._is_behind else None
+        budget = None
+        if self._is_behind:
+            budget = self.budget
+            if member.committed_index - self.write_index >= THROTTLE_SPARES_ENTRIES:
+                budget.see(self.peer_id, len(self._inflight), member)
+            else:
+                budget.leave(self.peer_id)  # a commit may wait for these entries
         while (
             self.write_index <= end_index
             and len(self._inflight) < self._pushes_max
             and self._inflight_bytes < config.max_inflight_push_bytes
-            and (budget is None or not budget.is_spent)
+            and (budget is None or budget.may_push(self.peer_id))
         ):
             if self.write_index < member.view.ledger_begin_index:
                 self._set_back("expired")  # retention removed the next entry: compare again
@@ -333,7 +277,7 @@ class EntryDispatcher:
             self.write_index = batch.last_index + 1
             self._push(PushType.APPEND, batch)
             if budget is not None:
-                budget.spend(batch)
+                budget.spend(self.peer_id, batch)
         self._is_behind = self.write_index <= end_index
 
     def _next_batch(self, allowed: int, budget: TurnBudget | None) -> EntryBatch | None:
@@ -345,8 +289,8 @@ class EntryDispatcher:
         member, config = self.member, self.member.config
         count = config.max_batch_push_count if config.enable_batch_push else 1
         size = min(allowed, config.max_batch_push_bytes)
-        is_busy = member.committed_index < member.ledger_end_index
         if budget is not None:
+            is_busy = member.committed_index < member.ledger_end_index or budget.serves
             if self.write_index < self._chunks_from:
                 count = min(count, self._chunks_from - self.write_index)  # the one that was refused
             chunk = member.view.chunk_from(self.write_index) if self._takes_chunks() else None
@@ -355,13 +299,16 @@ class EntryDispatcher:
                     count = min(count, chunk.first_index - self.write_index)  # then the chunk is next
                 elif is_busy and len(self._inflight) >= CHUNKS_BESIDE_APPENDS:
                     return None
+                elif not budget.has_room(chunk.size):
+                    return None
                 elif chunk.size <= allowed:
                     entries = member.view.read_chunk(chunk)
                     if entries is not None:
                         return entries
                 elif chunk.size <= self.quota.per_second:
                     return None
-            count, size = min(count, budget.entries), min(size, budget.size)
+            most, room = budget.portion(self.peer_id)
+            count, size = min(count, most), min(size, room)
         return member.view.read_batch(self.write_index, max_count=count, max_bytes=size)
 
     def _takes_chunks(self) -> bool:
@@ -567,6 +514,7 @@ class EntryDispatcher:
     def _forget_inflight(self) -> None:
         self._inflight.clear()
         self._inflight_bytes = 0
+        self.budget.leave(self.peer_id)
 
     def _change_state(self, state: DispatcherState) -> None:
         if state is self.state:
@@ -577,7 +525,10 @@ class EntryDispatcher:
 
 
 def take_turns(dispatchers: dict[str, EntryDispatcher], budget: TurnBudget) -> None:
-    """Dispatch until the budget of this turn is spent. The last one served is the last in the next turn."""
+    """
+    Another turn came: dispatch until its budget is spent. The last one served is the last in the next turn.
+    """
+    budget.renew()
     for peer_id in list(dispatchers):
         dispatcher = dispatchers.pop(peer_id)
         dispatchers[peer_id] = dispatcher
@@ -594,5 +545,5 @@ def dispatch_to_members(
         dispatchers.pop(peer_id).retire()
     for peer_id in member.peer_ids:
         if peer_id not in dispatchers:
-            quota = Quota(member.config.peer_push_quota)
+            quota = member.quota_of(peer_id)
             dispatchers[peer_id] = EntryDispatcher(member, peer_id, acks, quota, budget)

@@ -14,17 +14,19 @@ import attrs
 
 from dledger.base.group_name import GroupName
 from dledger.base.membership import Membership
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import ResponseCode
-from protocols.wire.ledger.messages import EntryBatch, Request, Response
+from protocols.wire.ledger.messages import Request, Response
 from protocols.wire.ledger.producers import ProducerRun
+from protocols.wire.values import value_class
 
 
-@attrs.frozen
+@value_class
 class Effect:
     """An action for the driver."""
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class PersistTermVote(Effect):
     """
     Make term and vote durable (file, rename, directory: all fsynced) before anything that follows.
@@ -36,7 +38,7 @@ class PersistTermVote(Effect):
     voted_for: str | None
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class WriteBodies(Effect):
     """
     A leader's append: pack a header for each of C{bodies} and write the records behind the end.
@@ -55,7 +57,7 @@ class WriteBodies(Effect):
     runs: tuple[ProducerRun, ...] = ()
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class WriteConfiguration(Effect):
     """
     A leader's configuration entry: as C{WriteBodies} with one body; the view has its membership then.
@@ -68,7 +70,7 @@ class WriteConfiguration(Effect):
     membership: Membership
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class WriteEntries(Effect):
     """
     A follower's append: check index, pos and CRCs of every record, then write the bytes unchanged.
@@ -79,7 +81,7 @@ class WriteEntries(Effect):
     entries: EntryBatch
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class TruncateLedger(Effect):
     """
     Make the single entry the last one: cut the ledger behind it and zero the tail; write the entry
@@ -101,7 +103,7 @@ class TruncateLedger(Effect):
 LedgerWrite = WriteBodies | WriteConfiguration | WriteEntries | TruncateLedger
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class FlushLedger(Effect):
     """
     Bring every entry up to C{end_index} to stable storage, off the reactor.
@@ -114,14 +116,14 @@ class FlushLedger(Effect):
     end_index: int
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class RecordCommit(Effect):
     """C{committed_index} rose: readers may see entries up to it. The store records it later."""
 
     committed_index: int
 
 
-@attrs.frozen
+@value_class
 class LookAgain(Effect):
     """
     Look at the bytes of the first hole again: records at its beginning may be sound.
@@ -130,7 +132,7 @@ class LookAgain(Effect):
     """
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class FillHole(Effect):
     """
     Check the records of a peer and write them into the first hole; durable when that is closed.
@@ -144,31 +146,31 @@ class FillHole(Effect):
     is_committed: bool
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class EndRepair(Effect):
     """The repair of a damaged member is complete: clear its mark durably."""
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class EndUnsure(Effect):
     """A member that may have lost acknowledged entries is sure of its ledger: record it durably."""
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class RecordGroup(Effect):
     """The id of the group, as this member knows it now: record it durably."""
 
     name: GroupName
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class FollowMembership(Effect):
     """The members of the group are others now: connect to them."""
 
     membership: Membership
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class SendRequest(Effect):
     """
     Send a request to a peer; requests to one peer stay in order.
@@ -182,7 +184,7 @@ class SendRequest(Effect):
     request: Request
 
 
-@attrs.frozen
+@value_class
 class ContinueLater(Effect):
     """
     There is more to push than one reactor turn may read.
@@ -191,7 +193,7 @@ class ContinueLater(Effect):
     """
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class Reply(Effect):
     """Answer the request that came with C{token}; an unknown token is ignored."""
 
@@ -199,7 +201,7 @@ class Reply(Effect):
     response: Response
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class AnswerAppend(Effect):
     """
     The outcome of one proposal.
@@ -226,7 +228,7 @@ class AnswerAppend(Effect):
     last_sequence: int = -1
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class AnswerRead(Effect):
     """
     The outcome of a linearizable read: on SUCCESS, entries up to C{read_index} may be shown.
@@ -238,7 +240,7 @@ class AnswerRead(Effect):
     leader_id: str | None = None
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class Report(Effect):
     """
     An event for the operator. The driver turns it into a log event and a metric.
@@ -250,7 +252,7 @@ class Report(Effect):
     facts: Mapping[str, object] = attrs.Factory(dict)
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class StopMember(Effect):
     """This member must stop. C{clean}: the operator asked for it; otherwise an effect failed."""
 

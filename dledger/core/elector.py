@@ -50,6 +50,7 @@ from protocols.wire.ledger.codes import (
 from protocols.wire.ledger.messages import (
     HeartBeatRequest,
     HeartBeatResponse,
+    MessageFields,
     MetadataRequest,
     MetadataResponse,
     Response,
@@ -167,9 +168,9 @@ class LeaderElector:
         self._has_yielded = False
         if interval_ms is not None:
             self._leader_interval_ms = self._believed_ms(interval_ms) if interval_ms > 0 else 0
-        patience = self.patience_ms()
-        self._leader_heard_ms = self.member.out.now_ms
-        self._deadline_ms = self.member.out.now_ms + patience + int(self._jitter * patience / 2)
+        patience, now_ms = self.patience_ms(), self.member.out.now_ms
+        self._leader_heard_ms = now_ms
+        self._deadline_ms = now_ms + patience + int(self._jitter * patience / 2)
         if self.campaign is Campaign.ASKING:
             self._end_round()
 
@@ -315,11 +316,10 @@ class LeaderElector:
 
     def _send_vote(self, peer_id: str, term: int, *, pre_vote: bool = False) -> None:
         member = self.member
-        base = {**member.base_fields(peer_id), "leader_id": member.self_id, "term": term}
+        base: MessageFields = {**member.base_fields(peer_id), "leader_id": member.self_id, "term": term}
         self._send(peer_id, VoteRequest(
-            **base,  # type: ignore[arg-type]
-            ledger_end_index=member.ledger_end_index,
-            ledger_end_term=member.ledger_end_term,
+            **base,
+            ledger_end_index=member.ledger_end_index, ledger_end_term=member.ledger_end_term,
             pre_vote=pre_vote,
             transfer=self.is_transfer,
         ))
@@ -560,8 +560,8 @@ class LeaderElector:
         self._stray_leader_id = None
         member.out.report("stray-leader-called", leader_id=request.leader_id, its_term=request.term,
                           term=member.term)
-        base = {**member.base_fields(request.leader_id), "leader_id": member.self_id}
-        member.out.send(request.leader_id, HeartBeatRequest(**base), self)  # type: ignore[arg-type]
+        base: MessageFields = {**member.base_fields(request.leader_id), "leader_id": member.self_id}
+        member.out.send(request.leader_id, HeartBeatRequest(**base), self)
 
     def accept_leader(self, leader_id: str | None, term: int) -> ResponseCode:
         """

@@ -27,8 +27,9 @@ from dledger.base.waiters import ThresholdWaiters
 from dledger.core import effects as fx
 from dledger.core.member_state import MemberState
 from dledger.core.proofs import BeginProof
+from protocols.wire.ledger.batches import EntryBatch, EntryChunk
 from protocols.wire.ledger.codes import WIRE_FLAG_CHUNKS, WIRE_VERSION, PushType, ResponseCode
-from protocols.wire.ledger.messages import EntryBatch, EntryChunk, PushEntryRequest, PushEntryResponse
+from protocols.wire.ledger.messages import PushEntryRequest, PushEntryResponse
 
 #: Deadline of a wait that ends only with an fsync or a change of leader.
 NEVER_MS = 1 << 62
@@ -93,10 +94,10 @@ class EntryHandler:
         if accepted is not ResponseCode.SUCCESS:
             self._refuse_sender(token, request, accepted)
             return
-        entries = request.entries
-        self.member.leader_committed_index = request.commit_index
-        self.member.leader_committed_ms = self.member.out.now_ms
-        if request.type is PushType.COMMIT:
+        member, entries, type = self.member, request.entries, request.type
+        member.leader_committed_index = request.commit_index
+        member.leader_committed_ms = member.out.now_ms
+        if type is PushType.COMMIT:
             self._learn_commit(request)
             # A follower out of step (after a restart, say) would receive commit indexes for ever and
             # commit nothing. On this code our leader compares again; Java ignores this answer.
@@ -105,13 +106,13 @@ class EntryHandler:
                 self._agreed()
             self._answer(token, request, code)
             return
-        if entries is None or (request.type is not PushType.APPEND and entries.count != 1):
+        if entries is None or (type is not PushType.APPEND and entries.count != 1):
             self._answer(token, request, ResponseCode.UNEXPECTED_ARGUMENT)
-        elif request.type is PushType.APPEND:
+        elif type is PushType.APPEND:
             self._on_append(token, request, entries)
         else:
             self._purge()
-            if request.type is PushType.COMPARE:
+            if type is PushType.COMPARE:
                 self._on_compare(token, request, entries)
             else:
                 self._on_truncate(token, request, entries)

@@ -24,9 +24,9 @@ from dledger.base.holes import Hole
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
 from dledger.core.member_state import MemberState
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import WIRE_VERSION, Consistency, ResponseCode
 from protocols.wire.ledger.messages import (
-    EntryBatch,
     GetRequest,
     GetResponse,
     MetadataRequest,

@@ -10,24 +10,23 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import attrs
-
 from dledger.base.membership import Membership
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.messages import Request, Response
+from protocols.wire.values import value_class
 
 
-@attrs.frozen
+@value_class
 class Input:
     """An event that a member reacts to."""
 
 
-@attrs.frozen
+@value_class
 class Ticked(Input):
     """Time passed. The only source of time-outs; one LoopingCall feeds it every C{tick_ms}."""
 
 
-@attrs.frozen
+@value_class
 class Started(Input):
     """The first input of a member, fed once its effects can run."""
 
@@ -39,7 +38,7 @@ class Origin(NamedTuple):
     sequence: int
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class Proposal:
     """
     Bodies to append, from one caller or from several merged appends.
@@ -48,6 +47,7 @@ class Proposal:
     @ivar requests: number of appends in it, counted against C{max_pending_requests_num}.
     @ivar expected_end: it is taken only if the log ends there; None: wherever the log ends.
     @ivar origin: it is taken only if the log has none of its bodies yet; None: they have no sequence.
+    @ivar is_control: its single body is one of a reader entry. It is alone in its input.
     """
 
     token: int
@@ -55,16 +55,17 @@ class Proposal:
     requests: int = 1
     expected_end: int | None = None
     origin: Origin | None = None
+    is_control: bool = False
 
 
-@attrs.frozen
+@value_class
 class AppendProposed(Input):
     """All proposals of one reactor turn, in order of arrival."""
 
     proposals: tuple[Proposal, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class EntriesWritten(Input):
     """
     Entries are in the file (page cache) and visible in the view.
@@ -78,7 +79,7 @@ class EntriesWritten(Input):
     positions: tuple[int, ...] = ()
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class WriteRefused(Input):
     """
     The store refused a write before it changed any file.
@@ -91,7 +92,7 @@ class WriteRefused(Input):
     reason: str
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class LedgerTruncated(Input):
     """
     The entry of a C{TruncateLedger} is now the last one, durably.
@@ -105,7 +106,7 @@ class LedgerTruncated(Input):
     repair_end_index: int = -1
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class HoleHandled(Input):
     """
     The first hole of the ledger was looked at, or filled.
@@ -116,7 +117,7 @@ class HoleHandled(Input):
     reason: str = ""
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class EntriesFlushed(Input):
     """
     An fsync succeeded.
@@ -129,21 +130,28 @@ class EntriesFlushed(Input):
     end_index: int
 
 
-@attrs.frozen
+@value_class
 class RoomChecked(Input):
     """The store was looked at. C{is_full}: it refuses entries for want of room."""
 
     is_full: bool
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
+class DirectoryDoubted(Input):
+    """Another member remembers this member's directory otherwise; that it is unsure is recorded."""
+
+    reason: str
+
+
+@value_class(kw_only=True)
 class StoreFailed(Input):
     """A write, fsync, truncation or persist failed. The member stops and acknowledges no more."""
 
     reason: str
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class RequestReceived(Input):
     """
     A request of a peer or client for the core (VOTE, HEART_BEAT, PUSH, LEADERSHIP_TRANSFER).
@@ -159,14 +167,14 @@ class RequestReceived(Input):
     channel: int = 0
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class RequestAbandoned(Input):
     """The connection of a request is lost: drop the request if it still waits."""
 
     token: int
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class PeerDisconnected(Input):
     """
     The connection from a peer is lost, and the peer has no newer one.
@@ -177,7 +185,7 @@ class PeerDisconnected(Input):
     peer_id: str
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class PeerConnected(Input):
     """
     A new connection to a peer is open. Another program may listen at its address now.
@@ -188,7 +196,7 @@ class PeerConnected(Input):
     peer_id: str
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class MembersIntroduced(Input):
     """A known member has told a list of members."""
 
@@ -196,14 +204,14 @@ class MembersIntroduced(Input):
     membership: Membership
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class PeerIncompatible(Input):
     """The peer sent a request in another version of the protocol. It holds until L{PeerConnected}."""
 
     peer_id: str
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class ResponseReceived(Input):
     """A peer's answer to C{SendRequest}."""
 
@@ -212,7 +220,7 @@ class ResponseReceived(Input):
     response: Response
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class RequestFailed(Input):
     """
     A C{SendRequest} without a usable answer: connection lost, refused or timed out.
@@ -227,12 +235,12 @@ class RequestFailed(Input):
     is_incompatible: bool = False
 
 
-@attrs.frozen
+@value_class
 class TurnCame(Input):
     """A later turn of the reactor, after C{ContinueLater}: other work of the reactor had its chance."""
 
 
-@attrs.frozen
+@value_class
 class ReadRequested(Input):
     """
     Linearizable reads; each token comes back in C{AnswerRead} with its read index.
@@ -241,6 +249,6 @@ class ReadRequested(Input):
     tokens: tuple[int, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class StopRequested(Input):
     """The operator stops the member: hand leadership over, answer pending requests, then stop."""

@@ -20,11 +20,15 @@ DLedgerMmapFileStore.indexCheck for Java's answer.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import attrs
 
 from dledger.core import effects as fx
 from dledger.core.handler import EntryHandler
+from dledger.core.inputs import DirectoryDoubted
 from dledger.core.member_state import MemberState
+from protocols.wire.ledger.bounds import TERM_MAX
 from protocols.wire.ledger.codes import WIRE_VERSION, ResponseCode
 from protocols.wire.ledger.messages import (
     GetRequest,
@@ -42,10 +46,13 @@ AGAIN_MS = 100
 class LeadersWord:
     """
     Invariant: C{_end_index} was told by the leader of C{_term} after this process began; -2: not told yet.
+
+    @ivar step_down: ends a leadership or a campaign, with the reason.
     """
 
     member: MemberState
     handler: EntryHandler
+    step_down: Callable[[str], None]
     _term: int = -1
     _end_index: int = -2
     _own_end_index: int = -1
@@ -147,16 +154,25 @@ class LeadersWord:
             self.member.out.emit(fx.EndUnsure())
             self.member.out.report("sure-again", ledger_end_index=self.member.ledger_end_index)
 
+    def on_doubted(self, doubted: DirectoryDoubted) -> None:
+        """The directory is not the one that it was: terms, votes, entries may be missing. It is recorded."""
+        member = self.member
+        member.is_unsure, member.start_term, self._term = True, TERM_MAX, -1
+        member.out.report("doubted", reason=doubted.reason, ledger_end_index=member.ledger_end_index)
+        self.step_down(doubted.reason)
+
     def end_repair(self) -> None:
         """
         End the repair of a damaged member when its ledger equals a leader's up to its old end, or up
         to an entry of a term in which it had acknowledged nothing: up to there, that leader's ledger
         has every entry that was committed with this member's acknowledgement.
         """
-        member, handler = self.member, self.handler
-        self.check()
+        member = self.member
+        if member.is_unsure:
+            self.check()
         if member.repair_end_index < 0:
             return
+        handler = self.handler
         held = min(handler.matched_index, member.flushed_index) if member.config.is_sync else (
             handler.matched_index)
         if held == member.ledger_end_index and (

@@ -26,6 +26,7 @@ from dledger.core import effects as fx
 from dledger.core.flush_pace import FlushPace
 from dledger.core.inputs import MembersIntroduced
 from dledger.core.ports import LedgerView
+from dledger.core.quota import Quota
 from protocols.wire.ledger.bounds import TERM_MAX
 from protocols.wire.ledger.codes import (
     MEMBERS_MAX,
@@ -34,9 +35,10 @@ from protocols.wire.ledger.codes import (
     WIRE_FLAG_MEMBERSHIP,
     WIRE_VERSION,
     WIRE_VERSION_MASK,
+    ResponseCode,
     VoteResult,
 )
-from protocols.wire.ledger.messages import Request, Response
+from protocols.wire.ledger.messages import MessageFields, Request, Response
 
 #: Members that others introduce, at most: one false list of full length leaves room for a true one.
 INTRODUCED_MAX = 2 * MEMBERS_MAX
@@ -93,9 +95,10 @@ class Outbox:
 
     def take(self) -> tuple[fx.Effect, ...]:
         """Take the effects of this step."""
-        effects = tuple(self._effects) if self._write is None else (*self._effects, self._write)
-        self._effects.clear()
-        self._write = None
+        if self._write is not None:
+            self._effects.append(self._write)
+            self._write = None
+        effects, self._effects = tuple(self._effects), []
         return effects
 
     def emit(self, effect: fx.Effect) -> None:
@@ -182,7 +185,7 @@ class MemberState:
     @ivar introduced: id to C{host:port} of the members in later lists than this ledger has, as far as known
         members told them, at most L{INTRODUCED_MAX}; none once this ledger has caught up.
     @ivar start_term: before this start the member acknowledged no entry of a later term: the term that it
-        recovered with, or C{TERM_MAX} if it may have lost its directory.
+        recovered with, or C{TERM_MAX} if it may have lost its directory, or that is doubted.
     @ivar flushed_index: every entry up to here is on stable storage.
     @ivar leader_committed_index: commit index in the last push of a leader; -1 before any. It is the leader's
         word: for health, not for decisions.
@@ -235,11 +238,13 @@ class MemberState:
     introduced: Mapping[str, str] = attrs.field(init=False)
     _told: dict[str, _Told] = attrs.Factory(dict)
     _trusted: Mapping[str, str] = attrs.field(init=False)
+    _known: frozenset[str] = attrs.field(init=False)
     capable: dict[str, bool] = attrs.Factory(dict)
     takes_chunks: set[str] = attrs.Factory(set)
     dismissed_index: int = -1
     term_start_body: bytes = b""
     refused_by: set[str] = attrs.Factory(set)
+    _quotas: dict[str, Quota] = attrs.Factory(dict)
 
     def __attrs_post_init__(self) -> None:
         self._follow(self.view.membership)
@@ -274,6 +279,7 @@ class MemberState:
                 if member_id != self.self_id and len(found) < INTRODUCED_MAX:
                     found.setdefault(member_id, address)
         self._told, self.introduced = kept, found
+        self._known = frozenset({*first, *found}) - {self.self_id}
 
     @property
     def self_id(self) -> str:
@@ -298,12 +304,24 @@ class MemberState:
 
     def knows(self, member_id: str | None) -> bool:
         """Whether C{member_id} may be another member of this group."""
-        return member_id != self.self_id and (member_id in self._trusted or member_id in self.introduced)
+        return member_id in self._known or (member_id != self.self_id and member_id in self._former)
+
+    @property
+    def _former(self) -> Mapping[str, str]:
+        """
+        The list before the last, while the entry of the last may still be cut: one of those may lead the
+        others, which never had that entry, and is to cut it here.
+        """
+        own = self.membership
+        if own.index <= self.committed_index:
+            return {}
+        before = [one.addresses for one in self.view.memberships if one.index < own.index]
+        return before[-1] if before else self.config.peers
 
     @property
     def speakers(self) -> frozenset[str]:
         """Ids of all that may speak as members."""
-        return frozenset({*self.membership.addresses, *self.introduced})
+        return frozenset({*self.membership.addresses, *self.introduced, *self._former})
 
     def note_vote(self, peer_id: str, result: VoteResult) -> None:
         """A peer answered this candidate: it may refuse because this member was removed."""
@@ -396,6 +414,10 @@ class MemberState:
         self.out.emit(fx.RecordCommit(committed_index=index))
         return True
 
+    def quota_of(self, peer_id: str) -> Quota:
+        """What may be sent in a second to C{peer_id} when it is far behind."""
+        return self._quotas.setdefault(peer_id, Quota(self.config.peer_push_quota))
+
     def heard_from(self, peer_id: str, wire_version: int) -> None:
         """A message of C{peer_id} arrived."""
         self.last_heard_ms[peer_id] = self.out.now_ms
@@ -412,8 +434,18 @@ class MemberState:
         self.capable.pop(peer_id, None)
         self.takes_chunks.discard(peer_id)
 
-    def heard_of_disk(self, peer_id: str, wire_version: int) -> None:
-        """A peer answered a heartbeat; its flags tell of its version, its room on the disk, its speed."""
+    def heard_of_disk(
+        self, peer_id: str, wire_version: int, code: ResponseCode = ResponseCode.SUCCESS
+    ) -> None:
+        """
+        A peer answered a heartbeat; its flags tell of its version, its room on the disk, its speed.
+
+        A member of ours that cannot place its sender yet refuses the heartbeat before its core sees it. Such
+        a refusal has no flags, and tells nothing.
+        """
+        is_ours = wire_version & WIRE_VERSION_MASK >= 1
+        if is_ours and code is not ResponseCode.SUCCESS and not wire_version & WIRE_FLAG_MEMBERSHIP:
+            return
         self.capable[peer_id] = bool(wire_version & WIRE_FLAG_MEMBERSHIP)
         self.pace.heard(peer_id, wire_version, self.out.now_ms)
         if wire_version & WIRE_FLAG_DISK_FULL:
@@ -421,7 +453,7 @@ class MemberState:
         else:
             self.full_peers.discard(peer_id)
 
-    def base_fields(self, peer_id: str) -> dict[str, object]:
+    def base_fields(self, peer_id: str) -> MessageFields:
         """Base fields of a request to C{peer_id}."""
         return {
             "group": self.config.group,

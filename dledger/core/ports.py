@@ -14,7 +14,7 @@ from dledger.base.chunks import ChunkSum
 from dledger.base.holes import Hole
 from dledger.base.membership import Membership
 from dledger.base.producers import SequenceTable
-from protocols.wire.ledger.messages import EntryBatch, EntryChunk
+from protocols.wire.ledger.batches import EntryBatch, EntryChunk
 
 
 class LedgerView(Protocol):

@@ -72,7 +72,7 @@ class HeartBeats:
     def _beat(self, peer_id: str) -> None:
         member = self.member
         request = HeartBeatRequest(
-            **member.base_fields(peer_id),  # type: ignore[arg-type]
+            **member.base_fields(peer_id),
             heart_beat_interval_ms=member.config.heart_beat_time_interval_ms,
         )
         self._outstanding[member.out.send(peer_id, request, self)] = self.last_round

@@ -25,9 +25,10 @@ from dledger.core import effects as fx
 from dledger.core import inputs as ev
 from dledger.core.admission import RefusedMessages, check_start, fault_of, is_too_far, refusing_answer
 from dledger.core.appends import PendingAppends
+from dledger.core.catch_up import TurnBudget
 from dledger.core.changes import MembershipChanges
 from dledger.core.dismissal import Dismissal
-from dledger.core.dispatcher import EntryDispatcher, TurnBudget, dispatch_to_members, take_turns
+from dledger.core.dispatcher import EntryDispatcher, dispatch_to_members, take_turns
 from dledger.core.elector import Campaign, LeaderElector
 from dledger.core.flusher import Flusher
 from dledger.core.handler import EntryHandler
@@ -53,6 +54,7 @@ from protocols.wire.ledger.messages import (
     MetadataResponse,
     PullResponse,
     PushEntryRequest,
+    Request,
     VoteRequest,
 )
 
@@ -96,15 +98,13 @@ class DLedgerCore:
         self._out, self._refused = out, RefusedMessages(self._member)
         self._elector = LeaderElector(self._member, rng, self)
         self._handler = EntryHandler(self._member)
-        self._leaders_word = LeadersWord(self._member, self._handler)
+        self._leaders_word = LeadersWord(self._member, self._handler, self._step_down)
         self._naming, self._holes = GroupNaming(self._member, rng), HoleRepair(self._member)
         self._flusher, self._appends = Flusher(self._member), PendingAppends(self._member)
-        self._reads = LinearizableReads(self._member)
+        self._reads, self._dismissal = LinearizableReads(self._member), Dismissal(self._member)
         self._transfer = LeadershipTransfer(self._member, self._elector, self._stop_if_ready)
-        self._dismissal = Dismissal(self._member)
-        self._changes = MembershipChanges(self._member, self._transfer)
+        self._changes, self._turn_budget = MembershipChanges(self._member, self._transfer), TurnBudget(out)
         self._dispatchers: dict[str, EntryDispatcher] = {}
-        self._turn_budget = TurnBudget(out)
         self._quorum: QuorumAckChecker | None = None
         self._beats: HeartBeats | None = None
         self._is_ready, self._is_stopped, self._next_term_start_ms = False, False, 0
@@ -117,14 +117,13 @@ class DLedgerCore:
             ev.AppendProposed: self._on_append_proposed, ev.ReadRequested: self._on_read_requested,
             ev.EntriesWritten: self._on_entries_written, ev.WriteRefused: self._on_write_refused,
             ev.LedgerTruncated: self._on_ledger_truncated, ev.EntriesFlushed: self._on_entries_flushed,
-            ev.HoleHandled: self._holes.on_handled,
-            ev.RoomChecked: self._on_room_checked, ev.StoreFailed: self._on_store_failed,
+            ev.HoleHandled: self._holes.on_handled, ev.RoomChecked: self._on_room_checked,
+            ev.DirectoryDoubted: self._leaders_word.on_doubted, ev.StopRequested: self._on_stop_requested,
             ev.RequestReceived: self._on_request_received, ev.RequestAbandoned: self._on_request_abandoned,
             ev.PeerDisconnected: self._on_peer_disconnected, ev.PeerConnected: self._on_peer_connected,
-            ev.PeerIncompatible: self._on_peer_incompatible,
+            ev.PeerIncompatible: self._on_peer_incompatible, ev.StoreFailed: self._on_store_failed,
             ev.MembersIntroduced: self._member.on_introduced, ev.RequestFailed: self._on_request_failed,
-            ev.ResponseReceived: self._on_response_received,
-            ev.StopRequested: self._on_stop_requested, ev.TurnCame: self._on_turn_came,
+            ev.ResponseReceived: self._on_response_received, ev.TurnCame: self._on_turn_came,
         }
 
     def step(self, happened: ev.Input, now_ms: int) -> tuple[fx.Effect, ...]:
@@ -142,7 +141,8 @@ class DLedgerCore:
             return ()
         self._out.begin(now_ms)
         self._on[type(happened)](happened)
-        self._appends.decide()
+        if self._appends.undecided:
+            self._appends.decide()
         return self._out.take()
 
     # -- life -------------------------------------------------------------------------------
@@ -183,8 +183,7 @@ class DLedgerCore:
         beats.tick()
         if self._out.now_ms - beats.last_quorum_ms > self._elector.patience_ms():
             # The followers' patience is over too: they may follow another leader by now.
-            self._step_down("no quorum")
-            return
+            return self._step_down("no quorum")
         if self._holes.is_stuck(self._elector.patience_ms()):
             return self._step_down("an entry that may not be committed is damaged, and no peer gave it back")
         for dispatcher in self._dispatchers.values():
@@ -211,7 +210,7 @@ class DLedgerCore:
     def _stop_if_ready(self, _: ResponseCode | None = None) -> None:
         """Stop, if that was asked for and nothing is waited for: a hand-over, outcomes of appends."""
         if self._stop_deadline_ms is not None and not self._is_stopped:
-            is_busy = self._transfer.is_giving or self._appends.is_undecided
+            is_busy = self._transfer.is_giving or self._appends.undecided
             if not is_busy or self._out.now_ms >= self._stop_deadline_ms:
                 self._stop("asked to stop", clean=True)
 
@@ -339,32 +338,22 @@ class DLedgerCore:
 
     def _on_request_received(self, received: ev.RequestReceived) -> None:
         request, token = received.request, received.token
-        if isinstance(request, MetadataRequest):
-            return self._out.reply(token, self.metadata(request))
-        if isinstance(request, LeadershipTransferRequest):
-            return self._transfer.on_request(token, request, self._dispatchers)
-        if isinstance(request, MembershipRequest):
-            parts = (self._quorum, self._dispatchers, self._append_refusal())
-            return self._changes.on_request(token, request, *parts)
-        member = self._member
-        assert isinstance(request, _OF_PEERS), request
-        if request.leader_id is not None and member.knows(request.leader_id):
+        if not isinstance(request, _OF_PEERS):
+            return self._on_other_request(token, request)
+        member, leader_id = self._member, request.leader_id
+        if leader_id is not None and member.knows(leader_id):
             fault = fault_of(member, request)
             if fault is not None:
                 self._out.reply(token, refusing_answer(member, request, fault))
-                self._note_refused(request.leader_id, request, fault)
+                self._note_refused(leader_id, request, fault)
                 return
-            member.heard_from(request.leader_id, request.wire_version)
+            member.heard_from(leader_id, request.wire_version)
             if isinstance(request, VoteRequest) and self._elector.turns_away(token, request):
                 return
-            if not (isinstance(request, VoteRequest) and request.pre_vote):
+            if request.term > member.term and not (isinstance(request, VoteRequest) and request.pre_vote):
                 self._pass_term_gate(request.term, type(request).__name__)
-        if isinstance(request, VoteRequest):
-            self._elector.on_vote(token, request)
-        elif isinstance(request, HeartBeatRequest):
-            self._elector.on_heart_beat(token, request)
-        else:
-            accepted = self._elector.accept_leader(request.leader_id, request.term)
+        if isinstance(request, PushEntryRequest):
+            accepted = self._elector.accept_leader(leader_id, request.term)
             if accepted is ResponseCode.SUCCESS:
                 self._elector.heard_leader()
             self._handler.on_push(token, request, accepted, channel=received.channel)
@@ -372,26 +361,38 @@ class DLedgerCore:
                 self._leaders_word.heard_commit(request.wire_version < 1, self._handler.matched_index)
             # The ledger may be complete, and this push may have proved it.
             self._leaders_word.end_repair()
+        elif isinstance(request, VoteRequest):
+            self._elector.on_vote(token, request)
+        else:
+            self._elector.on_heart_beat(token, request)
+
+    def _on_other_request(self, token: int, request: Request) -> None:
+        if isinstance(request, MetadataRequest):
+            return self._out.reply(token, self.metadata(request))
+        if isinstance(request, LeadershipTransferRequest):
+            return self._transfer.on_request(token, request, self._dispatchers)
+        assert isinstance(request, MembershipRequest), request
+        self._changes.on_request(token, request, self._quorum, self._dispatchers, self._append_refusal())
 
     def _on_response_received(self, received: ev.ResponseReceived) -> None:
         owner = self._out.answered(received.peer_id, received.request_id)
         if owner is None:
             return
-        response, peer_id = received.response, received.peer_id
-        if is_too_far(self._member, response.term):
+        response, peer_id, member = received.response, received.peer_id, self._member
+        is_ahead = response.term > member.term
+        if is_ahead and is_too_far(member, response.term):
             self._note_refused(peer_id, response, "term")
             owner.on_request_failed(peer_id, received.request_id, "its term is out of bounds")
             return
-        self._member.heard_from(peer_id, response.wire_version)
+        member.heard_from(peer_id, response.wire_version)
         if isinstance(response, HeartBeatResponse):
-            self._member.heard_of_disk(peer_id, response.wire_version)
-        if not isinstance(response, _INFORMATION):  # nothing that binds
+            member.heard_of_disk(peer_id, response.wire_version, response.code)
+        if is_ahead and not isinstance(response, _INFORMATION):  # nothing that binds
             self._pass_term_gate(response.term, type(response).__name__)
         owner.on_response(peer_id, received.request_id, response)
 
     def _on_request_failed(self, failed: ev.RequestFailed) -> None:
-        owner = self._out.answered(failed.peer_id, failed.request_id)
-        if owner is not None:
+        if (owner := self._out.answered(failed.peer_id, failed.request_id)) is not None:
             owner.on_request_failed(failed.peer_id, failed.request_id, failed.reason)
             if failed.is_incompatible:
                 self._not_understood(failed.peer_id)
@@ -421,8 +422,7 @@ class DLedgerCore:
 
     def _on_peer_connected(self, connected: ev.PeerConnected) -> None:
         self._member.met(connected.peer_id)
-        dispatcher = self._dispatchers.get(connected.peer_id)
-        if dispatcher is not None:
+        if (dispatcher := self._dispatchers.get(connected.peer_id)) is not None:
             dispatcher.reconnected()
 
     # -- the ledger -------------------------------------------------------------------------
@@ -431,12 +431,10 @@ class DLedgerCore:
         self._appends.propose(proposed.proposals, self._append_refusal())
 
     def _append_refusal(self) -> ResponseCode | None:
-        if not self._member.is_leader:
+        member, is_stopping = self._member, self._stop_deadline_ms is not None
+        if not member.is_leader:
             return ResponseCode.NOT_LEADER
-        member = self._member
-        if member.ward_id is not None or self._transfer.transferee_id is not None or (
-            self._stop_deadline_ms is not None
-        ):
+        if is_stopping or member.ward_id is not None or self._transfer.transferee_id is not None:
             return ResponseCode.LEADER_TRANSFERRING
         return None
 
@@ -448,6 +446,7 @@ class DLedgerCore:
             self._handler.on_written()
             self._transfer.on_ledger_grew()
             self._leaders_word.end_repair()
+            self._handler.write_following()
         else:
             if self._quorum.membership is not member.membership:
                 self._quorum.membership = member.membership
@@ -460,8 +459,6 @@ class DLedgerCore:
                 self._leader_holds(member.ledger_end_index)
         if member.config.is_sync:
             self._flusher.wanted()
-        if self._quorum is None:
-            self._handler.write_following()
 
     def _on_room_checked(self, checked: ev.RoomChecked) -> None:
         if checked.is_full != self._member.is_full:
@@ -472,7 +469,6 @@ class DLedgerCore:
         self._out.report("disk-full" if is_full else "disk-has-room")
 
     def _on_turn_came(self, _: ev.TurnCame) -> None:
-        self._turn_budget.renew()
         take_turns(self._dispatchers, self._turn_budget)
 
     def _on_write_refused(self, refused: ev.WriteRefused) -> None:
@@ -518,7 +514,9 @@ class DLedgerCore:
 
     def _leader_holds(self, index: int) -> None:
         assert self._quorum is not None
-        if self._quorum.record(self._member.self_id, index):
+        has_risen, membership = self._quorum.record(self._member.self_id, index), self._member.membership
+        # Without sync no other member has these entries yet. The quorum may be smaller with the last of them.
+        if has_risen and (self._member.config.is_sync or membership.quorum == 1 or membership.index == index):
             self._update_committed_index()
 
     def _update_committed_index(self) -> None:
@@ -532,9 +530,11 @@ class DLedgerCore:
                 return  # the flush ended before this term: earlier terms commit with an entry of this one
         if not member.commit(index):
             return
-        self._appends.committed(member.committed_index)
-        self._changes.committed(member.committed_index)
-        if not self._is_ready and member.committed_index >= self._quorum.term_start_index - 1:
+        self._appends.committed(index)
+        self._changes.committed(index)
+        if self._turn_budget.probe is not None:
+            self._turn_budget.committed(index)
+        if not self._is_ready and index >= self._quorum.term_start_index - 1:
             self._is_ready = True
             self._reads.ready(self._beats)
 

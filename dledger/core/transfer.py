@@ -198,7 +198,7 @@ class LeadershipTransfer:
         """To the taker: take over. To any other peer: that one takes over."""
         member = self.member
         return LeadershipTransferRequest(
-            **member.base_fields(peer_id),  # type: ignore[arg-type]
+            **member.base_fields(peer_id),
             transfer_id=member.self_id,
             transferee_id=transferee_id,
             take_leadership_ledger_index=member.ledger_end_index,

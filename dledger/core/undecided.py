@@ -13,7 +13,7 @@ Rule 3: an outcome that cannot be told within C{max_wait_ack_time_ms} stays unkn
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import attrs
 
@@ -22,12 +22,11 @@ from dledger.core.ports import LedgerView
 from protocols.wire.ledger.codes import ResponseCode
 
 
-@attrs.frozen
-class WrittenProposal:
+class WrittenProposal(NamedTuple):
     """A proposal in the log: its first entry, and the number of its entries, bytes and requests."""
 
     first_index: int
-    count: int
+    entries: int
     pos: int
     size: int
     requests: int
@@ -70,7 +69,7 @@ class UndecidedAppends:
             return []  # (a peer gives it back)
         decided = []
         for token, written in self.waiting.items():
-            if written.first_index + written.count - 1 <= kept_index:
+            if written.first_index + written.entries - 1 <= kept_index:
                 code = ResponseCode.SUCCESS
             elif not is_over:
                 break

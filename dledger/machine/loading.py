@@ -70,10 +70,11 @@ def runner_of(
     if config.store_type == "file":
         snapshots = SnapshotDirectory(
             disk, os.path.join(config.self_path, "machine"), machine=machine.name,
-            machine_version=machine.version,
+            machine_version=machine.version, proves_oldest=config.machine_keep_entries > 0,
         )
     return MachineRunner(
         factory, node, clock=clock, run_in_thread=run_in_thread, snapshots=snapshots, self_id=config.self_id,
         snapshot_entries=config.machine_snapshot_entries, snapshot_bytes=config.machine_snapshot_bytes,
         waits_max=config.max_pending_requests_num, wait_ms=config.max_wait_ack_time_ms,
+        source=node.snapshot_desk,
     )

@@ -3,6 +3,10 @@
 Runs the state machine of one member: takes up a snapshot, applies committed entries, takes snapshots::
 
     starting --snapshot taken up--> running --stop--> stopped
+        |                            |   ^
+        |     the log lacks the next |   | taken up
+        |        entry               v   |
+        |                          installing
         \\---------------failure---------------> failed
 
 Rule 1: entries are applied in their order, each once since the snapshot that was taken up, and only when this
@@ -12,13 +16,14 @@ Rule 3: an exception, another number of results than entries, or a result that i
 and says which entry. The log goes on: only requests to the machine are refused from then on. The next start
 begins with the last snapshot again.
 Rule 4: a snapshot that cannot be written is tried again after as many entries; the machine goes on.
+Rule 5: where the log begins behind the state, a snapshot of another member takes the place of the state: one
+that is newer, that the log goes on behind, and whose last entry the log has. Until then nobody is answered.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Coroutine, Iterable, Iterator
-from typing import Protocol
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -29,13 +34,16 @@ from dledger.base.errors import DamagedEntryError, DLedgerError
 from dledger.base.threads import RunInThread
 from dledger.base.waiters import ThresholdWaiters
 from dledger.client.values import Entry
+from dledger.machine.fetching import SnapshotFetch, SnapshotSource
+from dledger.machine.log_reach import CommittedEntries, check_base, is_reached, lowest_usable
+from dledger.machine.offering import SnapshotOffers, SnapshotPiece
 from dledger.machine.snapshot_file import SnapshotHead, SnapshotRefused
 from dledger.machine.snapshots import SnapshotDirectory
 from dledger.machine.state_machine import RESULT_BYTES_MAX, MachineFactory
 from dledger.node.status import MachineStatus
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import EntryHeader, iterate_records
-from protocols.wire.ledger.messages import EntryBatch
+from protocols.wire.ledger.messages import SnapshotRequest
 
 #: Seconds for which one turn of the reactor applies entries, about.
 TURN_S = 0.005
@@ -44,17 +52,10 @@ READ_BYTES = 256 * 1024
 BATCH_COUNT_MAX = 1024
 #: Seconds in which a snapshot must be written.
 SNAPSHOT_S = 600.0
-
-
-class CommittedEntries(Protocol):
-    """The part of a node that is needed here: L{dledger.node.node.Node}."""
-
-    @property
-    def committed_index(self) -> int:
-        """Highest index known to be committed, inclusive."""
-
-    def read_committed(self, first_index: int, *, max_bytes: int) -> EntryBatch | None:
-        """See L{dledger.node.node.Node.read_committed}."""
+#: Seconds between two looks whether the log has come to the end of a snapshot that another member sent, and
+#: before another one is asked for if it was refused.
+LOOK_S, REFUSED_S, REFUSED_MAX_S = 0.2, 5.0, 600.0
+_TAKES_UP = ("starting", "installing")
 
 
 class ApplyFailed(Exception):
@@ -79,6 +80,7 @@ class MachineRunner:
         self, factory: MachineFactory, entries: CommittedEntries, *, clock: IReactorTime,
         run_in_thread: RunInThread, snapshots: SnapshotDirectory | None, self_id: str,
         snapshot_entries: int, snapshot_bytes: int, waits_max: int, wait_ms: int,
+        source: SnapshotSource | None = None,
     ) -> None:
         """
         @param run_in_thread: runs snapshots, one at a time.
@@ -86,12 +88,16 @@ class MachineRunner:
         @param snapshot_entries, snapshot_bytes: a snapshot is due behind this number of entries, or of bytes
             of bodies; 0: not by these.
         @param waits_max, wait_ms: requests that wait, at most, and for how long.
+        @param source: sends snapshots; None: nobody does.
         """
         self._factory = factory
         self._entries = entries
         self._clock = clock
         self._run_in_thread = run_in_thread
         self._snapshots = snapshots
+        self._source = source
+        self._fetch: SnapshotFetch | None = None
+        self._offers = None if snapshots is None else SnapshotOffers(snapshots, clock.seconds)
         self._self_id = self_id
         self._snapshot_entries, self._snapshot_bytes = snapshot_entries, snapshot_bytes
         self._waits_max, self._wait_ms = waits_max, wait_ms
@@ -134,6 +140,8 @@ class MachineRunner:
         if self.state != "failed":
             self.state = "stopped"
         self._rest()
+        if self._fetch is not None:
+            self._fetch.stop()
         self._end_waits("the member has stopped")
         ended: Deferred[None] = Deferred()
         if self._in_thread is None:
@@ -180,21 +188,21 @@ class MachineRunner:
         """Whether the machine has become the state of a snapshot, or this member stops."""
         machine = self._machine
         try:
-            self._check_base(head)
+            check_base(self._entries, head)
             await self._run_in_thread(lambda: machine.restore(self._until_stopped(snapshots.read(head))))
         except Exception as error:
             reason = str(error) if isinstance(error, SnapshotRefused) else (
                 f"restore() raised {type(error).__name__}: {error}"
             )
             snapshots.refuse(head, reason)
-            self._tell_refused(snapshots.refused[-1])
-            return self.state != "starting"
+            self._tell_refused(f"behind the entry {head.index}: {reason}")
+            return self.state not in _TAKES_UP
         self._base, self.applied_index = head, head.index
         return True
 
     def _until_stopped(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
         for chunk in chunks:
-            if self.state != "starting":
+            if self.state not in _TAKES_UP:
                 raise SnapshotRefused("the member stops")
             yield chunk
 
@@ -203,28 +211,6 @@ class MachineRunner:
             "member {self_id} does not use a snapshot of its state machine: {reason}",
             self_id=self._self_id, reason=reason,
         )
-
-    def _check_base(self, head: SnapshotHead) -> bool:
-        """
-        Whether it is known that a snapshot is of this log.
-
-        @raise SnapshotRefused: it is of another one.
-        """
-        try:
-            found = self._entries.read_committed(head.index, max_bytes=1)
-        except DLedgerError:
-            return True  # expired, or damaged: nothing here can tell
-        if found is None:
-            return False
-        ((entry, _),) = iterate_records(found)
-        chain_crc = entry.chain_crc if head.chain_crc else 0
-        if (entry.term, chain_crc) != (head.term, head.chain_crc if entry.chain_crc else 0):
-            raise SnapshotRefused(
-                f"the snapshot behind the entry {head.index} is of another log: there the entry is of term "
-                f"{head.term} and has the chain checksum {head.chain_crc}, here {entry.term} and "
-                f"{entry.chain_crc}"
-            )
-        return True
 
     # -- entries ------------------------------------------------------------------------------
 
@@ -256,7 +242,7 @@ class MachineRunner:
 
     def _read(self) -> bool:
         """Read entries ahead. @return: whether there are any."""
-        if self._base is not None and self._check_base(self._base):
+        if self._base is not None and check_base(self._entries, self._base):
             self._base = None
         if not self._has_more():
             return False
@@ -265,6 +251,8 @@ class MachineRunner:
         except DLedgerError as error:
             if error.code is not ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN:
                 raise
+            if self._begin_install():
+                return False
             raise ApplyFailed(
                 f"the log begins at {error.facts.get('ledger_begin_index')}, the state ends at "
                 f"{self.applied_index}: the entries between are gone from this member. Copy a snapshot of "
@@ -338,7 +326,8 @@ class MachineRunner:
         if self._snapshots is None:
             return -1
         heads = self._snapshots.heads
-        return heads[0].index if heads else -1
+        # (With the last entry itself, so that the snapshot can be compared with the log.)
+        return heads[0].index - 1 if heads else -1
 
     def _take_snapshot_if_due(self) -> None:
         is_due = 0 < self._snapshot_entries <= self._since_entries or (
@@ -346,6 +335,8 @@ class MachineRunner:
         )
         if is_due and self._snapshots is not None and self._in_thread is None:
             self._since_entries = self._since_bytes = 0
+            assert self._offers is not None
+            self._snapshots.held = self._offers.held()
             self._begin(self._write(self._snapshots))
 
     async def _write(self, snapshots: SnapshotDirectory) -> None:
@@ -376,6 +367,87 @@ class MachineRunner:
             return
         self._written, self._size, self._snapshot_problem = self._written + 1, sizes[0], ""
 
+    # -- snapshots of other members ------------------------------------------------------------
+
+    def _begin_install(self) -> bool:
+        """The log lacks the next entry. @return: whether another member can be asked for a snapshot."""
+        source = self._source
+        if self._snapshots is None or source is None or not source.is_in_group:
+            return False
+        self.state = "installing"
+        self.log.warn(
+            "the log of member {self_id} begins behind the state of {machine}, which ends with the entry "
+            "{index}: another member is asked for a snapshot",
+            self_id=self._self_id, machine=self._machine.name, index=self.applied_index,
+        )
+        self._ahead.clear()
+        self._end_waits("the state machine waits for a snapshot", ResponseCode.LEADER_NOT_READY)
+        self._go_on_installing()
+        return True
+
+    def _go_on_installing(self) -> None:
+        if self.state == "installing" and self._in_thread is None:
+            assert self._snapshots is not None and self._source is not None
+            self._begin(self._install(self._snapshots, self._source))
+
+    async def _install(self, snapshots: SnapshotDirectory, source: SnapshotSource) -> None:
+        """Become the state of a snapshot of another member, then follow the log again."""
+        fetch = self._fetch = SnapshotFetch(
+            snapshots, source, clock=self._clock, run_in_thread=self._run_in_thread, self_id=self._self_id,
+            machine=self._machine.name, machine_version=self._machine.version,
+            lowest_index=self._lowest_index,
+        )
+        try:
+            head = await fetch.fetch()
+            refused_s = REFUSED_S
+            while not await self._installed(snapshots, head, fetch, refused_s):
+                head, refused_s = await fetch.fetch(), min(2 * refused_s, REFUSED_MAX_S)
+        finally:
+            self._fetch = None
+        if self.state == "installing":
+            self.state = "running"
+            self.log.info(
+                "the state machine {machine} of member {self_id} has taken up a snapshot and goes on behind "
+                "the entry {index}",
+                machine=self._machine.name, self_id=self._self_id, index=self.applied_index,
+            )
+            self.committed()
+
+    async def _installed(
+        self, snapshots: SnapshotDirectory, head: SnapshotHead, fetch: SnapshotFetch, refused_s: float
+    ) -> bool:
+        """Whether the machine has become the state of a snapshot; if not, another one is needed."""
+        while head.index >= self._lowest_index() and not is_reached(self._entries, head):
+            fetch.progress = f"the log must come to the entry {head.index}, the last one of the snapshot"
+            await fetch.pause(LOOK_S)
+        if head.index < self._lowest_index():
+            return False  # the log has begun anew, further on
+        self._machine = self._factory()
+        if await self._restored(snapshots, head):
+            return True
+        await self._run_in_thread(lambda: snapshots.discard(head))
+        await fetch.pause(refused_s)
+        return False
+
+    def _lowest_index(self) -> int:
+        return lowest_usable(self._entries, self.applied_index)
+
+    @property
+    def gives_snapshots(self) -> bool:
+        """See L{dledger.node.hosting.HostedMachine.gives_snapshots}."""
+        return self._snapshots is not None
+
+    @property
+    def proven_index(self) -> int:
+        """See L{dledger.node.hosting.HostedMachine.proven_index}."""
+        return -1 if self._snapshots is None else self._snapshots.proven_index
+
+    def piece_for(self, request: SnapshotRequest, max_bytes: int) -> SnapshotPiece:
+        """See L{dledger.node.hosting.HostedMachine.piece_for}."""
+        if self._offers is None:
+            raise DLedgerError(ResponseCode.UNSUPPORTED, reason="this member keeps no snapshots")
+        return self._offers.piece_for(request, max_bytes)
+
     # -- requests -----------------------------------------------------------------------------
 
     @property
@@ -387,6 +459,9 @@ class MachineRunner:
             return DLedgerError(
                 ResponseCode.LEADER_NOT_READY, reason="the state machine takes up its snapshot"
             )
+        if self.state == "installing":
+            reason = "the state machine waits for a snapshot of another member"
+            return DLedgerError(ResponseCode.LEADER_NOT_READY, reason=reason)
         return DLedgerError(
             ResponseCode.MACHINE_STOPPED, reason=f"the state machine has {self.state}: {self.reason}"
         )
@@ -444,15 +519,16 @@ class MachineRunner:
                 ResponseCode.TIMEOUT, reason=f"the state machine has come to {self.applied_index} only"
             ))
         self.committed()
+        self._go_on_installing()
 
-    def _end_waits(self, reason: str) -> None:
+    def _end_waits(self, reason: str, code: ResponseCode = ResponseCode.MACHINE_STOPPED) -> None:
         results, self._results = self._results, {}
         for waiter, _ in results.values():
             waiter.errback(_unknown(reason))
         self._waits.take_all()
         waiting, self._waiting = self._waiting, {}
         for asked in waiting.values():
-            asked.errback(DLedgerError(ResponseCode.MACHINE_STOPPED, reason=reason))
+            asked.errback(DLedgerError(code, reason=reason))
 
     def _now_ms(self) -> int:
         return int(self._clock.seconds() * 1000)
@@ -467,6 +543,7 @@ class MachineRunner:
             snapshot_index=heads[-1].index if heads else -1, snapshot_size=self._size,
             snapshots=self._written, is_writing=self._in_thread is not None and self.state == "running",
             snapshot_problem=self._snapshot_problem,
+            installing="" if self._fetch is None else self._fetch.progress,
             refused=() if self._snapshots is None else tuple(self._snapshots.refused),
         )
 

@@ -4,8 +4,10 @@ The directory of a machine's snapshots, C{machine} beside the log: C{snapshot-<i
 
 Rule 1: a file gets its name when all of it is on stable storage; what a crash leaves has another name, and is
 removed at the next start.
-Rule 2: the last L{KEPT} snapshots that were written or found sound are kept, older ones are removed once a
-newer one is durable. A snapshot that was refused is never removed: it may be the only copy of something.
+Rule 2: the last L{KEPT} snapshots that were written or found sound are kept, and those that are being sent;
+older ones are removed once a newer one is durable. A snapshot that was refused is never removed: it may be
+the only copy of something. Only what another member has sent may go at once.
+Rule 3: a snapshot that another member sends is C{incoming} until it is whole, durable and checked.
 
 All calls but C{heads} block on the disk: they belong into a thread.
 """
@@ -22,6 +24,7 @@ from dledger.machine.snapshot_file import (
     SnapshotRefused,
     check_snapshot,
     read_pieces,
+    read_snapshot_head,
     write_snapshot,
 )
 
@@ -29,23 +32,36 @@ from dledger.machine.snapshot_file import (
 KEPT = 2
 _NAME = re.compile(r"snapshot-(\d{1,19})-(\d{1,19})")
 _UNFINISHED = "unfinished"
+_INCOMING = "incoming"
+
+#: Sentences about refused snapshots, at most.
+REFUSED_MAX = 64
 
 
 class SnapshotDirectory:
     """
     Invariant: C{heads} are those of durable, sound snapshots of this machine, oldest first, at most L{KEPT}
-    behind a write.
+    behind a write, and those that are held.
 
     @ivar refused: sentences about the files that cannot be used.
+    @ivar held: indexes of snapshots that are not to be removed now.
+    @ivar proven_index: C{heads[0].index} if there are at least L{KEPT} snapshots and the oldest one was read
+        as a whole when there were; else -1.
     """
 
-    def __init__(self, disk: Disk, path: str, *, machine: str, machine_version: int) -> None:
+    def __init__(
+        self, disk: Disk, path: str, *, machine: str, machine_version: int, proves_oldest: bool = False
+    ) -> None:
+        """@param proves_oldest: keep C{proven_index}; else it is of L{look} until the next write, then -1."""
         self._disk = disk
         self.path = path
-        self._machine = machine
-        self._machine_version = machine_version
+        self.machine = machine
+        self.machine_version = machine_version
+        self._proves_oldest = proves_oldest
         self.heads: list[SnapshotHead] = []
         self.refused: list[str] = []
+        self.held: frozenset[int] = frozenset()
+        self.proven_index = -1
 
     def _path_of(self, head: SnapshotHead) -> str:
         return os.path.join(self.path, f"snapshot-{head.index}-{head.term}")
@@ -54,9 +70,8 @@ class SnapshotDirectory:
         """Find the sound snapshots; remove what an interrupted write left. @raise OSError: of the disk."""
         self.heads, self.refused = [], []
         self._disk.makedirs(self.path)
-        unfinished = os.path.join(self.path, _UNFINISHED)
-        if self._disk.exists(unfinished):
-            self._disk.unlink(unfinished)
+        for name in (_UNFINISHED, _INCOMING):
+            self._remove(os.path.join(self.path, name))
         found = [
             (int(match[1]), int(match[2]), name)
             for name in self._disk.listdir(self.path) if (match := _NAME.fullmatch(name)) is not None
@@ -66,26 +81,93 @@ class SnapshotDirectory:
                 self.heads.append(self._checked(os.path.join(self.path, name), index, term))
             except SnapshotRefused as refused:
                 self.refused.append(str(refused))
+        self.proven_index = self.heads[0].index if len(self.heads) >= KEPT else -1
+
+    def _remove(self, path: str) -> None:
+        if self._disk.exists(path):
+            self._disk.unlink(path)
 
     def _checked(self, path: str, index: int, term: int) -> SnapshotHead:
-        head = check_snapshot(self._disk, path)
+        return self._of_this_machine(check_snapshot(self._disk, path), path, index, term)
+
+    def _of_this_machine(self, head: SnapshotHead, path: str, index: int, term: int) -> SnapshotHead:
+        """@raise SnapshotRefused: it is of another entry, machine or version."""
         if (head.index, head.term) != (index, term):
             raise SnapshotRefused(f"{path} is of the entry {head.index} of term {head.term}: it was renamed")
-        if head.machine != self._machine:
+        if head.machine != self.machine:
             raise SnapshotRefused(
-                f"{path} is of the machine {head.machine!r}, this member runs {self._machine!r}"
+                f"{path} is of the machine {head.machine!r}, this member runs {self.machine!r}"
             )
-        if head.machine_version != self._machine_version:
+        if head.machine_version != self.machine_version:
             raise SnapshotRefused(
-                f"{path} has the version {head.machine_version} of {self._machine!r}, this member runs the "
-                f"version {self._machine_version}"
+                f"{path} has the version {head.machine_version} of {self.machine!r}, this member runs the "
+                f"version {self.machine_version}"
             )
         return head
 
     def refuse(self, head: SnapshotHead, reason: str) -> None:
         """A sound snapshot cannot be used after all."""
         self.heads.remove(head)
-        self.refused.append(f"{self._path_of(head)}: {reason}")
+        self.proven_index = -1
+        sentence = f"{self._path_of(head)}: {reason}"
+        if sentence not in self.refused and len(self.refused) < REFUSED_MAX:
+            self.refused.append(sentence)
+
+    # -- from and to other members -----------------------------------------------------------
+
+    def piece(self, head: SnapshotHead, offset: int, max_bytes: int) -> tuple[int, bytes]:
+        """@return: bytes of the whole file, and those of a piece of it. @raise OSError: of the disk."""
+        file = self._disk.open(self._path_of(head))
+        try:
+            return file.size(), file.pread(max_bytes, offset)
+        finally:
+            file.close()
+
+    def receive(self, data: bytes, offset: int) -> None:
+        """Write a piece that another member has sent; at 0 a new file begins. @raise OSError: of the disk."""
+        path = os.path.join(self.path, _INCOMING)
+        if not offset:
+            self._remove(path)
+        file = self._disk.open(path, create=not offset)
+        try:
+            file.pwrite(data, offset)
+        finally:
+            file.close()
+
+    def check_incoming(self, index: int, term: int) -> None:
+        """Look at the header of what is received. @raise SnapshotRefused: it is not for this machine."""
+        path = os.path.join(self.path, _INCOMING)
+        self._of_this_machine(read_snapshot_head(self._disk, path), path, index, term)
+
+    def received(self, index: int, term: int) -> SnapshotHead:
+        """
+        All pieces are there: check the whole, make it durable, give it its name.
+
+        @raise SnapshotRefused: it is not sound; it is gone then. @raise OSError: of the disk.
+        """
+        disk, incoming = self._disk, os.path.join(self.path, _INCOMING)
+        file = disk.open(incoming)
+        try:
+            file.datasync()
+        finally:
+            file.close()
+        try:
+            head = self._checked(incoming, index, term)
+        except SnapshotRefused:
+            disk.unlink(incoming)
+            raise
+        path = self._path_of(head)
+        self._make_way(path)
+        disk.rename(incoming, path)
+        self.heads = [*(one for one in self.heads if one.index < index), head]
+        return head
+
+    def discard(self, head: SnapshotHead) -> None:
+        """Remove a snapshot that another member sent, and that was refused: the other one still has it."""
+        assert head not in self.heads
+        self._remove(self._path_of(head))
+
+    # -- own ones ------------------------------------------------------------------------------
 
     def read(self, head: SnapshotHead) -> Iterator[bytes]:
         """The pieces of a snapshot; see L{read_pieces}."""
@@ -103,8 +185,8 @@ class SnapshotDirectory:
         """
         disk = self._disk
         head = SnapshotHead(
-            index=index, term=term, chain_crc=chain_crc, machine=self._machine,
-            machine_version=self._machine_version,
+            index=index, term=term, chain_crc=chain_crc, machine=self.machine,
+            machine_version=self.machine_version,
         )
         path, unfinished = self._path_of(head), os.path.join(self.path, _UNFINISHED)
         disk.makedirs(self.path)
@@ -116,17 +198,32 @@ class SnapshotDirectory:
             if disk.exists(unfinished):
                 disk.unlink(unfinished)
             raise
-        if disk.exists(path):  # it was refused, or this would not be written
-            disk.rename(path, self._free_name(path))
+        self._make_way(path)
         disk.rename(unfinished, path)
         self.heads = [*(one for one in self.heads if one.index < index), head]
-        while len(self.heads) > KEPT:
-            disk.unlink(self._path_of(self.heads[0]))
-            del self.heads[0]
+        for old in self.heads[:-KEPT]:
+            if old.index not in self.held:
+                disk.unlink(self._path_of(old))
+                self.heads.remove(old)
+        self._prove_oldest()
         return size
 
-    def _free_name(self, path: str) -> str:
-        number = 1
-        while self._disk.exists(f"{path}.refused-{number}"):
-            number += 1
-        return f"{path}.refused-{number}"
+    def _prove_oldest(self) -> None:
+        """Read the oldest snapshot again: the log behind it may go, so it must be sound on this disk now."""
+        self.proven_index = -1
+        if self._proves_oldest and len(self.heads) >= KEPT:
+            oldest = self.heads[0]
+            try:
+                self._checked(self._path_of(oldest), oldest.index, oldest.term)
+            except SnapshotRefused as refused:
+                self.refuse(oldest, str(refused))
+            else:
+                self.proven_index = oldest.index
+
+    def _make_way(self, path: str) -> None:
+        """A file of this name was refused, or the name would not be needed: it gets another one."""
+        disk, number = self._disk, 1
+        if disk.exists(path):
+            while disk.exists(f"{path}.refused-{number}"):
+                number += 1
+            disk.rename(path, f"{path}.refused-{number}")

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from ipaddress import ip_address
-from typing import Any
 
 import attrs
 from attrs.validators import ge, in_, instance_of, le
@@ -24,9 +23,19 @@ from dledger.base.commands.answering import CONNECTIONS_MAX
 from dledger.base.option_values import (
     converted,
     findings_of,
+    made_of,
     our_name,
     raise_findings,
     unknown_option,
+    with_values,
+)
+from dledger.base.tls_files import (
+    CLIENT_AUTHS,
+    TLS_MODES,
+    TlsFiles,
+    check_admin_options,
+    check_tls_uses,
+    tls_files,
 )
 from dledger.namesrv.routes import RouteLimits
 
@@ -36,15 +45,15 @@ NAME_SERVER_PORT = 9876
 VERSION_4, VERSION_5 = "4.9", "5.3"
 
 
-def _number(default: int, least: int, most: int) -> Any:
+def _number(default: int, least: int, most: int) -> int:
     return attrs.field(default=default, validator=[instance_of(int), ge(least), le(most)])
 
 
-def _flag(default: bool) -> Any:
+def _flag(default: bool) -> bool:
     return attrs.field(default=default, validator=instance_of(bool))
 
 
-def _text(default: str) -> Any:
+def _text(default: str) -> str:
     return attrs.field(default=default, validator=instance_of(str))
 
 
@@ -67,6 +76,11 @@ class NameServerConfig:
     @ivar connections_max: open connections.
     @ivar brokers_max, topics_max, routes_max, topic_bytes_max: see L{RouteLimits}.
     @ivar kv_entries_max, kv_bytes_max: namespaces and keys of the KV configuration; bytes of its texts.
+    @ivar tls_mode: its port takes connections by TLS: none, beside plain ones, or no others.
+    @ivar tls_client_auth: C{require}: the other end must show a certificate of C{tls_authority}.
+    @ivar tls_certificate, tls_key, tls_authority: PEM files, see L{dledger.base.tls_files.TlsFiles}.
+    @ivar admin_tls, admin_token_file, admin_token_reads, insecure: as of a
+        L{member <dledger.config.DLedgerConfig>}.
     @ivar ignored: options of RocketMQ that were given and have no meaning here.
     """
 
@@ -88,6 +102,15 @@ class NameServerConfig:
     topic_bytes_max: int = _number(RouteLimits().topic_bytes_max, 1024, 12 * 1024 * 1024)
     kv_entries_max: int = _number(50_000, 1, 1_000_000)
     kv_bytes_max: int = _number(4 * 1024 * 1024, 1024, 8 * 1024 * 1024)
+    tls_mode: str = attrs.field(default="disabled", validator=in_(TLS_MODES))
+    tls_client_auth: str = attrs.field(default="none", validator=in_(CLIENT_AUTHS))
+    tls_certificate: str = _text("")
+    tls_key: str = _text("")
+    tls_authority: str = _text("")
+    admin_tls: bool = _flag(False)
+    admin_token_file: str = _text("")
+    admin_token_reads: bool = _flag(False)
+    insecure: bool = _flag(False)
     ignored: tuple[str, ...] = ()
 
     @bind_address.validator
@@ -104,6 +127,25 @@ class NameServerConfig:
     def _is_a_path(self, attribute: attrs.Attribute[str], value: str) -> None:
         if not value or value.endswith("/") or "\0" in value:
             raise ValueError(f"{attribute.name}={value!r}: write the path of a file")
+
+    @tls_authority.validator
+    def _tls_is_whole(self, _attribute: attrs.Attribute[str], value: str) -> None:
+        check_tls_uses(
+            self.tls_files, mode=self.tls_mode, client_auth=self.tls_client_auth,
+            others={"admin_tls=true": self.admin_tls},
+            hint="say tls_mode=permissive or enforcing for the port, admin_tls=true for the pages",
+        )
+
+    @admin_token_reads.validator
+    def _admin_has_keys(self, _attribute: attrs.Attribute[bool], value: bool) -> None:
+        check_admin_options(
+            admin_tls=False, has_keys=False, token_file=self.admin_token_file, token_reads=value
+        )
+
+    @property
+    def tls_files(self) -> TlsFiles | None:
+        """The files of its TLS identity; None without TLS."""
+        return tls_files(certificate=self.tls_certificate, key=self.tls_key, authority=self.tls_authority)
 
     @property
     def is_5(self) -> bool:
@@ -175,7 +217,7 @@ def name_server_from_mapping(
     @raise ValueError: a name is unknown (the nearest known one is named), a value does not fit, or an option
         is given twice.
     """
-    given: dict[str, Any] = {}
+    given: dict[str, object] = {}
     ignored, findings = [], []
     for name, value in values.items():
         try:
@@ -195,8 +237,8 @@ def name_server_from_mapping(
             findings.append(str(error))
     raise_findings(findings + findings_of(NameServerConfig, given))
     if base is not None:
-        return attrs.evolve(base, **given)
-    return NameServerConfig(ignored=tuple(ignored), **given)
+        return with_values(base, given)
+    return made_of(NameServerConfig, {"ignored": tuple(ignored), **given})
 
 
 def java_spelling(name: str) -> str:

@@ -21,12 +21,16 @@ from twisted.internet.task import LoopingCall, deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from dledger.base.addresses import is_loopback
 from dledger.base.commands.answering import AnsweringSide
 from dledger.base.descriptors import connections_allowed
 from dledger.base.disk.disk import Disk, File
 from dledger.base.errors import DirectoryError
 from dledger.base.reactor import Reactor
 from dledger.base.threads import DiskRunner, DiskThreads
+from dledger.base.tls.key_watch import KeyWatch
+from dledger.base.tls.ports import secured_port
+from dledger.base.tls.securing import Securing, secured
 from dledger.namesrv.changes import ChangeableConfig
 from dledger.namesrv.commands import NameServerCommands
 from dledger.namesrv.config import NameServerConfig
@@ -40,12 +44,18 @@ from protocols.wire.remoting import RemotingCommand
 TICK_S = 0.5
 #: More ticks at once than these are logged: the reactor was busy elsewhere, or the process was frozen.
 STALL_TICKS = 6
+#: Seconds between two looks at the files of TLS.
+KEYS_S = 10.0
 #: Seconds that connections may take to send their last output.
 CLOSE_TIME_OUT_S = 1.0
 
 
 class NameServerSide(AnsweringSide):
-    """The listening side. @ivar requests: requests received."""
+    """
+    The listening side.
+
+    @ivar requests: requests received.
+    """
 
     def __init__(self, turn: Turn, commands: NameServerCommands, config: NameServerConfig) -> None:
         super().__init__(turn, [commands], connections_max=connections_allowed(config.connections_max))
@@ -73,13 +83,14 @@ class NameServerService(Service):
 
     def __init__(
         self, config: NameServerConfig, reactor: Reactor, listen: IStreamServerEndpoint, *, disk: Disk,
-        failed: Callable[[str], None], threads: DiskRunner | None = None,
+        failed: Callable[[str], None], wall_s: Callable[[], float], threads: DiskRunner | None = None,
         make_admin: Callable[[NameServerService], IService] | None = None,
     ) -> None:
         """
         @param reactor: its clock should be monotonic.
         @param failed: called with the reason when the server cannot start or continue.
-        @param make_admin: makes the service of its pages; None: it has none.
+        @param make_admin: makes the service of its pages; None: it has none. May raise C{ValueError}.
+        @param wall_s: seconds since 1970.
         """
         self.options = ChangeableConfig(config)
         self._reactor = reactor
@@ -94,10 +105,16 @@ class NameServerService(Service):
         )
         self.commands = NameServerCommands(self.options, self.routes, self.values, clock=reactor)
         self.side = NameServerSide(Turn(reactor, self._turn_failed), self.commands, config)
-        self._admin = None if make_admin is None else make_admin(self)
+        #: For TLS; None: without, or not started.
+        self.keys: Securing | None = None
+        self._wall_s = wall_s
+        self._key_watch = KeyWatch(None, "name server")
+        self._make_admin = make_admin
+        self._admin: IService | None = None
         self._ticking = LoopingCall.withCount(self._tick)
         self._ticking.clock = reactor
         self._expire_s = 0.0
+        self._next_keys_s = 0.0
         self._was_stalled = False
         self._started_s = reactor.seconds()
         self._port: IListeningPort | None = None
@@ -118,6 +135,17 @@ class NameServerService(Service):
         config = self.options.config
         if config.ignored:
             self.log.info("ignored options: {names}", names=", ".join(config.ignored))
+        try:
+            self.keys = secured(config.tls_files)
+            self._key_watch = KeyWatch(self.keys, "name server")
+        except ValueError as error:
+            self._give_up(f"cannot start with TLS: {error}")
+            return
+        try:
+            self._admin = None if self._make_admin is None else self._make_admin(self)
+        except ValueError as error:
+            self._give_up(f"cannot start the administration: {error}")
+            return
         try:
             self.values.load()
             self._lock = self._locked(f"{config.kv_config_path}.lock")
@@ -141,7 +169,12 @@ class NameServerService(Service):
             raise DirectoryError(f"{path}: {error.strerror or error}") from error
 
     async def _listen(self) -> None:
-        port = await self._endpoint.listen(self.side)
+        options = self.options.config
+        endpoint = secured_port(
+            self._endpoint, self.keys, options.tls_mode, clock=self._reactor,
+            demands_certificate=options.tls_client_auth == "require",
+        )
+        port = await endpoint.listen(self.side)
         if not self.running:
             stopped = port.stopListening()
             if stopped is not None:
@@ -149,6 +182,13 @@ class NameServerService(Service):
             return
         self._port = port
         self._problem = ""
+        if options.tls_mode == "disabled" and not (
+            options.insecure or is_loopback(getattr(port.getHost(), "host", "localhost"))
+        ):
+            self.log.warn(
+                "name server listens without TLS: everybody who reaches it can register brokers; see "
+                "docs/security.md, or say insecure=true"
+            )
         config = self.options.config
         self.log.info(
             "name server listens on port {port}, answers as RocketMQ {version}, KV configuration in {path} "
@@ -166,12 +206,18 @@ class NameServerService(Service):
                 self._expire_s = 0.0
                 return
         now_s = self._reactor.seconds()
+        self._check_keys(now_s)
         self.side.sweep(now_s)
         self.commands.sweep(now_s)
         self._expire_s += count * TICK_S
         if self._expire_s * 1000 >= self.options.config.scan_not_active_broker_interval:
             self._expire_s = 0.0
             self.commands.expire()
+
+    def _check_keys(self, now_s: float) -> None:
+        if now_s >= self._next_keys_s:
+            self._next_keys_s = now_s + KEYS_S
+            self._key_watch.check(self._wall_s())
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -242,6 +288,7 @@ class NameServerService(Service):
             brokers_lost=self.commands.brokers_lost, unknown_requests=side.unknown,
             failed_requests=side.failures, wire_errors=side.wire_errors,
             connections_refused=side.connections_refused, connections_replaced=side.connections_replaced,
+            tls_expires_s=self._key_watch.expires_s,
             refusals={f"{code}:{answer}": number for (code, answer), number in sorted(counts.items())},
         )
 

@@ -26,6 +26,7 @@ class NameServerStatus:
     See docs/namesrv.md for the numbers.
 
     @ivar problem: the reason why it does not serve; empty if it serves.
+    @ivar tls_expires_s: the end of its certificate, seconds since 1970; -1 without TLS.
     @ivar refusals: C{request code:code of the answer} to number of requests.
     """
 
@@ -53,4 +54,5 @@ class NameServerStatus:
     wire_errors: int
     connections_refused: int
     connections_replaced: int
+    tls_expires_s: float
     refusals: Mapping[str, int]

@@ -178,6 +178,15 @@ class AppendGate:
         self._take(_Claim(None, None, waiter, len(bodies), sum(map(len, bodies))))
         return waiter
 
+    def append_control(self, body: bytes) -> Deferred[AppendResult]:
+        """Append a reader entry, alone in its write. Cancelling stops the wait, not the append."""
+        self._end_of_turn()
+        waiter: Deferred[AppendResult] = Deferred(lambda _: None)
+        token = self._next_token()
+        self._pending[token] = [_Claim(None, None, waiter, 1, len(body))]
+        self._propose(AppendProposed((Proposal(token=token, bodies=(body,), is_control=True),)))
+        return waiter
+
     def _take(self, claim: _Claim) -> None:
         self._claims.append(claim)
         self._bytes += claim.size
@@ -213,9 +222,11 @@ class AppendGate:
             self._seal()
         if self._proposals:
             proposals, self._proposals, self._turn_bytes = self._proposals, [], 0
-            now_s = self._seconds()
-            self._proposed_s.update([(proposal.token, now_s) for proposal in proposals])
-            self._counters.batches.observe(sum([len(proposal.bodies) for proposal in proposals]))
+            now_s, bodies = self._seconds(), 0
+            for proposal in proposals:
+                self._proposed_s[proposal.token] = now_s
+                bodies += len(proposal.bodies)
+            self._counters.batches.observe(bodies)
             self._propose(AppendProposed(tuple(proposals)))
 
     def answered(self, answer: AnswerAppend) -> None:
@@ -224,12 +235,15 @@ class AppendGate:
         proposed_s = self._proposed_s.pop(answer.token, None)
         if claims is None:
             return
-        if answer.code is ResponseCode.SUCCESS and not answer.is_repeated and proposed_s is not None:
-            self._counters.append_s.observe(self._seconds() - proposed_s)
-        if answer.is_repeated or (answer.code is ResponseCode.SUCCESS and _is_once(claims)):
+        if answer.is_repeated:
             self._tell_once(answer, claims[0])
         elif answer.code is ResponseCode.SUCCESS:
-            self._tell_committed(answer, claims)
+            if proposed_s is not None:
+                self._counters.append_s.observe(self._seconds() - proposed_s)
+            if _is_once(claims):
+                self._tell_once(answer, claims[0])
+            else:
+                self._tell_committed(answer, claims)
         else:
             count(self._counters.refusals, answer.code.name, len(claims))
             self._tell_failed(
@@ -252,11 +266,7 @@ class AppendGate:
         index, term, pos = answer.first_index, answer.term, answer.pos
         self._counters.appends += answer.count
         group, leader_id = self._group, answer.leader_id
-        # A blank at the end of a file shifts all later records. If arithmetic gives the right position
-        # for the last claim, there is no blank in between, and the positions before it are right too.
-        span = sum([claim.size + ENTRY_HEADER_SIZE * claim.bodies for claim in claims[:-1]])
-        last_index = index + answer.count - claims[-1].bodies
-        is_dense = len(claims) == 1 or self._ledger.position_of(last_index) == pos + span
+        is_dense = len(claims) == 1 or self._is_dense(answer, claims)
         for connection, ticket, waiter, bodies, size in claims:
             if not is_dense:
                 pos = self._ledger.position_of(index)
@@ -274,6 +284,16 @@ class AppendGate:
                 waiter.callback(AppendResult(index=index, count=bodies, term=term, pos=pos))
             index += bodies
             pos += size + ENTRY_HEADER_SIZE * bodies
+
+    def _is_dense(self, answer: AnswerAppend, claims: list[_Claim]) -> bool:
+        """
+        Whether the positions of all claims follow from their sizes. A blank at the end of a file shifts all
+        later records. If arithmetic gives the right position for the last claim, there is no blank in
+        between, and the positions before it are right too.
+        """
+        span = sum([claim.size + ENTRY_HEADER_SIZE * claim.bodies for claim in claims[:-1]])
+        last_index = answer.first_index + answer.count - claims[-1].bodies
+        return self._ledger.position_of(last_index) == answer.pos + span
 
     def _tell_failed(
         self, claims: list[_Claim], code: ResponseCode, *, term: int, index: int, leader_id: str | None,

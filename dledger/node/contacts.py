@@ -52,6 +52,11 @@ class Contacts:
         found.pop(self._config.self_id, None)
         return found
 
+    def has_moved(self, peer_id: str) -> bool:
+        """Whether a list that was told has another address of a member than the own log has."""
+        told, own = self._known.introduced.get(peer_id), self._known.membership.addresses.get(peer_id)
+        return told is not None and own is not None and told != own
+
     def introduced(self, request: MetadataRequest) -> None:
         """
         A member has greeted. Only the word of one that is known counts: anybody can read the id of the group.

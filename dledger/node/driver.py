@@ -20,8 +20,9 @@ from dledger.base.membership import Membership
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
 from dledger.core.ports import LedgerView
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import ResponseCode
-from protocols.wire.ledger.messages import EntryBatch, Request, Response
+from protocols.wire.ledger.messages import Request, Response
 from protocols.wire.ledger.producer_entries import encode_producer_entry
 
 _FAILURES = (ev.WriteRefused, ev.StoreFailed)
@@ -249,7 +250,7 @@ class Driver:
     def _write_bodies(self, effect: fx.WriteBodies) -> ev.Input:
         assert effect.first_index == self._ledger.ledger_end_index + 1, "the core lost count"
         bodies, at = effect.bodies, effect.producers_at
-        if at >= 0:
+        if effect.runs:
             bodies = (*bodies[:at], encode_producer_entry(effect.runs), *bodies[at + 1 :])
         try:
             positions = self._ledger.append_bodies(bodies, effect.term, producers_at=at)

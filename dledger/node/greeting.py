@@ -8,7 +8,7 @@ other's logs: so one difference ends the connection, on both sides, with a sente
 When the members of the group have changed by its log, two lists may differ for a while: then the id of the
 group decides alone. A member that was away may not know it yet: its list must be one that this log had, and
 it takes the other side's word for a later one. A side that does not tell (Java, an earlier version, a group
-that has no id yet) is not judged.
+that has no id yet) is not judged. Then the directories of the two are judged, see L{dledger.node.lineages}.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import attrs
 
 from dledger.base.group_name import GroupName
 from dledger.base.membership import Membership
+from dledger.node.lineages import OWN_RIVAL, Lineages
 from protocols.wire.ledger.memberships import MemberLists, ToldMembership, encode_told
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse
 
@@ -53,10 +54,12 @@ class Greeting:
 
     @ivar known: the members at the moment, by the own log.
     @ivar group_name: the id of the group at the moment.
+    @ivar lineages: judges directories; None: they are not judged.
     """
 
     known: KnownMembers
     group_name: Callable[[], GroupName]
+    lineages: Lineages | None = None
 
     @property
     def group_id(self) -> str:
@@ -78,22 +81,59 @@ class Greeting:
         lists = MemberLists(dict(now.voters), dict(now.learners))
         return encode_told((ToldMembership(now.index, now.term, lists),))
 
+    def call(self, request: MetadataRequest) -> MetadataRequest:
+        """The METADATA request that greets a member, with what there is to tell."""
+        lineages = self.lineages
+        return attrs.evolve(
+            request, group_id=self.group_id, members=self.members, configuration=self.configuration,
+            lineage="" if lineages is None else lineages.told,
+            met_lineage="" if lineages is None else lineages.told_of(request.remote_id),
+        )
+
+    def answer(self, request: MetadataRequest, response: MetadataResponse) -> MetadataResponse:
+        """The answer to a METADATA request: a member that greets is told about directories, too."""
+        lineages, sender_id = self.lineages, request.local_id
+        if lineages is None or not request.lineage:
+            return response
+        return attrs.evolve(
+            response, lineage=lineages.told, met_lineage=lineages.told_of(sender_id, request.lineage),
+            is_rival=lineages.is_rival(sender_id, request.lineage),
+        )
+
     def problem_of_call(self, request: MetadataRequest) -> str:
         """Why the member that sent C{request} does not belong here; empty if it may."""
         members = request.members.split(";") if request.members else ()
-        return self._problem(request.group_id, members, request.configuration)
+        problem = self._problem(request.group_id, members, request.configuration)
+        if problem or self.lineages is None or request.local_id is None or (
+            not self.known.knows(request.local_id)
+        ):
+            return problem  # (The word of a stranger counts for nothing.)
+        self.lineages.heed(request.local_id, request.met_lineage, request.group_id)
+        return self.lineages.problem_of_call(request.local_id, request.lineage)
 
-    def problem_of_answer(self, response: MetadataResponse, *, is_whole: bool = True) -> str:
+    def problem_of_answer(
+        self, response: MetadataResponse, *, peer_id: str = "", is_whole: bool = True
+    ) -> str:
         """
         Why the member that sent C{response} does not belong here; empty if it may.
 
+        @param peer_id: who answered, at its address.
         @param is_whole: False: its format has no room for the id of the group. Then members that differ prove
             nothing once the log of the group changes them.
         """
         if response.wire_version < 1 or (not is_whole and self.known.membership.is_changed):
             return ""
         group_id = response.group_id if response.is_group_known else ""
-        return self._problem(group_id, response.peers, response.configuration)
+        problem = self._problem(group_id, response.peers, response.configuration)
+        if problem or self.lineages is None or not peer_id:
+            return problem
+        self.lineages.heed(peer_id, response.met_lineage, group_id)
+        return OWN_RIVAL if response.is_rival else self.lineages.problem_of_answer(peer_id, response.lineage)
+
+    def lost(self, peer_id: str) -> None:
+        """The connection to a member has ended."""
+        if self.lineages is not None:
+            self.lineages.lost(peer_id)
 
     def _problem(self, group_id: str, members: Iterable[str], configuration: str) -> str:
         own_id = self.group_id

@@ -50,6 +50,8 @@ def readiness_problems(status: NodeStatus) -> tuple[str, ...]:
     machine = status.machine
     if machine is not None and machine.state == "starting":
         found.append("its state machine is starting: commands and queries wait until it has its state")
+    elif machine is not None and machine.state == "installing":
+        found.append(f"its state machine waits for a snapshot of another member: {machine.installing}")
     elif machine is not None and machine.state == "running" and 0 < lag_max < machine.lag:
         found.append(f"its state machine lacks {machine.lag} committed entries, more than {lag_max}, "
                      f"which is healthy_lag_entries / {READY_SHARE}")

@@ -30,12 +30,37 @@ from protocols.wire.ledger.messages import (
     MESSAGES,
     QueryRequest,
     QueryResponse,
+    SnapshotRequest,
     SubmitRequest,
     SubmitResponse,
 )
 
 #: Characters of a reason in an answer, at most.
 REASON_CHARACTERS_MAX = 300
+
+
+class GivenPiece(Protocol):
+    """A piece of the file of a snapshot: L{dledger.machine.offering.SnapshotPiece}."""
+
+    @property
+    def index(self) -> int:
+        """Last entry in the snapshot."""
+
+    @property
+    def term(self) -> int:
+        """Of that entry."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole file."""
+
+    @property
+    def offset(self) -> int:
+        """Where the piece begins."""
+
+    @property
+    def data(self) -> bytes:
+        """The piece."""
 
 
 class HostedMachine(Protocol):
@@ -48,6 +73,17 @@ class HostedMachine(Protocol):
     @property
     def needed_index(self) -> int:
         """The log must keep the entries behind this index: only they and snapshots make the state."""
+
+    @property
+    def gives_snapshots(self) -> bool:
+        """Whether it keeps snapshots in files, gives them to other members, and takes up theirs."""
+
+    @property
+    def proven_index(self) -> int:
+        """Last entry in the oldest of at least two snapshots that were read as a whole; -1: there are not."""
+
+    def piece_for(self, request: SnapshotRequest, max_bytes: int) -> GivenPiece:
+        """A piece of a snapshot for another member. @raise DLedgerError: there is none."""
 
     def committed(self) -> None:
         """More entries are committed. In the middle of a step: it must only take note."""

@@ -18,8 +18,9 @@ from collections.abc import Iterator, Sequence
 import attrs
 
 from protocols.ledger.interfaces import Ticket
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import PushType
-from protocols.wire.ledger.messages import EntryBatch, PushEntryRequest, PushEntryResponse, Request, Response
+from protocols.wire.ledger.messages import PushEntryRequest, PushEntryResponse, Request, Response
 
 #: At most this many pushes, and bytes of records, in one merged push.
 COUNT_MAX = 4096

@@ -35,25 +35,29 @@ from dledger.core import effects as fx
 from dledger.core import inputs as ev
 from dledger.core.replica import DLedgerCore
 from dledger.node.appends import AppendGate, AppendResult
-from dledger.node.contacts import Contacts
+from dledger.node.aside_watch import AsideWatch
+from dledger.node.belonging import Belonging
 from dledger.node.driver import Driver, Ledger, Surroundings, Terms
 from dledger.node.embedding import Embedding
 from dledger.node.flush import LedgerFlusher
-from dledger.node.greeting import Greeting
 from dledger.node.health import told_health
 from dledger.node.hosting import MachineDesk
+from dledger.node.keeping import keep_from_index
 from dledger.node.peers import Peers
+from dledger.node.readers import ReaderDesk
 from dledger.node.reads import Reads
 from dledger.node.reports import Reports
 from dledger.node.router import NO_APPENDS, Refusals, RequestRouter, Told
 from dledger.node.scrubbing import Scrubbing
 from dledger.node.server import MemberServer
+from dledger.node.snapshots import SnapshotDesk
 from dledger.node.status import Counters, NodeStatus, bytes_behind
 from dledger.node.store import Store
 from dledger.storage.term_file import TermVote
 from protocols.turn import Turn
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import ResponseCode
-from protocols.wire.ledger.messages import EntryBatch, LeadershipTransferRequest, Request, Response
+from protocols.wire.ledger.messages import LeadershipTransferRequest, Request, Response
 
 #: Seconds between two checks of connections and waiters.
 SWEEP_INTERVAL_S = 0.2
@@ -66,9 +70,6 @@ FULL_CHECK_INTERVAL_S = 1.0
 
 #: A reactor stall of at least this many seconds is logged.
 STALL_WARNING_S = 0.25
-
-#: A peer silent for this many milliseconds no longer holds back the expiry of files.
-PEER_MEMORY_MS = 60_000
 
 #: Makes the driver of a core.
 MakeDriver = Callable[[DLedgerCore, Ledger, Terms, Surroundings], Driver]
@@ -86,9 +87,10 @@ class Node:
     @ivar admin: listening address of the HTTP administration, for people; empty without one.
     @ivar dialling: connects to the other members by TLS; None without TLS.
     @ivar told_admin: C{host:port} of it for the other members; empty if they cannot ask there.
-    @ivar desk: answers the requests to the state machine, if there is one.
+    @ivar desk, reader_desk: answer the requests to the state machine, if there is one, and of readers.
+    @ivar snapshot_desk: exchanges snapshots with other members.
     @ivar counters: counts since the start.
-    @ivar events: returns the last events, see L{Reports.events}.
+    @ivar events: returns the last events, see L{Reports.events}. @ivar keys: for TLS; None: without.
     """
 
     log = Logger()
@@ -116,8 +118,7 @@ class Node:
         @param make_driver: the simulator's driver checks each step.
         @param keys, embedding: for TLS, watched here; the program that alone appends.
         """
-        self.config = config
-        self.counters = Counters()
+        self.config, self.counters = config, Counters()
         self._reports = Reports(
             self.log, self_id=config.self_id, counts=self.counters.reports, seconds=clock.seconds,
             wall_clock=wall_clock,
@@ -126,19 +127,18 @@ class Node:
         self.turn = Turn(clock, self._turn_failed)
         self.state, self.reason, self.listen = "starting", "", ""
         self.admin = self.told_admin = ""
-        self._store, self._terms = store, terms
-        self._clock, self._embedding = clock, embedding
+        self._store, self._terms, self._rng = store, terms, rng
+        self._clock, self._embedding, self.keys = clock, embedding, keys
         self._wall_clock, self._disk_space = wall_clock, disk_space
         self.dialling = None if keys is None else MembersDialling(keys, config.tls_plain_members)
         self._key_watch = KeyWatch(keys, f"member {config.self_id}", member_id=config.self_id)
         self._space: DiskSpace | None = None
-        self._begin_moved = ""
-        self._kept_count, self._kept_bytes = -1, 0
+        self._begin_moved, self._tokens = "", 0
+        self._aside = AsideWatch(store, self.log, config.self_id)
         self._started_s = clock.seconds()
         self._peers: Peers | None = None
         self._server: MemberServer | None = None
         self._ended: list[Deferred[None]] = []
-        self._tokens = self._told_set_aside = 0
         self._told: Told | None = None
         self._ticking: LoopingCall | None = None
         self._next_sweep_s = self._next_house_keeping_s = 0.0
@@ -155,8 +155,10 @@ class Node:
 
     def _gather(self, store: Store, run_in_thread: RunInThread) -> None:
         config, feed = self.config, self._driver.feed
-        self.greeting = Greeting(known=self._core.members, group_name=lambda: store.identity.group_name)
-        self.contacts = Contacts(config, self._core.members, self.greeting, feed, self._members_changed)
+        self._belonging = Belonging(
+            config, self._core.members, store, self._rng, feed, self._members_changed, self.note
+        )
+        self.greeting, self.contacts = self._belonging.greeting, self._belonging.contacts
         self.flusher = LedgerFlusher(
             store=store, run_in_thread=run_in_thread, feed=feed, seconds=self._clock.seconds,
             counters=self.counters, report=self.report,
@@ -179,15 +181,23 @@ class Node:
             status=self._core.status, now_ms=self.now_ms, broken=self.broken, counters=self.counters,
             patience_ms=config.heart_beat_time_interval_ms * config.max_heart_beat_leak,
         )
+        self.snapshot_desk = SnapshotDesk(
+            config=config, members=self._core.members, machine=lambda: self.desk.machine, now_ms=self.now_ms,
+            counters=self.counters,
+        )
+        self.reader_desk = ReaderDesk(
+            config=config, ledger=store, core=self._core, reads=self._reads, now_ms=self.now_ms,
+            append=self._appends.append_control, broken=self.broken, counters=self.counters,
+            is_refused=self._embedding is not None,
+        )
         self.router = RequestRouter(
             self_id=config.self_id, group=config.group,
             body_bytes_max=config.body_bytes_max if self._embedding is None else NO_APPENDS,
-            core=self._core, feed=feed,
-            is_running=lambda: not self._driver.is_stopped, broken=self.broken,
-            report=self._reports.report,
-            next_token=self._next_token, counters=self.counters, refusals=self.refusals,
-            appends=self._appends, reads=self._reads, desk=self.desk, note=self.note, greeting=self.greeting,
-            told=self._tell_about_me, introduced=self.contacts.introduced,
+            core=self._core, feed=feed, is_running=lambda: not self._driver.is_stopped, broken=self.broken,
+            report=self._reports.report, next_token=self._next_token, counters=self.counters,
+            refusals=self.refusals, appends=self._appends, reads=self._reads, desk=self.desk,
+            reader_desk=self.reader_desk, snapshot_desk=self.snapshot_desk, note=self.note,
+            greeting=self.greeting, told=self._tell_about_me, introduced=self.contacts.introduced,
         )
 
     def _next_token(self) -> int:
@@ -199,8 +209,10 @@ class Node:
     def connect(self, *, peers: Peers, server: MemberServer) -> None:
         """Set the connections; must precede L{start}."""
         self._peers, self._server = peers, server
+        self._belonging.connect(peers, server)
         peers.follow(self.contacts.addresses)
-        self.router.claim_with(server.claim)
+        self.snapshot_desk.connect(peers)
+        self.router.claim_with(server.claim, lambda one: self._belonging.vouches(peers, one))
 
     def start(self) -> None:
         """Start the tick and feed the core its first input."""
@@ -294,6 +306,7 @@ class Node:
         self._server.sweep(now_s)
         self._reads.sweep(now_s)
         self.desk.sweep(now_s)
+        self.reader_desk.sweep()
         self._reports.sweep(now_s)
         self._told = None
 
@@ -306,11 +319,15 @@ class Node:
     def _keep_house(self) -> None:
         self._next_house_keeping_s = self._clock.seconds() + HOUSE_KEEPING_INTERVAL_S
         self._key_watch.check(self._wall_clock()[0])
+        self.router.door.refresh()
         self._with_store(self._keep_store)
 
     def _keep_store(self) -> None:
         now_s, local_hour = self._wall_clock()
-        deleted = self._store.house_keeping(now_s, local_hour, keep_from_index=self._keep_from_index())
+        deleted = self._store.house_keeping(
+            now_s, local_hour, keep_from_index=self._keep_from_index(),
+            drop_to_index=self.snapshot_desk.drop_to_index(self._core.status()),
+        )
         for one in deleted:
             self._begin_moved = f"{one.path} deleted: {one.why}"
             self.log.info(
@@ -318,34 +335,17 @@ class Node:
                 why=one.why, begin_index=one.begin_index, self_id=self.config.self_id,
             )
         self.counters.segments_deleted += len(deleted)
-        self._tell_set_aside()
+        self._aside.look()
         is_full = self._store.disk_full
         if is_full != self._core.is_full:
             self._driver.feed(ev.RoomChecked(is_full))
         if self._disk_space is not None:
             self._space = self._disk_space()
 
-    def _tell_set_aside(self) -> None:
-        new = self._store.set_aside[self._told_set_aside :]
-        self._told_set_aside += len(new)
-        for one in new:
-            self.log.warn(
-                "{size} bytes were cut from the ledger and set aside in {path}; they are never deleted here",
-                size=one.size, path=one.path, self_id=self.config.self_id,
-            )
-        if new or self._kept_count < 0:
-            kept = self._store.kept_files()
-            self._kept_count, self._kept_bytes = len(kept), sum(one.size for one in kept)
-
     def _keep_from_index(self) -> int:
-        """First index that expiry must keep: it is not committed, or a reader or a live follower lacks it."""
-        status = self._core.status()
-        needed = [status.committed_index, self._reads.slowest_index() - 1, self.desk.needed_index]
-        if status.role == "leader":
-            needed += [
-                peer.match_index for peer in status.peers if 0 <= peer.last_heard_ms_ago < PEER_MEMORY_MS
-            ]
-        return min(needed) + 1
+        """First index that expiry must keep."""
+        reads, readers = self._reads.slowest_index() - 1, self.reader_desk.needed_index()
+        return keep_from_index(self._core.status(), (reads, self.desk.needed_index, readers))
 
     def _with_store(self, call: Callable[[], None]) -> None:
         if self._driver.is_stopped:
@@ -486,8 +486,9 @@ class Node:
             disk_total_bytes=self._space.total if self._space is not None else -1,
             is_disk_full=self._store.disk_full, begin_moved=self._begin_moved,
             healthy_lag_entries=self.config.healthy_lag_entries,
-            set_aside_files=max(self._kept_count, 0), set_aside_bytes=self._kept_bytes,
-            tls_expires_s=self._key_watch.expires_s, machine=self.desk.status(),
+            set_aside_files=max(self._aside.files, 0), set_aside_bytes=self._aside.size,
+            tls_expires_s=self._key_watch.expires_s, readers=self.reader_desk.infos(),
+            machine=self.snapshot_desk.with_log_kept(self.desk.status()),
             scrubbed_bytes=counters.scrubbed_bytes, scrub_passes=counters.scrub_passes,
             elections=dict(counters.elections), append_s=counters.append_s.status(),
             batches=counters.batches.status(), peer_lag_bytes={
@@ -515,7 +516,7 @@ class Node:
     def _members_changed(self) -> None:
         if self._peers is not None:
             self._peers.follow(self.contacts.addresses)
-        self.router.forget_rights()
+        self.router.door.forget()
 
     def continue_later(self) -> None:
         """See L{dledger.node.driver.Surroundings.continue_later}."""

@@ -11,6 +11,8 @@ Rule 4: that answer also tells the peer's group and its list of members. If they
 ends before any later answer counts, see L{dledger.node.greeting}.
 Rule 5: an idle connection to a member of ours carries a METADATA request every L{SIGN_OF_LIFE_S}, so that
 the peer knows it to live, and lets no other connection speak for this member.
+Rule 6: a member is I{present} while its own address answers: a message in its name while it is not present
+comes from somebody else, or will be repeated when this member has reached it. See L{Peers.vouches}.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import random
 from collections.abc import Callable, Mapping
 
 from twisted.application.internet import ClientService
-from twisted.internet.defer import CancelledError, Deferred, gatherResults
+from twisted.internet.defer import CancelledError, Deferred, fail, gatherResults
 from twisted.internet.interfaces import (
     IAddress,
     IProtocol,
@@ -32,13 +34,15 @@ from twisted.logger import ILogObserver, LogEvent, Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from dledger.base.errors import DLedgerError
 from dledger.config import DLedgerConfig
 from dledger.node.greeting import Greeting
+from dledger.node.server import STOOD_STILL_S
 from protocols.connection import IDLE_S, TLS_LOSS
 from protocols.ledger.connection import ClientConnection
 from protocols.turn import Turn
 from protocols.wire.errors import WireError
-from protocols.wire.ledger.codes import WIRE_VERSION
+from protocols.wire.ledger.codes import WIRE_VERSION, ResponseCode
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, Request, Response, VoteRequest
 from protocols.wire.remoting import RemotingCommand
 
@@ -50,9 +54,16 @@ RETRY_FACTOR = 1.6
 #: Seconds between two requests on a connection to a member of ours, at most.
 SIGN_OF_LIFE_S = 1.0
 
+#: A member of ours that has answered nothing for this many seconds is not present.
+PRESENT_S = 4.0
+
+#: A member that is spoken for, and not connected, is tried at once, but not sooner than this after the last
+#: time, seconds.
+HURRY_S = 0.2
+
 #: Tokens of the METADATA requests of this module; the core's ids are positive. The answer to the first kind
-#: tells whether the peer belongs to the group. That to the second tells nothing: a native one has no room for
-#: the id of the group.
+#: tells whether the peer belongs to the group. That to the second does not: a native one has no room for the
+#: id of the group. Below it are the tokens of L{Peers.ask}.
 PROBE = 0
 SIGN_OF_LIFE = -1
 
@@ -130,10 +141,11 @@ class Peers:
                 if self._is_started:
                     peer.start()
 
-    def greet(self) -> None:
-        """Tell every connected member the present membership."""
-        for peer in self._peers.values():
-            peer.greet()
+    def greet(self, peer_id: str | None = None) -> None:
+        """Tell a connected member, or every one, what there is to tell about this one."""
+        for known_id, peer in self._peers.items():
+            if peer_id in (None, known_id):
+                peer.greet()
 
     def start(self) -> None:
         """Start connecting."""
@@ -161,10 +173,32 @@ class Peers:
             self._turn.work(self._tell_strays)
         self._strays.append((peer_id, request_id))
 
+    def ask(self, peer_id: str, request: Request) -> Deferred[Response]:
+        """
+        Ask for a part of this member that is not its core. Cancelling forgets the request.
+
+        @return: fires with the answer; fails with L{DLedgerError}, NETWORK_ERROR: there is none.
+        """
+        peer = self._peers.get(peer_id)
+        return _no_answer("its address is not known") if peer is None else peer.ask(request)
+
+    def told(self, peer_id: str) -> MetadataResponse | None:
+        """What the member has told last, since it got its present address; None: nothing yet."""
+        peer = self._peers.get(peer_id)
+        return None if peer is None else peer.told
+
     def _tell_strays(self) -> None:
         strays, self._strays = self._strays, []
         for peer_id, request_id in strays:
             self._failed(peer_id, [(request_id, "its address is not known")], False)
+
+    def vouches(self, peer_id: str) -> bool:
+        """
+        Whether a message in the name of C{peer_id} may be its own: its address answers this member. If it
+        does not, a new attempt to reach it begins soon. A member whose address is not known passes.
+        """
+        peer = self._peers.get(peer_id)
+        return peer is None or peer.is_present or peer.hurry()
 
     def sweep(self, now_s: float) -> None:
         """Fail overdue requests, end silent connections, keep idle ones alive. Called regularly."""
@@ -195,10 +229,13 @@ class _QuietClientService(ClientService):
 
 @implementer(IStreamClientEndpoint)
 class _WatchedEndpoint:
-    """An endpoint that reports failed attempts to connect."""
+    """An endpoint that reports attempts to connect, and those that failed."""
 
-    def __init__(self, endpoint: IStreamClientEndpoint, failed: Callable[[Failure], None]) -> None:
+    def __init__(
+        self, endpoint: IStreamClientEndpoint, begins: Callable[[], None], failed: Callable[[Failure], None]
+    ) -> None:
         self._endpoint = endpoint
+        self._begins = begins
         self._failed = failed
 
     def connect(self, factory: IProtocolFactory) -> Deferred[IProtocol]:
@@ -208,6 +245,7 @@ class _WatchedEndpoint:
             self._failed(failure)
             return failure
 
+        self._begins()
         attempt: Deferred[IProtocol] = self._endpoint.connect(factory)
         return attempt.addErrback(tell)
 
@@ -245,7 +283,7 @@ class _Peer(Factory):
         self._answered = answered
         self._failed = failed
         self._connected = connected
-        watched = _WatchedEndpoint(endpoint, self._cannot_connect)
+        watched = _WatchedEndpoint(endpoint, self._trying, self._cannot_connect)
         policy = retry_policy(rng)
         self._service = _QuietClientService(
             watched, self, retryPolicy=lambda attempt: policy(attempt + self._unheard), clock=clock
@@ -256,12 +294,39 @@ class _Peer(Factory):
         self._connection: ClientConnection[int] | None = None
         self._refused: list[tuple[int, str]] = []
         self._probed_s = 0.0
+        self._heard_s = self._swept_s = self._hurried_s = 0.0
+        self._is_waiting = False
         self._was_used = False
+        self._asked: dict[int, Deferred[Response]] = {}
+        self._last_token = SIGN_OF_LIFE
+        self.told: MetadataResponse | None = None
         self.wire_errors = 0
 
     @property
     def is_connected(self) -> bool:
         return self._connection is not None
+
+    @property
+    def is_present(self) -> bool:
+        connection = self._connection
+        if connection is None or self._unheard:
+            return False
+        now_s = self._turn.seconds()
+        return (
+            now_s - self._heard_s < PRESENT_S
+            or connection.peer_wire_version < 1  # Java members are asked once a minute only
+            # (A member that stood still has not read the answers that came meanwhile.)
+            or now_s - self._swept_s > STOOD_STILL_S
+        )
+
+    def hurry(self) -> bool:
+        """Do not wait with the next attempt to connect. @return: False."""
+        now_s = self._turn.seconds()
+        if self._is_waiting and now_s - self._hurried_s >= HURRY_S:
+            self._hurried_s = now_s
+            self._service.stopService()
+            self.start()
+        return False
 
     def start(self) -> None:
         self._service.startService()
@@ -284,8 +349,12 @@ class _Peer(Factory):
         connection.factory = self
         return connection
 
+    def _trying(self) -> None:
+        self._is_waiting = False
+
     def _cannot_connect(self, failure: Failure) -> None:
         """Log the first failed attempt since the last connection; the attempts continue."""
+        self._is_waiting = True
         if not self._is_told and failure.check(CancelledError) is None:
             self._is_told = True
             self.log.warn(
@@ -306,6 +375,20 @@ class _Peer(Factory):
         elif not connection.ask(request, request_id):
             self._refuse(request_id, "too many requests are outstanding, or too many bytes unsent")
 
+    def ask(self, request: Request) -> Deferred[Response]:
+        self._last_token -= 1
+        token, connection, self._was_used = self._last_token, self._connection, True
+        if connection is None:
+            return _no_answer("not connected")
+        if not connection.ask(request, token):
+            return _no_answer("too many requests are outstanding, or too many bytes unsent")
+
+        def forget(_: Deferred[Response]) -> None:
+            self._asked.pop(token, None)
+
+        waiter = self._asked[token] = Deferred(forget)
+        return waiter
+
     def _refuse(self, request_id: int, reason: str) -> None:
         if not self._refused:
             # Reported at the end of the turn, because the sender is in the middle of a step.
@@ -317,6 +400,7 @@ class _Peer(Factory):
         self._failed(self._peer_id, refused, False)
 
     def sweep(self, now_s: float) -> None:
+        self._swept_s = now_s
         connection = self._connection
         if connection is None:
             return
@@ -336,11 +420,9 @@ class _Peer(Factory):
     def _probe(self, connection: ClientConnection[int], *, is_sign_of_life: bool = True) -> None:
         self._probed_s = self._turn.seconds()
         config = self._config
-        request = MetadataRequest(
+        request = self._greeting.call(MetadataRequest(
             group=config.group, remote_id=self._peer_id, local_id=config.self_id, wire_version=WIRE_VERSION,
-            group_id=self._greeting.group_id, members=self._greeting.members,
-            configuration=self._greeting.configuration,
-        )
+        ))
         token = SIGN_OF_LIFE if is_sign_of_life else PROBE
         connection.ask(request, token, is_sign_of_life=is_sign_of_life)
 
@@ -362,19 +444,33 @@ class _Peer(Factory):
     def answers_received(
         self, connection: ClientConnection[int], answers: list[tuple[int, Response]]
     ) -> None:
-        if any(token <= PROBE for token, _ in answers):
+        if [token for token, _ in answers if token <= PROBE]:
             greetings = [answer for token, answer in answers if token == PROBE]
+            beside = [answer for answer in answers if answer[0] < PROBE]
             answers = [answer for answer in answers if answer[0] > PROBE]
             for greeting in greetings:
                 assert isinstance(greeting, MetadataResponse)
-                problem = self._greeting.problem_of_answer(greeting, is_whole=self._config.wire != "binary")
+                problem = self._greeting.problem_of_answer(
+                    greeting, peer_id=self._peer_id, is_whole=self._config.wire != "binary"
+                )
                 if problem:
-                    self._foreign(connection, [token for token, _ in answers], problem)
+                    self._foreign(connection, [token for token, _ in [*answers, *beside]], problem)
                     return
                 self._is_foreign = False
-        self._unheard = 0
+                self.told = greeting
+            self._answered_beside(beside)
+        self._unheard, self._heard_s = 0, self._turn.seconds()
         if answers:
             self._answered(self._peer_id, answers)
+
+    def _answered_beside(self, answers: list[tuple[int, Response]]) -> None:
+        """Answers to signs of life, and to L{ask}."""
+        for token, answer in answers:
+            if token == SIGN_OF_LIFE:
+                assert isinstance(answer, MetadataResponse)
+                self.told = answer
+            elif token in self._asked:
+                self._asked.pop(token).callback(answer)
 
     def _foreign(self, connection: ClientConnection[int], tokens: list[int], problem: str) -> None:
         """
@@ -382,8 +478,7 @@ class _Peer(Factory):
 
         @param tokens: of the requests whose answers came with the greeting, and do not count.
         """
-        if tokens:
-            self._failed(self._peer_id, [(token, problem) for token in tokens], False)
+        self._tell_failed(tokens, problem, is_incompatible=False)
         if not self._is_foreign:
             self._is_foreign = True
             self.log.error(
@@ -396,9 +491,16 @@ class _Peer(Factory):
         self, connection: ClientConnection[int], tokens: list[int], reason: str, *,
         is_incompatible: bool = False, answer: RemotingCommand | None = None,
     ) -> None:
+        self._tell_failed(tokens, reason, is_incompatible=is_incompatible)
+
+    def _tell_failed(self, tokens: list[int], reason: str, *, is_incompatible: bool) -> None:
         failed = [(token, reason) for token in tokens if token > PROBE]
         if failed:
             self._failed(self._peer_id, failed, is_incompatible)
+        for token in tokens:
+            waiter = self._asked.pop(token, None)
+            if waiter is not None:
+                waiter.errback(DLedgerError(ResponseCode.NETWORK_ERROR, reason=reason))
 
     def read_ended(self, connection: ClientConnection[int]) -> None:
         pass
@@ -413,9 +515,13 @@ class _Peer(Factory):
     def connection_lost(self, connection: ClientConnection[int], reason: str) -> None:
         if self._connection is connection:
             self._connection = None
+            self._greeting.lost(self._peer_id)
+            self._is_waiting = True
             if self._unheard > 1:
                 return  # only the end of the first of them is logged
             tell = self.log.warn if reason.startswith(TLS_LOSS) else self.log.info
             tell("connection to peer {peer_id} ended: {reason}", peer_id=self._peer_id, reason=reason)
 
 
+def _no_answer(reason: str) -> Deferred[Response]:
+    return fail(DLedgerError(ResponseCode.NETWORK_ERROR, reason=reason))

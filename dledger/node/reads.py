@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import attrs
 from twisted.internet.defer import Deferred
@@ -31,11 +31,11 @@ from dledger.core.inputs import ReadRequested
 from dledger.node.status import Counters, count
 from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import Consistency, ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, bodies_of
 from protocols.wire.ledger.messages import (
     UNCHECKED,
-    EntryBatch,
     GetRequest,
     GetResponse,
     PullRequest,
@@ -87,8 +87,14 @@ class Refuse(Protocol):
         """Answer C{request} with the error's code."""
 
 
-#: A request on its connection.
-_Asked: TypeAlias = tuple[ServerConnection, Ticket, GetRequest | PullRequest]
+class _Asked(NamedTuple):
+    """A read, and where its answer goes."""
+
+    connection: ServerConnection
+    ticket: Ticket
+    request: GetRequest | PullRequest
+
+
 #: A local caller: the requested index, and its Deferred; or a Deferred for the read index alone.
 _LocalRead: TypeAlias = tuple[int, Deferred[bytes]] | Deferred[int]
 
@@ -163,9 +169,9 @@ class Reads:
             error = DLedgerError(ResponseCode.UNEXPECTED_ARGUMENT, reason="beginIndex is missing")
             self._refuse(connection, ticket, request, error)
         elif request.consistency is Consistency.LINEARIZABLE:
-            self._ask_core((connection, ticket, request))
+            self._ask_core(_Asked(connection, ticket, request))
         elif isinstance(request, PullRequest) and self._must_wait(request):
-            self._wait((connection, ticket, request))
+            self._wait(_Asked(connection, ticket, request))
         else:
             self._serve(connection, ticket, request, self._committed_index())
 
@@ -252,7 +258,7 @@ class Reads:
         if isinstance(asked, Deferred):
             self._tell_index(asked, answer)
             return
-        if len(asked) == 2:
+        if not isinstance(asked, _Asked):
             index, waiter = asked
             self._tell_local(index, waiter, answer)
             return
@@ -310,7 +316,7 @@ class Reads:
         committed_index = self._committed_index()
         for waiter in over:
             if waiter.asked is not None:
-                self._waited(waiter.asked[0])
+                self._waited(waiter.asked.connection)
                 self._serve(*waiter.asked, committed_index)
             elif waiter.local is not None and not waiter.local.called:
                 waiter.local.callback(committed_index)
@@ -329,7 +335,7 @@ class Reads:
             self._waiters = [
                 waiter
                 for waiter in self._waiters
-                if waiter.asked is None or waiter.asked[0] is not connection
+                if waiter.asked is None or waiter.asked.connection is not connection
             ]
 
     def drained(self, connection: ServerConnection) -> None:

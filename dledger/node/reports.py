@@ -57,6 +57,7 @@ _REPEATED = {
     "peer-connected": ("peer_id",),
     "peer-disconnected": ("peer_id",),
     "message-refused": ("sender_id", "kind", "fault"),
+    "sender-absent": ("sender_id",),
     "terms-exhausted": (),
     "term-leap": ("sender_id",),
     "truncate-refused": ("leader_id",),

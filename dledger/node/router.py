@@ -7,6 +7,8 @@ L{DLedgerError} becomes a response code::
     APPEND, APPEND_IF,
     APPEND_ONCE            L{AppendGate}
     SUBMIT, QUERY          L{MachineDesk}
+    READER                 L{ReaderDesk}
+    SNAPSHOT               L{SnapshotDesk}
     GET, PULL              L{Reads}
     VOTE, HEART_BEAT, PUSH,
     LEADERSHIP_TRANSFER,
@@ -15,12 +17,12 @@ L{DLedgerError} becomes a response code::
 Rule 1: a request for another member is refused first (401), then one for another group (400), as in
 Java.
 Rule 2: VOTE, HEART_BEAT, PUSH and a leader's LEADERSHIP_TRANSFER count only on the connection of the
-member that they name; the first message that names its sender introduces the connection.
+member that they name, and while that member's own address answers; the first message that names its sender
+introduces the connection.
 Rule 3: the first METADATA of a member tells its group and its list of members; if they are not ours, it is
 answered, and the connection ends before any other of its requests is heard (L{dledger.node.greeting}).
-Rule 4: with TLS, the certificate of a connection names the members for which it may speak, and the roles of a
-client (L{dledger.base.rights}). A request beyond that is answered FORBIDDEN (440); a connection that claims
-to be another member ends.
+Rule 4: a request beyond the rights of its connection is answered FORBIDDEN (440) before it gets here
+(L{dledger.node.door}); a connection that claims to be a member that it may not speak for ends.
 Rule 5: every request is answered exactly once, with a code in a body, unless its connection is lost;
 then the core receives C{RequestAbandoned} for its unanswered requests.
 
@@ -36,7 +38,6 @@ import attrs
 from twisted.internet.defer import Deferred
 
 from dledger.base.errors import DLedgerError, StoreError
-from dledger.base.rights import ALL_RIGHTS, ClientRole, Rights
 from dledger.core.effects import Report
 from dledger.core.inputs import (
     Input,
@@ -48,16 +49,19 @@ from dledger.core.inputs import (
     StoreFailed,
 )
 from dledger.node.appends import AppendGate
+from dledger.node.door import Door
 from dledger.node.greeting import Greeting, KnownMembers
 from dledger.node.hosting import MachineDesk
 from dledger.node.merging import Merged, merge
+from dledger.node.readers import ReaderDesk
 from dledger.node.reads import Reads
 from dledger.node.server import Note
+from dledger.node.snapshots import SnapshotDesk
 from dledger.node.status import Counters, count
 from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
 from protocols.wire.errors import BodyError, IncompatibleError, WireError
-from protocols.wire.ledger.codes import WIRE_FLAG_MACHINE, WIRE_VERSION, RequestCode, ResponseCode
+from protocols.wire.ledger.codes import WIRE_VERSION, RequestCode, ResponseCode
 from protocols.wire.ledger.messages import (
     MESSAGES,
     AppendIfRequest,
@@ -69,29 +73,18 @@ from protocols.wire.ledger.messages import (
     MetadataResponse,
     PullRequest,
     QueryRequest,
+    ReaderRequest,
     Request,
     Response,
+    SnapshotRequest,
     SubmitRequest,
+    VoteRequest,
     VoteResponse,
 )
 from protocols.wire.ledger.producers import producer_problem
 
 #: Requests that only a peer sends.
 _PEERS_ONLY = frozenset({RequestCode.VOTE, RequestCode.HEART_BEAT, RequestCode.PUSH})
-
-
-#: What a client must be allowed to do for these requests. METADATA needs nothing.
-_NEEDED = {
-    RequestCode.GET: ClientRole.READ,
-    RequestCode.PULL: ClientRole.READ,
-    RequestCode.APPEND: ClientRole.APPEND,
-    RequestCode.APPEND_IF: ClientRole.APPEND,
-    RequestCode.APPEND_ONCE: ClientRole.APPEND,
-    RequestCode.SUBMIT: ClientRole.APPEND,
-    RequestCode.QUERY: ClientRole.READ,
-    RequestCode.LEADERSHIP_TRANSFER: ClientRole.ADMIN,
-    RequestCode.MEMBERSHIP: ClientRole.ADMIN,
-}
 
 
 class CoreView(Protocol):
@@ -120,14 +113,16 @@ class CoreView(Protocol):
 #: The origin of a request to the core: one request, or several merged ones.
 _Asked = tuple[ServerConnection, Ticket | Merged]
 
-#: The rights of the other end of a connection.
-RightsOf = Callable[[ServerConnection], Rights]
-
 #: As longest body: the member takes no appends of clients.
 NO_APPENDS = -1
 
-#: Claims a connection for a peer. Returns False if it was aborted instead.
-Claim = Callable[[ServerConnection, str], bool]
+
+class Claim(Protocol):
+    """Claims a connection for a peer, see L{dledger.node.server.MemberServer.claim}."""
+
+    def __call__(self, connection: ServerConnection, peer_id: str, *, is_binding: bool) -> bool:
+        """@return: whether it is the peer's; if not, it was aborted, or its request was not binding."""
+
 
 
 @attrs.frozen
@@ -177,6 +172,8 @@ class RequestRouter:
     """
     Invariant: C{_questions} has the tokens that the core has not answered; C{_tokens} has those of
     each open connection.
+
+    @ivar door: the rights of connections.
     """
 
     def __init__(
@@ -196,6 +193,8 @@ class RequestRouter:
         appends: AppendGate,
         reads: Reads,
         desk: MachineDesk,
+        reader_desk: ReaderDesk,
+        snapshot_desk: SnapshotDesk,
         note: Note,
         greeting: Greeting,
         told: Callable[[], Told],
@@ -220,31 +219,31 @@ class RequestRouter:
         self._counters = counters
         self._questions: dict[int, _Asked | Deferred[Response]] = {}
         self._tokens: dict[ServerConnection, set[int]] = {}
-        self._rights: dict[ServerConnection, Rights] = {}
-        self._rights_of: RightsOf | None = None
         self._refuse = refusals.refuse
+        self.door = Door(group, refusals.refuse, note)
         self._appends = appends
         self._reads = reads
         self._desk = desk
-        self._claim: Claim = lambda connection, peer_id: True
+        self._snapshot_desk = snapshot_desk
+        self._claim: Claim = lambda connection, peer_id, *, is_binding: True
+        self._vouches: Callable[[str], bool] = lambda peer_id: True
         self._told = told
+        #: What only clients ask, except L{AppendRequest}: that is the most frequent one.
+        self._of_clients: dict[type[Request], Callable[..., None]] = {
+            AppendIfRequest: self._append_if, AppendOnceRequest: self._append_once,
+            SubmitRequest: self._submit, ReaderRequest: reader_desk.ask,
+            GetRequest: self._read, PullRequest: self._read, QueryRequest: self._read,
+        }
 
-    def claim_with(self, claim: Claim) -> None:
-        """Set the function that claims connections for peers."""
-        self._claim = claim
-
-    def judge_with(self, rights_of: RightsOf) -> None:
-        """Set the function that knows the rights of connections; without it, everybody may do everything."""
-        self._rights_of = rights_of
-
-    def forget_rights(self) -> None:
-        """The members of the group are others now: look at the certificates again."""
-        self._rights.clear()
+    def claim_with(self, claim: Claim, vouches: Callable[[str], bool]) -> None:
+        """Set the functions that claim connections for peers, and that know which peers are present."""
+        self._claim, self._vouches = claim, vouches
 
     def _metadata(self, request: MetadataRequest) -> MetadataResponse:
-        answer, told = self._core.metadata(request), self._told()
-        if self._desk.machine is not None:
-            answer = attrs.evolve(answer, wire_version=answer.wire_version | WIRE_FLAG_MACHINE)
+        answer, told = self._greeting.answer(request, self._core.metadata(request)), self._told()
+        flags = self._snapshot_desk.wire_flags
+        if flags:
+            answer = attrs.evolve(answer, wire_version=answer.wire_version | flags)
         if not (told.admin or told.health):
             return answer
         return attrs.evolve(answer, admin=told.admin, health=told.health)
@@ -272,8 +271,8 @@ class RequestRouter:
 
     def _route(self, connection: ServerConnection, requests: list[tuple[Ticket, Request]]) -> None:
         self._counters.requests += len(requests)
-        if self._rights_of is not None:
-            requests = self._allowed(connection, requests, self._rights_of)
+        if self.door.is_guarded:
+            requests = self.door.allowed(connection, requests)
             if not requests:
                 return
         if connection.peer_id is None:
@@ -281,10 +280,10 @@ class RequestRouter:
         self_id, group, append_for = self._self_id, self._group, self._appends.append_for
         if not connection.account.is_proven:
             first = requests[0][1]
-            if (first.remote_id, first.group) == (self_id, group):
+            if (first.remote_id, first.group) == (self_id, group) and self.door.is_known(connection):
                 connection.account.prove()
         for_core: list[tuple[Ticket, Request]] = []
-        is_running, is_diverged = self._is_running(), self._core.is_diverged
+        is_running = self._is_running()
         for ticket, request in requests:
             if request.remote_id != self_id or request.group != group or not is_running:
                 self._refuse_stranger(connection, ticket, request)
@@ -293,32 +292,19 @@ class RequestRouter:
                     append_for(connection, ticket, request.bodies)
                 else:
                     self._refuse_append(connection, ticket, request, request.bodies)
-            elif isinstance(request, AppendIfRequest):
-                bodies = () if request.body is None else (request.body,)
-                if self._may_append(bodies):
-                    self._appends.append_if(connection, ticket, bodies, request.expected_end)
-                else:
-                    self._refuse_append(connection, ticket, request, bodies)
-            elif isinstance(request, AppendOnceRequest):
-                self._append_once(connection, ticket, request)
-            elif isinstance(request, SubmitRequest) and request.command and not self._may_append(
-                (request.command,)
-            ):
-                self._refuse_append(connection, ticket, request, (request.command,))
-            elif is_diverged and isinstance(request, (GetRequest, PullRequest, QueryRequest)):
-                self._refuse(connection, ticket, request, DLedgerError(ResponseCode.ILLEGAL_MEMBER_STATE))
-            elif isinstance(request, (SubmitRequest, QueryRequest)):
-                self._desk.ask(connection, ticket, request)
-            elif isinstance(request, GetRequest):
-                self._reads.ask(connection, ticket, request)
-            elif isinstance(request, PullRequest):
-                self._pull(connection, ticket, request)
+            elif (answer := self._of_clients.get(type(request))) is not None:
+                answer(connection, ticket, request)
             elif not self._admit(connection, request):
                 return  # the connection was refused, and with it the rest of its requests
+            elif isinstance(request, SnapshotRequest):
+                self._snapshot_desk.answer(connection, ticket, request)
             elif isinstance(request, MetadataRequest):
                 connection.answer(ticket, self._metadata(request))
-                if request.members and self._turned_away(connection, request):
+                is_greeting = request.members and self._is_greeting(connection, request)
+                if is_greeting and self._turned_away(connection, request):
                     return
+            elif self._is_of_absent(connection, request):
+                self._refuse(connection, ticket, request, DLedgerError(ResponseCode.ILLEGAL_MEMBER_STATE))
             else:
                 for_core.append((ticket, request))
         if for_core:
@@ -355,7 +341,7 @@ class RequestRouter:
 
     def connection_lost(self, connection: ServerConnection, reason: str) -> None:
         """See L{protocols.ledger.interfaces.RequestSink.connection_lost}."""
-        self._rights.pop(connection, None)
+        self.door.lost(connection)
         tokens = self._tokens.pop(connection, set())
         for token in tokens:
             del self._questions[token]
@@ -369,32 +355,11 @@ class RequestRouter:
 
     # -- requests -----------------------------------------------------------------------------
 
-    def _allowed(
-        self, connection: ServerConnection, requests: list[tuple[Ticket, Request]], rights_of: RightsOf
-    ) -> list[tuple[Ticket, Request]]:
-        """Those of C{requests} that the certificate of the connection allows; the others are refused."""
-        rights = self._rights.get(connection)
-        if rights is None:
-            # (Not earlier: a connection is ready before its handshake is over.)
-            rights = self._rights[connection] = rights_of(connection)
-        if rights.roles >= ALL_RIGHTS.roles:
-            return requests
-        allowed = []
-        for ticket, request in requests:
-            needed = _NEEDED.get(request.kind)
-            if needed is None or needed in rights.roles:
-                allowed.append((ticket, request))
-                continue
-            self._note("request-forbidden", {"address": connection.address, "who": rights.who,
-                                             "request": request.kind.name, "role": str(needed)})
-            self._refuse(connection, ticket, request, DLedgerError(ResponseCode.FORBIDDEN, role=str(needed)))
-        return allowed
-
-    def _speaks_for(self, connection: ServerConnection, peer_id: str) -> bool:
-        """Whether the connection could be claimed for a member; if not, it has ended."""
-        rights = ALL_RIGHTS if self._rights_of is None else self._rights[connection]
+    def _speaks_for(self, connection: ServerConnection, peer_id: str, *, is_binding: bool) -> bool:
+        """Whether the connection goes on: it is claimed for a member, or its request binds nobody."""
+        rights = self.door.rights(connection)
         if rights.speak_for(peer_id):
-            return self._claim(connection, peer_id)
+            return self._claim(connection, peer_id, is_binding=is_binding) or connection.is_open
         reason = f"the certificate is of {rights.who or 'nobody'}"
         self._note("claim-refused", {"peer_id": peer_id, "address": connection.address, "reason": reason})
         connection.abort(f"not taken for {peer_id}: {reason}")
@@ -411,6 +376,13 @@ class RequestRouter:
             code = ResponseCode.NOT_LEADER
         self._refuse(connection, ticket, request, DLedgerError(code))
 
+    def _append_if(self, connection: ServerConnection, ticket: Ticket, request: AppendIfRequest) -> None:
+        bodies = () if request.body is None else (request.body,)
+        if self._may_append(bodies):
+            self._appends.append_if(connection, ticket, bodies, request.expected_end)
+        else:
+            self._refuse_append(connection, ticket, request, bodies)
+
     def _append_once(
         self, connection: ServerConnection, ticket: Ticket, request: AppendOnceRequest
     ) -> None:
@@ -423,6 +395,12 @@ class RequestRouter:
             self._appends.append_once(connection, ticket, request.bodies, origin)
         else:
             self._refuse_append(connection, ticket, request, request.bodies)
+
+    def _submit(self, connection: ServerConnection, ticket: Ticket, request: SubmitRequest) -> None:
+        if request.command and not self._may_append((request.command,)):
+            self._refuse_append(connection, ticket, request, (request.command,))
+        else:
+            self._desk.ask(connection, ticket, request)
 
     def _may_append(self, bodies: tuple[bytes, ...]) -> bool:
         if len(bodies) == 1:
@@ -448,8 +426,14 @@ class RequestRouter:
             error = DLedgerError(ResponseCode.UNEXPECTED_ARGUMENT, reason="body is missing")
         self._refuse(connection, ticket, request, error)
 
-    def _pull(self, connection: ServerConnection, ticket: Ticket, request: PullRequest) -> None:
-        if ticket.is_native:
+    def _read(
+        self, connection: ServerConnection, ticket: Ticket, request: GetRequest | PullRequest | QueryRequest
+    ) -> None:
+        if self._core.is_diverged:
+            self._refuse(connection, ticket, request, DLedgerError(ResponseCode.ILLEGAL_MEMBER_STATE))
+        elif isinstance(request, QueryRequest):
+            self._desk.ask(connection, ticket, request)
+        elif isinstance(request, GetRequest) or ticket.is_native:
             self._reads.ask(connection, ticket, request)
         else:
             error = DLedgerError(ResponseCode.UNSUPPORTED, reason="PULL needs native frames")
@@ -460,10 +444,10 @@ class RequestRouter:
         speaker = request.local_id
         if speaker is None and request.kind in _PEERS_ONLY:
             speaker = request.leader_id  # DLedger 0.2 names itself only there
-        if speaker not in (None, connection.peer_id) and self._core.members.knows(speaker) and not (
-            self._speaks_for(connection, speaker)
-        ):
-            return False
+        if speaker is not None and speaker != connection.peer_id and self._core.members.knows(speaker):
+            is_binding = request.kind is not RequestCode.METADATA
+            if not self._speaks_for(connection, speaker, is_binding=is_binding):
+                return False
         named = self._named_by(request)
         if named is None or named == connection.peer_id or not self._core.members.knows(named):
             return True
@@ -471,6 +455,10 @@ class RequestRouter:
                                      "reason": f"the connection speaks for {connection.peer_id}"})
         connection.abort(f"{request.kind.name} in the name of {named}")
         return False
+
+    def _is_greeting(self, connection: ServerConnection, request: MetadataRequest) -> bool:
+        """Whether a member speaks for itself; not if another connection is taken for that member."""
+        return connection.peer_id == request.local_id or not self._core.members.knows(request.local_id)
 
     def _turned_away(self, connection: ServerConnection, request: MetadataRequest) -> bool:
         """Whether the connection was ended, because the member that greets is of another group."""
@@ -482,6 +470,20 @@ class RequestRouter:
         else:
             self._introduced(request)
         return bool(problem)
+
+    def _is_of_absent(self, connection: ServerConnection, request: Request) -> bool:
+        """
+        Whether a binding request comes in the name of a member that is not present (L{Peers.vouches}).
+
+        Otherwise whoever speaks for a member that is down could depose leaders, or seem to lead for ever.
+        """
+        named = self._named_by(request)
+        if named is None or (isinstance(request, VoteRequest) and request.pre_vote) or self._vouches(named):
+            return False
+        if self._core.members.knows(named):
+            self._note("sender-absent", {"sender_id": named, "kind": request.kind.name,
+                                         "address": connection.address})
+        return True
 
     def _named_by(self, request: Request) -> str | None:
         """The member in whose name a request is binding; None if it binds nobody."""

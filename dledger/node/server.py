@@ -3,9 +3,11 @@
 The listening side of a member: its connections, and which of them belong to peers.
 
 Rule 1: a peer has one incoming connection, and a connection speaks for one peer. A second connection that
-speaks for the same peer is aborted while the first one lives, that is, while it was heard within L{LIVE_S};
-otherwise the first is aborted, and its queued requests are dropped before the second is heard: pushes
-between a pair must be FIFO, and a late TRUNCATE of an old connection must not be obeyed.
+speaks for the same peer is aborted while the first one lives, that is, while it was heard within L{LIVE_S},
+unless it only asks METADATA, as every client may: then it is nobody's for the present, so that nobody cuts a
+peer off from the answers of this member by speaking for it. Otherwise the first is aborted, and its queued
+requests are dropped before the second is heard: pushes between a pair must be FIFO, and a late TRUNCATE of an
+old connection must not be obeyed.
 Rule 2: the number of connections is bounded. Clients get all places but L{PEER_PLACES}: when they have more,
 the newest of them end.
 
@@ -27,7 +29,6 @@ from protocols.ledger.connection import RequestSink, ServerConnection
 from protocols.ledger.interfaces import Ticket
 from protocols.turn import Turn
 from protocols.wire.errors import BodyError, WireError
-from protocols.wire.ledger.messages import Request
 
 #: At most this many connections are open; further ones are closed at once.
 CONNECTIONS_MAX = 4096
@@ -66,6 +67,8 @@ class MemberServer(ListeningSide[ServerConnection]):
         super().__init__(turn, connections_max=connections_max)
         self.budgets = budgets if budgets is not None else Budgets()
         self._sink = sink
+        #: See L{RequestSink.requests_received}.
+        self.requests_received = sink.requests_received
         self._note = note
         self._by_peer: dict[str, ServerConnection] = {}
         self._heard_s: dict[str, float] = {}
@@ -80,12 +83,13 @@ class MemberServer(ListeningSide[ServerConnection]):
         self._next_serial += 1
         return connection
 
-    def claim(self, connection: ServerConnection, peer_id: str) -> bool:
+    def claim(self, connection: ServerConnection, peer_id: str, *, is_binding: bool = True) -> bool:
         """
         Note that C{peer_id} sends on C{connection}.
 
-        @return: whether to accept its requests; False if the connection was aborted because it speaks for
-            another peer, or because the peer has a connection that lives.
+        @param is_binding: its request is not one that any client may make.
+        @return: whether to accept its requests as the peer's; False if the peer has a connection that
+            lives, or this one speaks for another peer. It was aborted then, or stays open as a client's.
         """
         current = self._by_peer.get(peer_id)
         if current is connection:
@@ -96,7 +100,8 @@ class MemberServer(ListeningSide[ServerConnection]):
         now_s = self._turn.seconds()
         if current is not None:
             if self._lives(peer_id, current, now_s):
-                self._refuse(connection, peer_id, "that member has another connection, which lives")
+                reason = "that member has another connection, which lives"
+                self._refuse(connection, peer_id, reason, is_over=is_binding)
                 return False
             current.peer_id = None  # so that its end does not count as a disconnected peer
             current.abort(f"{peer_id} opened a newer connection")
@@ -106,15 +111,24 @@ class MemberServer(ListeningSide[ServerConnection]):
         self._note("peer-connected", {"peer_id": peer_id, "address": connection.address})
         return True
 
+    def end_calls(self, peer_id: str, reason: str) -> None:
+        """End the connection on which somebody speaks for C{peer_id}, if there is one."""
+        connection = self._by_peer.get(peer_id)
+        if connection is not None:
+            self._refuse(connection, peer_id, reason)
+
     def _lives(self, peer_id: str, current: ServerConnection, now_s: float) -> bool:
         if current.was_heard() or now_s - self._swept_s > STOOD_STILL_S:
             # (A process that stood still has not read what came meanwhile.)
             self._heard_s[peer_id] = now_s
         return now_s - self._heard_s[peer_id] < LIVE_S
 
-    def _refuse(self, connection: ServerConnection, peer_id: str, reason: str) -> None:
+    def _refuse(
+        self, connection: ServerConnection, peer_id: str, reason: str, *, is_over: bool = True
+    ) -> None:
         self._note("claim-refused", {"peer_id": peer_id, "address": connection.address, "reason": reason})
-        connection.abort(f"not taken for {peer_id}: {reason}")
+        if is_over:
+            connection.abort(f"not taken for {peer_id}: {reason}")
 
     def sweep(self, now_s: float) -> None:
         """
@@ -139,12 +153,6 @@ class MemberServer(ListeningSide[ServerConnection]):
         """See L{RequestSink.connected}."""
         super().connected(connection)
         self._sink.connected(connection)
-
-    def requests_received(
-        self, connection: ServerConnection, requests: list[tuple[Ticket, Request]]
-    ) -> None:
-        """See L{RequestSink.requests_received}."""
-        self._sink.requests_received(connection, requests)
 
     def body_refused(self, connection: ServerConnection, ticket: Ticket, error: BodyError) -> None:
         """See L{RequestSink.body_refused}: counted, logged once per sender and complaint."""

@@ -18,7 +18,7 @@ import random
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from twisted.application.service import IService, MultiService
 from twisted.internet.abstract import isIPAddress, isIPv6Address
@@ -29,13 +29,15 @@ from twisted.internet.protocol import ServerFactory
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from dledger.base.addresses import parse_address
+from dledger.base.addresses import is_loopback, parse_address
 from dledger.base.descriptors import connections_allowed
 from dledger.base.disk.disk import Disk
 from dledger.base.errors import DirectoryError, StoreError
+from dledger.base.lineage import LINEAGE_BITS
 from dledger.base.reactor import Reactor
 from dledger.base.threads import DiskRunner, DiskThreads, RunInThread
 from dledger.base.tls.securing import Dialling, Securing, secured
+from dledger.base.tokens import ClientTokenFile
 from dledger.config import DLedgerConfig
 from dledger.node.driver import Driver, Terms
 from dledger.node.embedding import Embedding
@@ -166,6 +168,7 @@ class MemberService(MultiService):
         make_driver: MakeDriver = Driver,
         embedding: Embedding | None = None,
         make_machine: MakeMachine | None = None,
+        machine_thread: DiskRunner | None = None,
     ) -> None:
         """
         @param reactor: a reactor; its clock should be monotonic.
@@ -181,15 +184,15 @@ class MemberService(MultiService):
         @param make_driver: see L{Node}.
         @param embedding: the program that alone appends.
         @param make_machine: makes the runner of the state machine of the member.
+        @param machine_thread: runs its snapshots, one at a time; by default a thread of its own.
         """
         super().__init__()
         self.config = config
         self.node: Node | None = None
         self.keys: Securing | None = None
-        self._reactor = reactor
-        self._disk = disk
-        self._rng = rng
-        self._failed = failed
+        self._reactor, self._disk = reactor, disk
+        self._rng, self._failed = rng, failed
+        self._tokens: ClientTokenFile | None = None
         self._listen = listen
         self._dial = dial
         self._make_admin = make_admin
@@ -200,7 +203,7 @@ class MemberService(MultiService):
         self._make_driver = make_driver
         self._embedding = embedding
         self._make_machine = make_machine
-        self._machine_thread: DiskRunner = DiskThreads(reactor, name="dledger-machine")
+        self._machine_thread = machine_thread or DiskThreads(reactor, name="dledger-machine")
         self._store: ClosableStore | None = None
         self._terms: ClosableTerms = ForgetfulTerms()
         self._server: MemberServer | None = None
@@ -223,6 +226,12 @@ class MemberService(MultiService):
             self.keys = secured(self.config.tls_files)
         except ValueError as error:
             self._give_up(f"cannot start with TLS: {error}")
+            return
+        try:
+            path = self.config.client_token_file
+            self._tokens = ClientTokenFile(path) if path else None
+        except ValueError as error:
+            self._give_up(f"cannot start: {error}")
             return
         try:
             node = self._open()
@@ -263,13 +272,17 @@ class MemberService(MultiService):
 
     def _secured(self, server: MemberServer, node: Node) -> ServerFactory:
         """What listens: C{server}, behind TLS if this member has keys."""
-        keys = self.keys
+        keys, tokens = self.keys, self._tokens
         if keys is None:
+            node.router.door.judge_with(None, tokens)
             return server
-        node.router.judge_with(
-            lambda connection: keys.rights_of(connection.transport, node.contacts.ids)
+        node.router.door.judge_with(
+            lambda connection: keys.rights_of(connection.transport, node.contacts.ids), tokens
         )
-        return keys.listen(server, plain_hosts=self.config.tls_plain_hosts, clock=self._reactor)
+        return keys.listen(
+            server, plain_hosts=self.config.tls_plain_hosts, clock=self._reactor,
+            demands_certificate=tokens is None, asks_certificate=tokens is not None,
+        )
 
     def _open(self) -> Node:
         config, is_file = self.config, self.config.store_type == "file"
@@ -289,6 +302,9 @@ class MemberService(MultiService):
         if is_file:
             try:
                 vote = self._open_terms(store)
+                store.identity.begin_run(
+                    self._rng.getrandbits(LINEAGE_BITS), self._rng.getrandbits(LINEAGE_BITS)
+                )
             except StoreError:
                 store.abandon()
                 raise
@@ -317,7 +333,7 @@ class MemberService(MultiService):
         self._port = port
         if not self.running:
             return
-        address: Any = port.getHost()
+        address = port.getHost()
         host, number = getattr(address, "host", None), getattr(address, "port", None)
         self.node.listen = str(address) if host is None else f"{host}:{number}"
         self.log.info(
@@ -325,12 +341,29 @@ class MemberService(MultiService):
             self_id=self.config.self_id, group=self.config.group, listen=self.node.listen,
             members=len(self.node.contacts.members), path=self.config.self_path,
         )
+        is_exposed = self.keys is None and not (self.config.insecure or is_loopback(host or "localhost"))
+        if is_exposed and self._tokens is not None:
+            self._give_up(
+                f"cannot listen on {self.node.listen} with client_token_file and without TLS: all on the way "
+                "would read the tokens. Give tls_certificate, tls_key and tls_authority, or say "
+                "insecure=true"
+            )
+            return
+        if is_exposed:
+            self.log.warn(
+                "member {self_id} listens on {listen} without TLS: everybody who reaches it can read, append "
+                "and speak for members; see docs/security.md, or say insecure=true",
+                self_id=self.config.self_id, listen=self.node.listen,
+            )
         self._peers.start()
         self.node.start()
         if self.node.desk.machine is not None:
             self.node.desk.machine.start()
         if self._make_admin is not None:
-            self._make_admin(self.node).setServiceParent(self)
+            try:
+                self._make_admin(self.node).setServiceParent(self)
+            except ValueError as error:
+                self.node.abort(f"cannot start the administration: {error}")
 
     def _listen_failed(self, failure: Failure) -> None:
         assert self.node is not None
@@ -352,7 +385,7 @@ class MemberService(MultiService):
         return Deferred.fromCoroutine(self._stop())
 
     async def _stop(self) -> None:
-        children: Any = super().stopService()
+        children: Deferred[list[object]] | None = super().stopService()
         await self._listening
         if self.node is not None:
             await self._stop_node(self.node)

@@ -7,6 +7,7 @@ Counters only rise; a reader computes rates from differences. L{NodeStatus} is a
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -14,6 +15,7 @@ import attrs
 
 from dledger.base.errors import DLedgerError
 from dledger.core.status import MemberStatus
+from protocols.wire.ledger.readers import ReaderInfo
 
 #: Upper bounds of the buckets of L{Histogram}, in seconds; one more bucket has no upper bound.
 FSYNC_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -49,12 +51,7 @@ class Histogram:
 
     def observe(self, value: float) -> None:
         """Add one observation."""
-        at = 0
-        for bound in self.bounds:
-            if value <= bound:
-                break
-            at += 1
-        self._counts[at] += 1
+        self._counts[bisect_left(self.bounds, value)] += 1
         self._total += value
 
     def status(self) -> HistogramStatus:
@@ -123,7 +120,8 @@ class MachineStatus:
     The status of the state machine of a member. Indexes are inclusive, -1 for none.
 
     @ivar name, version: of the machine.
-    @ivar state: C{starting} (it takes up a snapshot), C{running}, C{failed} or C{stopped}.
+    @ivar state: C{starting} (it takes up a snapshot), C{running}, C{installing} (it waits for a snapshot of
+        another member), C{failed} or C{stopped}.
     @ivar reason: why it failed; empty if it has not.
     @ivar applied_index: last entry in its state.
     @ivar lag: committed entries that are not in its state.
@@ -133,7 +131,9 @@ class MachineStatus:
     @ivar snapshots: number of snapshots written since the start.
     @ivar is_writing: whether a snapshot is being written.
     @ivar snapshot_problem: why the last snapshot could not be written; empty if it was.
-    @ivar refused: sentences about snapshots that were not used at the start.
+    @ivar refused: sentences about snapshots that were not used.
+    @ivar installing: how far a snapshot of another member has come; empty if none is waited for.
+    @ivar log_kept: why the log behind the snapshots stays although C{machine_keep_entries} lets it go.
     """
 
     name: str
@@ -149,6 +149,8 @@ class MachineStatus:
     is_writing: bool
     snapshot_problem: str
     refused: tuple[str, ...]
+    installing: str = ""
+    log_kept: str = ""
 
 
 @attrs.frozen(kw_only=True)
@@ -190,6 +192,7 @@ class NodeStatus:
     @ivar set_aside_files, set_aside_bytes: files of cut data that were kept beside the ledger.
     @ivar tls_expires_s: end of the TLS certificate, seconds since 1970; -1 without TLS.
     @ivar machine: of its state machine; None without one.
+    @ivar readers: the named readers that it knows.
     @ivar begin_moved: which segment retention deleted last, and why; empty if none since the start.
     """
 
@@ -238,6 +241,7 @@ class NodeStatus:
     scrub_passes: int = 0
     tls_expires_s: float = -1.0
     machine: MachineStatus | None = None
+    readers: tuple[ReaderInfo, ...] = ()
     elections: Mapping[str, int] = attrs.Factory(dict)
     append_s: HistogramStatus = HistogramStatus(bounds=(), counts=(0,), total=0.0)
     batches: HistogramStatus = HistogramStatus(bounds=(), counts=(0,), total=0.0)

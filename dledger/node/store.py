@@ -10,12 +10,18 @@ from dledger.base.group_flush import Flushable
 from dledger.node.driver import Ledger
 from dledger.node.reads import Readable
 from dledger.node.scrubbing import Scrubbable
+from dledger.storage.identity import MemberIdentity
+from dledger.storage.reader_table import ReaderTable
 from dledger.storage.store_flush import LedgerFlush
 from dledger.storage.store_room import DeletedSegment
 
 
 class Store(Ledger, Flushable[LedgerFlush], Readable, Scrubbable, Protocol):
     """The store of a node."""
+
+    @property
+    def identity(self) -> MemberIdentity:
+        """Whose ledger this is, and what is recorded about it."""
 
     @property
     def committed_index(self) -> int:
@@ -34,6 +40,10 @@ class Store(Ledger, Flushable[LedgerFlush], Readable, Scrubbable, Protocol):
         """Whether appends are refused because the disk is full."""
 
     @property
+    def readers(self) -> ReaderTable | None:
+        """What the ledger knows of its readers; None: not known, as entries are damaged."""
+
+    @property
     def set_aside(self) -> list[KeptFile]:
         """What this process has set aside, in order."""
 
@@ -43,5 +53,7 @@ class Store(Ledger, Flushable[LedgerFlush], Readable, Scrubbable, Protocol):
     def check_point(self, *, force: bool = False) -> None:
         """Write mark and checkpoint if they changed."""
 
-    def house_keeping(self, now_s: float, local_hour: int, *, keep_from_index: int) -> list[DeletedSegment]:
+    def house_keeping(
+        self, now_s: float, local_hour: int, *, keep_from_index: int, drop_to_index: int = -1
+    ) -> list[DeletedSegment]:
         """Check disk space and delete expired files. @return: the deleted files."""

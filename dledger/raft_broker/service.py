@@ -15,14 +15,14 @@ import random
 from collections.abc import Callable
 
 import attrs
-from twisted.application.service import Service
+from twisted.application.service import IService, Service
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.python.failure import Failure
 
 from dledger.base.disk.disk import Disk
 from dledger.base.reactor import Reactor
-from dledger.base.threads import DiskThreads
+from dledger.base.threads import DiskRunner
 from dledger.base.timing import within
 from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.events import BrokerEvents
@@ -105,8 +105,9 @@ class RaftBrokerService(Service):
     def __init__(
         self, config: BrokerConfig, reactor: Reactor, ports: BrokerPorts, *, disk: Disk, rng: random.Random,
         wall_s: Callable[[], float], failed: Callable[[str], None], boot_id: str = "",
-        make_member: MakeMember | None = None, threads: DiskThreads | None = None,
+        make_member: MakeMember | None = None, threads: DiskRunner | None = None,
         endpoint_of: Callable[[str], IStreamClientEndpoint] | None = None,
+        make_admin: Callable[[BrokerService], IService] | None = None,
     ) -> None:
         """
         @param config: with C{broker_ip1}, and with the options of a raft log.
@@ -114,7 +115,7 @@ class RaftBrokerService(Service):
             then end.
         @param boot_id: of this boot of the machine; empty if not known.
         @param make_member: makes the member; by default a L{MemberService} with the parts given here.
-        @param threads, endpoint_of: see L{BrokerService}.
+        @param threads, endpoint_of, make_admin: see L{BrokerService}.
         @raise ValueError: options do not fit together.
         """
         of_member = member_config(config)
@@ -134,6 +135,7 @@ class RaftBrokerService(Service):
         self.broker = BrokerService(
             config, reactor, attrs.evolve(ports, slaves=None), disk=disk, rng=rng, wall_s=wall_s,
             failed=failed, kind=self._kind, threads=threads, endpoint_of=endpoint_of,
+            make_admin=make_admin,
         )
 
     def startService(self) -> None:

@@ -12,14 +12,17 @@ L{dledger.spark.scan.Scan} is the same without Spark. Nothing here needs Twisted
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from dledger.spark.session import SparkMissing, session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 __all__ = ("SparkMissing", "register", "session")
 
 
-def register(spark: Any) -> None:
+def register(spark: SparkSession) -> None:
     """
     Make C{format("dledger")} known to a session.
 

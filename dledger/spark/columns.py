@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from itertools import chain
 from struct import Struct
-from typing import Any
 from zlib import crc32 as zlib_crc32
 
 import attrs
@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from dledger.spark.envelopes import HEADERS, TIME, open_bodies
 from dledger.spark.log import Chunk, DamageError, FixedParts, skipped
 from dledger.spark.options import OptionError, ScanOptions
 from dledger.spark.sink.markers import markers_in, runs_of_marker_size
@@ -60,6 +61,11 @@ ENTRY_COLUMNS: tuple[Column, ...] = (
     Column(name="body_crc", arrow=pa.int32(), ddl="INT"),
     Column(name="body", arrow=pa.binary(), ddl="BINARY"),
 )
+#: Behind these with option C{envelopes}.
+ENVELOPE_COLUMNS: tuple[Column, ...] = (
+    Column(name="timestamp", arrow=TIME, ddl="TIMESTAMP"),
+    Column(name="headers", arrow=HEADERS, ddl="MAP<STRING,BINARY>"),
+)
 #: The index has these columns, too.
 INDEXED = frozenset(("index", "term", "pos", "size"))
 
@@ -90,6 +96,8 @@ def projection(columns: Sequence[Column], wanted: Sequence[tuple[str, str]] | No
         if column is None:
             near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
             hint = f" (did you mean {known[near[0]].name}?)" if near else ""
+            if "channel" in known and name.lower() in [one.name for one in ENVELOPE_COLUMNS]:
+                hint = " (there is one with option envelopes=true)"
             raise OptionError(f"unknown column {name}{hint}; there are {ddl_of(columns)}")
         if ddl.upper() != column.ddl.upper():
             raise OptionError(f"column {name} is {column.ddl}, not {ddl.upper()}; cast it after reading")
@@ -101,7 +109,7 @@ def projection(columns: Sequence[Column], wanted: Sequence[tuple[str, str]] | No
     return tuple(found)
 
 
-def gather(data: bytes | memoryview, starts: NDArray[np.int64], dtype: np.dtype[Any]) -> FixedParts:
+def gather(data: bytes | memoryview, starts: NDArray[np.int64], dtype: np.dtype[np.generic]) -> FixedParts:
     """The structures at C{starts}, which need not be aligned, in one copy."""
     room = len(data) - dtype.itemsize + 1
     if room <= 0 or not len(starts):
@@ -124,13 +132,15 @@ def slices(data: bytes | memoryview, starts: NDArray[np.int64]) -> pa.Array:
     )
 
 
-def _crc32() -> Any:
+@cache
+def _crc32() -> Callable[[bytes | memoryview], int]:
     """The function of isal, which is three times as fast on long bodies, if it is installed; else zlib's."""
     try:
         from isal.isal_zlib import crc32
     except ImportError:
         return zlib_crc32
-    return crc32
+    faster: Callable[[bytes | memoryview], int] = crc32
+    return faster
 
 
 def check_headers(chunk: Chunk, headers: FixedParts) -> NDArray[np.bool_]:
@@ -247,7 +257,7 @@ class EntryDecoder(Decoder):
         """@param read: gives the chunks of a range with data, for what the index does not tell."""
         super().__init__(options, columns)
         self.needs_data = options.verify_crc or not self._names <= INDEXED
-        self._needs_body = "body" in self._names
+        self._needs_body = not self._names.isdisjoint(("body", "timestamp", "headers"))
         self._place = Place()
         self._read = read
 
@@ -287,10 +297,14 @@ class EntryDecoder(Decoder):
         return is_shown
 
     def _batch(self, headers: FixedParts, bodies: pa.Array | None) -> pa.RecordBatch:
+        told = {"body": bodies}
+        if bodies is not None and self._options.envelopes:
+            opened = open_bodies(bodies, headers["channel"] == 0)
+            told = {"body": opened.bodies, "timestamp": opened.times, "headers": opened.headers}
         arrays = []
         for column in self._columns:
             name = column.name.lower()
-            arrays.append(bodies if name == "body" else native(headers[name], column.arrow))
+            arrays.append(told[name] if name in told else native(headers[name], column.arrow))
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 

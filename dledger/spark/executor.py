@@ -29,7 +29,10 @@ from dledger.spark.scan import Scan
 
 _BUILD_DIGITS = 12
 #: What a task runs, below the directory of packages: a file, or a directory with all that is below it.
-BUILD_PARTS = ("dledger/config.py", "dledger/base", "dledger/spark", "dledger/storage", "protocols/wire")
+BUILD_PARTS = (
+    "dledger/config.py", "dledger/base", "dledger/remote", "dledger/spark", "dledger/storage",
+    "protocols/wire",
+)
 
 
 class BuildMismatch(ReadError):

@@ -9,8 +9,8 @@ has the offset where the last batch ended, and the end of the log. Both carry a 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, cast
 
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
@@ -21,7 +21,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from dledger.spark.proof import PROOF_KEY
-from protocols.wire.fastjson import JsonObject
+from protocols.wire.fastjson import JsonObject, as_int, as_object
 
 
 class GroupLag(NamedTuple):
@@ -42,7 +42,7 @@ class GroupLag(NamedTuple):
     bytes: int | None
 
 
-def lag_of(progress: Mapping[str, Any] | None) -> list[GroupLag]:
+def lag_of(progress: Mapping[str, object] | None) -> list[GroupLag]:
     """
     The lag of each source of this format, in the order of the query's sources.
 
@@ -51,7 +51,9 @@ def lag_of(progress: Mapping[str, Any] | None) -> list[GroupLag]:
     @return: without sources of other formats, and without those that have read no batch yet.
     """
     found: list[GroupLag] = []
-    for source in progress["sources"] if progress else ():
+    # (Spark's own types, which have no types.)
+    sources = cast("Iterable[Mapping[str, object]]", progress["sources"] if progress else ())
+    for source in sources:
         ended, latest = _decoded(source.get("endOffset")), _decoded(source.get("latestOffset"))
         # Only this format has proofs: other sources have offsets of other shapes.
         found += [_lag(name, ended, latest) for name in ended
@@ -59,7 +61,7 @@ def lag_of(progress: Mapping[str, Any] | None) -> list[GroupLag]:
     return found
 
 
-def _decoded(offset: Any) -> JsonObject:
+def _decoded(offset: object) -> JsonObject:
     """An offset of a progress, which is JSON; empty if there is none."""
     try:
         found = json.loads(offset) if isinstance(offset, str) else offset
@@ -69,8 +71,8 @@ def _decoded(offset: Any) -> JsonObject:
 
 
 def _lag(group: str, ended: JsonObject, latest: JsonObject) -> GroupLag:
-    begin, end = ended[group], latest[group]
-    before, proof = ended.get(PROOF_KEY + group, {}), latest[PROOF_KEY + group]
+    begin, end = as_int(ended[group]), as_int(latest[group])
+    before, proof = as_object(ended.get(PROOF_KEY + group, {})), as_object(latest[PROOF_KEY + group])
     # A log may be shorter than what was read: failOnDataLoss=false waits until it is not.
     ahead = max(end - begin, 0)
     if "bytes" in proof or "bytes" in before:
@@ -90,7 +92,7 @@ def _position(offset: int, proof: JsonObject) -> int | None:
         return 0
     if "pos" not in proof:
         return None
-    return int(proof["pos"]) + int(proof["size"])
+    return as_int(proof["pos"]) + as_int(proof["size"])
 
 
 class LagListener(StreamingQueryListener):

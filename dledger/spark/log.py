@@ -13,7 +13,7 @@ import heapq
 import time
 import warnings
 from collections.abc import Iterator
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import attrs
 import numpy as np
@@ -24,7 +24,7 @@ from dledger.spark.proof import Proof
 
 Offsets: TypeAlias = NDArray[np.int64]
 #: The fixed parts of records: a structured array whose fields are those of a construct declaration.
-FixedParts: TypeAlias = NDArray[Any]
+FixedParts: TypeAlias = NDArray[np.void]
 
 
 #: Pauses between attempts to read a log that is not ready, seconds: the first and the longest.
@@ -73,11 +73,16 @@ class Extent:
 
 @attrs.frozen(kw_only=True)
 class LogPart:
-    """A range that one task reads; C{end} is exclusive, C{size_bytes} an estimate."""
+    """
+    A range that one task reads; C{end} is exclusive, C{size_bytes} an estimate.
+
+    @ivar is_archived: it is read from option C{archive}, because the log itself does not have it any more.
+    """
 
     begin: int
     end: int
     size_bytes: int
+    is_archived: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -106,6 +111,14 @@ class Chunk:
     def count(self) -> int:
         """Number of records."""
         return len(self.starts) - 1
+
+
+@runtime_checkable
+class CutsItself(Protocol):
+    """A source of records in files, which costs less to read by whole files."""
+
+    def own_parts(self, begin: int, end: int) -> list[LogPart]:
+        """See L{cut}."""
 
 
 class ScannedLog(Protocol):
@@ -216,6 +229,11 @@ def cut(log: ScannedLog, options: ScanOptions, begin: int, end: int) -> list[Log
     """
     if begin >= end:
         return []
+    return log.own_parts(begin, end) if isinstance(log, CutsItself) else halved(log, options, begin, end)
+
+
+def halved(log: ScannedLog, options: ScanOptions, begin: int, end: int) -> list[LogPart]:
+    """See L{cut}; there is an offset in the range."""
     position = log.position_of(begin)
     # Largest first; among equal ones the first in the log.
     heap = [(position - log.position_of(end), begin, end, position)]
@@ -233,7 +251,7 @@ def cut(log: ScannedLog, options: ScanOptions, begin: int, end: int) -> list[Log
         heapq.heappush(heap, (middle_position - position + size, middle, last, middle_position))
     whole += [(first, last, -size) for size, first, last, _ in heap]
     parts = [LogPart(begin=first, end=last, size_bytes=size) for first, last, size in sorted(whole)]
-    return _capped(parts, options.max_records_per_partition)
+    return capped(parts, options.max_records_per_partition)
 
 
 def _halved(log: ScannedLog, first: int, last: int, position: int, end_position: int) -> tuple[int, int]:
@@ -252,14 +270,15 @@ def _halved(log: ScannedLog, first: int, last: int, position: int, end_position:
         low, high = (middle, high) if found < target else (low, middle)
 
 
-def _capped(parts: list[LogPart], most: int) -> list[LogPart]:
+def capped(parts: list[LogPart], most: int) -> list[LogPart]:
+    """These parts, cut where they have more than C{most} offsets; 0: there is no limit."""
     if not most:
         return parts
     found = []
     for part in parts:
         pieces = -(-(part.end - part.begin) // most)
         edges = [part.begin + (part.end - part.begin) * number // pieces for number in range(pieces + 1)]
-        found += [LogPart(begin=first, end=last, size_bytes=part.size_bytes // pieces)
+        found += [attrs.evolve(part, begin=first, end=last, size_bytes=part.size_bytes // pieces)
                   for first, last in zip(edges, edges[1:], strict=False)]
     return found
 

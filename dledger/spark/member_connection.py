@@ -10,15 +10,17 @@ Knows nothing of groups, nor of other members.
 
 from __future__ import annotations
 
+import os
 import socket
 from contextlib import closing
 
 import attrs
 import numpy as np
 
-from dledger.base.addresses import parse_address
+from dledger.base.addresses import is_loopback, parse_address
+from dledger.base.client_token import read_token
 from dledger.base.tls_files import TlsFiles
-from dledger.spark.log import Offsets
+from dledger.spark.log import Offsets, ReadError
 from dledger.spark.member_tls import NotThatMember, shake_hands
 from protocols.wire.errors import WireError
 from protocols.wire.layout import struct_of, struct_of_some
@@ -132,11 +134,13 @@ class MemberConnection:
     """
 
     def __init__(
-        self, member_id: str, address: str, group: str, timeout_s: float, tls: TlsFiles | None = None
+        self, member_id: str, address: str, group: str, timeout_s: float, tls: TlsFiles | None = None,
+        token_file: str = "",
     ) -> None:
         """
         @param tls: None: without TLS.
-        @raise MemberRefused: by its certificate it is not this member.
+        @param token_file: with the token that is shown to the member; empty: none.
+        @raise MemberRefused: by its certificate it is not this member, or it does not know the token.
         @raise Trouble: the address refuses the connection or does not answer.
         @raise ReadError: a file of C{tls} is missing here, or not sound.
         """
@@ -145,6 +149,7 @@ class MemberConnection:
         self._address, self._timeout_s = address, timeout_s
         self._group = group
         self._opaque = 0
+        token = _token(token_file, address, is_secure=tls is not None)
         try:
             self._socket = socket.create_connection(
                 parse_address(address), timeout=min(timeout_s, CONNECT_S)
@@ -156,6 +161,8 @@ class MemberConnection:
             if tls is not None:
                 self._socket = shake_hands(self._socket, tls, member_id)
             self._socket.settimeout(timeout_s)
+            if token:
+                self._show(token, token_file)
         except NotThatMember as error:
             self._socket.close()
             raise MemberRefused(f"{address}: {error}") from None
@@ -165,6 +172,12 @@ class MemberConnection:
         except BaseException:
             self._socket.close()
             raise
+
+    def _show(self, token: str, path: str) -> None:
+        """@raise MemberRefused: the member does not know the token."""
+        if self.remoting_metadata(token).code is ResponseCode.FORBIDDEN:
+            raise MemberRefused(f"it does not know the token of tokenFile={path}, or not for this group")
+        self._opaque = 0  # the first request that counts is still to come
 
     def send(self, request: Request) -> None:
         """Send a request. @raise Trouble: the connection is lost."""
@@ -254,13 +267,14 @@ class MemberConnection:
         answer = self.remoting_metadata()
         return answer.group_id if answer.is_group_known else ""
 
-    def remoting_metadata(self) -> MetadataResponse:
+    def remoting_metadata(self, token: str = "") -> MetadataResponse:
         """
         As L{metadata}, in a remoting frame, which Java members understand, too.
 
+        @param token: of this client; empty: none.
         @raise Trouble: it does not answer, or the answer is malformed.
         """
-        request = MetadataRequest(group=self._group, remote_id=self.member_id)
+        request = MetadataRequest(group=self._group, remote_id=self.member_id, token=token)
         self._opaque += 1
         command = RemotingCommand(
             code=int(request.kind), opaque=self._opaque, ext_fields={}, body=encode_request(request)
@@ -296,7 +310,7 @@ class MemberConnection:
         if fields["code"] == ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN:
             raise LogExpired(fields["ledger_begin_index"])
         if fields["code"] == ResponseCode.FORBIDDEN:
-            raise MemberRefused("it refuses: FORBIDDEN, the certificate has no role that may read")
+            raise MemberRefused("it refuses: FORBIDDEN, certificate and token have no role that may read")
         if fields["code"] != ResponseCode.SUCCESS:
             raise Trouble(f"it refuses: {_code_name(fields['code'])}")
         at = _PULL_ANSWER.size + sum(max(fields[name], 0) for name in _PULL_TEXTS)
@@ -324,6 +338,23 @@ class MemberConnection:
     def close(self) -> None:
         """Release the connection."""
         self._socket.close()
+
+
+def _token(path: str, address: str, *, is_secure: bool) -> str:
+    """
+    The token of a file; empty without one.
+
+    @raise MemberRefused: everybody on the way to C{address} would read it.
+    @raise ReadError: the file is missing on this machine, or has no token.
+    """
+    if not path:
+        return ""
+    if not is_secure and not is_loopback(address.rpartition(":")[0].strip("[]")):
+        raise MemberRefused(f"the token is not shown to {address} without TLS: give tlsAuthority")
+    try:
+        return read_token(path, "option tokenFile")
+    except ValueError as error:
+        raise ReadError(f"{error}, on machine {os.uname().nodename}") from None
 
 
 def _code_name(number: int) -> str:

@@ -70,6 +70,8 @@ def _context(files: TlsFiles) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     _load(f"tlsAuthority={files.authority}", "a PEM file of certificates",
           lambda: context.load_verify_locations(files.authority), files.authority)
+    if not files.certificate:
+        return context  # a token says who this is
     _load(f"tlsCertificate={files.certificate}, tlsKey={files.key}",
           "PEM files of a certificate and of its key without a password",
           lambda: context.load_cert_chain(files.certificate, files.key, password=_no_password),

@@ -184,7 +184,7 @@ class MembersLog:
     def _connect(self, member_id: str, address: str, timeout_s: float) -> MemberConnection:
         options = self._options
         tls = None if member_id in options.tls_plain_members else options.tls
-        return MemberConnection(member_id, address, options.group, timeout_s, tls)
+        return MemberConnection(member_id, address, options.group, timeout_s, tls, options.token_file)
 
     def group_id(self) -> str:
         """See L{dledger.spark.log.ScannedLog.group_id}."""

@@ -13,7 +13,6 @@ Topics that are not UTF-8 are looked at one by one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 from zlib import crc32
 
 import attrs
@@ -110,7 +109,7 @@ class Found:
         return Found(data=self.data, **{name: getattr(self, name)[chosen] for name in names})
 
 
-def _at(data: bytes | memoryview, offsets: Offsets, dtype: np.dtype[Any]) -> NDArray[np.int64]:
+def _at(data: bytes | memoryview, offsets: Offsets, dtype: np.dtype[np.generic]) -> NDArray[np.int64]:
     """The numbers at C{offsets}; arbitrary where an offset is out of bounds."""
     bounded = np.clip(offsets, 0, max(len(data) - dtype.itemsize, 0))
     return gather(data, bounded, dtype).astype(np.int64)
@@ -300,7 +299,7 @@ class MessageDecoder(Decoder):
         return unpacked
 
     def _note(
-        self, chunk: Chunk, bad: FixedParts, starts: Offsets, ends: Offsets, physical: Offsets
+        self, chunk: Chunk, bad: Offsets, starts: Offsets, ends: Offsets, physical: Offsets
     ) -> None:
         self.damaged += len(bad)
         if not self._options.fail_on_damage:

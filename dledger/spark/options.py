@@ -14,10 +14,11 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import attrs
 
+from dledger.base.option_values import made_of
+from dledger.base.time_text import moment_ms
 from dledger.base.tls_files import TlsFiles, tls_files
 from protocols.wire.fastjson import JsonObject
 
@@ -79,6 +80,26 @@ def _duration(name: str, value: str) -> int:
     return int(found[1]) * _UNITS_MS[found[2]]
 
 
+def _moment(name: str, value: str) -> int:
+    """Milliseconds since 1970."""
+    try:
+        return moment_ms(value.strip())
+    except ValueError as error:
+        raise OptionError(f"option {name}: {error}") from None
+
+
+def _facts(name: str, value: str) -> JsonObject:
+    """An object of JSON. Its values may be secrets, so no error shows them."""
+    try:
+        found = json.loads(value)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise OptionError(f"option {name} is no object of JSON, such as "
+                          '{"endpoint_url": "http://10.0.0.9:9000"}')
+    return found
+
+
 def _one_of(*allowed: str) -> Callable[[str, str], str]:
     def read(name: str, value: str) -> str:
         lower = value.strip().lower()
@@ -124,7 +145,7 @@ class Option:
 
     name: str
     field: str
-    read: Callable[[str, str], Any]
+    read: Callable[[str, str], object]
     default: str
 
 
@@ -146,12 +167,17 @@ def option_values(
     return values
 
 
-def check_tls_options(files: Mapping[str, str], plain_members: tuple[str, ...]) -> None:
+def check_tls_options(
+    files: Mapping[str, str], plain_members: tuple[str, ...], *, has_token: bool = False
+) -> None:
     """
     @param files: the three options and their values.
+    @param has_token: then the last of them will do.
     @raise OptionError: some of the three are given, but not all; or members without TLS, and no file.
     """
     missing = [name for name, path in files.items() if not path]
+    if has_token and missing == list(files)[:2]:
+        missing = []
     if 0 < len(missing) < len(files):
         raise OptionError(f"TLS needs three files; missing: {', '.join(missing)}")
     if plain_members and missing:
@@ -163,10 +189,13 @@ OPTIONS: tuple[Option, ...] = (
     Option(name="path", field="path", read=_text, default="-"),
     Option(name="dataPath", field="data_path", read=_text, default="`data` in `path`"),
     Option(name="bootstrap", field="bootstrap", read=_text, default="-"),
+    Option(name="archive", field="archive", read=_text, default="-"),
+    Option(name="archiveOptions", field="archive_options", read=_facts, default="-"),
     Option(name="group", field="group", read=_text, default="`default`"),
     Option(name="format", field="format", read=_one_of(DLEDGER, ROCKETMQ), default="`dledger`"),
     Option(name="startingOffsets", field="starting", read=_offset,
            default="batch `earliest`, stream `latest`"),
+    Option(name="startingTimestamp", field="starting_timestamp", read=_moment, default="-"),
     Option(name="endingOffsets", field="ending", read=_offset, default="`latest`"),
     Option(name="failOnDataLoss", field="fail_on_data_loss", read=_flag, default="`true`"),
     Option(name="failOnDamage", field="fail_on_damage", read=_flag, default="`true`"),
@@ -179,6 +208,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(name="storedBefore", field="stored_before", read=whole_number(0, _MANY), default="-"),
     Option(name="includeInternal", field="include_internal", read=_flag, default="`false`"),
     Option(name="includeMarkers", field="include_markers", read=_flag, default="`false`"),
+    Option(name="envelopes", field="envelopes", read=_flag, default="`false`"),
     Option(name="maxOffsetsPerTrigger", field="max_offsets_per_trigger", read=whole_number(1, _MANY),
            default="-"),
     Option(name="maxBytesPerTrigger", field="max_bytes_per_trigger", read=whole_number(1, _MANY),
@@ -201,6 +231,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(name="tlsKey", field="tls_key", read=_text, default="-"),
     Option(name="tlsAuthority", field="tls_authority", read=_text, default="-"),
     Option(name="tlsPlainMembers", field="tls_plain_members", read=_texts, default="-"),
+    Option(name="tokenFile", field="token_file", read=_text, default="-"),
 )
 _BY_NAME: Mapping[str, Option] = {option.name.lower(): option for option in OPTIONS}
 
@@ -215,21 +246,29 @@ class ScanOptions:
     """
     The options of a scan; see docs/spark.md for each. Exactly one of C{path} and C{bootstrap} is set.
 
+    @ivar archive: a directory or a URL with older entries of the same log.
+    @ivar archive_options: of the store, as fsspec's.
     @ivar starting, ending: C{earliest}, C{latest}, a number, or group to number; None: not given.
+    @ivar starting_timestamp: milliseconds since 1970, in the place of C{starting}.
     @ivar topics, tags, keys: only messages with one of them; empty: all.
     @ivar stored_from, stored_before: milliseconds of the broker's clock, the second exclusive.
+    @ivar envelopes: whether times and headers are columns, and bodies are without their envelopes.
     @ivar max_offsets_per_trigger, max_bytes_per_trigger, max_records_per_partition: 0 for no limit.
     @ivar min_offsets_per_trigger: 0: a batch may have one.
     @ivar tls_certificate, tls_key, tls_authority: PEM files, all or none.
     @ivar tls_plain_members: ids of members that do without TLS.
+    @ivar token_file: with the token of this reader; empty: none.
     """
 
     path: str = ""
     data_path: str = ""
     bootstrap: str = ""
+    archive: str = ""
+    archive_options: JsonObject | None = attrs.field(default=None, repr=False)
     group: str = "default"
     format: str = DLEDGER
     starting: str | int | dict[str, int] | None = None
+    starting_timestamp: int | None = None
     ending: str | int | dict[str, int] | None = None
     fail_on_data_loss: bool = True
     fail_on_damage: bool = True
@@ -242,6 +281,7 @@ class ScanOptions:
     stored_before: int | None = None
     include_internal: bool = False
     include_markers: bool = False
+    envelopes: bool = False
     max_offsets_per_trigger: int = 0
     max_bytes_per_trigger: int = 0
     min_offsets_per_trigger: int = 0
@@ -256,6 +296,7 @@ class ScanOptions:
     tls_key: str = ""
     tls_authority: str = ""
     tls_plain_members: tuple[str, ...] = ()
+    token_file: str = ""
 
     @classmethod
     def of(cls, given: Mapping[str, str], *, is_stream: bool | None = False) -> ScanOptions:
@@ -266,7 +307,7 @@ class ScanOptions:
         @param is_stream: None: not known; then options of both are allowed.
         @raise OptionError: see the rule of this module.
         """
-        found = cls(**option_values(given, _BY_NAME, _unknown))
+        found = made_of(cls, option_values(given, _BY_NAME, _unknown))
         found._check(is_stream)
         return found
 
@@ -274,14 +315,19 @@ class ScanOptions:
         if bool(self.path) == bool(self.bootstrap):
             have = "both are" if self.path else "neither is"
             raise OptionError(
-                "option path (a member's directory; or load(DIR)) or option bootstrap (addresses of members) "
-                f"is needed, and {have} given"
+                "option path (a member's directory or an archive; or load(DIR)) or option bootstrap "
+                f"(addresses of members) is needed, and {have} given"
             )
         if self.data_path and not self.path:
             raise OptionError("option dataPath belongs to path: a member's directory whose data is elsewhere")
         if self.include_markers and self.format == ROCKETMQ:
             raise OptionError("option includeMarkers shows entries of the sink, which are no messages: it "
                               "needs format=dledger")
+        if self.envelopes and self.format == ROCKETMQ:
+            raise OptionError("option envelopes shows times and headers of entries, and messages have their "
+                              "own: it needs format=dledger")
+        self._check_starting()
+        self._check_archive()
         self._check_choice()
         self._check_tls()
         if is_stream and self.ending is not None:
@@ -298,6 +344,26 @@ class ScanOptions:
             if isinstance(value, dict) and self.group not in value:
                 raise OptionError(f"option {name} names group {next(iter(value))!r}, "
                                   f"but option group is {self.group!r}")
+
+    def _check_starting(self) -> None:
+        if self.starting_timestamp is None:
+            return
+        if self.format == ROCKETMQ:
+            raise OptionError(_BY_TIME.format(name="startingTimestamp", chooses="storedFrom"))
+        if not self.envelopes:
+            raise OptionError("option startingTimestamp needs envelopes=true: entries have a time if their "
+                              "client was opened with envelope=True")
+        if self.starting is not None:
+            raise OptionError("options startingOffsets and startingTimestamp both name the begin: take one")
+
+    def _check_archive(self) -> None:
+        if "://" in self.path and (self.data_path or self.archive):
+            name = "archive" if self.archive else "dataPath"
+            raise OptionError(f"option path={self.path!r} is an archive itself: option {name} belongs to a "
+                              "member's directory, or leave it out")
+        if self.archive_options and not (self.archive or "://" in self.path):
+            raise OptionError("option archiveOptions has the options of a store: it needs option archive, or "
+                              "a URL in path")
 
     def _check_choice(self) -> None:
         given = [name for name, value in (
@@ -317,23 +383,23 @@ class ScanOptions:
     def _check_tls(self) -> None:
         files = {"tlsCertificate": self.tls_certificate, "tlsKey": self.tls_key,
                  "tlsAuthority": self.tls_authority}
-        given = [name for name, path in files.items() if path]
+        given = [name for name, path in {**files, "tokenFile": self.token_file}.items() if path]
         if given and self.path:
             raise OptionError(f"option {given[0]} belongs to bootstrap: a directory is read without a member")
-        check_tls_options(files, self.tls_plain_members)
+        check_tls_options(files, self.tls_plain_members, has_token=bool(self.token_file))
 
     @property
     def tls(self) -> TlsFiles | None:
         """The keys of this reader; None: without TLS."""
-        return tls_files(certificate=self.tls_certificate, key=self.tls_key, authority=self.tls_authority)
+        return tls_files(certificate=self.tls_certificate, key=self.tls_key, authority=self.tls_authority,
+                         is_client_with_token=bool(self.token_file))
 
     def with_paths(self, absolute: Callable[[str], str]) -> ScanOptions:
-        """These options with the files of TLS named by C{absolute}."""
-        if self.tls is None:
-            return self
+        """These options with the files of keys and token named by C{absolute}."""
+        named = if_named(absolute)
         return attrs.evolve(
-            self, tls_certificate=absolute(self.tls_certificate), tls_key=absolute(self.tls_key),
-            tls_authority=absolute(self.tls_authority),
+            self, tls_certificate=named(self.tls_certificate), tls_key=named(self.tls_key),
+            tls_authority=named(self.tls_authority), token_file=named(self.token_file),
         )
 
     @property
@@ -346,17 +412,22 @@ class ScanOptions:
         return value[self.group] if isinstance(value, dict) else value
 
 
+def if_named(absolute: Callable[[str], str]) -> Callable[[str], str]:
+    """C{absolute} for options that name a file; those that name none stay empty."""
+    return lambda path: absolute(path) if path else ""
+
+
 def options_of_tls(files: TlsFiles) -> dict[str, str]:
     """The options for these files."""
-    return {"tlsCertificate": files.certificate, "tlsKey": files.key, "tlsAuthority": files.authority}
+    found = {"tlsCertificate": files.certificate, "tlsKey": files.key, "tlsAuthority": files.authority}
+    return {name: path for name, path in found.items() if path}
 
 
-_BY_TIME = ("entries have no time, so option {name} does not exist; messages of RocketMQ have one: with "
-            "format=rocketmq, startingOffsets=earliest and {chooses}, in milliseconds since 1970, choose "
-            "them by it wherever they are in the log, because a broker's clock may go back")
+_BY_TIME = ("entries have no index by time, so option {name} does not exist here; messages of RocketMQ have "
+            "one: with format=rocketmq, startingOffsets=earliest and {chooses}, in milliseconds since 1970, "
+            "choose them by it wherever they are in the log, because a broker's clock may go back")
 #: Options of Kafka's source that cannot be had here: the reason, and what to use. Names in lower case.
 _REFUSED: Mapping[str, str] = {
-    "startingtimestamp": _BY_TIME.format(name="startingTimestamp", chooses="storedFrom"),
     "endingtimestamp": _BY_TIME.format(name="endingTimestamp", chooses="storedBefore"),
     "startingoffsetsbytimestamp": _BY_TIME.format(name="startingOffsetsByTimestamp", chooses="storedFrom"),
     "endingoffsetsbytimestamp": _BY_TIME.format(name="endingOffsetsByTimestamp", chooses="storedBefore"),

@@ -23,7 +23,10 @@ from typing import Protocol
 import attrs
 import pyarrow as pa
 
-from dledger.spark.columns import ENTRY_COLUMNS, Column, EntryDecoder, projection, schema_of
+from dledger.base.time_search import TimeSearch
+from dledger.spark.archive import ArchiveLog
+from dledger.spark.archive_files import is_archive
+from dledger.spark.columns import ENTRY_COLUMNS, ENVELOPE_COLUMNS, Column, EntryDecoder, projection, schema_of
 from dledger.spark.commit_log import SparkCommitLog, commit_log_directory
 from dledger.spark.directory import DirectoryLog
 from dledger.spark.log import (
@@ -41,7 +44,12 @@ from dledger.spark.member_tls import check_files
 from dledger.spark.members import MembersLog, parse_bootstrap
 from dledger.spark.messages import MESSAGE_COLUMNS, MessageDecoder
 from dledger.spark.options import EARLIEST, LATEST, ROCKETMQ, OptionError, ScanOptions
+from dledger.spark.seam import JoinedLog
 from dledger.storage.commit_mark import COMMIT_MARK_NAME
+
+#: What a search by time reads, and the entries without a time of one look.
+_TIMES = (("index", "BIGINT"), ("timestamp", "TIMESTAMP"))
+_LOOK_ENTRIES = 10_000
 
 
 class ChunkDecoder(Protocol):
@@ -60,7 +68,9 @@ class ChunkDecoder(Protocol):
 
 def columns_of(options: ScanOptions) -> tuple[Column, ...]:
     """All columns that these options allow."""
-    return MESSAGE_COLUMNS if options.format == ROCKETMQ else ENTRY_COLUMNS
+    if options.format == ROCKETMQ:
+        return MESSAGE_COLUMNS
+    return (*ENTRY_COLUMNS, *ENVELOPE_COLUMNS) if options.envelopes else ENTRY_COLUMNS
 
 
 def open_log(options: ScanOptions) -> ScannedLog:
@@ -68,9 +78,21 @@ def open_log(options: ScanOptions) -> ScannedLog:
     The log that the options name; the caller closes it.
 
     @raise ReadError: it cannot be read.
+    @raise OptionError: an option does not belong to this log.
     """
+    if options.archive:
+        live = open_log(attrs.evolve(options, archive=""))
+        if isinstance(live, ArchiveLog | SparkCommitLog):
+            live.close()
+            kind = "an archive itself" if isinstance(live, ArchiveLog) else "a broker's commit log"
+            raise OptionError(f"option archive: {options.path} is {kind}; allowed are a member's directory, "
+                              "or bootstrap")
+        strict = attrs.evolve(options, archive="", fail_on_data_loss=True)
+        return JoinedLog(options, live, live if options.fail_on_data_loss else open_log(strict))
     if options.bootstrap:
         return MembersLog(options)
+    if not options.data_path and is_archive(options.path):
+        return ArchiveLog(options)
     if options.format == ROCKETMQ and not options.data_path:
         path = options.path
         is_ledger = os.path.isdir(f"{path}/data") or os.path.isfile(f"{path}/{COMMIT_MARK_NAME}")
@@ -110,11 +132,13 @@ class Scan:
         if options.path:
             # Workers may have another working directory than the caller.
             options = attrs.evolve(
-                options, path=_absolute(options.path), data_path=_absolute(options.data_path)
+                options, path=_absolute(options.path),
+                data_path=_local("dataPath", _absolute(options.data_path)),
             )
         else:
             _check_members(options)
             options = options.with_paths(os.path.abspath)
+        options = attrs.evolve(options, archive=_absolute(options.archive))
         return cls(options=options, columns=projection(columns_of(options), wanted))
 
     @property
@@ -156,20 +180,60 @@ class Scan:
 
     def starting(self, extent: Extent, *, default: str) -> int:
         """
-        The offset that C{startingOffsets} names.
+        The offset that C{startingOffsets} or C{startingTimestamp} names.
 
+        @raise OptionError: no entry has a time.
         @raise DataLossError: the offset is before the extent, and C{failOnDataLoss} is set.
         """
-        begin = self._number(self.options.starting, extent, default)
-        if begin < extent.begin:
-            return lost(self.options, begin, extent.begin, note=extent.note)
-        starting = self.options.starting if self.options.starting is not None else default
-        if extent.note and self.options.number_of(starting) == EARLIEST:
+        if self.options.starting_timestamp is not None:
+            search = self._since(self.options.starting_timestamp, extent)
+            # What is missing before the first entry is older, if one was met that is; else it may be wanted.
+            begin, is_first = search.found, not search.has_older
+        else:
+            begin = self._number(self.options.starting, extent, default)
+            if begin < extent.begin:
+                return lost(self.options, begin, extent.begin, note=extent.note)
+            starting = self.options.starting if self.options.starting is not None else default
+            is_first = self.options.number_of(starting) == EARLIEST
+        if extent.note and is_first:
             what = f"{self.options.source}: the first offset is {begin}{extent.note}"
             if extent.is_lost and self.options.fail_on_data_loss:
                 raise DataLossError(f"{what}. With option failOnDataLoss=false reading begins at {begin}")
             skipped(what)
         return begin
+
+    def _since(self, moment_ms: int, extent: Extent) -> TimeSearch:
+        """
+        Search the first entry from a time on.
+
+        @param moment_ms: since 1970.
+        @return: the search at its end.
+        @raise OptionError: no entry that was looked at has a time.
+        """
+        search = TimeSearch(extent.begin, extent.end, moment_ms)
+        times = attrs.evolve(self, columns=projection(columns_of(self.options), _TIMES))
+        while (look := search.look) is not None:
+            begin, behind = look
+            behind = min(behind, begin + _LOOK_ENTRIES)
+            timed = times._first_timed(begin, behind)
+            if timed is not None:
+                search.met(*timed)
+            else:
+                search.met_none(behind)
+        if extent.begin < extent.end and not search.has_times:
+            raise OptionError("option startingTimestamp: the entries that were looked at have no time; they "
+                              "have one if their client was opened with envelope=True")
+        return search
+
+    def _first_timed(self, begin: int, end: int) -> tuple[int, int] | None:
+        """Index and time, ms, of the first entry of a range that has a time. C{columns}: the two."""
+        for part in self.parts(begin, end):
+            for batch in self.batches(part):
+                timed = batch.filter(batch.column(1).is_valid())
+                if timed.num_rows:
+                    time_us: int = timed.column(1).cast(pa.int64())[0].as_py()
+                    return timed.column(0)[0].as_py(), time_us // 1000
+        return None
 
     def _number(self, value: str | int | dict[str, int] | None, extent: Extent, default: str) -> int:
         named = self.options.number_of(value if value is not None else default)
@@ -200,13 +264,16 @@ class Scan:
             begin, end = self.bounds(log.extent())
             return cut(log, self.options, begin, end)
 
+    def _log_of(self, part: LogPart) -> ScannedLog:
+        return ArchiveLog(self.options, self.options.archive) if part.is_archived else self.log()
+
     def batches(self, part: LogPart) -> Iterator[pa.RecordBatch]:
         """
         The rows of a part, in order.
 
         @raise ReadError: the log cannot be read; L{dledger.spark.log} defines its kinds.
         """
-        with closing(self.log()) as log:
+        with closing(self._log_of(part)) as log:
             decoder = decoder_of(self.options, self.columns, log)
             for chunk in log.chunks(part.begin, part.end, with_data=decoder.needs_data):
                 yield decoder.decode(chunk)
@@ -223,8 +290,15 @@ def _check_members(options: ScanOptions) -> None:
 
 
 def _absolute(path: str) -> str:
-    for scheme in ("file://", "file:"):
+    """A directory from the root on; a URL as it is."""
+    for scheme in ("file://", "local://", "file:"):
         path = path.removeprefix(scheme)
+    if "://" in path or not path:
+        return path
+    return os.path.abspath(path)
+
+
+def _local(name: str, path: str) -> str:
     if "://" in path:
-        raise OptionError(f"option path={path!r}: only directories of a mounted file system can be read")
-    return os.path.abspath(path) if path else ""
+        raise OptionError(f"option {name}={path!r}: only a directory of a mounted file system can be read")
+    return path

@@ -23,7 +23,7 @@ import functools
 import gc
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -56,6 +56,9 @@ from dledger.spark.proof import PROOF_KEY, difference
 from dledger.spark.scan import Scan, columns_of
 from dledger.spark.sink.writers import LogBatchWriter, LogStreamWriter
 from protocols.wire.fastjson import JsonObject
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -95,7 +98,7 @@ def _settle() -> None:
     gc.freeze()
 
 
-def _read(scan: Scan, partition: InputPartition) -> Iterator[Any]:
+def _read(scan: Scan, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     _settle()
     # If there are no partitions, Spark makes up one of its own.
     if partition.value is None:
@@ -153,7 +156,7 @@ class LogBatchReader(Shipped, DataSourceReader):
         """Asked once for each loaded data frame: all actions on it see the same range."""
         return _partitions(self._scan.plan())
 
-    def read(self, partition: InputPartition) -> Iterator[Any]:
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition, as Arrow batches."""
         return _read(self._scan, partition)
 
@@ -197,7 +200,7 @@ class LogStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableN
         group = self._scan.options.group
         return {group: number, PROOF_KEY + group: dict(self._open().proof(number))}
 
-    def _number(self, offset: Mapping[str, Any]) -> int:
+    def _number(self, offset: Mapping[str, object]) -> int:
         group = self._scan.options.group
         number = offset.get(group)
         if group in offset and (not isinstance(number, int) or isinstance(number, bool) or number < 0):
@@ -213,7 +216,7 @@ class LogStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableN
             )
         return number
 
-    def _recognise(self, offset: Mapping[str, Any]) -> None:
+    def _recognise(self, offset: Mapping[str, object]) -> None:
         """
         Check that this log is the one in which C{offset} was reached.
 
@@ -271,7 +274,7 @@ class LogStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableN
             self._initial = self._offset(number)
         return dict(self._initial)
 
-    def getDefaultReadLimit(self) -> Any:
+    def getDefaultReadLimit(self) -> ReadLimit:
         """One limit of the options; if both are set, L{latestOffset} applies both."""
         options = self._scan.options
         if options.max_offsets_per_trigger:
@@ -284,7 +287,7 @@ class LogStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableN
         """The query ends with the records that are committed now."""
         self._target = self._extent().end
 
-    def latestOffset(self, start: Any = None, limit: Any = None) -> JsonObject:
+    def latestOffset(self, start: JsonObject | None = None, limit: ReadLimit | None = None) -> JsonObject:
         """
         The offset at which the next batch ends.
 
@@ -371,7 +374,7 @@ class LogStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableN
             begin = lost(self._scan.options, begin, extent.begin, end=last, note=extent.note)
         return _partitions(cut(self._open(), self._scan.options, begin, last))
 
-    def read(self, partition: InputPartition) -> Iterator[Any]:
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition, as in a batch. Runs in another process than the other methods."""
         return _read(self._scan, partition)
 

@@ -33,12 +33,12 @@ from dledger.storage.backup_manifest import (
     read_backup_manifest,
 )
 from dledger.storage.identity import IDENTITY_NAME, read_identity
+from dledger.storage.part_file import PART_SUFFIX, PartFile, is_piece_name, remove_parts
 from dledger.storage.reader import LogReader
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
-from protocols.wire.ledger.messages import EntryBatch
 
 _LOCK_NAME = "lock"
-_PART_SUFFIX = ".part"
 #: Bytes that are read, checked and written at a time, if a record is not longer.
 RUN_BYTES = 1024 * 1024
 
@@ -89,10 +89,13 @@ class BackupSource:
     member_id: str
 
     @classmethod
-    def open(cls, disk: Disk, path: str, *, data_path: str = "") -> BackupSource:
+    def open(
+        cls, disk: Disk, path: str, *, data_path: str = "", may_be_empty: bool = False
+    ) -> BackupSource:
         """
         @param path: C{<store_base_dir>/dledger-<self_id>}.
         @param data_path: directory of the data files; empty: C{<path>/data}.
+        @param may_be_empty: nothing need be committed.
         @raise DirectoryError: this is no member's directory, or nothing is committed there.
         @raise StoreError: it cannot be read.
         """
@@ -102,9 +105,9 @@ class BackupSource:
         except OSError as error:
             reader.close()
             raise StoreError(f"{path} cannot be read: {error}", path=path) from error
-        if reader.committed_index < 0:
+        if reader.committed_index < 0 and not may_be_empty:
             reader.close()
-            raise DirectoryError(f"{path} records no committed entry: there is nothing to back up")
+            raise DirectoryError(f"{path} records no committed entry: there is nothing to copy")
         if found is None:
             return cls(reader=reader, group="", group_id="", member_id="")
         identity = found[1]
@@ -135,7 +138,7 @@ def take_backup(
             else:
                 _check_same_log(source, manifest, directory)
             disk.makedirs(f"{directory}/data")
-            _remove_parts(disk, directory)
+            remove_parts(disk, directory)
             return _Copy(source, disk, directory, manifest, taken_s).run(progress, pace)
         finally:
             with_lock.close()
@@ -160,7 +163,7 @@ def _check_unused(disk: Disk, directory: str) -> None:
     if not foreign and disk.exists(f"{directory}/data"):
         foreign = [
             f"data/{name}" for name in disk.listdir(f"{directory}/data")
-            if not _is_piece(name.removesuffix(_PART_SUFFIX))
+            if not is_piece_name(name.removesuffix(PART_SUFFIX))
         ]
     foreign = [name for name in foreign if name != f"{BACKUP_NAME}.tmp"]
     if foreign:
@@ -168,51 +171,95 @@ def _check_unused(disk: Disk, directory: str) -> None:
                              "an earlier backup, or a directory that is empty or does not exist")
 
 
-def _is_piece(name: str) -> bool:
-    first, minus, end = name.partition("-")
-    return bool(minus) and all(len(one) == 20 and one.isascii() and one.isdecimal() for one in (first, end))
-
-
-def _remove_parts(disk: Disk, directory: str) -> None:
-    """A piece that was not finished has no name in any manifest; its entries are copied again."""
-    for name in disk.listdir(f"{directory}/data"):
-        if name.endswith(_PART_SUFFIX) and _is_piece(name.removesuffix(_PART_SUFFIX)):
-            disk.unlink(f"{directory}/data/{name}")
-
-
 def _check_same_log(source: BackupSource, manifest: BackupManifest, directory: str) -> None:
     """@raise DirectoryError: the backup is of another log, or of a later state of this one."""
-    reader, end = source.reader, manifest.end
-    kept = f"{directory} stays as it is. Take this backup to another directory"
+    kind = "a backup"
+    check_same_group(source, manifest.group, manifest.group_id, manifest.data_file_size, directory, kind)
+    check_same_end(source, manifest.end, directory, kind)
+
+
+def check_same_group(
+    source: BackupSource, group: str, group_id: str, data_file_size: int, directory: str, kind: str
+) -> None:
+    """
+    @param kind: of what is in C{directory}, with its article.
+    @raise DirectoryError: it is of another group than C{source}, or of data files of another size.
+    """
+    reader, kept = source.reader, _kept(directory, kind)
     for what, ours, theirs in (
-        ("group", source.group, manifest.group),
-        ("the group with the id", source.group_id, manifest.group_id),
+        ("group", source.group, group), ("the group with the id", source.group_id, group_id)
     ):
         if ours and theirs and ours != theirs:
-            raise DirectoryError(f"{directory} is a backup of {what} {theirs}, but {reader.path} is of "
+            raise DirectoryError(f"{directory} is {kind} of {what} {theirs}, but {reader.path} is of "
                                  f"{ours}: {kept}")
-    if reader.data_file_size != manifest.data_file_size:
-        raise DirectoryError(f"{directory} is a backup of data files of {manifest.data_file_size} bytes, but "
+    if reader.data_file_size != data_file_size:
+        raise DirectoryError(f"{directory} is {kind} of data files of {data_file_size} bytes, but "
                              f"those of {reader.path} have {reader.data_file_size}: {kept}")
+
+
+def check_same_end(
+    source: BackupSource, end: BackupEnd, directory: str, kind: str, *, may_adjoin: bool = False,
+    group_id: str = "",
+) -> None:
+    """
+    @param end: of what is in C{directory}.
+    @param kind: of what that is, with its article.
+    @param may_adjoin: the log may begin with the very entry behind C{end}, if that one provably continues.
+    @param group_id: of what is in C{directory}; empty if it is not known.
+    @raise DirectoryError: C{source} does not hold the entry of C{end}.
+    @raise StoreError: it cannot be read.
+    """
+    reader, kept = source.reader, _kept(directory, kind)
     if reader.end_index < end.index:
         raise DirectoryError(
             f"{directory} ends with entry {end.index}, but {reader.path} with entry {reader.end_index}: this "
-            f"member is behind, or has another history. {directory} stays as it is. Wait, or back up another "
-            "member"
+            f"member is behind, or has another history. {directory} stays as it is. Wait, or "
+            + ("back up another member" if kind == "a backup" else "name another member")
         )
+    if may_adjoin and reader.begin_index == end.index + 1:
+        _check_adjoining(source, end, directory, kept, is_same_group=bool(group_id and source.group_id))
+        return
     if reader.begin_index > end.index:
         raise DirectoryError(
             f"{directory} ends with entry {end.index}, but {reader.path} begins with entry "
             f"{reader.begin_index}: the entries between may be lost to retention. {kept}"
         )
     (batch,) = reader.batches(end.index, end_index=end.index)
-    if _end_of(batch, batch.records) != end:
+    if end_of(batch, batch.records) != end:
         raise DirectoryError(f"entry {end.index} of {reader.path} is another one than in {directory}: the "
                              f"two have different histories. {kept}")
 
 
-def _end_of(batch: EntryBatch, record: bytes) -> BackupEnd:
-    """@param record: the last one of C{batch}."""
+def _kept(directory: str, kind: str) -> str:
+    word = kind.rpartition(" ")[2]
+    return f"{directory} stays as it is. Take this {word} to another directory"
+
+
+def _check_adjoining(
+    source: BackupSource, end: BackupEnd, directory: str, kept: str, *, is_same_group: bool
+) -> None:
+    """The entry of C{end} has expired; the checksum of the next record covers that of the record before."""
+    reader = source.reader
+    try:
+        (batch,) = reader.batches(reader.begin_index, end_index=reader.begin_index,
+                                  behind=(end.term, end.chain_crc))
+    except StoreError as error:
+        raise DirectoryError(
+            f"{reader.path} begins with entry {reader.begin_index}, which does not continue from entry "
+            f"{end.index}, the last one in {directory} ({error.facts['reason']}): the two have different "
+            f"histories, or the entry is damaged. {kept}, or name another member"
+        ) from None
+    header = ENTRY_HEADER.unpack_from(batch.records)
+    is_proven = is_same_group or bool(end.chain_crc and header[6])
+    if header[4] % reader.data_file_size or header[4] < end.position or not is_proven:
+        raise DirectoryError(
+            f"{reader.path} begins with entry {reader.begin_index}, behind the last one in {directory}; "
+            f"nothing in its record proves that it continues from there. {kept}, or name another member"
+        )
+
+
+def end_of(batch: EntryBatch, record: bytes) -> BackupEnd:
+    """The end of a log. @param record: the last one of C{batch}."""
     _, size, index, term, position, _, chain_crc, _, _ = ENTRY_HEADER.unpack_from(record)
     assert (index, size) == (batch.last_index, len(record))
     return BackupEnd(index=index, term=term, position=position + size, chain_crc=chain_crc,
@@ -231,35 +278,44 @@ class _OpenPiece:
     """A piece that is being written, under a name that no manifest lists."""
 
     def __init__(self, disk: Disk, directory: str, position: int, first_index: int) -> None:
-        self._disk = disk
         self._directory = directory
-        self._path = f"{directory}/{piece_name(position, position)}{_PART_SUFFIX}"
-        self._file = disk.open(self._path, create=True)
+        self._file = PartFile(disk, f"{directory}/{piece_name(position, position)}{PART_SUFFIX}")
         self._digest = hashlib.sha256()
         self.position, self.end_position = position, position
         self._first_index = first_index
 
     def write(self, records: bytes) -> None:
         """Write behind what is there."""
-        self._file.pwrite(records, self.end_position - self.position)
+        self._file.write(records)
         self._digest.update(records)
         self.end_position += len(records)
 
     def finish(self, last_index: int) -> Piece:
         """Bring it to stable storage, and give it its name."""
-        self._file.datasync()
-        self._file.close()
         piece = Piece(position=self.position, end_position=self.end_position, first_index=self._first_index,
                       last_index=last_index, sha256=self._digest.hexdigest())
-        path = f"{self._directory}/{piece.name}"
-        if self._disk.exists(path):  # of a backup that was cut short before it wrote the manifest
-            self._disk.unlink(path)
-        self._disk.rename(self._path, path)
+        self._file.finish(f"{self._directory}/{piece.name}")
         return piece
 
     def close(self) -> None:
         """Leave it unfinished."""
         self._file.close()
+
+
+def check_begin(source: BackupSource, batch: EntryBatch) -> None:
+    """
+    The first record of a log whose beginning has expired continues from nothing; the mark knows it.
+
+    @param batch: begins with that record.
+    @raise StoreError: it is another one.
+    """
+    reader = source.reader
+    mark, position = reader.mark, ENTRY_HEADER.unpack_from(batch.records)[4]
+    header = batch.records[:ENTRY_HEADER_SIZE]
+    if mark is not None and mark.begin_position == position and mark.begin_crc != crc32(header):
+        path = reader.data.path(position)
+        raise StoreError(f"entry {batch.first_index} cannot be read: {path} at 0: not the first record "
+                         "that is on record", file=path, offset=0, index=batch.first_index)
 
 
 class _Copy:
@@ -288,7 +344,7 @@ class _Copy:
         try:
             for batch in reader.batches(first_index, max_bytes=RUN_BYTES, behind=behind):
                 if last is None and before is None:
-                    self._check_begin(batch)
+                    check_begin(self._source, batch)
                 position = ENTRY_HEADER.unpack_from(batch.records)[4]
                 if self._piece is not None and position // reader.data_file_size != (
                     self._piece.position // reader.data_file_size
@@ -320,16 +376,6 @@ class _Copy:
         first, last = reader.unit(first_index), reader.unit(reader.committed_index)
         return max(last[1] + last[2] - first[1], 0) if first is not None and last is not None else 0
 
-    def _check_begin(self, batch: EntryBatch) -> None:
-        """The first record of a log whose beginning has expired continues from nothing; the mark knows it."""
-        reader = self._source.reader
-        mark, position = reader.mark, ENTRY_HEADER.unpack_from(batch.records)[4]
-        header = batch.records[:ENTRY_HEADER_SIZE]
-        if mark is not None and mark.begin_position == position and mark.begin_crc != crc32(header):
-            path = reader.data.path(position)
-            raise StoreError(f"entry {batch.first_index} cannot be read: {path} at 0: not the first record "
-                             "that is on record", file=path, offset=0, index=batch.first_index)
-
     def _finish(self, last: EntryBatch) -> None:
         """The open piece ends with C{last}: list it."""
         assert self._piece is not None
@@ -341,7 +387,7 @@ class _Copy:
             group_id=source.group_id or (before.group_id if before is not None else ""),
             member_id=source.member_id, data_file_size=source.reader.data_file_size,
             index_file_size=source.reader.index_file_size, taken_s=self._taken_s,
-            end=_end_of(last, last_record(last)),
+            end=end_of(last, last_record(last)),
             pieces=(*(before.pieces if before is not None else ()), piece),
         )
         self._disk.write_file(f"{self._directory}/{BACKUP_NAME}", encode_backup_manifest(self._manifest))

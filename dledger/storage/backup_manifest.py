@@ -16,8 +16,9 @@ bytes of a piece are those of every member's segments.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from hashlib import sha256
-from typing import TypeVar
+from typing import TypedDict, TypeVar
 
 import attrs
 
@@ -34,8 +35,12 @@ _DIGEST_LENGTH = 64
 _Value = TypeVar("_Value", int, str)
 
 
-class _Malformed(ValueError):
-    """The manifest has its checksum, but says what cannot be."""
+class MalformedManifest(ValueError):
+    """A manifest that says what cannot be."""
+
+
+class DamagedManifest(MalformedManifest):
+    """A manifest without its checksum: it was cut short, or changed."""
 
 
 @attrs.frozen(kw_only=True)
@@ -63,6 +68,10 @@ class Piece:
     def name(self) -> str:
         """Path of the file, below the directory of the backup."""
         return piece_name(self.position, self.end_position)
+
+    def difference(self, first_term: int, last_term: int, chain_crc: int | None) -> str:
+        """How the records in the file differ from what is listed besides; empty: they do not."""
+        return ""
 
 
 def piece_name(position: int, end_position: int) -> str:
@@ -127,8 +136,12 @@ class BackupManifest:
 
 def encode_backup_manifest(manifest: BackupManifest) -> bytes:
     """The bytes of the file."""
-    content = attrs.asdict(manifest)
-    document = {"format": _FORMAT, "version": _VERSION, "sha256": _digest(content), "backup": content}
+    return encode_document(_FORMAT, _VERSION, "backup", attrs.asdict(manifest))
+
+
+def encode_document(form: str, version: int, name: str, content: JsonObject) -> bytes:
+    """A manifest of this form: C{content} under C{name}, with its checksum."""
+    document = {"format": form, "version": version, "sha256": _digest(content), name: content}
     return (json.dumps(document, indent=1) + "\n").encode()
 
 
@@ -160,78 +173,120 @@ def read_backup_manifest(disk: Disk, directory: str) -> BackupManifest | None:
 
 def decode_backup_manifest(data: bytes) -> BackupManifest:
     """@raise ValueError: these bytes are no sound manifest; the text says why."""
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise _Malformed(f"no JSON: {error}") from None
-    if not isinstance(document, dict) or document.get("format") != _FORMAT:
-        raise _Malformed(f"no manifest of a backup: it has no \"format\": \"{_FORMAT}\"")
-    if document.get("version") != _VERSION:
-        raise _Malformed(f"version {document.get('version')!r}, but this program reads version {_VERSION}")
-    content = document.get("backup")
-    if not isinstance(content, dict) or document.get("sha256") != _digest(content):
-        raise _Malformed("damaged: its checksum is another one")
-    manifest = _manifest_in(content)
-    _check_pieces(manifest)
+    manifest = _manifest_in(decode_document(data, _FORMAT, _VERSION, "backup"))
+    check_pieces(manifest.data_file_size, manifest.index_file_size, manifest.pieces)
+    last = manifest.pieces[-1]
+    if (last.last_index, last.end_position) != (manifest.end.index, manifest.end.position):
+        raise MalformedManifest("the pieces do not reach the end")
     return manifest
 
 
-def _field(content: JsonObject, name: str, kind: type[_Value]) -> _Value:
+def decode_document(data: bytes, form: str, version: int, name: str) -> JsonObject:
+    """
+    The content of a manifest as of L{encode_document}.
+
+    @raise DamagedManifest: it was cut short, or changed.
+    @raise ValueError: it is of another form or version.
+    """
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise DamagedManifest(f"no JSON: {error}") from None
+    if not isinstance(document, dict) or document.get("format") != form:
+        article = "an" if name[0] == "a" else "a"
+        raise DamagedManifest(f"no manifest of {article} {name}: it has no \"format\": \"{form}\"")
+    if document.get("version") != version:
+        raise MalformedManifest(f"version {document.get('version')!r}, but this program reads version "
+                                f"{version}")
+    content = document.get(name)
+    if not isinstance(content, dict) or document.get("sha256") != _digest(content):
+        raise DamagedManifest("damaged: its checksum is another one")
+    return content
+
+
+def field_in(content: JsonObject, name: str, kind: type[_Value]) -> _Value:
+    """@raise ValueError: it is of another type."""
     value = content.get(name)
     if type(value) is not kind:
-        raise _Malformed(f"{name} is {value!r}")
+        raise MalformedManifest(f"{name} is {value!r}")
     return value
 
 
-def _place(content: JsonObject, name: str, most: int) -> int:
-    value = _field(content, name, int)
+def place_in(content: JsonObject, name: str, most: int) -> int:
+    """@raise ValueError: it is no number from 0 to C{most}."""
+    value = field_in(content, name, int)
     if not 0 <= value <= most:
-        raise _Malformed(f"{name} is {value}")
+        raise MalformedManifest(f"{name} is {value}")
     return value
 
 
-def _record_of_digest(content: JsonObject, name: str) -> str:
-    text = _field(content, name, str)
+def digest_in(content: JsonObject, name: str) -> str:
+    """@raise ValueError: it cannot be a SHA-256."""
+    text = field_in(content, name, str)
     if len(text) != _DIGEST_LENGTH:
-        raise _Malformed(f"{name} is {text!r}")
+        raise MalformedManifest(f"{name} is {text!r}")
     return text
 
 
-def _manifest_in(content: JsonObject) -> BackupManifest:
-    end, pieces = content.get("end"), content.get("pieces")
-    if not isinstance(end, dict) or not isinstance(pieces, list) or not pieces:
-        raise _Malformed("it has no end, or no pieces")
-    found = []
+def pieces_in(content: JsonObject) -> list[JsonObject]:
+    """The pieces of a manifest. @raise ValueError: they are no list of objects."""
+    pieces = content.get("pieces")
+    if not isinstance(pieces, list):
+        raise MalformedManifest("it has no pieces")
     for piece in pieces:
         if not isinstance(piece, dict):
-            raise _Malformed(f"a piece is {piece!r}")
-        found.append(Piece(
-            position=_place(piece, "position", POSITION_MAX),
-            end_position=_place(piece, "end_position", POSITION_MAX),
-            first_index=_place(piece, "first_index", INDEX_MAX),
-            last_index=_place(piece, "last_index", INDEX_MAX), sha256=_record_of_digest(piece, "sha256"),
-        ))
+            raise MalformedManifest(f"a piece is {piece!r}")
+    return pieces
+
+
+class PieceFields(TypedDict):
+    """The fields of a L{Piece}."""
+
+    position: int
+    end_position: int
+    first_index: int
+    last_index: int
+    sha256: str
+
+
+def piece_fields(piece: JsonObject) -> PieceFields:
+    """The fields of a L{Piece}. @raise ValueError: one is missing or malformed."""
+    return {
+        "position": place_in(piece, "position", POSITION_MAX),
+        "end_position": place_in(piece, "end_position", POSITION_MAX),
+        "first_index": place_in(piece, "first_index", INDEX_MAX),
+        "last_index": place_in(piece, "last_index", INDEX_MAX), "sha256": digest_in(piece, "sha256"),
+    }
+
+
+def _manifest_in(content: JsonObject) -> BackupManifest:
+    end, found = content.get("end"), [Piece(**piece_fields(piece)) for piece in pieces_in(content)]
+    if not isinstance(end, dict) or not found:
+        raise MalformedManifest("it has no end, or no pieces")
     return BackupManifest(
-        group=_field(content, "group", str), group_id=_field(content, "group_id", str),
-        member_id=_field(content, "member_id", str),
-        data_file_size=_place(content, "data_file_size", POSITION_MAX),
-        index_file_size=_place(content, "index_file_size", POSITION_MAX),
-        taken_s=_field(content, "taken_s", int), pieces=tuple(found),
+        group=field_in(content, "group", str), group_id=field_in(content, "group_id", str),
+        member_id=field_in(content, "member_id", str),
+        data_file_size=place_in(content, "data_file_size", POSITION_MAX),
+        index_file_size=place_in(content, "index_file_size", POSITION_MAX),
+        taken_s=field_in(content, "taken_s", int), pieces=tuple(found),
         end=BackupEnd(
-            index=_place(end, "index", INDEX_MAX), term=_place(end, "term", INDEX_MAX),
-            position=_place(end, "position", POSITION_MAX), chain_crc=_field(end, "chain_crc", int),
-            record_sha256=_record_of_digest(end, "record_sha256"),
+            index=place_in(end, "index", INDEX_MAX), term=place_in(end, "term", INDEX_MAX),
+            position=place_in(end, "position", POSITION_MAX), chain_crc=field_in(end, "chain_crc", int),
+            record_sha256=digest_in(end, "record_sha256"),
         ),
     )
 
 
-def _check_pieces(manifest: BackupManifest) -> None:
-    """@raise ValueError: the pieces do not follow each other, or are no parts of segments."""
-    size = manifest.data_file_size
-    if not size or not manifest.index_file_size:
-        raise _Malformed("a file size is 0")
+def check_pieces(data_file_size: int, index_file_size: int, pieces: Sequence[Piece]) -> None:
+    """
+    @param pieces: of one log, whose files have these sizes; at least one.
+    @raise ValueError: the pieces do not follow each other, or are no parts of segments.
+    """
+    size = data_file_size
+    if not size or not index_file_size:
+        raise MalformedManifest("a file size is 0")
     before = None
-    for piece in manifest.pieces:
+    for piece in pieces:
         count = piece.last_index - piece.first_index + 1
         is_in_order = before is None or (
             piece.first_index == before.last_index + 1
@@ -242,10 +297,7 @@ def _check_pieces(manifest: BackupManifest) -> None:
             not is_in_order or count < 1 or piece.size < count * ENTRY_HEADER_SIZE
             or piece.position // size != (piece.end_position - 1) // size
         ):
-            raise _Malformed(f"the piece {piece.name} does not fit the one before it, or no segment")
+            raise MalformedManifest(f"the piece {piece.name} does not fit the one before it, or no segment")
         before = piece
-    last = manifest.pieces[-1]
-    if manifest.pieces[0].position % size or (last.last_index, last.end_position) != (
-        manifest.end.index, manifest.end.position
-    ):
-        raise _Malformed("the pieces do not begin with a segment, or do not reach the end")
+    if pieces[0].position % size:
+        raise MalformedManifest("the pieces do not begin with a segment")

@@ -1,25 +1,28 @@
 # -*- test-case-name: tests.storage.test_backup -*-
 """
-Reading a backup: its entries, each checked, and the verification of all of it. Nothing is changed.
+Reading a backup or an archive: its entries, each checked, and the verification of all of it. Nothing is
+changed.
 
-L{dledger.storage.backup_manifest} has the format.
+L{dledger.storage.backup_manifest} and L{dledger.storage.archive_manifest} have the formats.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import attrs
 
 from dledger.base.disk.disk import Disk, File
 from dledger.base.errors import DirectoryError, StoreError
+from dledger.storage.archive_manifest import SLOT_NAMES, ArchiveState, read_archive
 from dledger.storage.backup import RUN_BYTES, CopyPace, CopyProgress, last_record, no_pace, no_progress
 from dledger.storage.backup_manifest import BACKUP_NAME, BackupManifest, Piece, read_backup_manifest
+from dledger.storage.part_file import is_piece_name
 from dledger.storage.records import DamagedRecord, Walk, record_fits, walk_records
 from dledger.storage.verify import Finding
-from protocols.wire.ledger.entry import BLANK, ENTRY_HEADER_SIZE
-from protocols.wire.ledger.messages import EntryBatch
+from protocols.wire.ledger.batches import EntryBatch
+from protocols.wire.ledger.entry import BLANK, ENTRY_HEADER, ENTRY_HEADER_SIZE
 
 
 @attrs.define(kw_only=True)
@@ -53,15 +56,30 @@ class BackupReport:
 
 def opened_backup(disk: Disk, directory: str) -> BackupManifest:
     """
-    The manifest of the backup in C{directory}.
+    The manifest of the backup in C{directory}, or of the archive.
 
-    @raise DirectoryError: there is no backup, or its manifest is not sound.
+    @raise DirectoryError: there is none, its manifest is not sound, or it lists no entry.
     @raise StoreError: it cannot be read.
     """
     manifest = read_backup_manifest(disk, directory)
-    if manifest is None:
-        raise DirectoryError(f"{directory} is no backup: there is no {BACKUP_NAME}")
-    return manifest
+    if manifest is not None:
+        return manifest
+    archive = _opened_archive(disk, directory).manifest
+    assert archive is not None
+    if not archive.pieces:
+        raise DirectoryError(f"{directory} is an archive without an entry: no segment was closed yet")
+    return archive.as_backup()
+
+
+def _opened_archive(disk: Disk, directory: str, *, reads_all: bool = False) -> ArchiveState:
+    state = read_archive(disk, directory, reads_all=reads_all)
+    if state.manifest is None:
+        if state.trouble:
+            raise DirectoryError(f"{directory} has no sound manifest: {'; '.join(state.trouble)}. Put a "
+                                 "copy of one back, or archive to another place")
+        raise DirectoryError(f"{directory} is no backup, and no archive: there is no {BACKUP_NAME}, and no "
+                             f"{' or '.join(SLOT_NAMES)}")
+    return state
 
 
 def backup_batches(
@@ -107,7 +125,7 @@ def _piece_batches(
 
 
 def _checked(file: File, manifest: BackupManifest, piece: Piece, walk: Walk) -> Iterator[EntryBatch]:
-    digest, at = hashlib.sha256(), 0
+    digest, at, first_term = hashlib.sha256(), 0, -1
     batch: EntryBatch | None = None
     while at < piece.size:
         data = file.pread(min(RUN_BYTES, piece.size - at), at)
@@ -122,6 +140,8 @@ def _checked(file: File, manifest: BackupManifest, piece: Piece, walk: Walk) -> 
             raise _bad(file.path, damage.position - piece.position, damage.index, damage.what) from None
         if not walk.count:
             raise _bad(file.path, at, first, "no whole record")
+        if not at:
+            first_term = ENTRY_HEADER.unpack_from(data)[3]
         digest.update(data[: walk.length])
         batch = EntryBatch(first_index=first, count=walk.count, term=walk.term, records=data[: walk.length])
         at += walk.length
@@ -136,6 +156,7 @@ def _checked(file: File, manifest: BackupManifest, piece: Piece, walk: Walk) -> 
         hashlib.sha256(last_record(batch)).hexdigest()
     ):
         what = "its last record is not the one in the manifest"
+    what = what or piece.difference(first_term, walk.term, walk.chain_crc)
     if what:
         raise _bad(file.path, at, walk.index - 1, what)
 
@@ -148,17 +169,46 @@ def verify_backup(
     disk: Disk, directory: str, *, progress: CopyProgress = no_progress, pace: CopyPace = no_pace
 ) -> BackupReport:
     """
-    Read all of a backup, and compare it with its manifest and every record with its checksums.
+    Read all of a backup or of an archive, and compare it with its manifest and every record with its
+    checksums.
 
-    @raise DirectoryError: there is no backup, or its manifest is not sound.
+    @raise DirectoryError: there is neither, or its manifest is not sound.
     @raise StoreError: the manifest cannot be read.
     """
     directory = directory.rstrip("/") or "/"
-    manifest = opened_backup(disk, directory)
+    found = read_backup_manifest(disk, directory)
+    if found is not None:
+        return _verified(disk, directory, found, progress, pace)
+    state = _opened_archive(disk, directory, reads_all=True)
+    archive = state.manifest
+    assert archive is not None
+    if archive.pieces:
+        report = _verified(disk, directory, archive.as_backup(), progress, pace)
+    else:
+        report = BackupReport(directory=directory, group=archive.group, group_id=archive.group_id,
+                              taken_s=archive.taken_s, left_over=_left_over(disk, directory, ()))
+    behind = _behind(report.left_over, archive.pieces[-1].end_position if archive.pieces else 0)
+    if len(behind) > 1:
+        report.findings.append(Finding(
+            file=directory, offset=-1, index=-1,
+            sentence=f"{len(behind)} segments lie behind the end, entry {archive.end_index}, and no manifest "
+            f"lists them, from {behind[0]} on. A run that is cut short leaves one: all manifests are older "
+            "copies. Put newer ones back, or let dledger archive list them again while a member has them",
+        ))
+    again = f"another copy counts, and ends with entry {archive.end_index}; the next run mends this one"
+    report.findings.extend(
+        Finding(file=directory, offset=-1, index=-1, sentence=f"{text}: {again}") for text in state.trouble
+    )
+    return report
+
+
+def _verified(
+    disk: Disk, directory: str, manifest: BackupManifest, progress: CopyProgress, pace: CopyPace
+) -> BackupReport:
     report = BackupReport(
         directory=directory, begin_index=manifest.begin_index, end_index=manifest.end.index,
         group=manifest.group, group_id=manifest.group_id, taken_s=manifest.taken_s,
-        left_over=_left_over(disk, directory, manifest),
+        left_over=_left_over(disk, directory, manifest.pieces),
     )
     done, walk = 0, _begin_of(manifest)
     for piece in manifest.pieces:
@@ -184,8 +234,14 @@ def _finding(error: StoreError, path: str) -> Finding:
     return Finding(file=path, offset=offset, index=index, sentence=str(facts["reason"]))
 
 
-def _left_over(disk: Disk, directory: str, manifest: BackupManifest) -> list[str]:
-    listed = {piece.name for piece in manifest.pieces}
+def _behind(left_over: Sequence[str], position: int) -> list[str]:
+    """Those files that hold a whole segment from C{position} on."""
+    names = [(path, path.rpartition("/")[2]) for path in left_over]
+    return [path for path, name in names if is_piece_name(name) and int(name.partition("-")[0]) >= position]
+
+
+def _left_over(disk: Disk, directory: str, pieces: Sequence[Piece]) -> list[str]:
+    listed = {piece.name for piece in pieces}
     try:
         names = [f"data/{name}" for name in disk.listdir(f"{directory}/data")]
     except OSError:

@@ -20,7 +20,8 @@ from bisect import bisect_left
 from zlib import crc32
 
 from dledger.base.errors import DLedgerError
-from dledger.storage.records import DamagedRecord, Layout, Walk, walk_records
+from dledger.storage.records import DamagedRecord, Layout, Walk, check_batch, walk_records
+from protocols.wire.ledger.batches import EntryBatch, EntryChunk
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.configuration import CONFIGURATION_CHANNEL
 from protocols.wire.ledger.entry import (
@@ -33,7 +34,6 @@ from protocols.wire.ledger.entry import (
     MAGIC,
     MIN_BLANK_SIZE,
 )
-from protocols.wire.ledger.messages import EntryChunk
 from protocols.wire.ledger.producers import PRODUCER_CHANNEL
 
 #: Bodies may hold the word of a channel; a chunk in which that occurs more often is refused.
@@ -181,4 +181,20 @@ def check_chunk(
         end_position=position + len(records), chain_crc=chain_crc,
         terms=[] if chunk.term == last_term else [(first_index, chunk.term)],
         producers=_producers_of(chunk), sums=(chunk.records_crc, chunk.units_crc),
+    )
+
+
+def check_pushed(
+    entries: EntryBatch, *, first_index: int, last_term: int, end_position: int,
+    previous_chain_crc: int | None, file_size: int,
+) -> Layout:
+    """L{check_chunk} or L{check_batch}, as the entries are. @raise DLedgerError: as of these."""
+    if isinstance(entries, EntryChunk):
+        return check_chunk(
+            entries, first_index=first_index, last_term=last_term, end_position=end_position,
+            previous_chain_crc=previous_chain_crc, file_size=file_size,
+        )
+    return check_batch(
+        entries, first_index=first_index, last_term=last_term, end_position=end_position,
+        previous_chain_crc=previous_chain_crc, file_size=file_size,
     )

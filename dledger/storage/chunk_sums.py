@@ -34,6 +34,7 @@ from dledger.base.disk.segment import file_name, offsets_in
 from dledger.storage.open_ledger import OpenLedger
 from dledger.storage.records import Layout
 from protocols.wire.layout import struct_of
+from protocols.wire.ledger.batches import EntryChunk
 from protocols.wire.ledger.entry import (
     CHAIN_CRC_AT,
     ENTRY_HEADER,
@@ -41,7 +42,6 @@ from protocols.wire.ledger.entry import (
     INDEX_UNIT,
     INDEX_UNIT_SIZE,
 )
-from protocols.wire.ledger.messages import EntryChunk
 
 CHUNKS_NAME = "chunks"
 #: A chunk that ends early is recorded if it has at least this part of the wanted size.
@@ -147,20 +147,24 @@ class ChunkSums:
         """
         if self.trouble:
             return
-        terms, growing = layout.terms, self._growing
+        growing = self._growing
+        if (
+            growing is not None and growing.term == term and growing.end_position == layout.runs[0][0]
+            and len(layout.runs) == 1 and layout.sums is None and not is_listed
+        ):  # (Terms never fall, so all entries have this one.)
+            size = growing.size + len(layout.records) + len(layout.units)
+            if size < self._bytes_max:
+                growing.take(layout, size)  # nearly every append
+                return
+        terms = layout.terms
         if is_listed or len(terms) > 1 or (terms and terms[0][0] != first_index):
             self.close()
             return
         if layout.sums is not None:
             self._received(first_index, term, layout)
             return
-        if growing is not None:
-            size = growing.size + len(layout.records) + len(layout.units)
-            if growing.term != term or growing.end_position != layout.positions[0]:
-                self.close()
-            elif size < self._bytes_max and len(layout.runs) == 1:
-                growing.take(layout, size)  # nearly every append of a leader under load
-                return
+        if growing is not None and (growing.term != term or growing.end_position != layout.positions[0]):
+            self.close()
         at, offset, count, file_size = 0, 0, len(layout.positions), self._ledger.data.file_size
         while at < count:
             begin = layout.positions[at]
@@ -178,7 +182,7 @@ class ChunkSums:
         self.close()
         assert layout.sums is not None
         self._record(ChunkSum(
-            first_index, first_index + layout.count - 1, layout.runs[-1][0], layout.end_position, term,
+            first_index, first_index + layout.entries - 1, layout.runs[-1][0], layout.end_position, term,
             layout.chain_crc, *layout.sums,
         ))
 

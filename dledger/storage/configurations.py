@@ -29,7 +29,7 @@ from dledger.base.membership import Membership
 from dledger.config import DLedgerConfig
 from dledger.storage.open_ledger import OpenLedger
 from protocols.wire.errors import BodyError, WireError
-from protocols.wire.fastjson import read_object, write_object
+from protocols.wire.fastjson import as_int, as_list, as_object, read_object, write_object
 from protocols.wire.layout import struct_of
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.configuration import decode_configuration
@@ -76,10 +76,10 @@ def read_memberships(disk: Disk, path: str) -> tuple[Membership, ...]:
             raise ValueError("its checksum does not fit")
         if version != _VERSION:
             raise ValueError(f"it has version {version}, this program reads {_VERSION}")
-        listed = read_object(text)["memberships"]
+        listed = as_list(read_object(text)["memberships"])
         return tuple(
-            Membership(index=int(one["index"]), term=int(one["term"]), **member_lists(one)._asdict())
-            for one in listed
+            Membership(index=as_int(one["index"]), term=as_int(one["term"]), **member_lists(one)._asdict())
+            for one in map(as_object, listed)
         )
     except (ValueError, KeyError, TypeError, BodyError, struct.error) as error:
         raise DirectoryError(

@@ -31,7 +31,7 @@ from dledger.base.membership import Membership
 from dledger.base.producers import SequenceTable
 from dledger.config import DLedgerConfig
 from dledger.storage.body_stamps import BodyStamps
-from dledger.storage.chunk_checks import check_chunk
+from dledger.storage.chunk_checks import check_pushed
 from dledger.storage.chunk_sums import ChunkSums
 from dledger.storage.commit_mark import COMMIT_MARK_NAME, MarkFile
 from dledger.storage.configurations import (
@@ -55,16 +55,17 @@ from dledger.storage.identity import (
 from dledger.storage.mark_writer import MarkWriter
 from dledger.storage.open_ledger import End, OpenLedger
 from dledger.storage.producer_list import ProducerList
+from dledger.storage.reader_table import ReaderTable
 from dledger.storage.records import Layout, check_batch, pack_bodies
 from dledger.storage.scrub import SegmentScrub
 from dledger.storage.store_flush import LedgerFlush, StoreFlush
 from dledger.storage.store_reads import StoreReads
 from dledger.storage.store_room import DeletedSegment, StoreRoom
 from protocols.wire.errors import WireError
+from protocols.wire.ledger.batches import EntryBatch, EntryChunk
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.configuration import CONFIGURATION_CHANNEL, encode_configuration
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE, decode_header
-from protocols.wire.ledger.messages import EntryBatch, EntryChunk
 
 #: A leader's TRUNCATE of more bytes than this is set aside first. Less is zeroed: a short tail that was never
 #: committed is raft's normal cut after a change of leader.
@@ -86,7 +87,7 @@ class FileStore:
         self._lock = lock
         self._data = recovered.data
         self._index = recovered.index
-        self._storing = ledger.guard.storing
+        self._storing, self._writing = ledger.guard.storing, ledger.guard.storing("writing failed")
         self._marks = MarkWriter(ledger, mark_file, recovered.mark)
         finder = HoleFinder(ledger, self._marks)
         self._reads = StoreReads(ledger, self._marks, recovered.found.scanned_from_index, finder)
@@ -261,6 +262,11 @@ class FileStore:
         """See L{dledger.core.ports.LedgerView.producers}."""
         return self._producers.table
 
+    @property
+    def readers(self) -> ReaderTable | None:
+        """What the ledger knows of its readers; None: not known, as entries are damaged."""
+        return self._producers.readers
+
     # -- append ----------------------------------------------------------------------------------
 
     def append_configuration(self, membership: Membership, term: int) -> tuple[int, ...]:
@@ -294,7 +300,7 @@ class FileStore:
         )
         self._write(first, term, layout, [(first, term, bodies[0])] if channel else ())
         whole = EntryBatch(first_index=first, count=len(bodies), term=term, records=layout.records)
-        self._reads.remember(whole, [ENTRY_HEADER_SIZE + len(body) for body in bodies])
+        self._reads.remember(whole, bodies)
         ledger.stamps.written()
         return tuple(layout.positions)
 
@@ -312,19 +318,13 @@ class FileStore:
         if entries.first_index != first:
             raise DLedgerError(ResponseCode.INCONSISTENT_STATE, reason="entries do not follow the end",
                                first_index=entries.first_index, ledger_end_index=ledger.end_index)
-        if isinstance(entries, EntryChunk):
-            layout = check_chunk(
-                entries, first_index=first, last_term=ledger.end_term, end_position=ledger.end_position,
-                previous_chain_crc=ledger.proven_chain_crc, file_size=self._data.file_size,
-            )
-        else:
-            layout = check_batch(
-                entries, first_index=first, last_term=ledger.end_term, end_position=ledger.end_position,
-                previous_chain_crc=ledger.proven_chain_crc, file_size=self._data.file_size,
-            )
-        last_term = layout.terms[-1][1] if layout.terms else ledger.end_term
-        one_term = not layout.terms or (len(layout.terms) == 1 and layout.terms[0][0] == first)
-        self._write(first, last_term, layout, layout.configurations)
+        layout = check_pushed(
+            entries, first_index=first, last_term=ledger.end_term, end_position=ledger.end_position,
+            previous_chain_crc=ledger.proven_chain_crc, file_size=self._data.file_size,
+        )
+        terms = layout.terms
+        self._write(first, terms[-1][1] if terms else ledger.end_term, layout, layout.configurations)
+        one_term = not terms or (len(terms) == 1 and terms[0][0] == first)
         if one_term and layout.sums is None:
             self._reads.remember(entries)
         else:
@@ -334,36 +334,35 @@ class FileStore:
         self, first: int, term: int, layout: Layout, listed: Sequence[ConfigurationFound] = ()
     ) -> None:
         """@param listed: list these configuration entries before; then all is durable on return."""
-        ledger, runs = self._ledger, self._producers.read(layout)
-        with self._storing("writing failed"):
+        ledger, announced = self._ledger, self._producers.read(layout) if layout.producers else ()
+        with self._writing:
             self._room.make(first, layout)
-        if listed:  # (With the room made, nothing refuses the write any more.)
-            self._members.note(listed)
-        with self._storing("writing failed"):
+            if listed:  # (With the room made, nothing refuses the write any more.)
+                self._members.note(listed)
             for position, blob in layout.runs:
                 self._data.pwrite(blob, position)
             self._write_units(first, layout.units)
         if ledger.begin_index < 0:
             ledger.begin_index = first
             self._marks.note_begin()
-        ledger.end_index = first + layout.count - 1
+        ledger.end_index = first + layout.entries - 1
         term_before, ledger.end_term = ledger.end_term, term
         ledger.end_position = layout.end_position
         ledger.chain_crc, ledger.is_end_proven = layout.chain_crc, True
         self._reads.written(layout, first, term_before)
         self._sums.written(first, term, layout, is_listed=bool(listed))
-        self._producers.written(layout, term_before, runs)
+        if announced or term != term_before:
+            self._producers.written(layout, term_before, announced)
         if listed:
             self._flush.sync()
 
     def _write_units(self, first: int, units: bytes) -> None:
-        position = first * INDEX_UNIT_SIZE
-        size = self._index.file_size
-        while units:
-            room = size - position % size
-            self._index.pwrite(units[:room], position)
-            units = units[room:]
-            position += room
+        index, position = self._index, first * INDEX_UNIT_SIZE
+        room = index.file_size - position % index.file_size
+        while len(units) > room:
+            index.pwrite(units[:room], position)
+            units, position, room = units[room:], position + room, index.file_size
+        index.pwrite(units, position)
 
     def truncate_to(
         self, entry: EntryBatch, *, anew: bool = False, told: tuple[Membership, ...] = ()
@@ -405,10 +404,8 @@ class FileStore:
         # cuts one of them is not our leader.
         committed = self._ledger.committed_index
         if first_gone <= committed:
-            raise DLedgerError(
-                ResponseCode.INCONSISTENT_STATE, reason="committed entries would be cut",
-                first_index_cut=first_gone, committed_index=committed,
-            )
+            raise DLedgerError(ResponseCode.INCONSISTENT_STATE, reason="committed entries would be cut",
+                               first_index_cut=first_gone, committed_index=committed)
 
     def _before(self, index: int) -> tuple[int, int, int | None]:
         """Term, end position and C{chainCrc} of the entry before C{index}; there may be none."""
@@ -529,7 +526,8 @@ class FileStore:
         """Record the last index that readers may see; the next flush or checkpoint writes it."""
         ledger = self._ledger
         assert committed_index <= ledger.end_index, (committed_index, ledger.end_index)
-        ledger.committed_index = max(ledger.committed_index, committed_index)
+        if committed_index > ledger.committed_index:
+            ledger.committed_index = committed_index
 
     def end_repair(self) -> None:
         """Clear the repairing mark, durably, with all that was brought back."""
@@ -571,9 +569,11 @@ class FileStore:
         """Whether appends are refused for want of room; refreshed by L{house_keeping}."""
         return self._room.disk_full
 
-    def house_keeping(self, now_s: float, local_hour: int, *, keep_from_index: int) -> list[DeletedSegment]:
+    def house_keeping(
+        self, now_s: float, local_hour: int, *, keep_from_index: int, drop_to_index: int = -1
+    ) -> list[DeletedSegment]:
         """See L{StoreRoom.house_keeping}."""
-        deleted = self._room.house_keeping(now_s, local_hour, keep_from_index=keep_from_index)
+        deleted = self._room.house_keeping(now_s, local_hour, keep_from_index, drop_to_index)
         if deleted:
             self._sums.files_gone()
         return deleted

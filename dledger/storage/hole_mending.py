@@ -25,6 +25,7 @@ from dledger.storage.hole_finder import HoleFinder
 from dledger.storage.open_ledger import OpenLedger
 from dledger.storage.records import DamagedRecord, Layout, Walk, check_batch, walk_records
 from dledger.storage.recovery import Scanner
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import (
     BLANK,
@@ -34,7 +35,6 @@ from protocols.wire.ledger.entry import (
     INDEX_UNIT_SIZE,
     MIN_BLANK_SIZE,
 )
-from protocols.wire.ledger.messages import EntryBatch
 
 #: Bytes of a hole that are looked at in one step, about.
 LOOK_BYTES = 1024 * 1024

@@ -28,15 +28,19 @@ from dledger.base.disk.guard import DiskGuard
 from dledger.base.disk.two_slots import SLOT_SIZE, SlotFile, SlotForm
 from dledger.base.errors import DirectoryError
 from dledger.base.group_name import GroupName
+from dledger.base.lineage import Lineage, Standing
 from dledger.config import DLedgerConfig
 from dledger.storage.commit_mark import COMMIT_MARK_NAME
 from dledger.storage.configurations import MEMBERS_NAME, WITHOUT_LIST
+from dledger.storage.met_members import MET_NAME, MetMembers
 from dledger.storage.term_file import TERM_FILE_NAME, TERM_TWIN_NAME
 
 IDENTITY_NAME = "identity"
 
 #: C{unsure} of a directory that began empty.
 UNSURE_NEW = 2
+#: C{unsure} of a directory that another member has met otherwise: C{bootstrap} does not end it.
+UNSURE_DOUBTED = 3
 #: In front of the recorded C{members}: the log tells the members, so the file L{MEMBERS_NAME} must exist. An
 #: earlier version, which would count by C{--peers}, takes this for another list, and refuses the start.
 TOLD_BY_LOG = ";"
@@ -46,10 +50,16 @@ IDENTITY_DECLARATION = Struct(
     "version" / Int32sb,
     "generation" / Int64sb,  # grows with every write
     "was_async" / Int32sb,  # 1: the last process acknowledged entries before they were flushed
-    "unsure" / Int32sb,  # acknowledged entries may be lost: 1 by a loss of power, 2 with the directory
+    "unsure" / Int32sb,  # acknowledged entries may be lost: 1 by a loss of power, 2 and 3 with the directory
     "has_terms" / Int32sb,  # 1: term and vote were recorded once, so their files exist
     "group_term" / Int64sb,  # term of the leader that proposed the group's id; -1 without an id
     "is_group_known" / Int32sb,  # 1: a quorum holds this id
+)
+#: Of L{dledger.base.lineage}; -1 in a directory of an earlier program.
+LINEAGE_DECLARATION = Struct(
+    "incarnation" / Int64sb,
+    "starts" / Int64sb,
+    "is_proven" / Int64sb,  # 1: it was unsure in this incarnation, and had all that a leader had
 )
 
 
@@ -61,7 +71,8 @@ class Identity:
     @ivar boot_id: of the machine's boot under which the last process ran; empty if not known.
     @ivar group_id: id of the group, see L{dledger.core.naming}; empty if it has none yet.
     @ivar members: as of L{listed_members}: of the start list; behind L{TOLD_BY_LOG} if the log tells others.
-    @ivar was_async, unsure, has_terms, group_term, is_group_known: see the declaration.
+    @ivar was_async, unsure, has_terms, group_term, is_group_known, incarnation, starts, is_proven: see the
+        declarations.
     """
 
     group: str
@@ -74,6 +85,9 @@ class Identity:
     has_terms: int = 0
     group_term: int = -1
     is_group_known: int = 0
+    incarnation: int = -1
+    starts: int = -1
+    is_proven: int = -1
 
     @property
     def is_told_by_log(self) -> bool:
@@ -91,10 +105,12 @@ _FORM = SlotForm(
     unsound="neither slot is sound, so it is not known which member's files these are. If they are this "
     "member's, remove this one file: the directory is adopted then. But if it had a new disk, or lost power, "
     "and has not caught up since, give it an empty directory: it would vote without what it lost",
-    texts=("group", "member_id", "boot_id", "group_id", "members"),
+    texts=("group", "member_id", "boot_id", "group_id", "members"), later=LINEAGE_DECLARATION,
 )
 #: Bytes for the texts of a slot; a boot id has 36, the id of a group 32.
 _TEXT_BYTES = SLOT_SIZE - _FORM.size - 36 - 32 - len(TOLD_BY_LOG)
+#: Of members that do not fit.
+_DIGEST_BYTES = 8
 read_identity = _FORM.read
 
 
@@ -112,9 +128,17 @@ class IdentityFile(SlotFile[Identity]):
 
 def listed_members(config: DLedgerConfig) -> str:
     """The ids of all members, C{n0;n1;n2} in order; a digest of that if the record has no room for it."""
-    text = ";".join(sorted(config.peers))
-    room = _TEXT_BYTES - len(config.group.encode()) - len(config.self_id.encode())
-    return text if len(text.encode()) <= room else "#" + sha256(text.encode()).hexdigest()[:7]
+    return _fitting(config, ";".join(sorted(config.peers)))
+
+
+def _fitting(config: DLedgerConfig, text: str) -> str:
+    digest = "#" + sha256(text.encode()).hexdigest()[: _DIGEST_BYTES - 1]
+    return text if len(text.encode()) <= _room(config) else digest
+
+
+def _room(config: DLedgerConfig) -> int:
+    """Bytes for the members beside the lineage."""
+    return _TEXT_BYTES - len(config.group.encode()) - len(config.self_id.encode())
 
 
 def is_listed(config: DLedgerConfig, disk: Disk) -> bool:
@@ -159,7 +183,7 @@ def recorded_identity(config: DLedgerConfig, disk: Disk) -> Identity | None:
 
 def _check_members(config: DLedgerConfig, identity: Identity) -> None:
     given = listed_members(config)
-    # (An earlier version had room for one byte more.)
+    # (Earlier versions had more room.)
     if config.accept_new_members or identity.members in ("", given, ";".join(sorted(config.peers))):
         return
     known = "members that --peers does not name exactly" if identity.members.startswith("#") else (
@@ -184,7 +208,8 @@ def identity_now(
     @param is_new: the directory had no file of a ledger.
     @param is_told_by_log: the directory has the file L{MEMBERS_NAME}.
     """
-    trusts = config.accept_unclean_start or (config.bootstrap and is_empty)
+    is_doubted = recorded is not None and recorded.unsure == UNSURE_DOUBTED
+    trusts = config.accept_unclean_start or (config.bootstrap and is_empty and not is_doubted)
     unsure = UNSURE_NEW if is_new and not trusts else 0
     if recorded is not None and not trusts:
         lost_power = bool(recorded.boot_id and boot_id) and recorded.boot_id != boot_id
@@ -192,9 +217,13 @@ def identity_now(
     before = recorded or Identity(group=config.group, member_id=config.self_id, boot_id="")
     members = listed_members(config)
     if is_told_by_log or before.is_told_by_log:  # then --peers need not be the start list any more
-        members = TOLD_BY_LOG + (before.start_list or members)
+        members = TOLD_BY_LOG + (_fitting(config, before.start_list) or members)
+    is_proven = before.is_proven
+    if recorded is not None and recorded.unsure and config.accept_unclean_start:
+        is_proven = 1  # an operator's word
     return attrs.evolve(
         before, boot_id=boot_id, members=members, was_async=int(not config.is_sync), unsure=unsure,
+        is_proven=is_proven,
     )
 
 
@@ -226,6 +255,7 @@ class MemberIdentity:
     What is recorded about a ledger in use.
 
     @ivar had_entries: whether the directory held, or owed, entries written by us when it was opened.
+    @ivar others: the other members as this one met them.
     """
 
     def __init__(self, config: DLedgerConfig, disk: Disk, guard: DiskGuard) -> None:
@@ -236,6 +266,8 @@ class MemberIdentity:
         self._file: IdentityFile | None = None
         self._now = Identity(group=config.group, member_id=config.self_id, boot_id="")
         self.had_entries = False
+        self._run = -1
+        self.others = MetMembers(disk, f"{config.self_path}/{MET_NAME}")
 
     def begin(self, now: Identity) -> None:
         """
@@ -270,11 +302,47 @@ class MemberIdentity:
     @property
     def forgot_terms(self) -> bool:
         """Whether that is so because the directory began empty: terms of an earlier one are not known."""
-        return self._now.unsure == UNSURE_NEW
+        return self._now.unsure in (UNSURE_NEW, UNSURE_DOUBTED)
 
     def end_unsure(self) -> None:
         """Record, durably, that nothing is missing. @raise StoreError: that failed."""
-        self._record(attrs.evolve(self._now, unsure=0))
+        self._record(attrs.evolve(self._now, unsure=0, is_proven=1))
+
+    def begin_run(self, new_incarnation: int, run: int) -> None:
+        """
+        Count this start, durably; until then L{lineage} is not known.
+
+        @param new_incarnation: of a directory that has none.
+        @raise StoreError: it could not be written.
+        """
+        now = attrs.evolve(self._now, starts=max(self._now.starts, 0) + 1)
+        if now.incarnation < 0:
+            now = attrs.evolve(now, incarnation=new_incarnation, is_proven=0)
+        self._record(now)
+        if _room(self._config) >= _DIGEST_BYTES:  # (the longest names leave none)
+            self._run = run
+
+    @property
+    def lineage(self) -> Lineage | None:
+        """What this member tells the others about its directory; None if it cannot be recorded."""
+        now = self._now
+        if self._file is None or self._run < 0:
+            return None
+        proven = Standing.PROVEN if now.is_proven > 0 else Standing.TRUSTED
+        return Lineage(incarnation=now.incarnation, starts=now.starts, run=self._run,
+                       standing=Standing.JOINING if now.unsure else proven)
+
+    def doubt(self, new_incarnation: int) -> None:
+        """
+        Record, durably, that entries, terms and votes of this member may be missing here: another member has
+        met it otherwise.
+
+        @param new_incarnation: from now on; -1: the present one stays.
+        @raise StoreError: that failed.
+        """
+        now = self._now if new_incarnation < 0 else attrs.evolve(
+            self._now, incarnation=new_incarnation, starts=1)
+        self._record(attrs.evolve(now, unsure=UNSURE_DOUBTED, is_proven=0))
 
     @property
     def group_name(self) -> GroupName:

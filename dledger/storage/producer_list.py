@@ -1,6 +1,7 @@
-# -*- test-case-name: tests.storage.test_producer_list -*-
+# -*- test-case-name: tests.storage.test_producer_list,tests.storage.test_reader_table -*-
 """
-The producers of a ledger: folded while it is written, saved beside it, folded again at a start.
+The producers and the readers of a ledger: folded while it is written, saved beside it, folded again at a
+start.
 
 Rule 1: the log alone tells. The file has the last run of each producer up to a committed entry, so that a
 start need not read the log from its begin: it reads the entries behind that one, and those that recovery has
@@ -9,7 +10,7 @@ Rule 2: the file is there once the ledger has a producer entry. A file that is d
 then the last entries that recovery looks at count, and what was before is forgotten.
 Rule 3: while a part that must be read has a hole, nothing is known, and no producer may append.
 
-Source: none, this is ours; docs/exactly-once.md.
+Source: none, this is ours; docs/exactly-once.md, docs/readers.md.
 """
 
 from __future__ import annotations
@@ -24,16 +25,18 @@ from dledger.base.disk.disk import Disk, is_no_room
 from dledger.base.errors import DamagedEntryError, DLedgerError
 from dledger.base.producers import NotedRun, SequenceTable
 from dledger.storage.open_ledger import OpenLedger
+from dledger.storage.reader_table import ReaderTable
 from dledger.storage.records import Layout
 from dledger.storage.store_flush import LedgerFlush
 from dledger.storage.store_reads import StoreReads
 from protocols.wire.errors import BodyError, WireError
-from protocols.wire.fastjson import read_object, write_object
+from protocols.wire.fastjson import as_int, as_list, read_object, write_object
 from protocols.wire.layout import struct_of
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import iterate_records
 from protocols.wire.ledger.producer_entries import decode_producer_entry
 from protocols.wire.ledger.producers import PRODUCER_CHANNEL, ProducerRun
+from protocols.wire.ledger.readers import ReaderState, decode_reader_entry, is_reader_entry
 
 PRODUCERS_NAME = "producers"
 
@@ -49,13 +52,19 @@ _SCAN_BYTES = 1024 * 1024
 #: The file is written again when the ledger has grown by this.
 SAVE_EVERY_BYTES = 32 * 1024 * 1024
 
-#: A producer entry: its index, and its runs.
-_Announced = tuple[int, tuple[ProducerRun, ...]]
+#: A producer entry, or a reader entry: its index, and what it says.
+_Told = tuple[ProducerRun, ...] | ReaderState
+_Announced = tuple[int, _Told]
+
+
+def _decoded(body: bytes) -> _Told:
+    """@raise WireError: it is malformed, or of a later version."""
+    return decode_reader_entry(body) if is_reader_entry(body) else decode_producer_entry(body)
 
 
 class ProducerList:
     """
-    Invariant: C{table} is None, or the fold of the ledger up to its end.
+    Invariant: C{table} and C{readers} are None, or the folds of the ledger up to its end.
     """
 
     def __init__(self, ledger: OpenLedger, reads: StoreReads, *, scanned_from: int) -> None:
@@ -68,6 +77,7 @@ class ProducerList:
         self._saved_position = 0
         self._is_changed = False
         self.table: SequenceTable | None = SequenceTable()
+        self.readers: ReaderTable | None = ReaderTable()
 
     # -- a start ---------------------------------------------------------------------------------
 
@@ -78,26 +88,28 @@ class ProducerList:
         @raise StoreError: it could not be read.
         """
         ledger = self._ledger
-        saved_index, older = self._read_file(ledger.disk)
+        saved_index, older, readers = self._read_file(ledger.disk)
         table, index = SequenceTable(), self._scanned_from
         if self._has_file:
             index = min(index, saved_index + 1)
         index = max(index, ledger.begin_index, 0)
         try:
             while index <= ledger.end_index:
-                index = self._fold_from(table, index)
+                index = self._fold_from(table, readers, index)
         except DamagedEntryError:
-            self.table = None
+            self.table = self.readers = None
             return
         table.add_older(older)
-        self.table, self._is_changed = table, self._is_changed or (bool(len(table)) and not self._has_file)
+        self.table, self.readers = table, readers
+        is_any = bool(len(table) or readers.at(ledger.committed_index))
+        self._is_changed = self._is_changed or (is_any and not self._has_file)
 
     def hole_shrank(self) -> None:
         """An entry of a hole is back, or a hole was cut. @raise StoreError: the ledger could not be read."""
         if self.table is None and not self._ledger.holes.holes:
             self.begin()
 
-    def _fold_from(self, table: SequenceTable, index: int) -> int:
+    def _fold_from(self, table: SequenceTable, readers: ReaderTable, index: int) -> int:
         """@return: index of the first entry that was not looked at."""
         batch = self._reads.read_unchecked(index, end_index=self._ledger.end_index, max_bytes=_SCAN_BYTES)
         if _WORD in batch.records:
@@ -106,9 +118,12 @@ class ProducerList:
             for header, body in iterate_records(batch):
                 if header.channel == PRODUCER_CHANNEL:
                     try:
-                        runs = decode_producer_entry(body)
+                        runs = _decoded(body)
                     except WireError:
                         continue  # (Written by a later version; its entries are not known to this one.)
+                    if isinstance(runs, ReaderState):
+                        readers.note(header.index, runs)
+                        continue
                     end_index = self._end_of_term(header.index, header.term, runs)
                     self._fold(table, header.index, end_index, runs)
         return index + batch.count
@@ -134,11 +149,11 @@ class ProducerList:
             if entries > 0:
                 table.note(NotedRun(producer, sequence, at + distance, entries, at))
 
-    def _read_file(self, disk: Disk) -> tuple[int, list[NotedRun]]:
-        """@return: its committed index, and its runs; -1 and none without a sound file."""
+    def _read_file(self, disk: Disk) -> tuple[int, list[NotedRun], ReaderTable]:
+        """@return: its committed index, its runs, its readers; -1 and none without a sound file."""
         ledger, self._has_file = self._ledger, disk.exists(self._path)
         if not self._has_file:
-            return -1, []
+            return -1, [], ReaderTable()
         data = disk.read_file(self._path)
         try:
             magic, version, crc = _HEADER.unpack_from(data)
@@ -146,26 +161,28 @@ class ProducerList:
             if (magic, version) != (_MAGIC, _VERSION) or crc32(text) != crc:
                 raise ValueError("its version or its checksum does not fit")
             told = read_object(text)
-            index, rows = int(told["index"]), told["producers"]
+            index, rows = as_int(told["index"]), map(as_list, as_list(told["producers"]))
             if index > max(ledger.end_index, ledger.begin_index - 1):
                 raise ValueError(f"it is of index {index}, the ledger ends at {ledger.end_index}")
-            return index, [NotedRun(str(row[0]), *map(int, row[1:])) for row in rows]
+            held = map(as_list, as_list(told.get("readers", [])))
+            readers = ReaderTable.of_rows(held, ledger.end_index)
+            return index, [NotedRun(str(row[0]), *map(as_int, row[1:])) for row in rows], readers
         except (ValueError, KeyError, TypeError, BodyError, struct.error):
             self._has_file = False
-            return -1, []
+            return -1, [], ReaderTable()
 
     # -- writes ----------------------------------------------------------------------------------
 
     def read(self, layout: Layout) -> list[_Announced]:
         """
-        The producer entries that are about to be written.
+        The producer and reader entries that are about to be written.
 
         @raise DLedgerError: INCONSISTENT_STATE: one cannot be read.
         """
         found = []
         for index, _, body in layout.producers:
             try:
-                found.append((index, decode_producer_entry(body)))
+                found.append((index, _decoded(body)))
             except WireError as error:
                 raise DLedgerError(ResponseCode.INCONSISTENT_STATE, index=index, reason=str(error)) from None
         return found
@@ -184,6 +201,10 @@ class ProducerList:
         for index in terms:
             table.superseded(index)
         for at, runs in announced:
+            if isinstance(runs, ReaderState):
+                assert self.readers is not None
+                self.readers.note(at, runs)
+                continue
             behind = next((index for index in terms if index > at), None)
             self._fold(table, at, 2**62 if behind is None else behind - 1, runs)
         if announced and not self._has_file:
@@ -191,17 +212,19 @@ class ProducerList:
 
     def cut(self, first_gone: int) -> None:
         """The ledger was cut."""
-        if self.table is not None:
+        if self.table is not None and self.readers is not None:
             self.table.cut(first_gone)
+            self.readers.cut(first_gone)
 
     # -- the file --------------------------------------------------------------------------------
 
     def _content(self) -> bytes:
-        assert self.table is not None
-        index = self.table.whole_before(self._ledger.committed_index)
-        text = write_object({
-            "index": index, "producers": [list(run) for run in self.table.last_runs(index)],
-        })
+        assert self.table is not None and self.readers is not None
+        committed_index = self._ledger.committed_index
+        index = self.table.whole_before(committed_index)
+        told = {"index": index, "producers": [list(run) for run in self.table.last_runs(index)]}
+        readers = self.readers.rows(committed_index)
+        text = write_object({**told, "readers": readers} if readers else told)
         return _HEADER.pack(_MAGIC, _VERSION, crc32(text)) + text
 
     def with_file(self, job: LedgerFlush | None) -> LedgerFlush | None:

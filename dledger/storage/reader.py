@@ -19,9 +19,12 @@ import attrs
 from dledger.base.disk.disk import Disk, ReadOnlyDisk
 from dledger.base.disk.segment import SegmentReader, offsets_in
 from dledger.base.errors import DirectoryError, StoreError
+from dledger.storage.archive_manifest import SLOT_NAMES
+from dledger.storage.backup_manifest import BACKUP_NAME
 from dledger.storage.commit_mark import COMMIT_MARK_NAME, CommitMark, is_superseded, read_mark
 from dledger.storage.properties import read_checkpoint
 from dledger.storage.records import DamagedRecord, Walk, walk_records
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import (
     BLANK_MAGIC,
     ENTRY_HEADER,
@@ -29,7 +32,6 @@ from protocols.wire.ledger.entry import (
     INDEX_UNIT,
     INDEX_UNIT_SIZE,
 )
-from protocols.wire.ledger.messages import EntryBatch
 
 _UNITS_MAX = 32 * 1024
 #: Files of data, and of index, that stay open.
@@ -63,6 +65,13 @@ def require_ledger(disk: Disk, path: str, data_path: str) -> None:
     @raise DirectoryError: it is none.
     @raise OSError: it cannot be read.
     """
+    for name, kind, remedy in (
+        *((name, "an archive", "begin a member with it (dledger restore)") for name in SLOT_NAMES),
+        (BACKUP_NAME, "a backup", "restore it (dledger restore)"),
+    ):
+        if disk.exists(f"{path}/{name}"):
+            raise DirectoryError(f"{path} is {kind}, which has no index, and no member's directory: "
+                                 f"{remedy}, or name a member's directory")
     # A member without entries has neither data nor index.
     is_new = disk.exists(f"{path}/{COMMIT_MARK_NAME}") and not disk.exists(f"{path}/index")
     if not is_new and not disk.exists(data_path):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 
-from protocols.wire.ledger.messages import EntryBatch
+from protocols.wire.ledger.batches import EntryBatch
 
 ENTRIES_KEPT = 65_536
 BATCHES_KEPT = 1024
@@ -34,9 +34,9 @@ class RecentEntries:
         self._terms: list[int] = []
 
     @property
-    def next_index(self) -> int:
-        """The index behind the last known entry."""
-        return self.first_index + len(self._positions)
+    def is_empty(self) -> bool:
+        """Whether no entry is known."""
+        return not self._positions
 
     def reset(self, first_index: int) -> None:
         """Forget everything; the next entry is C{first_index}."""
@@ -89,11 +89,12 @@ class RecentBatches:
 
     def add(self, batch: EntryBatch) -> None:
         """Add a batch of one term behind the last one."""
-        if len(batch.records) > BATCH_BYTES_KEPT // 4:
+        size = len(batch.records)
+        if size > BATCH_BYTES_KEPT // 4:
             self.clear()
             return
         self._batches[batch.first_index] = batch
-        self._bytes += len(batch.records)
+        self._bytes += size
         while self._bytes > BATCH_BYTES_KEPT or len(self._batches) > BATCHES_KEPT:
             oldest = next(iter(self._batches))
             self._bytes -= len(self._batches.pop(oldest).records)
@@ -128,10 +129,10 @@ class RecentBatches:
         batch = self._batches.get(first_index)
         if batch is None or batch.count > max_count or len(batch.records) > max_bytes:
             return None
-        count, size, term = batch.count, len(batch.records), batch.term
-        following = self._batches.get(first_index + count)
+        following = self._batches.get(first_index + batch.count)
         if following is None:
             return batch
+        count, size, term = batch.count, len(batch.records), batch.term
         pieces = [batch.records]
         while following is not None and following.term == term:
             if count + following.count > max_count or size + len(following.records) > max_bytes:

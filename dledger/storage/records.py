@@ -13,6 +13,7 @@ Source: MmapFileList.preAppend and DLedgerMmapFileStore.java (0.3.1.2).
 
 from __future__ import annotations
 
+from typing import NamedTuple
 from zlib import crc32
 
 import attrs
@@ -23,6 +24,7 @@ from dledger.config import MAX_RECORD_BYTES
 from dledger.storage.body_stamps import Stamp
 from dledger.storage.runs import RUN_MIN, check_run, run_at
 from protocols.wire.layout import struct_of
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.configuration import CHANNEL_FIRST_BYTE, CONFIGURATION_CHANNEL
 from protocols.wire.ledger.entry import (
@@ -36,7 +38,6 @@ from protocols.wire.ledger.entry import (
     MAGIC,
     MIN_BLANK_SIZE,
 )
-from protocols.wire.ledger.messages import EntryBatch
 from protocols.wire.ledger.producers import PRODUCER_CHANNEL, PRODUCER_FIRST_BYTE
 
 _WORD = struct_of(Struct("word" / Int32sb))
@@ -45,8 +46,7 @@ _NO_WORD = bytes(4)
 _SINGLES_MAX = 4
 
 
-@attrs.frozen(kw_only=True)
-class Layout:
+class Layout(NamedTuple):
     """
     A batch in the form in which it is written to the files.
 
@@ -74,7 +74,7 @@ class Layout:
     sums: tuple[int, int] | None = None
 
     @property
-    def count(self) -> int:
+    def entries(self) -> int:
         """Number of records."""
         return len(self.units) // INDEX_UNIT_SIZE
 
@@ -178,7 +178,35 @@ def check_batch(
     @raise DLedgerError: INCONSISTENT_STATE: index, term, size, magic, pos or a checksum does not fit.
     """
     place = first_index, last_term, end_position, previous_chain_crc, file_size
+    if batch.count == 1:
+        return _one_record(batch, *place) or _any_batch(batch, *place)
+    if batch.count < RUN_MIN:
+        return _any_batch(batch, *place)
     return _uniform_batch(batch, *place) or _batch_of_runs(batch, *place) or _any_batch(batch, *place)
+
+
+def _one_record(
+    batch: EntryBatch, first_index: int, last_term: int, end_position: int, previous_chain_crc: int | None,
+    file_size: int,
+) -> Layout | None:
+    """As L{check_batch}, for a client's record with both checksums behind a known one; None for any other."""
+    records = batch.records
+    size = len(records)
+    if size < ENTRY_HEADER_SIZE or size > MAX_RECORD_BYTES or previous_chain_crc is None:
+        return None
+    *header, term, pos, channel, chain_crc, body_crc, length = ENTRY_HEADER.unpack_from(records)
+    if (
+        header != [MAGIC, size, first_index] or pos != end_position or term < last_term or channel
+        or length != size - ENTRY_HEADER_SIZE or size > file_size - pos % file_size - MIN_BLANK_SIZE
+        or crc32(memoryview(records)[ENTRY_HEADER_SIZE:]) != body_crc & 0xFFFF_FFFF
+        or chain_of(records, previous_chain_crc) != chain_crc
+    ):
+        return None
+    return Layout(
+        runs=[(pos, records)], records=records, units=INDEX_UNIT.pack(MAGIC, pos, size, first_index, term),
+        positions=[pos], end_position=pos + size, chain_crc=chain_crc,
+        terms=[] if term == last_term else [(first_index, term)],
+    )
 
 
 def _any_batch(

@@ -1,10 +1,14 @@
 # -*- test-case-name: tests.storage.test_restore -*-
 """
-Restoring a backup: the directory of the first member of a I{new} group, with every entry of the backup.
+Restoring a backup or an archive: a member's directory with every entry of it.
 
-The old group may still live, or come back. So the result has another group id, no vote of an old term, and
-no claim to be a member of before: the members of the old group turn it away
-(L{dledger.storage.group_setup.force_new_group}).
+The first member of a I{new} group: the old group may still live, or come back. So the result has another
+group id, no vote of an old term, and no claim to be a member of before: the members of the old group turn it
+away (L{dledger.storage.group_setup.force_new_group}).
+
+Or a member of the old group that has lost its files: it is what a start with an empty directory makes, with
+the committed entries of the backup in it. As there, it does not know its votes and its acknowledgements,
+so it is I{unsure} (L{dledger.storage.identity}) until it holds all that a leader has.
 
 The entries go through L{FileStore.append_entries}, which checks each and lays it out anew: index, checksums
 of chunks, mark and list of members come from there. All is written beside the place where it belongs, and
@@ -26,8 +30,8 @@ from dledger.storage.backup_reader import backup_batches, opened_backup
 from dledger.storage.file_store import FileStore
 from dledger.storage.group_setup import force_new_group, prepare_member
 from dledger.storage.term_file import TermFile
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import ENTRY_HEADER
-from protocols.wire.ledger.messages import EntryBatch
 
 #: Directory in C{store_base_dir} in which a restore works.
 RESTORING_NAME = "restoring"
@@ -42,8 +46,8 @@ class RestoreSummary:
 
     @ivar path: the member's directory.
     @ivar begin_index, end_index: entries of the backup, inclusive.
-    @ivar ledger_end_index: last entry of the new group; one more if it had to list its members.
-    @ivar group, group_id: name and id of the new group.
+    @ivar ledger_end_index: last entry of the member; one more if a new group had to list its members.
+    @ivar group, group_id: name and id of the group; the id is empty where a member joins and it is not known.
     @ivar backup_group: name of the group that the backup is of; empty if that is not known.
     """
 
@@ -60,15 +64,16 @@ class RestoreSummary:
 
 def restore_backup(
     source: Disk, backup: str, config: DLedgerConfig, disk: Disk, name: GroupName, *,
-    progress: CopyProgress = no_progress, pace: CopyPace = no_pace,
+    joins: bool = False, progress: CopyProgress = no_progress, pace: CopyPace = no_pace,
 ) -> RestoreSummary:
     """
-    Make the directory of C{config.self_id} from a backup.
+    Make the directory of C{config.self_id} from a backup or an archive.
 
-    @param config: C{peers} are the members of the new group. The sizes of its files come from the backup.
-    @param name: the id of the new group, known.
-    @raise DirectoryError: there is no backup, or there is something at the member's place. Nothing has
-        changed.
+    @param config: C{peers} are the members of the group. The sizes of its files come from the backup.
+    @param name: the id of the new group, known; not used for a member that joins.
+    @param joins: for a member of the group of the backup, which has lost its files.
+    @raise DirectoryError: there is no backup, or there is something at the member's place; or a member of
+        another group would join. Nothing has changed.
     @raise StoreError: the backup is damaged, or a file cannot be read or written.
     @raise DLedgerError: there is no room.
     """
@@ -79,8 +84,11 @@ def restore_backup(
                              "then start the member with data_store_path")
     config = attrs.evolve(
         config, mapped_file_size_for_entry_data=manifest.data_file_size,
-        mapped_file_size_for_entry_index=manifest.index_file_size, bootstrap=True,
+        mapped_file_size_for_entry_index=manifest.index_file_size, bootstrap=not joins,
+        accept_unclean_start=False,
     )
+    if joins:
+        name = _name_to_join(config, backup, manifest)
     staged = attrs.evolve(config, store_base_dir=f"{config.store_base_dir}/{RESTORING_NAME}")
     try:
         _check_free(config, staged, disk)
@@ -95,7 +103,7 @@ def restore_backup(
         finally:
             store.abandon()
         _record_term(staged, disk, manifest)
-        end_index = force_new_group(staged, disk, name)
+        end_index = manifest.end.index if joins else force_new_group(staged, disk, name)
         disk.rename(staged.self_path, config.self_path)
     except OSError as error:
         raise StoreError(f"{config.self_path} cannot be written: {error}", path=config.self_path) from error
@@ -105,6 +113,14 @@ def restore_backup(
         data_file_size=manifest.data_file_size,
         index_file_size=manifest.index_file_size,
     )
+
+
+def _name_to_join(config: DLedgerConfig, backup: str, manifest: BackupManifest) -> GroupName:
+    """The id of the group that the backup is of, if it is known."""
+    if manifest.group and manifest.group != config.group:
+        raise DirectoryError(f"{backup} is of group {manifest.group}: a member of group {config.group} "
+                             f"cannot begin with it. Give dledger --group {manifest.group} restore")
+    return GroupName(manifest.group_id, 0, True) if manifest.group_id else GroupName()
 
 
 def _check_free(config: DLedgerConfig, staged: DLedgerConfig, disk: Disk) -> None:

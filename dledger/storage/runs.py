@@ -18,9 +18,8 @@ from itertools import chain
 from struct import Struct
 from zlib import crc32
 
-import attrs
-
 from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE, MAGIC
+from protocols.wire.values import value_class
 
 #: A shorter run is not worth the preparations; a longer one is taken in pieces.
 RUN_MIN = 64
@@ -36,7 +35,7 @@ _WORD = Struct(">i")
 _UNIT_FROM = (0, 1, 2, 3, *range(24, 32), 4, 5, 6, 7, *range(8, 16), *range(16, 24))
 
 
-@attrs.frozen
+@value_class
 class CheckedRun:
     """
     Records that were found sound.

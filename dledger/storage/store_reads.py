@@ -14,15 +14,17 @@ Source: DLedgerMmapFileStore.get (0.3.1.2); differs: docs/divergence.md W11.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from zlib import crc32
 
 from dledger.base.errors import DamagedEntryError
 from dledger.storage.hole_finder import HoleFinder
 from dledger.storage.mark_writer import MarkWriter
 from dledger.storage.open_ledger import OpenLedger
-from dledger.storage.recent import RecentBatches, RecentEntries
+from dledger.storage.recent import PIECE_BYTES, RecentBatches, RecentEntries
 from dledger.storage.records import DamagedRecord, Layout, Walk, walk_records
 from dledger.storage.recovery import Scanner
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import (
     BLANK,
     BLANK_MAGIC,
@@ -32,7 +34,6 @@ from protocols.wire.ledger.entry import (
     INDEX_UNIT,
     INDEX_UNIT_SIZE,
 )
-from protocols.wire.ledger.messages import EntryBatch
 
 _PRELOAD = 4096
 
@@ -90,23 +91,23 @@ class StoreReads:
         @param term_before: of the entry before C{first_index}; -1 if there is none.
         """
         if layout.sums is not None:  # a chunk; its index units are read when somebody asks
-            self._recent.reset(first_index + layout.count)
+            self._recent.reset(first_index + layout.entries)
             return
         terms = layout.terms
-        if term_before >= 0 and self._recent.next_index == self._recent.first_index:
+        if term_before >= 0 and self._recent.is_empty:
             terms = [(first_index, term_before), *terms]  # nothing is known that they could continue
         self._recent.extend(layout.positions, terms)
 
-    def remember(self, batch: EntryBatch, sizes: list[int] | None = None) -> None:
+    def remember(self, batch: EntryBatch, bodies: Sequence[bytes] = ()) -> None:
         """
         The entries that were written are this batch, of one term.
 
-        @param sizes: of its records, bytes; None: the batch is remembered in one piece.
+        @param bodies: of its records; without them, the batch is remembered in one piece.
         """
-        if sizes is None:
-            self._batches.add(batch)
+        if bodies and len(batch.records) > PIECE_BYTES:
+            self._batches.add_written(batch, [ENTRY_HEADER_SIZE + len(body) for body in bodies])
         else:
-            self._batches.add_written(batch, sizes)
+            self._batches.add(batch)
 
     def forget_batches(self) -> None:
         """The bytes written last are not to be remembered."""

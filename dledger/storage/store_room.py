@@ -3,8 +3,8 @@
 Room on the disk of a ledger: when appends are refused for want of it, and which old files go.
 
 Rule: what is not committed, or not on stable storage, stays; so does the last committed entry, and what a
-follower or a reader still needs. The mark records the new beginning before a file goes: a start that misses
-an earlier file knows that it was not deleted here.
+follower, a reader or an archive still needs. The mark records the new beginning before a file goes: a start
+that misses an earlier file knows that it was not deleted here.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dledger.base.disk.expiry import Expiry, ExpiryRules
 from dledger.base.disk.segment import SegmentList
 from dledger.base.errors import DLedgerError
 from dledger.config import DLedgerConfig
+from dledger.storage.archived_note import read_note
 from dledger.storage.mark_writer import MarkWriter
 from dledger.storage.open_ledger import OpenLedger
 from dledger.storage.records import Layout
@@ -83,11 +84,13 @@ class StoreRoom:
         @param count, body_bytes, term: number of entries, size of the first body, term of the first entry.
         @raise DLedgerError: DISK_FULL.
         """
+        if not self._expiry.why_full:
+            return
         ledger = self._ledger
         is_term_start = (
             count == 1 and term > ledger.end_term and body_bytes == len(ledger.stamps.term_start_body)
         )
-        if self._expiry.why_full and not is_term_start:
+        if not is_term_start:
             raise DLedgerError(ResponseCode.DISK_FULL, reason=self._expiry.why_full)
 
     def make(self, first: int, layout: Layout) -> None:
@@ -99,7 +102,7 @@ class StoreRoom:
         @raise OSError: it failed for another reason.
         """
         ledger = self._ledger
-        units_end = (first + layout.count) * INDEX_UNIT_SIZE
+        units_end = first * INDEX_UNIT_SIZE + len(layout.units)
         if layout.end_position <= ledger.data.reserved_end and units_end <= ledger.index.reserved_end:
             return
         made: list[SegmentList] = []
@@ -136,24 +139,29 @@ class StoreRoom:
             segments.create(offset)
             made.append(segments)
 
-    def house_keeping(self, now_s: float, local_hour: int, *, keep_from_index: int) -> list[DeletedSegment]:
+    def house_keeping(
+        self, now_s: float, local_hour: int, keep_from_index: int, drop_to_index: int
+    ) -> list[DeletedSegment]:
         """
         Measure the room on the disk, delete expired files.
 
         @param now_s: seconds since 1970.
         @param local_hour: 0 to 23.
         @param keep_from_index: a follower or a reader still needs the entries from here on.
+        @param drop_to_index: snapshots have the entries up to here, and they are to go; -1: none are.
         @return: the deleted files.
         """
         ledger = self._ledger
         deleted: list[DeletedSegment] = []
         with ledger.guard.storing("house keeping failed"):
             self._measure()
+            keep_from_index = min(keep_from_index, self._archived_index() + 1)
             while len(deleted) < Expiry.FILES_MAX and len(ledger.data.offsets) > 1:
                 following = self._scanner.first_record(ledger.data.offsets[1])
                 if following is None or following[0] > ledger.end_index:
                     break
-                why = self._why_to_go(following[0] - 1, now_s, local_hour, keep_from_index)
+                last_index = following[0] - 1
+                why = self._why_to_go(last_index, now_s, local_hour, keep_from_index, drop_to_index)
                 if not why:
                     break
                 path = ledger.data.path(ledger.data.offsets[0])
@@ -169,13 +177,31 @@ class StoreRoom:
                 self._measure()
         return deleted
 
-    def _why_to_go(self, last_index: int, now_s: float, local_hour: int, keep_from_index: int) -> str:
+    def _archived_index(self) -> int:
+        """The last entry that may go because an archive has it; the last one of all if none is needed."""
+        ledger = self._ledger
+        if not ledger.config.expire_only_archived:
+            return ledger.end_index
+        note = read_note(ledger.disk, ledger.config.self_path)
+        if note is None or not ledger.begin_index <= note.end_index < ledger.end_index:
+            return -1
+        # A copied note, or one of a log that was here before, speaks of another record.
+        behind = ledger.data.base(note.end_position + ledger.data.file_size - 1)
+        following = self._scanner.first_record(behind)
+        return note.end_index if following is not None and following[0] == note.end_index + 1 else -1
+
+    def _why_to_go(
+        self, last_index: int, now_s: float, local_hour: int, keep_from_index: int, drop_to_index: int
+    ) -> str:
         """Why the first file, which ends with C{last_index}, goes now; empty if it stays."""
         committed, durable = self._ledger.committed_index, self._marks.durable.index
         # The last committed entry itself stays, too: a leader and a member with a tail of its own have at
         # least that one in common.
         if last_index >= min(committed, durable, keep_from_index):
             return ""
+        if last_index <= drop_to_index:
+            keep = self._ledger.config.machine_keep_entries
+            return f"snapshots of the state machine have its entries: machine_keep_entries={keep}"
         return self._expiry.wants(self._ledger.data, now_s, local_hour, free_to_go=True)
 
     def _measure(self) -> None:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVarTuple
+
+_Ts = TypeVarTuple("_Ts")
 
 
 class SimClock:
@@ -22,15 +24,15 @@ class SimClock:
 
     def __init__(self) -> None:
         self.now_us = 0
-        self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._heap: list[tuple[int, int, Callable[..., object], tuple[object, ...]]] = []
         self._sequence = 0
 
-    def after(self, delay_us: int, action: Callable[..., None], *arguments: Any) -> None:
+    def after(self, delay_us: int, action: Callable[[*_Ts], object], *arguments: *_Ts) -> None:
         """Run C{action} when C{delay_us} microseconds have passed."""
         self._sequence = sequence = self._sequence + 1
         heapq.heappush(self._heap, (self.now_us + delay_us, sequence, action, arguments))
 
-    def at(self, when_us: int, action: Callable[..., None], *arguments: Any) -> None:
+    def at(self, when_us: int, action: Callable[[*_Ts], object], *arguments: *_Ts) -> None:
         """Run C{action} at C{when_us}, or at once if that time has passed."""
         self._sequence = sequence = self._sequence + 1
         heapq.heappush(self._heap, (max(when_us, self.now_us), sequence, action, arguments))

@@ -113,7 +113,7 @@ def _survivors(data: bytes, rng: random.Random) -> Iterator[tuple[int, bytes]]:
                 yield start, data[start : start + SECTOR_BYTES]
 
 
-class _Directory:
+class SimDirectory:
     """Names, their files at the last sync, and the changes since."""
 
     __slots__ = ("changes", "durable", "entries")
@@ -268,7 +268,7 @@ class SimDisk:
         self.barrier = self.since = _NO_BARRIER
         self._writes = 0
         self._death: type[MemberDied] = PowerLoss
-        self._directories: dict[str, _Directory] = {"": _Directory(), "/": _Directory(), ".": _Directory()}
+        self._directories = {name: SimDirectory() for name in ("", "/", ".")}
         self._locks: set[str] = set()
 
     def count(self) -> int:
@@ -424,7 +424,7 @@ class SimDisk:
 
     # -- the file system ------------------------------------------------------------------------
 
-    def _directory(self, path: str) -> _Directory:
+    def _directory(self, path: str) -> SimDirectory:
         found = self._directories.get(path)
         if found is None:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
@@ -510,7 +510,7 @@ class SimDisk:
     def makedirs(self, path: str) -> None:
         """See L{dledger.base.disk.disk.Disk.makedirs}."""
         while path not in self._directories:
-            self._directories[path] = _Directory()
+            self._directories[path] = SimDirectory()
             path = os.path.dirname(path)
 
     def unlink(self, path: str) -> None:
@@ -571,7 +571,7 @@ class SimDisk:
         """A disk with the same files, all durable, no fault armed, no lock held."""
         twin = SimDisk(random.Random(0))
         for path, directory in self._directories.items():
-            copy = twin._directories.setdefault(path, _Directory())
+            copy = twin._directories.setdefault(path, SimDirectory())
             for name, inode in directory.entries.items():
                 fresh = _Inode(0, inode.modified_s)
                 fresh.data = bytearray(inode.data)

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import errno
 import random
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from dledger.testing.disk import MemberDied, SimDisk
+from dledger.testing.disk import MemberDied, SimDirectory, SimDisk
 
 #: A directory, by the paths of its parts relative to it.
-DirectoryTree: TypeAlias = dict[str, Any]
+DirectoryTree: TypeAlias = dict[str, SimDirectory]
 
 
 class MachineDisk(SimDisk):

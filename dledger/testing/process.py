@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol, TypeVarTuple
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -38,6 +38,8 @@ class ProcessOwner(Protocol):
     def event_ended(self) -> None:
         """An event of the process has been handled."""
 
+_Ts = TypeVarTuple("_Ts")
+
 
 class SimProcess:
     """
@@ -52,14 +54,14 @@ class SimProcess:
         self.is_frozen = False
         self._rng = rng
         self._owner = owner
-        self._backlog: dict[object, deque[tuple[Callable[..., Any], tuple[Any, ...]]]] = {}
+        self._backlog: dict[object, deque[tuple[Callable[..., object], tuple[object, ...]]]] = {}
 
     @property
     def acts(self) -> bool:
         """Whether its actions have an effect."""
         return self.is_alive and not self._owner.is_dying
 
-    def run(self, source: object, action: Callable[..., Any], *arguments: Any) -> None:
+    def run(self, source: object, action: Callable[[*_Ts], object], *arguments: *_Ts) -> None:
         """Handle an event of C{source}, now or when the process goes on."""
         if not self.is_alive:
             return
@@ -68,7 +70,7 @@ class SimProcess:
             return
         self._handle(action, arguments)
 
-    def _handle(self, action: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    def _handle(self, action: Callable[..., object], arguments: tuple[object, ...]) -> None:
         try:
             action(*arguments)
         except MemberDied:

@@ -80,6 +80,21 @@ def outcomes(run: Callable[[int], _Outcome], seeds: Sequence[int], *, jobs: int)
         yield from pool.imap_unordered(run, seeds, chunksize=4)
 
 
+def in_time(
+    found: Iterable[_Outcome], within_s: float | None, *, seconds: Callable[[], float] = time.monotonic
+) -> Iterator[_Outcome]:
+    """
+    Outcomes until the time is over: a slow machine plays fewer schedules instead of taking longer.
+
+    @param within_s: seconds from now; None: all outcomes. The outcome that comes late is still passed on.
+    """
+    end_s = None if within_s is None else seconds() + within_s
+    for outcome in found:
+        yield outcome
+        if end_s is not None and seconds() >= end_s:
+            return
+
+
 def tell(
     found: Iterable[_Outcome], tally: Tally, *, again: Callable[[_Outcome], str], is_traced: bool,
     stop_at: int,

@@ -17,13 +17,21 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import cast
 
 import attrs
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone, ConnectionLost, ConnectionRefusedError, TimeoutError
-from twisted.internet.interfaces import IStreamClientEndpoint, IStreamServerEndpoint
+from twisted.internet.interfaces import (
+    IListeningPort,
+    IProtocol,
+    IProtocolFactory,
+    IPushProducer,
+    IStreamClientEndpoint,
+    IStreamServerEndpoint,
+    ITransport,
+)
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
@@ -71,7 +79,7 @@ class StreamEnd:
         self.number = number
         self.knows = True
         self.disconnecting = False
-        self.protocol: Any = None
+        self.protocol: IProtocol | None = None
         self.extra_us = 0
         self.last_us = 0
         self.sent = 0
@@ -79,7 +87,7 @@ class StreamEnd:
         self.in_flight = 0
         self.held: list[tuple[int, _Piece]] = []
         self._peer = peer
-        self._producer: Any = None
+        self._producer: IPushProducer | None = None
         self._is_full = False
         self._is_reading = True
         self._unread: list[_Piece] = []
@@ -88,6 +96,11 @@ class StreamEnd:
     def other(self) -> StreamEnd:
         """The other end."""
         return self.link.ends[1 - self.number]
+
+    def attach(self, protocol: IProtocol) -> None:
+        """This end is the transport of C{protocol}."""
+        self.protocol = protocol
+        protocol.makeConnection(cast("ITransport", self))
 
     # -- the transport --------------------------------------------------------------------------
 
@@ -99,7 +112,7 @@ class StreamEnd:
         """The address of this end."""
         return IPv4Address("TCP", self.host, PORT)
 
-    def registerProducer(self, producer: object, streaming: bool) -> None:
+    def registerProducer(self, producer: IPushProducer, streaming: bool) -> None:
         """See L{twisted.internet.interfaces.ITransport}."""
         self._producer = producer
 
@@ -202,7 +215,7 @@ class StreamLink:
 
     __slots__ = ("ends", "factory", "network", "number")
 
-    def __init__(self, network: ByteNetwork, number: int, factory: Any) -> None:
+    def __init__(self, network: ByteNetwork, number: int, factory: IProtocolFactory) -> None:
         self.network = network
         self.number = number
         self.factory = factory
@@ -216,15 +229,15 @@ class _Attempt:
     process: SimProcess
     source: str
     target: str
-    factory: Any
+    factory: IProtocolFactory
     until_us: int
-    outcome: Deferred[Any]
+    outcome: Deferred[IProtocol]
 
 
 @attrs.frozen(eq=False)
 class _Listening:
     process: SimProcess
-    factory: Any
+    factory: IProtocolFactory
 
 
 class ByteNetwork:
@@ -266,7 +279,7 @@ class ByteNetwork:
 
     # -- connecting -----------------------------------------------------------------------------
 
-    def listen(self, host: str, process: SimProcess, factory: Any) -> None:
+    def listen(self, host: str, process: SimProcess, factory: IProtocolFactory) -> None:
         """A process of C{host} accepts connections."""
         self._listening[host] = _Listening(process, factory)
         self._without_power.discard(host)
@@ -277,9 +290,11 @@ class ByteNetwork:
         if found is not None and found.process is process:
             del self._listening[host]
 
-    def connect(self, source: str, process: SimProcess, target: str, factory: Any) -> Deferred[Any]:
+    def connect(
+        self, source: str, process: SimProcess, target: str, factory: IProtocolFactory
+    ) -> Deferred[IProtocol]:
         """A process of C{source} connects to C{target}. @return: fires with the protocol."""
-        outcome: Deferred[Any] = Deferred(lambda _: None)
+        outcome: Deferred[IProtocol] = Deferred(lambda _: None)
         if process.acts:
             until_us = self.clock.now_us + CONNECT_US
             attempt = _Attempt(process, source, target, factory, until_us, outcome)
@@ -322,9 +337,10 @@ class ByteNetwork:
         client.extra_us = self._next_extra_us.pop((source, target), 0)
         self._links[link.number] = self._newest[source, target] = link
         self._post(client, _OPENING)
-        client.protocol = attempt.factory.buildProtocol(there)
-        client.protocol.makeConnection(client)
-        attempt.outcome.callback(client.protocol)
+        protocol = attempt.factory.buildProtocol(there)
+        assert protocol is not None
+        client.attach(protocol)
+        attempt.outcome.callback(protocol)
 
     def accept(self, end: StreamEnd) -> None:
         """The server's end of a connection is there."""
@@ -333,8 +349,7 @@ class ByteNetwork:
             end.abortConnection()
             end.knows = False
         else:
-            end.protocol = protocol
-            protocol.makeConnection(end)
+            end.attach(protocol)
 
     # -- pieces ---------------------------------------------------------------------------------
 
@@ -513,11 +528,12 @@ class StreamClient:
         self._process = process
         self._target = target
 
-    def connect(self, protocolFactory: Any) -> Deferred[Any]:
+    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
         """See L{IStreamClientEndpoint.connect}."""
         return self._network.connect(self._source, self._process, self._target, protocolFactory)
 
 
+@implementer(IListeningPort)
 class StreamPort:
     """A listening port."""
 
@@ -528,6 +544,9 @@ class StreamPort:
     def getHost(self) -> IPv4Address:
         """Its address."""
         return IPv4Address("TCP", self._host, PORT)
+
+    def startListening(self) -> None:
+        """See L{IListeningPort.startListening}: it listens from the beginning."""
 
     def stopListening(self) -> None:
         """Accept no more."""
@@ -543,10 +562,10 @@ class StreamServer:
         self._host = host
         self._process = process
 
-    def listen(self, protocolFactory: Any) -> Deferred[Any]:
+    def listen(self, protocolFactory: IProtocolFactory) -> Deferred[IListeningPort]:
         """See L{IStreamServerEndpoint.listen}."""
         network, host, process = self._network, self._host, self._process
         network.listen(host, process, protocolFactory)
-        listening: Deferred[Any] = Deferred()
+        listening: Deferred[IListeningPort] = Deferred()
         listening.callback(StreamPort(lambda: network.stop_listening(host, process), host))
         return listening

@@ -18,7 +18,8 @@ import attrs
 
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
-from protocols.wire.ledger.messages import EntryBatch, LedgerMessage
+from protocols.wire.ledger.batches import EntryBatch
+from protocols.wire.ledger.messages import LedgerMessage
 
 if TYPE_CHECKING:
     from dledger.core.replica import DLedgerCore

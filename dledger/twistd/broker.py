@@ -9,16 +9,17 @@ a configuration file of RocketMQ's own broker works. An error is one line that a
 
 from __future__ import annotations
 
+import importlib
 import re
 import socket
 import sys
 import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from ipaddress import ip_network
 
 import attrs
-from twisted.application.service import MultiService, Service
+from twisted.application.service import IService, MultiService, Service
 from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import serverFromString
@@ -26,9 +27,10 @@ from twisted.internet.interfaces import IStreamServerEndpoint
 from twisted.python.usage import UsageError
 
 from dledger.base.addresses import Address
+from dledger.base.admin_ports import admin_finding
 from dledger.base.disk.disk import OsDisk, read_boot_id
-from dledger.base.option_values import read_properties, settings_of
-from dledger.base.reactor import Reactor
+from dledger.base.option_values import listed, read_properties, settings_of
+from dledger.base.reactor import Reactor, whole_reactor
 from dledger.broker.common.config import (
     FAST_PORT_DISTANCE,
     BrokerConfig,
@@ -47,7 +49,9 @@ from dledger.twistd.common import (
     FILE,
     ConfigurationOptions,
     above,
+    check_endpoint,
     end_process,
+    endpoint_of,
     exit_with,
     prepare_process,
     seeded_chance,
@@ -70,9 +74,18 @@ _NAMES = {
     "flush": "flush_disk_type",
 }
 
+#: Options of the command line that are no options of a broker: names in a configuration, and there.
+_ENDPOINTS = {
+    "listen": "listen", "ha_listen": "ha-listen", "admin": "admin", "admin_hosts": "admin-hosts",
+    "with_namesrv": "with-namesrv", "namesrv_listen": "namesrv-listen",
+}
+_PORTS = {"listen": "listen_port", "ha_listen": "ha_listen_port"}
+
 
 class Options(ConfigurationOptions):
     """Without any: an asynchronous master in ./dledger-broker-data, on RocketMQ's ports."""
+
+    table = "broker"
 
     optParameters = [
         ["role", "r", None, "async-master, sync-master or slave. [default: async-master]"],
@@ -85,12 +98,16 @@ class Options(ConfigurationOptions):
         ["cluster", None, None, "Name of the cluster. [default: DefaultCluster]"],
         ["broker-id", "i", None, "0 for a master, above 0 for slaves. [default: 0, or 1 for a slave]"],
         ["flush", "f", None, "async: answers before fsync; sync: after. [default: async]"],
-        ["config", "c", None, "File with options: TOML (*.toml), or properties as for RocketMQ's brokers."],
+        ["config", "c", None, "File with options: TOML (*.toml; of several services: its table [broker]), or "
+         "properties as for RocketMQ's brokers."],
         ["namesrv-listen", None, None, "With --with-namesrv: its port or endpoint. [default: 9876]"],
+        ["admin", "a", None, "Endpoint of the HTTP pages, such as tcp:8080:interface=127.0.0.1."],
+        ["admin-hosts", None, None, "Further host names by which browsers may call them: a;b, or * for any."],
     ]
 
     optFlags = [  # noqa: RUF012
         ["with-namesrv", None, "Run a name server in this process, and register with it, too."],
+        ["insecure", None, "The pages may listen beyond the loopback interface without TLS and a token."],
     ]
 
     def __init__(self) -> None:
@@ -119,12 +136,12 @@ class Options(ConfigurationOptions):
     def _combine(self) -> None:
         values = self.from_file(self._parse_file)
         given = self.given(_NAMES)
-        for option, name in (("listen", "listen_port"), ("ha-listen", "ha_listen_port")):
-            if self[option] is not None:
-                self[option], given[name] = tcp_endpoint(option, self[option])
+        given |= {"insecure": True} if self["insecure"] else {}
+        settings, values = self.take(_ENDPOINTS, values)
+        ports = self.take_ports(_PORTS, _ENDPOINTS, set(map(_plain, (*settings, *values))))
         defaults = {"broker_name": _host_name(), "store_path_root_dir": DEFAULT_STORE}
         try:
-            self.broker = broker_from_mapping(above(given, self.settings, values, defaults, plain=_plain))
+            self.broker = broker_from_mapping(above(ports, given, settings, values, defaults, plain=_plain))
             if self.broker.raft.enable_dleger_commit_log:
                 member_config(self.broker)
         except (ValueError, TypeError) as error:
@@ -137,14 +154,40 @@ class Options(ConfigurationOptions):
             self.broker = attrs.evolve(self.broker, broker_ip1=_own_address(self["listen"]))
         self.broker = _resolved(self.broker)
         self._add_name_server()
-        in_force = all_options(self.broker)
-        places = {COMMAND_LINE: {**given, **self.settings}, FILE: values}
+        self._check_admin()
+        endpoints = {name: self[option] or "" for name, option in _ENDPOINTS.items()}
+        in_force = {**all_options(self.broker), **endpoints, "with_namesrv": bool(self["with-namesrv"])}
+        places = {
+            COMMAND_LINE: {**given, **settings, **self.taken(COMMAND_LINE)},
+            FILE: {**values, **self.taken(FILE)},
+        }
         self.in_force = settings_of(in_force, places, _plain)
+
+    def _ports(self) -> list[int]:
+        """Those of clients and slaves; without those that the system assigns."""
+        broker = self.broker
+        ports = (broker.listen_port, broker.ha_port, broker.listen_port - FAST_PORT_DISTANCE)
+        return sorted(port for port in ports if port > 0)
+
+    def _check_admin(self) -> None:
+        """@raise UsageError: the pages cannot, or must not, be served as they are asked for."""
+        if not self["admin"]:
+            return
+        self["admin"] = endpoint_of("admin", self["admin"])
+        check_endpoint("admin", self["admin"], "tcp:8080:interface=127.0.0.1")
+        if self["admin"].split(":")[1:2][0] in map(str, self._ports()):
+            raise UsageError(f"--admin {self['admin']!r}: the broker itself has the ports {self._ports()}")
+        finding = admin_finding(
+            self["admin"], is_secure=self.broker.admin_tls, has_token=bool(self.broker.admin_token_file),
+            is_insecure=self.broker.insecure,
+        )
+        if finding:
+            raise UsageError(finding)
 
     def _add_name_server(self) -> None:
         """The name server of --with-namesrv, at which the broker registers, too."""
         if not self["with-namesrv"]:
-            if self["namesrv-listen"] is not None:
+            if self["namesrv-listen"]:
                 raise UsageError("--namesrv-listen belongs to --with-namesrv")
             return
         interface = re.search(r":interface=.*", self["listen"])
@@ -152,14 +195,24 @@ class Options(ConfigurationOptions):
         self["namesrv-listen"], port = tcp_endpoint("namesrv-listen", said)
         if not port:
             raise UsageError("--namesrv-listen 0: write a port, as the broker must know it")
-        ports = (self.broker.listen_port, self.broker.ha_port, self.broker.listen_port - FAST_PORT_DISTANCE)
-        if port in ports:
-            raise UsageError(f"--namesrv-listen {port}: the broker itself has the ports {sorted(ports)}")
+        if port in self._ports():
+            raise UsageError(f"--namesrv-listen {port}: the broker itself has the ports {self._ports()}")
         own = str(Address(_own_address(self["namesrv-listen"]), port))
         servers = dict.fromkeys((own, *self.broker.name_servers))
         self.broker = attrs.evolve(self.broker, namesrv_addr=";".join(servers))
         path = f"{self.broker.store.store_path_root_dir}/namesrv/kvConfig.json"
-        self.name_server = NameServerConfig(listen_port=port, kv_config_path=path)
+        broker = self.broker
+        if broker.tls_mode == "enforcing" and not broker.tls_namesrv_enable:
+            raise UsageError(
+                "--with-namesrv: with tls_mode=enforcing its name server takes TLS only, so say "
+                "tls_namesrv_enable=true; the broker could not register otherwise"
+            )
+        keys = broker.tls_files if broker.tls_mode != "disabled" else None
+        self.name_server = NameServerConfig(
+            listen_port=port, kv_config_path=path, tls_mode=broker.tls_mode,
+            tls_client_auth=broker.tls_client_auth, tls_certificate=keys.certificate if keys else "",
+            tls_key=keys.key if keys else "", tls_authority=keys.authority if keys else "",
+        )
 
     def _parse_file(self, text: str) -> Mapping[str, object]:
         return tomllib.loads(text) if self["config"].endswith(".toml") else read_properties(text)
@@ -226,8 +279,9 @@ def _addresses_of(option: str, name: str) -> list[str]:
 
 def makeService(options: Options) -> BrokerService | RaftBrokerService | BrokerWithNameServer:
     """The service that C{options} describe; called by twistd."""
-    from twisted.internet import reactor
+    from twisted.internet import reactor as global_reactor
 
+    reactor = whole_reactor(global_reactor)
     prepare_process(reactor)
     if options.name_server is None:
         return make_service(options, reactor)
@@ -260,8 +314,30 @@ class BrokerWithNameServer(MultiService):
 def _name_server(config: NameServerConfig, listen: str, reactor: Reactor) -> NameServerService:
     return NameServerService(
         config, reactor, serverFromString(reactor, listen), disk=OsDisk(),
-        failed=end_process(reactor, lambda: exit_with(1)),
+        failed=end_process(reactor, lambda: exit_with(1)), wall_s=time.time,
     )
+
+
+def _admin_maker(options: Options, reactor: Reactor) -> Callable[[BrokerService], IService] | None:
+    if not options["admin"]:
+        return None
+    try:
+        pages, shared = map(importlib.import_module, ("dledger.admin.broker", "dledger.admin.pages"))
+    except ModuleNotFoundError as error:
+        raise UsageError(f"--admin: {error}") from None
+
+    def make(broker: BrokerService) -> IService:
+        access = shared.PagesAccess(
+            hosts=listed(options["admin-hosts"] or ""), keys=broker.keys if broker.config.admin_tls else None,
+            token_file=broker.config.admin_token_file, reads_need_token=broker.config.admin_token_reads,
+            contents_need_token=broker.config.acl_enable or bool(broker.config.tls_certificate),
+        )
+        administration: IService = pages.make_broker_pages(
+            broker, options["admin"], reactor, wall_s=time.time, access=access, settings=options.in_force
+        )
+        return administration
+
+    return make
 
 
 def make_service(options: Options, reactor: Reactor) -> BrokerService | RaftBrokerService:
@@ -280,8 +356,9 @@ def make_service(options: Options, reactor: Reactor) -> BrokerService | RaftBrok
     if broker.raft.enable_dleger_commit_log:
         return RaftBrokerService(
             broker, reactor, ports, disk=OsDisk(), rng=rng, wall_s=time.time, failed=failed,
-            boot_id=read_boot_id(),
+            boot_id=read_boot_id(), make_admin=_admin_maker(options, reactor),
         )
     return BrokerService(
-        broker, reactor, ports, disk=OsDisk(), rng=rng, wall_s=time.time, failed=failed
+        broker, reactor, ports, disk=OsDisk(), rng=rng, wall_s=time.time, failed=failed,
+        make_admin=_admin_maker(options, reactor),
     )

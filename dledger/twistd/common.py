@@ -9,30 +9,30 @@ one line that also tells the allowed values.
 from __future__ import annotations
 
 import atexit
+import difflib
 import os
 import random
 import re
 import signal
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import tomllib
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from twisted.internet.endpoints import serverFromString
 from twisted.logger import Logger
+from twisted.python.usage import Completions, UsageError
 from twisted.python.usage import Options as UsageOptions
-from twisted.python.usage import UsageError
 
 from dledger.base.descriptors import LEAST, raise_limit
-from dledger.base.option_values import Setting
-from dledger.base.reactor import Reactor
+from dledger.base.option_values import Setting, check_type, converted, our_name, raise_findings
+from dledger.base.reactor import Reactor, make_reactor_monotonic
 from dledger.base.tuning import keep_freed_memory, spare_the_collector
 
 
 class OptionsOnly(UsageOptions):
     """A command line of options only, without arguments."""
 
-    compData: Any = None
+    compData: Completions | None = None
 
     def parseArgs(self, *arguments: str) -> None:
         """Refuse any argument."""
@@ -44,15 +44,19 @@ class ConfigurationOptions(OptionsOnly):
     """
     Command line options for common settings, C{--set name=value} for the rest, and C{--config FILE}.
 
+    @cvar table: the service's table in a file for several services.
     @ivar settings: name to value, as given with C{--set}.
     @ivar in_force: every option with its value and its place; known when the options are parsed.
     """
 
+    table: str
     in_force: tuple[Setting, ...] = ()
 
     def __init__(self) -> None:
         super().__init__()
         self.settings: dict[str, str] = {}
+        self._places: dict[str, str] = {}
+        self._written: set[str] = set()
 
     def parseOptions(self, options: Sequence[str] | None = None) -> None:
         """
@@ -91,26 +95,172 @@ class ConfigurationOptions(OptionsOnly):
         self, parse: Callable[[str], Mapping[str, object]], tables: tuple[str, ...] = ()
     ) -> dict[str, object]:
         """
-        The options in the file that C{--config} names; empty without it.
+        The options in the file that C{--config} names, or in the service's own table of it; empty without it.
 
         @param parse: makes options from the file's text; raises C{ValueError}.
         @param tables: options that may be tables.
-        @raise UsageError: the file cannot be read, or is malformed.
+        @raise UsageError: the file cannot be read, is malformed, or is for other services only.
         """
         path = self["config"]
         if path is None:
             return {}
         try:
             with open(path, "rb") as file:
-                values = dict(parse(file.read().decode("utf-8")))
+                values = own_options(parse(file.read().decode("utf-8")), self.table, tables)
         except OSError as error:
             raise UsageError(f"--config {path}: {error.strerror}") from None
         except ValueError as error:
-            raise UsageError(f"--config {path}: {error}") from None
-        for name, value in values.items():
-            if isinstance(value, dict) and name not in tables:
-                raise UsageError(f"--config {path}: [{name}] is a table; write options at the top level")
+            raise _of_file(path, error) from None
         return values
+
+    def take(
+        self, names: Mapping[str, str], values: Mapping[str, object]
+    ) -> tuple[dict[str, object], dict[str, object]]:
+        """
+        Read options of the command line from C{--set} and the file, too, where they do not override it.
+
+        @param names: name in a configuration, in snake_case, to option of the command line.
+        @param values: from the file.
+        @return: what is left of C{--set}, and of the file.
+        @raise UsageError: a value does not fit, or an option is given twice in one place.
+        """
+        flags = {name for name, option in names.items() if isinstance(self[option], int)}
+        self._places = {name: COMMAND_LINE for name, option in names.items() if self[option] not in (None, 0)}
+        left: list[dict[str, object]] = []
+        for place, found in ((COMMAND_LINE, self.settings), (FILE, values)):
+            rest: dict[str, object] = {}
+            here: set[str] = set()
+            for name, value in found.items():
+                target = our_name(name, {}, names)
+                if target not in names:
+                    rest[name] = value
+                    continue
+                if target in here:
+                    raise UsageError(f"option {target!r} is given twice, once as {name!r}")
+                here.add(target)
+                self._written.add(target)
+                fitting = _fitting(target, value, is_flag=target in flags)
+                if target not in self._places:
+                    self._places[target] = place
+                    self[names[target]] = fitting
+            left.append(rest)
+        return left[0], left[1]
+
+    def take_ports(
+        self, ports: Mapping[str, str], names: Mapping[str, str], others: Collection[str]
+    ) -> dict[str, object]:
+        """
+        Make an endpoint of each port that L{take} has found, and tell the ports as options.
+
+        @param ports: name of an endpoint to the option that has its port.
+        @param names: as of L{take}.
+        @param others: the options that L{take} has left, in snake_case.
+        @raise UsageError: something is no endpoint, or both options were written.
+        """
+        found: dict[str, object] = {}
+        for name, port in ports.items():
+            if name in self._written and port in others:
+                raise UsageError(f"{name} and {port} both name a port: write one of them")
+            option = names[name]
+            if self[option] is not None:
+                self[option], found[port] = tcp_endpoint(option, self[option])
+                self._places[port] = self._places[name]
+        return found
+
+    def taken(self, place: str) -> dict[str, object]:
+        """The options of L{take} that were given in a place, with C{None} for their values."""
+        return {name: None for name, found in self._places.items() if found == place}
+
+
+def _fitting(name: str, value: object, *, is_flag: bool) -> object:
+    """A value from a file for an option of the command line. @raise UsageError: it is of another type."""
+    try:
+        if is_flag:
+            value = converted(name, value, False)
+            check_type(name, value, False)
+            return int(bool(value))
+    except ValueError as error:
+        raise usage_error(error) from None
+    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+        return ";".join(value)
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        raise UsageError(f"{name}={value!r}: write text, or a port")
+    return str(value)
+
+
+#: The tables of a file for several services.
+TABLES = ("member", "broker", "namesrv")
+_ALLOWED_TABLES = "[member], [broker] and [namesrv] are the tables of a file for several services"
+
+
+def service_tables(values: Mapping[str, object]) -> tuple[str, ...]:
+    """
+    Of a file for several services, the tables that it has. Empty if it has none: then it is a file for one
+    service, with options at the top level.
+
+    @raise ValueError: there is something beside them; a line for each finding.
+    """
+    if not any(name in values for name in TABLES):
+        return ()
+    findings = []
+    for name, value in values.items():
+        if name in TABLES:
+            if not isinstance(value, dict):
+                findings.append(f"{name} is no table: write [{name}], and its options below")
+        elif isinstance(value, dict):
+            near = difflib.get_close_matches(name, TABLES, n=1)
+            hint = f"; did you mean [{near[0]}]?" if near else ""
+            findings.append(f"unknown table [{name}]: {_ALLOWED_TABLES}{hint}")
+        else:
+            findings.append(f"option {name!r} is outside of all tables: {_ALLOWED_TABLES}")
+    raise_findings(findings)
+    return tuple(name for name in TABLES if name in values)
+
+
+def tables_in(path: str) -> tuple[str, ...]:
+    """
+    The services that have tables in a file; empty for a file of one service, or one that cannot be read: the
+    service itself says why.
+
+    @raise UsageError: there is something beside the tables; a line for each finding.
+    """
+    if path.endswith((".properties", ".conf")):
+        return ()
+    try:
+        with open(path, "rb") as file:
+            values = tomllib.load(file)
+    except (OSError, ValueError):
+        return ()
+    try:
+        return service_tables(values)
+    except ValueError as error:
+        raise _of_file(path, error) from None
+
+
+def _of_file(path: str, error: ValueError) -> UsageError:
+    return UsageError("\n".join(f"--config {path}: {one}" for one in str(error).split("\n")))
+
+
+def own_options(values: Mapping[str, object], table: str, tables: tuple[str, ...]) -> dict[str, object]:
+    """
+    The options of one service in a file, which has them at the top level or in tables for several services.
+
+    @param table: of this service.
+    @param tables: options that may be tables themselves.
+    @raise ValueError: the file has tables, but not this one, or another table.
+    """
+    found = service_tables(values)
+    if found and table not in found:
+        has = " and ".join(f"[{name}]" for name in found)
+        raise ValueError(f"there is no table [{table}], only {has}: write [{table}], and be it empty")
+    own = values[table] if found else values
+    assert isinstance(own, Mapping)
+    for name, value in own.items():
+        if isinstance(value, dict) and name not in tables:
+            if found:
+                raise ValueError(f"[{table}.{name}] is a table; write options into [{table}] itself")
+            raise ValueError(f"[{name}] is a table; write options at the top level. ({_ALLOWED_TABLES})")
+    return dict(own)
 
 
 #: Places of options, for people.
@@ -170,10 +320,14 @@ def check_endpoint(option: str, description: str, example: str) -> None:
     """@raise UsageError: C{description} is not a server endpoint."""
     try:
         serverFromString(None, description)
-    except (ValueError, TypeError, KeyError, IndexError) as error:
+    except (ValueError, TypeError, KeyError, IndexError, OSError) as error:
         raise UsageError(f"--{option} {description!r} is no endpoint (such as {example}): {error}") from None
+    port = _ANY_PORT.match(description)
+    if port is not None and int(port["port"]) > 65535:
+        raise UsageError(f"--{option} {description!r}: the port {port['port']} is not within 0 to 65535")
 
 
+_ANY_PORT = re.compile(r"(?:tcp6?|ssl):(?:[^:]*:)*?(?:port=)?(?P<port>[0-9]+)(?::|$)")
 _PORT = re.compile(r"(?P<kind>tcp6?):(?:port=)?(?P<port>[0-9]{1,5})(?P<rest>(?::.*)?)")
 
 
@@ -197,17 +351,6 @@ def with_port(description: str, port: int) -> str:
     match = _PORT.fullmatch(description)
     assert match is not None, description
     return f"{match['kind']}:{port}{match['rest']}"
-
-
-def make_reactor_monotonic(reactor: Reactor) -> None:
-    """
-    Let the reactor's timers use a monotonic clock.
-
-    Twisted's timers use the time of day. When that is set back, no timer fires until it has caught up,
-    and a member that does not tick loses its leadership or never looks for another leader.
-    """
-    if not reactor.getDelayedCalls():
-        reactor.seconds = time.monotonic
 
 
 def prepare_process(reactor: Reactor) -> None:

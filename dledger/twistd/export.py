@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Protocol
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, succeed
@@ -24,8 +24,8 @@ from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 from twisted.python.usage import UsageError
 
-from dledger.base.reactor import Reactor
-from dledger.twistd.common import OptionsOnly, exit_with, make_reactor_monotonic
+from dledger.base.reactor import Reactor, make_reactor_monotonic, whole_reactor
+from dledger.twistd.common import OptionsOnly, exit_with
 
 _MISSING = "dledger-export needs Arrow: pip install 'dledger[export]' ({0})"
 
@@ -44,11 +44,12 @@ class Options(OptionsOnly):
     """Options: the log, and the directory of the files."""
 
     optParameters = [
-        ["source", "s", None, "A member's directory, such as ./dledger-data/dledger-n0."],
+        ["source", "s", None, "A member's directory, such as ./dledger-data/dledger-n0; or an archive."],
         ["bootstrap", "b", None, "Instead of --source: members, as n0-host:port;n1-host:port."],
         ["group", "g", "default", "With --bootstrap: name of the group."],
         ["out", "o", None, "Directory for the files."],
         ["format", "f", "parquet", "parquet or jsonl."],
+        ["to", "t", "", "Into a table in the directory: delta or iceberg; none: files alone."],
         ["columns", "c", "", "Columns, comma-separated, in this order; none: all."],
         ["partition-by", None, "", "One folder for each value of these columns."],
         ["compression", None, "snappy", "Compression of Parquet: snappy, zstd, gzip or none."],
@@ -60,8 +61,8 @@ class Options(OptionsOnly):
     def __init__(self) -> None:
         super().__init__()
         self.set: dict[str, str] = {}
-        self.log: Any = None
-        self.settings: Any = None
+        self.log: object = None
+        self.settings: object = None
 
     def opt_set(self, text: str) -> None:
         """Any option of the Spark source, such as verifyCrc=true; may be repeated."""
@@ -91,8 +92,9 @@ class Options(OptionsOnly):
         }
         try:
             self.settings = ExportSettings(
-                format=self["format"], columns=names["columns"], partition_by=names["partition-by"],
-                compression=self["compression"], part_bytes=int(_number("part-bytes", self["part-bytes"], 1)),
+                to=self["to"], format=self["format"], columns=names["columns"],
+                partition_by=names["partition-by"], compression=self["compression"],
+                part_bytes=int(_number("part-bytes", self["part-bytes"], 1)),
                 max_delay_ms=round(_number("max-delay", self["max-delay"], 0) * 1000),
             )
             self.log = ExportSource.of(
@@ -101,6 +103,45 @@ class Options(OptionsOnly):
         except (ExportError, OptionError) as error:
             raise UsageError(str(error)) from None
         self["interval"] = _number("interval", self["interval"], 0.001)
+
+
+class ExportedPart(Protocol):
+    """A part that has become visible; see L{dledger.spark.export.files}."""
+
+    @property
+    def first(self) -> int:
+        """Its first index."""
+
+    @property
+    def last(self) -> int:
+        """Its last index."""
+
+    @property
+    def rows(self) -> int:
+        """The number of its rows."""
+
+
+class OpenExport(Protocol):
+    """
+    The part of L{dledger.spark.export.exporter} that counts here: Arrow may be missing.
+
+    @ivar should_stop: asked before every batch. @ivar on_part: called with every part.
+    """
+
+    should_stop: Callable[[], bool]
+    on_part: Callable[..., None]
+
+    def close(self) -> None:
+        """Release the directory."""
+
+
+class _Turning(Protocol):
+    """The part of L{dledger.spark.export.follow} that counts here."""
+
+    on_trouble: Callable[..., None]
+
+    def turn(self, now_ms: int) -> int:
+        """Run a turn. @return: milliseconds until the next one."""
 
 
 class ExportService(Service):
@@ -113,7 +154,7 @@ class ExportService(Service):
     log = Logger()
 
     def __init__(
-        self, open_exporter: Callable[[], Any], *, interval_ms: int, reactor: Reactor,
+        self, open_exporter: Callable[[], OpenExport], *, interval_ms: int, reactor: Reactor,
         failed: Callable[[], None], pool: ThreadPool | None = None,
     ) -> None:
         """
@@ -128,8 +169,8 @@ class ExportService(Service):
         self._failed = failed
         self._pool = pool if pool is not None else ThreadPool(1, 1, "export")
         self._stopping = threading.Event()
-        self._exporter: Any = None
-        self._follower: Any = None
+        self._exporter: OpenExport | None = None
+        self._follower: _Turning | None = None
         self._waiting: IDelayedCall | None = None
         self._turning: Deferred[None] | None = None
 
@@ -150,16 +191,16 @@ class ExportService(Service):
         """Run one turn, in the thread."""
         from dledger.spark.export.follow import Follower
 
-        if self._exporter is None:
-            self._exporter = self._open_exporter()
-            self._exporter.should_stop = self._stopping.is_set
-            self._exporter.on_part = self._tell
-            self._follower = Follower(self._exporter, interval_ms=self._interval_ms)
+        if self._follower is None:
+            self._exporter = exporter = self._open_exporter()
+            exporter.should_stop = self._stopping.is_set
+            exporter.on_part = self._tell
+            made: Callable[..., _Turning] = Follower
+            self._follower = made(exporter, interval_ms=self._interval_ms)
             self._follower.on_trouble = self._warn
-        wait_ms: int = self._follower.turn(now_ms)
-        return wait_ms
+        return self._follower.turn(now_ms)
 
-    def _tell(self, part: Any) -> None:
+    def _tell(self, part: ExportedPart) -> None:
         self.log.info(
             "exported {first} to {last}: {rows} rows", first=part.first, last=part.last, rows=part.rows
         )
@@ -201,27 +242,30 @@ class ExportService(Service):
 def _is_expected(failure: Failure) -> bool:
     from dledger.spark.export.files import ExportError
     from dledger.spark.log import ReadError
+    from dledger.spark.options import OptionError
 
-    return failure.check(ExportError, ReadError, OSError) is not None
+    return failure.check(ExportError, ReadError, OptionError, OSError) is not None
 
 
 def makeService(options: Options) -> ExportService:
     """The service that C{options} describe; called by twistd."""
-    from twisted.internet import reactor
+    from twisted.internet import reactor as global_reactor
 
+    reactor = whole_reactor(global_reactor)
     make_reactor_monotonic(reactor)
     return make_service(options, reactor, lambda: exit_with(1))
 
 
 def make_service(options: Options, reactor: Reactor, failed: Callable[[], None]) -> ExportService:
     """The service that C{options} describe. @param failed: called before the reactor is stopped."""
-    from dledger.spark.export.exporter import Exporter
+    from dledger.spark.export.tables import open_export
 
     def end() -> None:
         failed()
         reactor.stop()
 
+    opened: Callable[..., OpenExport] = open_export
     return ExportService(
-        lambda: Exporter.open(options["out"], options.log, options.settings),
+        lambda: opened(options["out"], options.log, options.settings),
         interval_ms=max(1, round(options["interval"] * 1000)), reactor=reactor, failed=end,
     )

@@ -14,7 +14,7 @@ import re
 import time
 import tomllib
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import partial
 
 import attrs
 from twisted.application.service import IService
@@ -22,16 +22,20 @@ from twisted.internet.endpoints import serverFromString
 from twisted.python.usage import UsageError
 
 from dledger.base.addresses import parse_address
+from dledger.base.admin_ports import admin_finding
 from dledger.base.disk.disk import OsDisk, read_boot_id
 from dledger.base.option_values import Setting, raise_findings, settings_of
-from dledger.base.reactor import Reactor
+from dledger.base.reactor import Reactor, whole_reactor
 from dledger.base.threads import RunInThread
 from dledger.config import ALIASES, JAVA_FILE_DEFAULTS, DLedgerConfig, from_mapping, read_java_file
 from dledger.machine.loading import load_factory, runner_of
 from dledger.machine.runner import MachineRunner
 from dledger.machine.state_machine import MachineFactory
+from dledger.machine.tracing import traced_factory
+from dledger.node.driver import Driver
 from dledger.node.node import Node
 from dledger.node.service import MakeMachine, MemberService
+from dledger.node.tracing import OpenSpans, Spans, TracedDriver
 from dledger.twistd.common import (
     COMMAND_LINE,
     FILE,
@@ -64,13 +68,16 @@ _MACHINE = "machine"
 class Options(ConfigurationOptions):
     """Without any: a log with one member, in ./dledger-data, on 127.0.0.1:20911."""
 
+    table = "member"
+
     optParameters = [
         ["node-id", "i", None, "Id of this member, one of --peers. [default: n0]"],
         ["peers", "p", None, "All members: id-host:port;id-host:port;... [default: n0-127.0.0.1:20911]"],
         ["store", "s", None, "Directory; files are in its dledger-<node-id>. [default: ./dledger-data]"],
         ["group", "g", None, "Name of the group. [default: default]"],
-        ["config", "c", None, "File with options, in any of the known spellings: TOML, or Java's "
-         "properties (*.properties, *.conf), with Java's defaults for retention."],
+        ["config", "c", None, "File with options, in any of the known spellings: TOML (of several services: "
+         "its table [member]), or Java's properties (*.properties, *.conf), with Java's defaults for "
+         "retention."],
         ["listen", "l", None, "Endpoint to listen on. [default: the port of this member's own peer address]"],
         ["admin", "a", None, "Endpoint of the HTTP administration, such as tcp:8080:interface=127.0.0.1."],
         ["machine", "m", None, "State machine to run here: package.module:factory, see docs/machines.md."],
@@ -79,6 +86,8 @@ class Options(ConfigurationOptions):
     ]
 
     optFlags = [  # noqa: RUF012
+        ["insecure", None, "The administration may listen beyond the loopback interface without TLS and a "
+         "token."],
         ["bootstrap", None, "This empty directory begins a new group: do not wait until all members have "
          "voted. Once, and never for a member whose disk was lost."],
     ]
@@ -97,7 +106,7 @@ class Options(ConfigurationOptions):
         values = self.from_file(self._parse_file, tables=("peers", "tls"))
         findings: list[str] = []
         given = self.given({**_NAMES, **{name: name for name in (*_ENDPOINTS, _MACHINE)}})
-        given |= {"bootstrap": True} if self["bootstrap"] else {}
+        given |= {name: True for name in ("bootstrap", "insecure") if self[name]}
         try:
             values.update(_tls_options(values.pop("tls", {})))
         except ValueError as error:
@@ -124,6 +133,7 @@ class Options(ConfigurationOptions):
             findings += str(usage_error(error)).split("\n")
         else:
             findings += self._port_taken_twice()
+            findings += self._admin_findings()
         try:
             raise_findings(findings)
         except ValueError as error:
@@ -138,6 +148,14 @@ class Options(ConfigurationOptions):
         if port and port == _port_of(self["admin"]):
             return [f"--admin {self['admin']!r} has the port of the log itself, {port}"]
         return []
+
+    def _admin_findings(self) -> list[str]:
+        member = self.member
+        finding = self["admin"] and admin_finding(
+            self["admin"], is_secure=member.admin_tls, has_token=bool(member.admin_token_file),
+            is_insecure=member.insecure,
+        )
+        return [finding] if finding else []
 
     @property
     def _is_java(self) -> bool:
@@ -170,14 +188,20 @@ def _admin_maker(
     if not endpoint:
         return None
     try:
-        resource = importlib.import_module("dledger.admin.resource")
+        resource, pages = map(importlib.import_module, ("dledger.admin.resource", "dledger.admin.pages"))
     except ModuleNotFoundError as error:
         raise UsageError(f"--admin: {error}") from None
 
     def make(node: Node) -> IService:
-        service: Any = resource.make_admin_service(
-            node, endpoint, reactor, wall_s=time.time, logs_access=node.config.admin_access_log,
-            hosts=(*node.config.admin_hosts, *node.config.peers.values()), settings=settings,
+        config = node.config
+        access = pages.PagesAccess(
+            hosts=(*config.admin_hosts, *config.peers.values()), logs_access=config.admin_access_log,
+            keys=node.keys if config.admin_tls else None, token_file=config.admin_token_file,
+            reads_need_token=config.admin_token_reads,
+            contents_need_token=bool(config.tls_certificate or config.client_token_file),
+        )
+        service = resource.make_admin_service(
+            node, endpoint, reactor, wall_s=time.time, access=access, settings=settings
         )
         node.told_admin = service.told_address
         administration: IService = service
@@ -196,10 +220,28 @@ def _machine_maker(factory: MachineFactory | None, reactor: Reactor, disk: OsDis
     return make
 
 
+def _traced(config: DLedgerConfig, reactor: Reactor, *, has_machine: bool) -> OpenSpans | None:
+    """The spans of a member; None if it has none."""
+    if not config.tracing:
+        return None
+    try:
+        tracing = importlib.import_module("dledger.twistd.tracing")
+        provider, leave = tracing.make_provider()
+    except ModuleNotFoundError as error:
+        raise UsageError(f"tracing: {error}; pip install 'dledger[tracing]'") from None
+    except ValueError as error:
+        raise UsageError(f"tracing: {error}") from None
+    # (The services have stopped by then.)
+    reactor.addSystemEventTrigger("during", "shutdown", leave)
+    spans: Spans = tracing.OpenTelemetrySpans(provider, group=config.group, self_id=config.self_id)
+    return OpenSpans(spans, has_machine=has_machine)
+
+
 def makeService(options: Options) -> MemberService:
     """The service that C{options} describe; called by twistd."""
-    from twisted.internet import reactor
+    from twisted.internet import reactor as global_reactor
 
+    reactor = whole_reactor(global_reactor)
     prepare_process(reactor)
     return make_service(options, reactor)
 
@@ -207,10 +249,14 @@ def makeService(options: Options) -> MemberService:
 def make_service(options: Options, reactor: Reactor) -> MemberService:
     """The service that C{options} describe."""
     listen = serverFromString(reactor, options["listen"]) if options["listen"] else None
-    disk = OsDisk()
+    disk, factory = OsDisk(), options.machine
+    trace = _traced(options.member, reactor, has_machine=factory is not None)
+    if trace is not None and factory is not None:
+        factory = traced_factory(factory, trace)
     return MemberService(
         options.member, reactor, disk=disk, rng=seeded_chance(f"member {options.member.self_id}"),
         failed=end_process(reactor, lambda: exit_with(1)), listen=listen,
         make_admin=_admin_maker(options["admin"], reactor, options.in_force), admin=options["admin"],
-        boot_id=read_boot_id(), make_machine=_machine_maker(options.machine, reactor, disk),
+        boot_id=read_boot_id(), make_machine=_machine_maker(factory, reactor, disk),
+        make_driver=Driver if trace is None else partial(TracedDriver, trace=trace),
     )

@@ -13,16 +13,16 @@ import importlib
 import time
 import tomllib
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import attrs
 from twisted.application.service import IService
 from twisted.internet.endpoints import serverFromString
 from twisted.python.usage import UsageError
 
+from dledger.base.admin_ports import admin_finding
 from dledger.base.disk.disk import OsDisk
-from dledger.base.option_values import read_properties, settings_of
-from dledger.base.reactor import Reactor
+from dledger.base.option_values import listed, read_properties, settings_of
+from dledger.base.reactor import Reactor, whole_reactor
 from dledger.namesrv.config import NameServerConfig, name_server_from_mapping, name_server_option
 from dledger.namesrv.service import NameServerService
 from dledger.twistd.common import (
@@ -35,20 +35,29 @@ from dledger.twistd.common import (
     endpoint_of,
     exit_with,
     prepare_process,
-    tcp_endpoint,
     usage_error,
 )
+
+#: Options of the command line that are no options of a name server: names in a configuration, and there.
+_ENDPOINTS = {"listen": "listen", "admin": "admin", "admin_hosts": "admin-hosts"}
 
 
 class Options(ConfigurationOptions):
     """Without any: port 9876 on all interfaces, KV configuration below ./dledger-namesrv-data."""
 
+    table = "namesrv"
+
     optParameters = [
         ["listen", "l", None, "Port or endpoint for brokers and clients. [default: 9876]"],
         ["kv", "k", None, "File of the KV configuration. [default: ./dledger-namesrv-data/kvConfig.json]"],
         ["admin", "a", None, "Endpoint of the HTTP pages, such as tcp:8080:interface=127.0.0.1."],
-        ["admin-hosts", None, "", "Further host names by which browsers may call them: a;b, or * for any."],
-        ["config", "c", None, "File with options: TOML (*.toml), or properties as RocketMQ's name server."],
+        ["admin-hosts", None, None, "Further host names by which browsers may call them: a;b, or * for any."],
+        ["config", "c", None, "File with options: TOML (*.toml; of several services: its table [namesrv]), "
+         "or properties as RocketMQ's name server."],
+    ]
+
+    optFlags = [  # noqa: RUF012
+        ["insecure", None, "The pages may listen beyond the loopback interface without TLS and a token."],
     ]
 
     def __init__(self) -> None:
@@ -63,12 +72,11 @@ class Options(ConfigurationOptions):
         """Combine all given options into C{self.name_server}; C{listen} becomes an endpoint."""
         values = self.from_file(self._parse_file)
         given = self.given({"kv": "kv_config_path"})
-        port = None
-        if self["listen"] is not None:
-            self["listen"], port = tcp_endpoint("listen", self["listen"])
-            given["listen_port"] = port
+        given |= {"insecure": True} if self["insecure"] else {}
+        settings, values = self.take(_ENDPOINTS, values)
+        ports = self.take_ports({"listen": "listen_port"}, _ENDPOINTS, set(map(_plain, (*settings, *values))))
         try:
-            self.name_server = name_server_from_mapping(above(given, self.settings, values, plain=_plain))
+            self.name_server = name_server_from_mapping(above(ports, given, settings, values, plain=_plain))
         except (ValueError, TypeError) as error:
             raise usage_error(error) from None
         config = self.name_server
@@ -83,10 +91,18 @@ class Options(ConfigurationOptions):
             check_endpoint("admin", self["admin"], "tcp:8080:interface=127.0.0.1")
             if self["admin"].split(":")[1:2] == [str(config.listen_port)]:
                 raise UsageError(f"--admin {self['admin']!r} has the port of the name server itself")
-        in_force = {**attrs.asdict(config), "listen": self["listen"], "admin": self["admin"] or ""}
-        given |= self.given({"listen": "listen", "admin": "admin"})
-        places = {COMMAND_LINE: {**given, **self.settings}, FILE: values}
-        self.in_force = settings_of(in_force, places, _plain)
+            finding = admin_finding(
+                self["admin"], is_secure=config.admin_tls, has_token=bool(config.admin_token_file),
+                is_insecure=config.insecure,
+            )
+            if finding:
+                raise UsageError(finding)
+        endpoints = {name: self[option] or "" for name, option in _ENDPOINTS.items()}
+        places = {
+            COMMAND_LINE: {**given, **settings, **self.taken(COMMAND_LINE)},
+            FILE: {**values, **self.taken(FILE)},
+        }
+        self.in_force = settings_of({**attrs.asdict(config), **endpoints}, places, _plain)
 
     def _parse_file(self, text: str) -> Mapping[str, object]:
         return tomllib.loads(text) if self["config"].endswith(".toml") else read_properties(text)
@@ -103,17 +119,19 @@ def _admin_maker(options: Options, reactor: Reactor) -> Callable[[NameServerServ
     if not options["admin"]:
         return None
     try:
-        pages = importlib.import_module("dledger.admin.name_server")
+        pages, shared = map(importlib.import_module, ("dledger.admin.name_server", "dledger.admin.pages"))
     except ModuleNotFoundError as error:
         raise UsageError(f"--admin: {error}") from None
 
     def make(server: NameServerService) -> IService:
-        service: Any = pages.make_name_server_pages(
-            server, options["admin"], reactor, wall_s=time.time,
-            hosts=[one.strip() for one in options["admin-hosts"].split(";") if one.strip()],
-            settings=options.in_force,
+        config = options.name_server
+        access = shared.PagesAccess(
+            hosts=listed(options["admin-hosts"] or ""), keys=server.keys if config.admin_tls else None,
+            token_file=config.admin_token_file, reads_need_token=config.admin_token_reads,
         )
-        administration: IService = service
+        administration: IService = pages.make_name_server_pages(
+            server, options["admin"], reactor, wall_s=time.time, access=access, settings=options.in_force
+        )
         return administration
 
     return make
@@ -121,8 +139,9 @@ def _admin_maker(options: Options, reactor: Reactor) -> Callable[[NameServerServ
 
 def makeService(options: Options) -> NameServerService:
     """The service that C{options} describe; called by twistd."""
-    from twisted.internet import reactor
+    from twisted.internet import reactor as global_reactor
 
+    reactor = whole_reactor(global_reactor)
     prepare_process(reactor)
     return make_service(options, reactor)
 
@@ -131,5 +150,6 @@ def make_service(options: Options, reactor: Reactor) -> NameServerService:
     """The service that C{options} describe."""
     return NameServerService(
         options.name_server, reactor, serverFromString(reactor, options["listen"]), disk=OsDisk(),
-        failed=end_process(reactor, lambda: exit_with(1)), make_admin=_admin_maker(options, reactor),
+        failed=end_process(reactor, lambda: exit_with(1)), wall_s=time.time,
+        make_admin=_admin_maker(options, reactor),
     )

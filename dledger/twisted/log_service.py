@@ -9,16 +9,20 @@ from collections.abc import Mapping, Sequence
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
 
 from dledger.base.bodies import BytesLike
+from dledger.base.client_token import ClientToken
 from dledger.base.endpoints import EndpointFor
-from dledger.base.reactor import Reactor
 from dledger.base.tls_files import TlsFiles
 from dledger.client.appender import AppendLimits
 from dledger.client.client import LogClient
+from dledger.client.enveloping import Headers
+from dledger.client.readers import NamedReader
 from dledger.client.tail import Tail
 from dledger.client.values import Appended, Entry, MemberInfo
 from protocols.wire.ledger.codes import Consistency
+from protocols.wire.ledger.readers import ReaderInfo
 
 
 class LogService(Service):
@@ -36,36 +40,40 @@ class LogService(Service):
         wire: str = "auto",
         limits: AppendLimits | None = None,
         *,
-        reactor: Reactor | None = None,
+        reactor: IReactorTime | None = None,
         answer_timeout_s: float = 4.0,
         is_ordered: bool = True,
         exactly_once: bool = False,
+        envelope: bool = False,
         endpoint_for: EndpointFor | None = None,
         tls: TlsFiles | None = None,
+        token: str | ClientToken | None = None,
     ) -> None:
         """
         @param peers: C{n0-host:port;n1-host:port}; some of the members are enough.
         @param timeout: seconds in which a call has an outcome, retries included.
         @param limits: bounds of appends; by default, a call beyond them waits.
         @param reactor: by default, the global one.
-        @param wire, answer_timeout_s, is_ordered, exactly_once, endpoint_for, tls: see L{LogClient}.
+        @param wire, answer_timeout_s, is_ordered, exactly_once, envelope, endpoint_for, tls, token: see
+            L{LogClient}.
         """
         if reactor is None:
             from twisted.internet import reactor as global_reactor
 
             reactor = global_reactor
-        assert reactor is not None
         self.group = group
         self._peers = peers
         self._timeout_s = timeout
         self._wire = wire
         self._limits = limits or AppendLimits(when_full="wait")
-        self._reactor: Reactor = reactor
+        self._reactor = reactor
         self._answer_timeout_s = answer_timeout_s
         self._is_ordered = is_ordered
         self._exactly_once = exactly_once
+        self._envelope = envelope
         self._endpoint_for = endpoint_for
         self._tls = tls
+        self._token = token
         self._client: LogClient | None = None
 
     def startService(self) -> None:
@@ -78,7 +86,8 @@ class LogService(Service):
         self._client = LogClient(
             self._peers, group=self.group, reactor=self._reactor, wire=self._wire, timeout_s=self._timeout_s,
             answer_timeout_s=self._answer_timeout_s, limits=self._limits, is_ordered=self._is_ordered,
-            exactly_once=self._exactly_once, endpoint_for=self._endpoint_for, tls=self._tls,
+            exactly_once=self._exactly_once, envelope=self._envelope, endpoint_for=self._endpoint_for,
+            tls=self._tls, token=self._token,
         )  # fmt: skip
 
     def stopService(self) -> None:
@@ -97,14 +106,18 @@ class LogService(Service):
 
     def append(
         self, body: BytesLike, *, expected_end: int | None = None, producer: str | None = None,
-        sequence: int | None = None,
+        sequence: int | None = None, headers: Headers = None,
     ) -> Deferred[Appended]:
         """Append one entry; see L{LogClient.append}."""
-        return self.client.append(body, expected_end=expected_end, producer=producer, sequence=sequence)
+        return self.client.append(
+            body, expected_end=expected_end, producer=producer, sequence=sequence, headers=headers
+        )
 
-    def append_many(self, bodies: Sequence[BytesLike]) -> Deferred[tuple[Appended, ...]]:
+    def append_many(
+        self, bodies: Sequence[BytesLike], *, headers: Headers = None
+    ) -> Deferred[tuple[Appended, ...]]:
         """Append bodies in order; see L{LogClient.append_many}."""
-        return self.client.append_many(bodies)
+        return self.client.append_many(bodies, headers=headers)
 
     def submit(self, command: BytesLike) -> Deferred[bytes]:
         """Append a command for the state machine of the group; see L{LogClient.submit_command}."""
@@ -123,6 +136,27 @@ class LogService(Service):
     def tail(self, from_index: int = 0, follow: bool = True, timeout: float | None = None) -> Tail:
         """Committed entries from C{from_index} on, for C{async for}; see L{LogClient.tail}."""
         return self.client.tail(from_index, follow, timeout_s=timeout)
+
+    def reader(
+        self, name: str, *, begin: int = 0, share: int = 0, lease_s: float = 10.0, follow: bool = True,
+        timeout: float | None = None, holder: str = "",
+    ) -> NamedReader:
+        """A named reader, for C{async for}; see L{LogClient.reader}. C{timeout} is in seconds."""
+        return self.client.reader(
+            name, begin=begin, share=share, lease_s=lease_s, follow=follow, timeout_s=timeout, holder=holder
+        )
+
+    def readers(self) -> Deferred[tuple[ReaderInfo, ...]]:
+        """The named readers of the group and their lag; see L{LogClient.readers}."""
+        return self.client.readers()
+
+    def move_reader(self, name: str, index: int) -> Deferred[int]:
+        """Put a named reader to an entry; see L{LogClient.move_reader}."""
+        return self.client.move_reader(name, index)
+
+    def forget_reader(self, name: str) -> Deferred[None]:
+        """Forget a named reader; see L{LogClient.forget_reader}."""
+        return self.client.forget_reader(name)
 
     def status(self) -> Deferred[tuple[MemberInfo, ...]]:
         """The status of each member; see L{LogClient.status}."""

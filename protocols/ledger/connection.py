@@ -187,9 +187,11 @@ class ServerConnection(AnsweringConnection):
                     self._remoting_frame(frame, requests, refused)
         except WireError as error:
             broken = error
-        self.unanswered += len(requests) + len(refused)
+        self.unanswered += len(requests)
         self.unanswered_bytes += sum([ticket.size for ticket, _ in requests])
-        self.unanswered_bytes += sum([ticket.size for ticket, _ in refused])
+        if refused:
+            self.unanswered += len(refused)
+            self.unanswered_bytes += sum([ticket.size for ticket, _ in refused])
         if requests:
             self._sink.requests_received(self, requests)
         for ticket, refusal in refused:
@@ -286,15 +288,15 @@ class ClientConnection(Connection, Generic[_Token]):
             self.is_lost
             or self._is_closing
             or len(self._outstanding) >= self._outstanding_max
-            or self._has_unsent(self._unsent_bytes_max)
+            or (self.is_congested and self._has_unsent(self._unsent_bytes_max))
         ):
             return False
-        opaque = self._next_opaque
+        opaque, kind = self._next_opaque, request.kind
         self._next_opaque = opaque + 1 if opaque < 0x7FFFFFFF else 1
-        self._outstanding[opaque] = (token, request.kind, self._turn.seconds())
+        self._outstanding[opaque] = (token, kind, self._turn.seconds())
         # The layout of a native METADATA answer has no room for what we tell besides Java's keys.
-        is_native = self.is_native and request.kind not in JSON_ONLY and (
-            request.kind is not RequestCode.METADATA or is_sign_of_life or self._wire == "binary"
+        is_native = self.is_native and kind not in JSON_ONLY and (
+            kind is not RequestCode.METADATA or is_sign_of_life or self._wire == "binary"
         )
         self._out += (_native_dialect if is_native else _remoting_dialect).request_parts(request, opaque)
         if not self._is_flush_asked:
@@ -304,12 +306,12 @@ class ClientConnection(Connection, Generic[_Token]):
 
     def _has_unsent(self, bytes_max: int) -> bool:
         """
-        Whether this number of bytes waits for the other end. A transport that is never drained, because
-        more is written while it sends, is measured.
+        Whether this number of bytes waits for the other end, which is congested. A transport that is never
+        drained, because more is written while it sends, is measured.
         """
-        if self.is_congested and self.unsent_bytes >= bytes_max and self._outlet is not None:
+        if self.unsent_bytes >= bytes_max and self._outlet is not None:
             self.unsent_bytes = self._outlet.waiting_bytes(self.unsent_bytes)
-        return self.is_congested and self.unsent_bytes >= bytes_max
+        return self.unsent_bytes >= bytes_max
 
     def sweep(self, now_s: float, time_out_s: float) -> None:
         """

@@ -18,13 +18,13 @@ import attrs
 from construct import Struct
 
 from protocols.wire.layout import struct_of
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.bounds import INDEX_MAX, POSITION_MAX, TERM_MAX
 from protocols.wire.ledger.codes import PushType, RequestCode, ResponseCode
 from protocols.wire.ledger.entry import check_records
 from protocols.wire.ledger.messages import (
     AppendRequest,
     AppendResponse,
-    EntryBatch,
     PushEntryRequest,
     PushEntryResponse,
     Request,
@@ -33,7 +33,6 @@ from protocols.wire.ledger.messages import (
 from protocols.wire.ledger.push import (
     decode_frame,
     encode_request_parts,
-    encode_response_frame,
     encode_response_parts,
 )
 from protocols.wire.ledger.push_layout import (
@@ -51,9 +50,6 @@ from protocols.wire.native import (
     FRAME_VERSION,
     NATIVE_FIRST_BYTE,
 )
-
-#: Answers that may carry records.
-_WITH_RECORDS = frozenset({RequestCode.GET, RequestCode.PULL})
 
 _APPEND = KINDS[RequestCode.APPEND]
 _APPEND_START = bytes((NATIVE_FIRST_BYTE, FRAME_VERSION, _APPEND, 0))
@@ -94,9 +90,7 @@ class NativeDialect:
 
     def response_parts(self, response: Response, opaque: int) -> Sequence[bytes]:
         """See L{protocols.ledger.interfaces.Dialect.response_parts}."""
-        if response.kind in _WITH_RECORDS:
-            return encode_response_parts(response, opaque)
-        return (encode_response_frame(response, opaque),)
+        return encode_response_parts(response, opaque)
 
 
 def appended(opaque: int, term: int, index: int, pos: int, count: int) -> bytes:

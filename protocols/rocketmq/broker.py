@@ -247,10 +247,11 @@ class BrokerConnection(CommandConnection):
         asked = self._native_asked.get(opaque)
         if asked is None:
             return
-        if asked[0] is not message.kind:
-            raise WireError(f"native frame: a {message.kind.name} answer came for {asked[0].name}")
+        kind, done = asked
+        if kind is not message.kind:
+            raise WireError(f"native frame: a {message.kind.name} answer came for {kind.name}")
         del self._native_asked[opaque]
-        self._answers.append((asked[1], message))
+        self._answers.append((done, message))
 
     def _shorts_received(self, count: int) -> None:
         assert self._sends is not None

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from typing import Any
 from typing import Protocol as Interface
 
 from twisted.internet.interfaces import IPushProducer, ISSLTransport, ITCPTransport
@@ -25,6 +24,7 @@ from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from protocols.transports import StreamTransport
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.ha import (
     OFFSET_REPORT,
@@ -87,8 +87,7 @@ class _Stream(Protocol):
     @ivar is_congested: the transport's buffer is full.
     """
 
-    # Twisted declares only ITransport; here it is a stream transport with producers.
-    transport: Any = None
+    transport: StreamTransport
 
     def __init__(self, *, buffer_size: int) -> None:
         self._buffer_size = buffer_size
@@ -120,7 +119,7 @@ class _Stream(Protocol):
 
     def connectionMade(self) -> None:
         """See L{Protocol.connectionMade}."""
-        transport: Any = self.transport
+        transport = self.transport
         if ITCPTransport.providedBy(transport):
             transport.setTcpNoDelay(True)
             transport.setTcpKeepAlive(True)

@@ -26,7 +26,7 @@ from binascii import a2b_base64, b2a_base64
 from collections.abc import Mapping
 from decimal import Decimal
 from enum import IntEnum
-from typing import Any, NoReturn, TypeAlias, TypeVar
+from typing import NoReturn, TypeAlias, TypeVar
 
 from protocols.wire.errors import BodyError, LooseError
 
@@ -67,7 +67,7 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else text[:60] + "..."
 
 #: A JSON object as it was read: a reader checks the type of each value before it uses it.
-JsonObject: TypeAlias = dict[str, Any]
+JsonObject: TypeAlias = dict[str, object]
 
 
 def write_object(document: Mapping[str, object]) -> bytes:
@@ -214,6 +214,27 @@ def to_enum(value: object, enum: type[_E], name: str) -> _E | None:
     raise BodyError(f"{name}={shown(value)} is not one of {', '.join(enum.__members__)}")
 
 
+def as_int(value: object) -> int:
+    """A number, or the text of one, in a document of our own. @raise TypeError, ValueError: it is neither."""
+    if not isinstance(value, (int, str, bytes, float, Decimal)):
+        raise TypeError(f"{shown(value)} is not a number")
+    return int(value)
+
+
+def as_list(value: object) -> list[object]:
+    """An array in a document of our own. @raise TypeError: it is none."""
+    if not isinstance(value, list):
+        raise TypeError(f"{shown(value)} is not an array")
+    return value
+
+
+def as_object(value: object) -> JsonObject:
+    """An object in a document of our own. @raise TypeError: it is none."""
+    if not isinstance(value, dict):
+        raise TypeError(f"{shown(value)} is not an object")
+    return value
+
+
 def write_bytes(value: bytes) -> str:
     """Encode C{byte[]} as fastjson does: standard Base64 on one line."""
     return b2a_base64(value, newline=False).decode("ascii")
@@ -274,7 +295,7 @@ class _Tolerant:
         self._text = text
         self._at = 1 if text.startswith("\ufeff") else 0
 
-    def document(self) -> Any:
+    def document(self) -> object:
         """
         Parse the only value in the text.
 
@@ -298,7 +319,7 @@ class _Tolerant:
         self._skip_space()
         return self._text[self._at : self._at + 1]
 
-    def _value(self, depth: int) -> Any:
+    def _value(self, depth: int) -> object:
         if depth > DEPTH_MAX:
             raise self._error(f"more than {DEPTH_MAX} levels")
         first = self._peek()
@@ -338,9 +359,9 @@ class _Tolerant:
         self._at += 1
         return members
 
-    def _array(self, depth: int) -> list[Any]:
+    def _array(self, depth: int) -> list[object]:
         self._at += 1
-        items: list[Any] = []
+        items: list[object] = []
         while self._peek() != "]":
             items.append(self._value(depth + 1))
             self._separator("]")

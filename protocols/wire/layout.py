@@ -9,7 +9,6 @@ from the declaration, so that the two cannot drift apart.
 from __future__ import annotations
 
 import struct
-from typing import Any
 
 from construct import FormatField, Renamed, Struct
 
@@ -18,7 +17,7 @@ def _format_of(declaration: Struct) -> list[tuple[str, str]]:
     """Name and C{struct} character of every field."""
     found = []
     for subcon in declaration.subcons:
-        field: Any = subcon.subcon if isinstance(subcon, Renamed) else subcon
+        field = subcon.subcon if isinstance(subcon, Renamed) else subcon
         if not isinstance(field, FormatField) or not field.fmtstr.startswith(">"):
             raise TypeError(f"{subcon!r} is not a big-endian number of fixed size")
         found.append((subcon.name, field.fmtstr[1:]))

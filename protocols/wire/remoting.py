@@ -18,8 +18,8 @@ Source: RemotingCommand, RocketMQSerializable, LanguageCode in rocketmq-remoting
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Mapping
-from typing import Any
 
 import attrs
 from construct import Int8ub, Int16sb, Int16ub, Int32sb, Int32ub, Struct
@@ -38,6 +38,7 @@ from protocols.wire.fastjson import (
     write_object,
 )
 from protocols.wire.layout import struct_of
+from protocols.wire.values import value_class
 
 # At most nine digits, which always fit.
 _NUMBER = rb"(0|-?[1-9][0-9]{0,8})"
@@ -96,7 +97,7 @@ _LENGTH_16 = struct_of(Struct("length" / Int16ub))
 _LENGTH_32 = struct_of(Struct("length" / Int32sb))
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class RemotingCommand:
     """
     One frame: a request or an answer.
@@ -350,7 +351,7 @@ def _unpack_fields(packed: bytes) -> dict[str, str]:
     return fields
 
 
-def _cut(data: bytes, at: int, length_word: Any, name: str) -> tuple[bytes, int]:
+def _cut(data: bytes, at: int, length_word: struct.Struct, name: str) -> tuple[bytes, int]:
     start = at + length_word.size
     if start > len(data):
         raise WireError(f"remoting header: no length of {name} at byte {at} of {len(data)}")

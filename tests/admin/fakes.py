@@ -6,10 +6,16 @@ from __future__ import annotations
 from typing import Any
 
 import attrs
+from twisted.internet.defer import Deferred, succeed
 
+from dledger.base.errors import StoreError
 from dledger.core.status import MemberStatus, PeerStatus
 from dledger.node.reports import SeenEvent
 from dledger.node.status import BATCH_BUCKETS, Histogram, MachineStatus, NodeStatus
+from protocols.wire.ledger.batches import EntryBatch
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.entry import EntryHeader, encode_header
+from protocols.wire.ledger.messages import LeadershipTransferResponse
 
 
 def _peer(peer_id: str, **facts: Any) -> PeerStatus:
@@ -60,7 +66,7 @@ def picture(**facts: Any) -> NodeStatus:
     node |= {"elections": {"won": 2, "lost": 1}, "append_s": fsync.status(), "batches": batches.status(),
              "peer_lag_bytes": {"n1": 640, "n2": -1}}
     known = {field.name for field in attrs.fields(NodeStatus)}
-    for name in known - set(node) - {"member", "machine"}:  # counters that came later
+    for name in known - set(node) - {"member", "machine", "readers"}:  # counters that came later
         node[name] = 0
     for name, value in facts.items():
         (node if name in known else member)[name] = value
@@ -73,6 +79,18 @@ class FakeNode:
     def __init__(self, **facts: Any) -> None:
         self.picture = picture(**facts)
         self.seen: tuple[SeenEvent, ...] = ()
+        self.transfer_code = ResponseCode.SUCCESS
+        self.transferees: list[str] = []
+        self.stored: dict[int, bytes] = {}
+        self.channels: dict[int, int] = {}
+        self.reads: list[tuple[int, int]] = []
+
+    def transfer(self, transferee_id: str) -> Deferred[Any]:
+        """As of a L{dledger.node.node.Node}."""
+        self.transferees.append(transferee_id)
+        return succeed(LeadershipTransferResponse(
+            group="g", remote_id="n0", term=8, leader_id="n0", code=self.transfer_code,
+        ))
 
     def status(self) -> NodeStatus:
         """As L{dledger.node.node.Node.status}."""
@@ -81,3 +99,25 @@ class FakeNode:
     def events(self) -> tuple[SeenEvent, ...]:
         """As of a L{dledger.node.node.Node}."""
         return self.seen
+
+    def read_committed(self, first_index: int, *, max_bytes: int) -> EntryBatch | None:
+        """As of a L{dledger.node.node.Node}: C{stored} from the first index on, unless it is damaged."""
+        if self.picture.member.holes:
+            raise StoreError(f"entry {first_index} is damaged")
+        self.reads.append((first_index, max_bytes))
+        records = []
+        size = 0
+        for index, body in self.stored.items():
+            if index < first_index or index > self.picture.member.committed_index:
+                continue
+            record = encode_header(EntryHeader(
+                magic=1, size=48 + len(body), index=index, term=7, pos=index * 1000, chain_crc=0, body_crc=0,
+                channel=self.channels.get(index, 0), body_length=len(body),
+            )) + body  # fmt: skip
+            if records and size + len(record) > max_bytes:
+                break
+            records.append(record)
+            size += len(record)
+        if not records:
+            return None
+        return EntryBatch(first_index=first_index, count=len(records), term=7, records=b"".join(records))

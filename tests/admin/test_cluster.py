@@ -311,6 +311,9 @@ class ReportTests(SynchronousTestCase):
             ("127.0.0.1:1", "127.0.0.1:80", "http://127.0.0.1:80"),
             ("localhost:1", "127.0.0.1:80", "http://localhost:80"),
             ("n1.test:1", "127.0.0.1:80", ""), ("n1.test:1", "[::1]:80", ""), ("n1.test:1", "", ""),
+            ("n1.test:1", "https://0.0.0.0:80", "https://n1.test:80"),
+            ("n1.test:1", "https://127.0.0.1:80", ""), ("n1.test:1", "https://https://a:80", ""),
+            ("n1.test:1", "ftp://0.0.0.0:80", ""),
             ("n1.test:1", "x/y@evil:80", ""), ("n1.test:1", "n1.test:0", ""), ("n1.test:1", "80", ""),
         ):  # fmt: skip
             self.assertEqual(followed_url(address, admin), url, admin)

@@ -23,6 +23,7 @@ from dledger.admin.metrics import (
     make_registry,
 )
 from dledger.base.holes import Hole
+from protocols.wire.ledger.readers import ReaderInfo
 from tests.admin.fakes import MACHINE, picture
 
 
@@ -123,6 +124,15 @@ class MetricsTests(SynchronousTestCase):
         self.assertEqual(found["dledger_machine_snapshot_failed", who], 1)
         self.assertEqual(found["dledger_is_healthy", ()], 0)
         self.assertFalse([name for name, _ in samples() if "machine" in name])
+
+    def test_readers(self) -> None:
+        """Each by its name; nothing without one."""
+        found = samples(readers=(ReaderInfo("billing", 40, 7, ("p1", "p2")), ReaderInfo("idle", 0, 47, ())))
+        who = (("reader", "billing"),)
+        for name, value in (("lag_entries", 7), ("next_index", 40), ("leases", 2)):
+            self.assertEqual(found[f"dledger_reader_{name}", who], value, name)
+        self.assertEqual(found["dledger_reader_leases", (("reader", "idle"),)], 0)
+        self.assertFalse([name for name, _ in samples() if "reader" in name])
 
     def test_tables(self) -> None:
         """Counters by code, event and result."""

@@ -83,6 +83,8 @@ class PageTests(SynchronousTestCase):
         """No page, no other method, and no details of a failure."""
         self.assertEqual(self.document("/x", 404)["error"], "not found")
         self.document("/status", 405, "POST")
+        response = self.successResultOf(self.treq.request("POST", "http://admin.test/status"))
+        self.assertEqual(response.headers.getRawHeaders("allow"), ["GET, HEAD"])
         self.server.fails = True
         self.assertEqual(self.document("/status", 500), {"error": "internal error"})
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
@@ -99,6 +101,8 @@ class PageTests(SynchronousTestCase):
             self.assertEqual(found[f"dledger_namesrv_{name}",], getattr(self.server.picture, name))
         for name, _ in NAME_SERVER_COUNTERS:
             self.assertEqual(found[f"dledger_namesrv_{name}_total",], getattr(self.server.picture, name))
+        self.assertEqual(found["dledger_namesrv_tls_certificate_end_seconds",],
+                         self.server.picture.tls_expires_s)
         self.assertEqual(found["dledger_namesrv_refusals_total", "22", "101"], 3)
         page = (Path(DOCS) / "namesrv.md").read_text("utf-8")
         names = {name.removeprefix("dledger_namesrv_") for name, *_ in found}

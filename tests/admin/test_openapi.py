@@ -3,17 +3,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
+import treq
+from treq.testing import StubTreq
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.admin.broker import KEPT_S, BrokerPages
+from dledger.admin.guard import AdminGuard
+from dledger.admin.name_server import NameServerPages
 from dledger.admin.resource import AdminApp
 from dledger.base.holes import Hole
+from dledger.base.option_values import Setting
+from dledger.base.tokens import new_token
 from dledger.node.reports import SeenEvent
-from tests.admin import test_resource
+from protocols.wire.ledger.codes import ResponseCode
+from tests.admin import test_broker, test_name_server, test_resource
 from tests.admin.fakes import picture
 
+#: Of pages that search: right ones, wrong ones, and some for what is not there.
+QUERIES = {
+    "/entries": ("?from=10&count=2", "?count=x", "?from=1"),
+    "/topics": ("?topic=orders", "?topics=1", "?topic=none"),
+    "/messages": ("?topic=orders", "?topic=orders&key=k", "?position=0", "?topic=none"),
+}
 
-class OpenApiTests(test_resource.PageCase):
-    """Routes, and the keys of every answer."""
+
+class FitsCase(SynchronousTestCase):
+    """Compares values with schemas."""
 
     def fits(self, value: Any, schema: dict[str, Any], where: str) -> None:
         """A value has exactly what its schema says, all the way down."""
@@ -35,6 +55,33 @@ class OpenApiTests(test_resource.PageCase):
             for one in value:
                 self.fits(one, schema["items"], f"{where}[]")
 
+    def pages_fit(
+        self, document: dict[str, Any], ask: Callable[[str], Any], seen: set[tuple[str, str]]
+    ) -> None:
+        """Every page in JSON is as described. @param seen: path and status of each answer are added."""
+        for path in sorted(document["paths"]):
+            for query in ("", *QUERIES.get(path, ())):
+                response = ask(path + query)
+                answers = document["paths"][path]["get"]["responses"][str(response.code)]["content"]
+                if "application/json" in answers:
+                    schema = answers["application/json"]["schema"]
+                    self.fits(self.successResultOf(response.json()), schema, path)
+                seen.add((path, str(response.code)))
+
+
+    def refusals(self, paths: Iterable[str]) -> set[tuple[str, str]]:
+        """What the guard answers to who reads without a token, whatever the options of the server are."""
+        tokens = Path(self.mktemp())
+        tokens.write_text(new_token("ops")[1])
+        guards = (AdminGuard(Clock().seconds, token_file=str(tokens), reads_need_token=True),
+                  AdminGuard(Clock().seconds, contents_need_token=True))
+        found = ((path, guard.refusal("GET", path, "", "host")) for path in paths for guard in guards)
+        return {(path, str(refused.status)) for path, refused in found if refused is not None}
+
+
+class OpenApiTests(test_resource.PageCase, FitsCase):
+    """Routes, and the keys of every answer."""
+
     def test_routes(self) -> None:
         """All, and no other."""
         document = self.document("/openapi.json")
@@ -44,16 +91,76 @@ class OpenApiTests(test_resource.PageCase):
 
     def test_answers(self) -> None:
         """Of a member that serves, and of one that does not."""
+        self.node.stored = {index: b"body" for index in range(5, 100)}
         self.node.seen = (SeenEvent(number=1, at_s=5.0, level="info", event="a", facts="b=1"),)
-        paths = self.document("/openapi.json")["paths"]
-        seen = set()
+        document = self.document("/openapi.json")
+        gets = {path: page for path, page in document["paths"].items() if "get" in page}
+        seen: set[tuple[str, str]] = set()
         for facts in ({}, {"role": "candidate", "leader_id": None, "holes": (
             Hole(first_index=7, last_index=8, position=0, end_position=9),)}):
             self.node.picture = picture(**facts)
-            for path in sorted(paths.keys() - {"/metrics"}):
-                response = self.ask(path)
-                schema = paths[path]["get"]["responses"][str(response.code)]["content"]["application/json"]
-                self.fits(self.successResultOf(response.json()), schema["schema"], path)
-                seen.add((path, str(response.code)))
-        told = {(path, code) for path, page in paths.items() for code in page["get"]["responses"]}
-        self.assertEqual(told - seen, {("/metrics", "200")})
+            self.pages_fit({"paths": gets}, self.ask, seen)
+        self.assertEqual(seen | self.refusals(gets), {
+            (path, code) for path, page in gets.items() for code in page["get"]["responses"]
+        })
+
+    def test_actions(self) -> None:
+        """Every answer of those that the pages give; the others are the guard's."""
+        paths, seen = self.document("/openapi.json")["paths"], set()
+        for path, facts, code in (
+            ("/transfer?to=n1", {}, ResponseCode.SUCCESS), ("/transfer?to=n9", {}, None),
+            ("/transfer?to=n1", {"role": "follower"}, None), ("/transfer?to=n1", {}, ResponseCode.TIMEOUT),
+            ("/flush", {"flushed_index": 100}, None), ("/flush", {"flushed_index": 98}, None),
+        ):
+            self.node.picture = picture(**facts)
+            self.node.transfer_code = code or ResponseCode.SUCCESS
+            asked = self.treq.request("POST", f"http://admin.test{path}")
+            self.pump()
+            response = self.successResultOf(asked)
+            action = path.partition("?")[0]
+            schema = paths[action]["post"]["responses"][str(response.code)]["content"]["application/json"]
+            self.fits(self.successResultOf(response.json()), schema["schema"], path)
+            seen.add((action, str(response.code)))
+        told = {(path, code) for path, page in paths.items()
+                for code in page.get("post", {"responses": ()})["responses"]}
+        self.assertEqual({one for one in told - seen if one[1] not in ("401", "403")}, set())
+        for path in ("/transfer", "/flush"):
+            self.assertEqual(paths[path]["post"]["security"], [{"token": []}])
+
+
+class ServicesTests(FitsCase):
+    """Brokers and name servers."""
+
+    def check(self, pages: Any, picture: Callable[..., Any], source: Any, clock: Clock) -> dict[str, Any]:
+        """All routes, no other, and every answer. @return: the description."""
+        stub = StubTreq(pages.app.resource())
+
+        def ask(path: str) -> Any:
+            clock.advance(KEPT_S)
+            return self.successResultOf(stub.get(f"http://admin.test{path}"))
+
+        document: dict[str, Any] = self.successResultOf(treq.json_content(ask("/openapi.json")))
+        self.assertEqual(set(document["paths"]), {rule.rule for rule in pages.app.url_map.iter_rules()})
+        seen: set[tuple[str, str]] = set()
+        for problem in ("", "it stops"):
+            source.picture = picture(problem=problem)
+            self.pages_fit(document, ask, seen)
+        self.assertEqual(seen | self.refusals(document["paths"]), {
+            (path, code) for path, page in document["paths"].items() for code in page["get"]["responses"]
+        })
+        return document
+
+    def test_broker(self) -> None:
+        """A broker."""
+        source, clock = test_broker.FakeBroker(), Clock()
+        settings = (Setting(name="topics_max", value=50, origin="file"),)
+        pages = BrokerPages(source, clock.seconds, settings, wall_s=lambda: 1_700_000_000.0)
+        document = self.check(pages, test_broker.picture, source, clock)
+        self.assertEqual(document["info"]["title"], "Administration of a dledger broker")
+        self.assertIn("text/html", document["paths"]["/live"]["get"]["responses"]["200"]["content"])
+
+    def test_name_server(self) -> None:
+        """A name server."""
+        source = test_name_server.FakeNameServer()
+        document = self.check(NameServerPages(source), test_name_server.picture, source, Clock())
+        self.assertEqual(document["paths"]["/brokers"]["get"]["summary"], "the brokers that live")

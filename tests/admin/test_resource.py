@@ -17,11 +17,13 @@ from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.admin.cluster import MemberReport
+from dledger.admin.pages import PagesAccess
 from dledger.admin.resource import (
+    FLUSH_LOOK_S,
+    FLUSH_TIME_OUT_S,
     KEPT_S,
     SURVEY_KEPT_S,
     AdminApp,
-    loopback_unless_told,
     make_admin_service,
     told_address,
 )
@@ -29,6 +31,7 @@ from dledger.base.holes import Hole
 from dledger.base.option_values import Setting
 from dledger.node.health import health_problem
 from dledger.node.reports import SeenEvent
+from protocols.wire.ledger.codes import ResponseCode
 from tests.admin.fakes import MACHINE, FakeNode, picture
 
 
@@ -43,7 +46,7 @@ class PageCase(SynchronousTestCase):
             MemberReport(member_id="n1", address="n1.test:1", source="log", problem="connection refused"),
         )
         settings = (Setting(name="tick_ms", value=50, origin="file"),)
-        app = AdminApp(self.node, self.survey, self.clock.seconds, settings)
+        app = AdminApp(self.node, self.survey, self.clock, settings, wall_s=lambda: 1_700_000_000.0)
         self.treq = StubTreq(app.app.resource())
 
     async def survey(self) -> tuple[MemberReport, ...]:
@@ -55,7 +58,16 @@ class PageCase(SynchronousTestCase):
     def ask(self, path: str, method: str = "GET") -> Any:
         """The response, some time after the one before."""
         self.clock.advance(SURVEY_KEPT_S)
-        return self.successResultOf(self.treq.request(method, f"http://admin.test{path}"))
+        asked = self.treq.request(method, f"http://admin.test{path}")
+        self.clock.advance(0)  # (A page of entries is made in a turn of its own.)
+        self.treq.flush()
+        return self.successResultOf(asked)
+
+    def pump(self) -> None:
+        """Time passes until there is an answer to everything."""
+        for _ in range(round(FLUSH_TIME_OUT_S / FLUSH_LOOK_S) + 2):
+            self.clock.advance(FLUSH_LOOK_S)
+            self.treq.flush()
 
     def document(self, path: str, status: int = 200, method: str = "GET") -> Any:
         """The JSON of a page."""
@@ -75,7 +87,7 @@ class PageTests(PageCase):
         """What there is."""
         self.assertEqual(set(self.document("/")["pages"]), {
             "/status", "/cluster", "/healthz", "/readyz", "/events", "/config", "/openapi.json",
-            "/metrics",
+            "/live", "/browse", "/entries", "/metrics", "/transfer", "/flush",
         })
 
     def test_status(self) -> None:
@@ -181,7 +193,7 @@ class PageTests(PageCase):
             surveys.append(Deferred())
             return surveys[-1]
 
-        app = AdminApp(self.node, survey, self.clock.seconds)
+        app = AdminApp(self.node, survey, self.clock, wall_s=self.clock.seconds)
         waiting = [Deferred.fromCoroutine(app._reports()) for _ in range(3)]
         self.assertEqual(len(surveys), 1)
         assert self.reports is not None
@@ -209,6 +221,38 @@ class PageTests(PageCase):
             self.assertIn("GET", response.headers.getRawHeaders("allow")[0])
         self.assertIn("GET", self.document("/status", 405, "DELETE")["allowed"])
 
+    def test_transfer(self) -> None:
+        """Only to a member, only at the leader; the answer of the group is the answer."""
+        self.assertEqual(self.document("/transfer?to=n1", 200, "POST"), {"leader_id": "n1", "term": 8})
+        for query in ("", "?to=", "?to=n9", "?to=" + 300 * "n", "?to=%ff"):
+            said = self.document(f"/transfer{query}", 400, "POST")
+            self.assertEqual(said["members"], ["n0", "n1", "n2"], query)
+        self.node.transfer_code = ResponseCode.TAKE_LEADERSHIP_FAILED
+        said = self.document("/transfer?to=n2", 409, "POST")
+        self.assertIn("TAKE_LEADERSHIP_FAILED", said["error"])
+        self.node.picture = picture(role="follower", leader_id="n2")
+        self.assertEqual(self.document("/transfer?to=n1", 409, "POST")["leader_id"], "n2")
+        self.assertEqual(self.node.transferees, ["n1", "n2"])
+        self.assertEqual(self.ask("/transfer?to=n1").code, 405)
+
+    def test_flush(self) -> None:
+        """Waits until what was there is on stable storage, and not for what comes later."""
+        self.node.picture = picture(flushed_index=98, ledger_end_index=100)
+        asked = self.treq.request("POST", "http://admin.test/flush")
+        self.assertNoResult(asked)
+        self.node.picture = picture(flushed_index=100, ledger_end_index=150)
+        self.pump()
+        response = self.successResultOf(asked)
+        self.assertEqual(self.successResultOf(response.json()), {"flushed_index": 100, "end_index": 100})
+
+    def test_flush_of_a_truncated_ledger(self) -> None:
+        """What was cut meanwhile need not be there."""
+        self.node.picture = picture(flushed_index=98, ledger_end_index=100)
+        asked = self.treq.request("POST", "http://admin.test/flush")
+        self.node.picture = picture(flushed_index=90, ledger_end_index=90)
+        self.pump()
+        self.assertEqual(self.successResultOf(asked).code, 200)
+
     def test_our_fault(self) -> None:
         """500 without the reason, which is in the log."""
         self.reports = None
@@ -219,17 +263,6 @@ class PageTests(PageCase):
 class ServiceTests(SynchronousTestCase):
     """Where it listens."""
 
-    def test_loopback_unless_told(self) -> None:
-        """No password, hence nobody from elsewhere unless somebody said so."""
-        for given, used in (
-            ("8080", "tcp:8080:interface=127.0.0.1"),
-            ("tcp:8080", "tcp:8080:interface=127.0.0.1"),
-            ("tcp:8080:interface=0.0.0.0", "tcp:8080:interface=0.0.0.0"),
-            ("tcp6:8080", "tcp6:8080:interface=\\:\\:1"),
-            ("unix:admin.sock", "unix:admin.sock"),
-        ):
-            self.assertEqual(loopback_unless_told(given), used)
-
     def test_told_address(self) -> None:
         """The port that others may ask; none for what is no TCP port, or is not known yet."""
         for given, told in (
@@ -239,6 +272,7 @@ class ServiceTests(SynchronousTestCase):
             ("tcp:0", ""), ("unix:admin.sock", ""), ("ssl:8080", ""), ("tcp:99999", ""),
         ):  # fmt: skip
             self.assertEqual(told_address(given), told, given)
+        self.assertEqual(told_address("tcp:8080:interface=10.0.0.1", is_secure=True), "https://10.0.0.1:8080")
 
     def test_listens_while_it_runs(self) -> None:
         """From start to stop."""
@@ -268,7 +302,7 @@ class ServiceTests(SynchronousTestCase):
         """A request is dated by the wall clock, not by the reactor's."""
         reactor = MemoryReactorClock()
         service = make_admin_service(FakeNode(), "8080", reactor, wall_s=lambda: 1_700_000_000.0,
-                                     logs_access=True)
+                                     access=PagesAccess(logs_access=True))
         service.startService()
         self.addCleanup(service.stopService)
         site = reactor.tcpServers[0][1]

@@ -163,6 +163,7 @@ class HostTests(SiteCase):
         for host, status in (
             (b"localhost", 200), (b"LOCALHOST:8080", 200), (b"127.0.0.1:8080", 200), (b"10.1.2.3", 200),
             (b"[::1]:8080", 200), (b"n0.example.com:8080", 200), (b"n0.example.com.", 200), (b"machine", 200),
+            (b"\xff", 421), (b"\xc3\xa4", 421), (b"\xb2.1.1.1", 421),
             (b"", 200), (b"evil.example.com", 421), (b"localhost.evil.com", 421),
             (b"127.0.0.1.evil.com", 421), (b"n0.example.com.evil", 421), (b"*", 421),
         ):

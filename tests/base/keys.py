@@ -28,6 +28,10 @@ class KeyRoom:
         """Keys of a client."""
         return self.keep(name, issue(self.authority, name, roles=roles, hosts=hosts, days=30))
 
+    def broker(self, name: str, *, days: int = 30) -> TlsFiles:
+        """Keys of a broker, which may follow a master."""
+        return self.keep(name, issue(self.authority, name, days=days, is_broker=True))
+
     def keep(self, name: str, made: CertifiedKey) -> TlsFiles:
         """Write the files of C{made}."""
         certificate, key = self.directory / f"{name}.pem", self.directory / f"{name}.key"

@@ -185,6 +185,28 @@ class ModeTests(SynchronousTestCase):
         self.assertEqual(stat.S_IMODE(os.stat(os.path.dirname(base)).st_mode), 0o750)
 
 
+class PipeTests(SynchronousTestCase):
+    """Something else has the place of a file."""
+
+    def test_pipes_and_devices(self) -> None:
+        """They are refused at once: nobody writes into the pipe, and the device never ends."""
+        base, disk = self.mktemp(), OsDisk()
+        os.makedirs(base)
+        os.mkfifo(f"{base}/pipe")
+        os.symlink("/dev/full", f"{base}/device")
+        for name in ("pipe", "device"):
+            for call in (disk.open, disk.read_file):
+                error = self.assertRaises(OSError, call, f"{base}/{name}")
+                self.assertIn("not a file", str(error))
+
+    def test_directories(self) -> None:
+        """As ever."""
+        base, disk = self.mktemp(), OsDisk()
+        os.makedirs(base)
+        for call in (disk.open, disk.read_file):
+            self.assertRaises(IsADirectoryError, call, base)
+
+
 class DescriptorTests(SynchronousTestCase):
     """A process that has used up its descriptors still keeps its promises."""
 

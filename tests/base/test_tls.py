@@ -23,10 +23,11 @@ from twisted.test.iosim import FakeTransport, connect
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from dledger.base.rights import ALL_RIGHTS, ClientRole
+from dledger.base.rights import ALL_RIGHTS, NO_RIGHTS, ClientRole
 from dledger.base.tls import keys as keys_module
 from dledger.base.tls.certificates import CertifiedKey, make_authority
 from dledger.base.tls.keys import FIRST_BYTE_S, FIRST_BYTES_MAX, TlsKeys
+from dledger.base.tls.securing import dialling
 from dledger.base.tls_files import TlsFiles
 from protocols.connection import TLS_LOSS, loss_sentence
 from tests.base.keys import KeyRoom
@@ -57,7 +58,7 @@ class Kept:
         return succeed(self.built)
 
 
-def dialled(keys: TlsKeys, end: End, name: str) -> Any:
+def dialled(keys: Any, end: End, name: str) -> Any:
     """A protocol that speaks TLS for C{end}, to a member called C{name}."""
     endpoint = Kept()
     keys.dial(endpoint, name).connect(Factory.forProtocol(lambda: end))  # type: ignore[arg-type]
@@ -92,16 +93,17 @@ class TlsCase(SynchronousTestCase):
 
     def ends(
         self, server: TlsFiles, client: TlsFiles | None, *, name: str = "n0", host: str = "10.0.0.7",
-        plain_hosts: tuple[str, ...] = (), says: bytes = b"hello",
+        plain_hosts: tuple[str, ...] = (), says: bytes = b"hello", **listens: bool,
     ) -> tuple[End, End]:
         """A connection on which the client, plain without keys, has said something. @return: both ends."""
         mine, theirs = End(), End()
         factory = ServerFactory.forProtocol(lambda: mine)  # type: ignore[arg-type]
-        listening = TlsKeys(server).listen(factory, plain_hosts=plain_hosts, clock=self.clock)
+        listening = TlsKeys(server).listen(
+            factory, plain_hosts=plain_hosts, clock=self.clock, **listens)
         built = listening.buildProtocol(IPv4Address("TCP", host, 4711))
         outer: Any = theirs
         if client is not None:
-            outer = dialled(TlsKeys(client), theirs, name)
+            outer = dialled(dialling(client), theirs, name)
         self.carrier = FakeTransport(built, isServer=True)
         pump = connect(built, self.carrier, outer, FakeTransport(outer, isServer=False))
         theirs.transport.write(says)
@@ -297,6 +299,32 @@ class RightsOfConnectionsTests(TlsCase):
         reader = self.rights(self.room.client("bob", ClientRole.READ))
         self.assertEqual((reader.roles, reader.members, reader.who), ({ClientRole.READ}, set(), "CN=bob"))
         self.assertEqual(self.rights(self.room.client("eve", hosts=("n0.example.org",))).roles, set())
+
+    def test_no_certificate(self) -> None:
+        """Refused, unless the listening side takes tokens: then it has no rights by itself, but is served."""
+        trusting = TlsFiles(authority=self.room.member("n0").authority)
+        asked = {"demands_certificate": False, "asks_certificate": True}
+        self.assertEqual(self.ends(self.room.member("n0"), trusting)[0].heard, b"")
+        mine, _ = self.ends(self.room.member("n0"), trusting, **asked)  # type: ignore[arg-type]
+        self.assertEqual(mine.heard, b"hello")
+        self.assertIs(self.rights(trusting, **asked), NO_RIGHTS)
+        server = self.room.member("n0")
+        mine, theirs = self.ends(server, trusting, name="n1", **asked)  # type: ignore[arg-type]
+        self.assertEqual(mine.heard, b"")
+        self.assertIn("is not n1", theirs.lost)
+
+    def test_certificate_that_need_not_be(self) -> None:
+        """One that is shown counts, and must be of the authority."""
+        asked = {"demands_certificate": False, "asks_certificate": True}
+        reader = self.rights(self.room.client("bob", ClientRole.READ), **asked)
+        self.assertEqual(reader.roles, {ClientRole.READ})
+        foreign = attrs.evolve(
+            KeyRoom(Path(self.mktemp())).client("eve", ClientRole.ADMIN),
+            authority=self.room.member("n0").authority,
+        )
+        self.patch(keys_module, "_is_issued", lambda certificate, authority: True)  # it loads its keys
+        mine, _ = self.ends(self.room.member("n0"), foreign, **asked)  # type: ignore[arg-type]
+        self.assertEqual(mine.heard, b"")
 
     def test_plain(self) -> None:
         """A host that may do without TLS is believed everything."""

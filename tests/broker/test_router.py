@@ -158,6 +158,69 @@ class RoutingTests(RouterCase):
         self.assertRaises(AssertionError, CommandRouter, turn, [Group()], together=self.together)
 
 
+class CostlyTests(RouterCase):
+    """Requests that take 6 ms, more than half of what the reads of one turn may take."""
+
+    def setUp(self) -> None:
+        super().setUp()
+
+        def cost(connection: CommandConnection, request: RemotingCommand) -> None:
+            self.clock.rightNow += 0.006
+            self.group.answer(connection, request)
+
+        self.router._handlers[50] = cost
+
+    def send(self, connection: CommandConnection, codes: Sequence[int], first: int) -> None:
+        """In one read, numbered from C{first} on."""
+        connection.dataReceived(b"".join(
+            encode_command(RemotingCommand(code=code, opaque=first + number))
+            for number, code in enumerate(codes)
+        ))  # fmt: skip
+
+    def test_order(self) -> None:
+        """The rest waits in order, and what comes behind it, too; sends of the same read do not wait."""
+        self.patch(self.group, "seen", self.together.calls)
+        connection, transport = self.connect()
+        self.send(connection, [50, 50, 50, 60, 50, 61], 0)
+        self.assertEqual(self.together.calls, [0, 1, [3, 5]])
+        self.assertEqual(transport.producerState, "paused")
+        self.send(connection, [60, 50], 6)
+        self.clock.pump([0.01] * 9)
+        self.assertEqual(self.together.calls, [0, 1, [3, 5], 2, 4, [6], 7])
+        self.assertEqual(transport.producerState, "producing")
+        self.assertEqual(len(sent_commands(transport.value())), 8)
+
+    def test_unread(self) -> None:
+        """Requests wait until answers of before are read; of a lost connection nothing is kept."""
+        for is_lost in (False, True):
+            connection, _transport = self.connect()
+            self.group.seen.clear()
+            self.send(connection, [50] * 6, 0)
+            connection.pauseProducing()
+            self.clock.pump([0.01] * 9)
+            self.assertEqual((self.group.seen, len(self.router._unread)), ([0, 1], 1))
+            if is_lost:
+                connection.abort("gone")
+            else:
+                connection.resumeProducing()
+                self.clock.pump([0.01] * 9)
+                self.assertEqual(self.group.seen, [0, 1, "drained", 2, 3, 4, 5])
+            self.assertEqual(self.router._unread, {})
+
+    def test_large_answers(self) -> None:
+        """No further answer is made in a read when one that is not sent is too large."""
+        def answer(connection: CommandConnection, request: RemotingCommand) -> None:
+            connection.account.hold(64 << 20)
+            self.group.answer(connection, request)
+
+        self.router._handlers[50] = answer
+        connection, _transport = self.connect()
+        self.send(connection, [50] * 3, 0)
+        self.assertEqual(self.group.seen, [0])
+        self.clock.pump([0.01] * 9)
+        self.assertEqual(self.group.seen, [0, 1, 2])
+
+
 class ConnectionTests(RouterCase):
     """Connections are bounded, watched, and closed."""
 

@@ -10,6 +10,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, execute, fail, succeed
 from twisted.internet.error import CannotListenError
 from twisted.internet.task import Clock
+from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import Disk
@@ -34,6 +35,7 @@ class Port:
 
     def __init__(self, number: int) -> None:
         self.port = number
+        self.host = "127.0.0.1"
         self.is_stopped = False
 
     def getHost(self) -> Port:
@@ -185,6 +187,19 @@ class MasterTests(ServiceCase):
         (answer,) = self.ask(send_of(b"three"))
         self.assertEqual(answer.ext_fields["queueOffset"], "2")
         self.stop()
+
+    def test_open_port(self) -> None:
+        """Beyond the loopback interface without TLS it warns once, unless the operator has said insecure."""
+        for host, options, warnings in (("127.0.0.1", {}, 0), ("10.0.0.1", {}, 1),
+                                        ("10.0.0.1", {"insecure": True}, 0)):
+            service = self.make(**options)
+            self.endpoints[0].port.host = self.endpoints[1].port.host = host
+            with capturedLogs() as events:
+                service.startService()
+                self.settle()
+            said = [formatEvent(event) or "" for event in events]
+            self.assertEqual(sum("listens without TLS" in one for one in said), warnings, (host, options))
+            self.stop()
 
     def test_killed(self) -> None:
         """What was answered is there at the next start, and its topic."""

@@ -16,10 +16,11 @@ from twisted.test.iosim import FakeTransport, connect
 from dledger.base.rights import ClientRole
 from dledger.base.tls.certificates import make_authority
 from dledger.base.tls.keys import TlsKeys
+from dledger.base.tls.ports import SecuredPort
 from dledger.base.tls_files import TlsFiles
 from dledger.broker.common.config import BrokerConfig, broker_from_mapping
 from dledger.broker.service import KEYS_TICKS, TICK_S
-from dledger.broker.tls_ports import BrokerTls, SecuredPort
+from dledger.broker.tls_ports import BrokerTls
 from protocols.rocketmq.commands import CommandConnection, OnlyAsking
 from protocols.wire.remoting import RemotingCommand
 from tests.base.keys import KeyRoom
@@ -42,7 +43,13 @@ class Port:
 
 
 class PortTests(TlsCase):
-    """Both ends in memory."""
+    """
+    Both ends in memory.
+
+    @ivar lost: how the last connection of the served side ended.
+    """
+
+    lost = ""
 
     def config(self, **options: Any) -> BrokerConfig:
         """A master with keys."""
@@ -67,6 +74,7 @@ class PortTests(TlsCase):
         pump = connect(built, served, outer, asking)
         theirs.transport.write(b"hello")
         pump.flush()
+        self.lost = mine.lost
         return mine.heard
 
     def test_modes(self) -> None:
@@ -82,7 +90,7 @@ class PortTests(TlsCase):
         self.assertIsNone(disabled.port(None))
 
     def test_certificates_of_clients(self) -> None:
-        """Not asked for, unless the option says so; of slaves always."""
+        """Not asked for, unless the option says so."""
         stranger = KeyRoom(Path(self.mktemp()))
         stranger.authority = make_authority("another authority", days=30)
         both = Path(self.mktemp())
@@ -90,11 +98,32 @@ class PortTests(TlsCase):
         believing = attrs.evolve(stranger.client("app", ClientRole.APPEND), authority=str(both))
         own = self.room.client("app", ClientRole.APPEND)
         for options, for_slaves, heard in (
-            ({}, False, b"hello"), ({"tls_client_auth": "require"}, False, b""), ({}, True, b""),
+            ({}, False, b"hello"), ({"tls_client_auth": "require"}, False, b""),
+            ({"tls_slave_auth": "any"}, True, b""),
         ):
             config = self.config(tls_mode="enforcing", **options)
             self.assertEqual(self.talk(config, believing, for_slaves=for_slaves), heard, options)
             self.assertEqual(self.talk(config, own, for_slaves=for_slaves), b"hello", options)
+
+    def test_certificates_of_slaves(self) -> None:
+        """One of a broker, unless every one of the authority will do; never one of another authority."""
+        stranger = KeyRoom(Path(self.mktemp()))
+        stranger.authority = make_authority("another authority", days=30)
+        both = Path(self.mktemp())
+        both.write_bytes(stranger.authority.certificate + self.room.authority.certificate)
+        foreign = attrs.evolve(stranger.broker("slave"), authority=str(both))
+        for mode in ("enforcing", "permissive"):
+            role, every = self.config(tls_mode=mode), self.config(tls_mode=mode, tls_slave_auth="any")
+            for files, by_role, by_every in (
+                (self.room.broker("slave"), b"hello", b"hello"),
+                (self.room.client("ops", ClientRole.ADMIN), b"", b"hello"),
+                (self.room.member("n0"), b"", b"hello"), (foreign, b"", b""),
+            ):
+                self.assertEqual(self.talk(role, files, for_slaves=True), by_role, files.certificate)
+                said = self.lost
+                self.assertEqual(self.talk(every, files, for_slaves=True), by_every, files.certificate)
+                is_named = "does not name dledger:role:slave" in said
+                self.assertEqual(is_named, by_role != by_every, said)
 
     def test_outgoing(self) -> None:
         """Masters and name servers have a switch each."""

@@ -13,12 +13,15 @@ from twisted.internet.error import ConnectionDone, ConnectionRefusedError
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
+from dledger.base.errors import DLedgerError
 from dledger.base.producers import Known, NotedRun, SequenceTable
 from dledger.client.client import LogClient
 from dledger.core.origins import REFUSALS
+from dledger.node import reader_rules as rules
 from protocols.framing import FrameBuffer
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import METADATA_WIRE_VERSION, RequestCode, ResponseCode
-from protocols.wire.ledger.entry import pack_record
+from protocols.wire.ledger.entry import CHANNEL_AT, pack_record
 from protocols.wire.ledger.json_bodies import decode_request, encode_response
 from protocols.wire.ledger.messages import (
     AppendIfRequest,
@@ -27,7 +30,6 @@ from protocols.wire.ledger.messages import (
     AppendOnceResponse,
     AppendRequest,
     AppendResponse,
-    EntryBatch,
     GetRequest,
     GetResponse,
     LeadershipTransferRequest,
@@ -38,13 +40,17 @@ from protocols.wire.ledger.messages import (
     PullResponse,
     QueryRequest,
     QueryResponse,
+    ReaderRequest,
+    ReaderResponse,
     Request,
     Response,
     SubmitRequest,
     SubmitResponse,
 )
+from protocols.wire.ledger.producers import PRODUCER_CHANNEL
 from protocols.wire.ledger.push import decode_frame, encode_response_frame
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
+from tests.client.fake_readers import FakeDesk
 
 
 class Wire:
@@ -223,6 +229,8 @@ class FakeMember:
             return self.submit(request, base)
         if isinstance(request, QueryRequest):
             return self.query(request, base)
+        if isinstance(request, ReaderRequest):
+            return self.keep_reader(request, base)
         if isinstance(request, GetRequest):
             return self.get(request, base)
         if isinstance(request, PullRequest):
@@ -294,6 +302,15 @@ class FakeMember:
         assert request.query is not None
         return QueryResponse(result=self.member_id.encode() + b" " + request.query, applied_index=3, **base)
 
+    def keep_reader(self, request: ReaderRequest, base: dict[str, Any]) -> Response:
+        """As a leader does, without another member."""
+        if self.leader_id != self.member_id:
+            return ReaderResponse(code=ResponseCode.NOT_LEADER, **base)
+        try:
+            return self.group.desk.answer(request, rules.Span(self.begin_index, self.end), base)
+        except DLedgerError as error:
+            return ReaderResponse(code=error.code, reason=str(error.facts.get("reason", "")), **base)
+
     def get(self, request: GetRequest, base: dict[str, Any]) -> Response:
         """One entry."""
         index = request.begin_index
@@ -343,6 +360,8 @@ class FakeGroup:
         self.clock = clock
         self.log: list[bytes] = []
         self.producers = SequenceTable()
+        self.desk = FakeDesk(self.log, lambda: 0.0 if clock is None else clock.seconds())
+        self.readers = self.desk.readers
         self.members = {f"n{i}": FakeMember(self, f"n{i}") for i in range(count)}
         self.peers = {member_id: f"{member_id}.test:20911" for member_id in self.members}
         self.by_address = {self.peers[member_id]: member for member_id, member in self.members.items()}
@@ -393,5 +412,7 @@ class FakeGroup:
         records = b""
         for index in range(first, first + count):
             body = self.log[index]
-            records += pack_record(body, index=index, term=1, pos=100 * index, previous_chain_crc=0)[0]
+            record = pack_record(body, index=index, term=1, pos=100 * index, previous_chain_crc=0)[0]
+            channel = PRODUCER_CHANNEL if index in self.desk.own else 0
+            records += record[:CHANNEL_AT] + channel.to_bytes(4, "big") + record[CHANNEL_AT + 4 :]
         return EntryBatch(first_index=first, count=count, term=1, records=records)

@@ -124,7 +124,7 @@ class _AnsweringClient:
         self._calls.put(call)
 
     def submit(
-        self, bodies: Sequence[bytes], done: Callable[[AppendOutcome], None], stream: object = None
+        self, bodies: Sequence[bytes], done: Callable[[AppendOutcome], None], **_options: object
     ) -> None:
         """As L{LogClient.submit}."""
         done((Appended(index=0, term=1, pos=0, count=len(bodies), offset=0),))

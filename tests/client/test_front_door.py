@@ -19,12 +19,16 @@ MISTAKEN = '''
 from collections.abc import Iterator
 
 import dledger
+import dledger.aio
 import dledger.twisted
 from dledger import Entry, Log
 from dledger.broker.client import Broker, PutUnknown
+from protocols.wire.ledger.messages import AppendRequest
 
 
-def planted(log: Log, entry: Entry, broker: Broker) -> Iterator[str]:
+def planted(log: Log, entry: Entry, broker: Broker, request: AppendRequest) -> Iterator[str]:
+    request.term = 1  # misc
+    entry.body = b"x"  # misc
     log.appendd(b"x")  # attr-defined
     log.append("x")  # arg-type
     log.get("0")  # arg-type
@@ -37,6 +41,15 @@ def planted(log: Log, entry: Entry, broker: Broker) -> Iterator[str]:
     dledger.connect("n0-h:1", time_out=3.0)  # call-arg
     dledger.conect("n0-h:1")  # attr-defined
     dledger.connect("n0-h:1").foo  # attr-defined
+    log.append(b"x", headers={"type": "order"})  # dict-item
+    log.append(b"x", headers=[("type", b"order")])  # arg-type
+    log.append_many([b"x"], header={"type": b"order"})  # call-arg
+    dledger.connect("n0-h:1", envelope="yes")  # arg-type
+    age: int = entry.timestamp  # assignment
+    kind: str = entry.headers["type"]  # assignment
+    entry.headers["type"] = b"order"  # index
+    dledger.twisted.LogService("n0-h:1").append(b"x", headers=7)  # arg-type
+    late = dledger.aio.connect("n0-h:1").append(b"x", headers={b"type": b"order"})  # dict-item
     dledger.twisted.LogService(7)  # arg-type
     dledger.twisted.LogService("n0-h:1").append("x")  # arg-type
     dledger.NotLeader("x")  # arg-type
@@ -57,7 +70,7 @@ def append(peers: str) -> Iterator[bytes]:
     with dledger.connect(peers, group="g", timeout=3.0, wire="binary") as log:
         try:
             summary: dledger.AppendSummary = log.append_many([b"a", b"b"], window=2)
-            index: int = log.append(b"x").index + summary.last_index + summary.index_of(0)
+            index: int = log.append(b"x", headers={"type": b"order"}).index + summary.index_of(0)
         except AppendFailed as error:
             runs: tuple[dledger.Appended, ...] = error.appended
         except UnknownOutcome as error:
@@ -73,7 +86,7 @@ def append(peers: str) -> Iterator[bytes]:
         except dledger.Refused as error:
             unknown = error.failed
         for entry in log.tail(index, follow=True, timeout=1.0):
-            yield entry.body
+            yield entry.headers.get("type", b"") if entry.timestamp is not None else entry.body
         member: dledger.MemberInfo = log.metadata()
         yield member.address.encode()
 
@@ -101,16 +114,19 @@ class FrontDoorTests(SynchronousTestCase):
         self.assertRaises(AttributeError, getattr, dledger, "conect")
 
     def test_late(self) -> None:
-        """Twisted is loaded by the first name that needs it, not before."""
+        """Twisted is loaded by the first name that needs it, not before; the version when it is asked for."""
         code = (
             "import sys, dledger; "
             "dledger.DLedgerError; before = 'twisted' in sys.modules; "
-            "from dledger import *; print(before, 'twisted' in sys.modules, connect.__module__)"
+            "from dledger import *; print(before, 'twisted' in sys.modules, connect.__module__); "
+            "before = 'importlib.metadata' in sys.modules; "
+            "print(before, type(dledger.__version__) is str, '__version__' in vars(dledger))"
         )
         done = subprocess.run(
             [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
         )
-        self.assertEqual((done.stdout.strip(), done.stderr), ("False True dledger.client.blocking", ""))
+        self.assertEqual((done.stdout.strip(), done.stderr),
+                         ("False True dledger.client.blocking\nFalse True True", ""))
 
     def test_types(self) -> None:
         """mypy finds every planted mistake, and none in a correct program."""

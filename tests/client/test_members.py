@@ -6,15 +6,17 @@ from __future__ import annotations
 import gc
 import random
 from typing import Any
+from unittest.mock import Mock
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.client_token import ClientToken
 from dledger.base.errors import DLedgerError
 from dledger.client.members import ADDRESSES_MAX, IDLE_CLOSE_S, REFRESH_S, Members
-from protocols.wire.ledger.codes import MEMBERS_MAX
-from protocols.wire.ledger.messages import GetRequest, MetadataRequest
+from protocols.wire.ledger.codes import MEMBERS_MAX, ResponseCode
+from protocols.wire.ledger.messages import GetRequest, MetadataRequest, MetadataResponse
 from tests.client.fakes import FakeGroup
 
 
@@ -27,11 +29,11 @@ class MembersTests(SynchronousTestCase):
         self.made = 0
         self.members = self.make()
 
-    def make(self, wire: str = "auto") -> Members:
+    def make(self, wire: str = "auto", **options: Any) -> Members:
         """Members of the fake group."""
         members = Members(
             self.group.peers, group="default", clock=self.clock, endpoint_for=self.group.endpoint_for,
-            wire=wire, rng=random.Random(1),
+            wire=wire, rng=random.Random(1), **options,
         )  # fmt: skip
         self.made += 1
         self.addCleanup(self.close, members)
@@ -54,6 +56,42 @@ class MembersTests(SynchronousTestCase):
         self.assertIs(self.successResultOf(second), connection)
         self.assertIs(self.successResultOf(self.members.connection("n1")), connection)
         self.assertEqual(len(self.group["n1"].wires), 1)
+
+    def shown(self, members: Members) -> list[str]:
+        """The tokens of the METADATA requests that n1 got for two questions."""
+        del self.group["n1"].received[:]
+        for _ in range(2):
+            members.ask("n1").addErrback(lambda _: None)
+            self.group.settle()
+        return [one.token for one in self.group["n1"].received if isinstance(one, MetadataRequest)]
+
+    def test_token(self) -> None:
+        """Shown once on a connection; not to other machines without TLS, unless that is said."""
+        self.assertEqual(self.shown(self.make(token=ClientToken("secret", is_insecure=True))), ["secret", ""])
+        self.assertEqual(self.shown(self.make()), ["", ""])
+        members = self.make(token=ClientToken("secret"))
+        self.assertEqual(self.shown(members), [])
+        self.assertIn("is not shown to", members.problems["n1"])
+        self.assertNotIn("secret", members.problems["n1"])
+        members.addresses["n1"] = members._given["n1"] = "127.0.0.1:1"
+        members._check_secret("127.0.0.1:1")
+        with self.assertRaises(ValueError):
+            Members(self.group.peers, group="default", clock=self.clock, wire="binary",
+                    endpoint_for=self.group.endpoint_for, rng=random.Random(1), token=ClientToken("secret"))
+
+    def test_token_by_tls(self) -> None:
+        """There it is shown to everybody who has proved to be the member."""
+        keys = Mock()
+        keys.dial = lambda endpoint, name: endpoint
+        self.assertEqual(self.shown(self.make(token=ClientToken("secret"), tls=keys)), ["secret", ""])
+
+    def test_token_refused(self) -> None:
+        """The problem names the group, not the token."""
+        members = self.make(token=ClientToken("secret", is_insecure=True))
+        self.group["n1"].answer = lambda request: MetadataResponse(  # type: ignore[method-assign]
+            code=ResponseCode.FORBIDDEN)
+        self.shown(members)
+        self.assertEqual(members.problems["n1"], "n1 does not know the token, or not for the group 'default'")
 
     def test_stories_are_collected(self) -> None:
         """A search and an attempt that Python collects with everything around them leave no error behind."""

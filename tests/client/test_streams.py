@@ -56,9 +56,9 @@ class StreamTests(SynchronousTestCase):
         """The bodies of a call belong together, those of two calls do not."""
         plain, streams = self.log._client.submit, []
 
-        def submit(bodies: Any, done: Any, stream: object = None) -> None:
+        def submit(bodies: Any, done: Any, stream: object = None, headers: Any = None) -> None:
             streams.append(stream)
-            plain(bodies, done, stream)
+            plain(bodies, done, stream, headers)
 
         self.log._client.submit = submit  # type: ignore[method-assign]
         for _ in range(2):

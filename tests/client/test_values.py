@@ -10,9 +10,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.client.values import Appended, AppendFailed, Entry, UnknownOutcome, entries_of
 from protocols.wire.errors import WireError
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER, iterate_records, pack_record
-from protocols.wire.ledger.messages import EntryBatch
 
 
 def batch_of(*bodies: bytes, first: int = 5) -> EntryBatch:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from click.testing import CliRunner, Result
@@ -12,9 +12,12 @@ from twisted.trial.unittest import SynchronousTestCase
 import dledger
 from dledger.base.errors import DLedgerError
 from dledger.client.blocking import AppendSummary
-from dledger.client.values import Entry, MemberInfo
+from dledger.client.values import Entry, EnvelopedEntry, MemberInfo
 from dledger.commands.main import cli
 from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.envelopes import decode_envelope
+from protocols.wire.ledger.producers import PRODUCER_CHANNEL
+from protocols.wire.ledger.readers import ReaderInfo
 
 
 def info(member_id: str, **facts: Any) -> MemberInfo:
@@ -35,6 +38,8 @@ class FakeLog:
         self.fails_after = -1
         self.calls: list[tuple[Any, ...]] = []
         self.is_closed = False
+        self.reader_infos: tuple[ReaderInfo, ...] = ()
+        self.control: set[int] = set()
         self.following: Callable[[], None] | None = None
         self.infos: tuple[MemberInfo, ...] = (
             info("n0", role="leader", term=3, begin_index=0, end_index=41, committed_index=41,
@@ -55,10 +60,11 @@ class FakeLog:
             raise self.fails
 
     def append_many(
-        self, bodies: Iterable[bytes], window: int = 1000, progress: Callable[[int], object] | None = None
+        self, bodies: Iterable[bytes], window: int = 1000, progress: Callable[[int], object] | None = None,
+        *, headers: Mapping[str, bytes] | None = None,
     ) -> AppendSummary:
         """As L{dledger.client.blocking.Log.append_many}."""
-        self._called("append_many", window)
+        self._called("append_many", window, *([headers] if headers else []))
         first = len(self.bodies)
         for body in bodies:
             if self.fails is not None and len(self.bodies) == self.fails_after:
@@ -74,7 +80,14 @@ class FakeLog:
 
     def entry(self, index: int) -> Entry:
         """One of those appended."""
-        return Entry(index=index, term=1, pos=100 * index, body=self.bodies[index])
+        channel = PRODUCER_CHANNEL if index in self.control else 0
+        envelope = decode_envelope(self.bodies[index])
+        if envelope is None:
+            return Entry(index=index, term=1, pos=100 * index, body=self.bodies[index], channel=channel)
+        return EnvelopedEntry(
+            index=index, term=1, pos=100 * index, body=envelope.body, timestamp=envelope.time_ms,
+            headers=envelope.headers,
+        )
 
     def get(self, index: int, consistency: str) -> Entry:
         """As L{dledger.client.blocking.Log.get}."""
@@ -100,6 +113,25 @@ class FakeLog:
         """As L{dledger.client.blocking.Log.status}."""
         self._called("status")
         return self.infos
+
+    def metadata(self) -> MemberInfo:
+        """As L{dledger.client.blocking.Log.metadata}."""
+        self._called("metadata")
+        return self.infos[0]
+
+    def readers(self) -> tuple[ReaderInfo, ...]:
+        """As L{dledger.client.blocking.Log.readers}."""
+        self._called("readers")
+        return self.reader_infos
+
+    def move_reader(self, name: str, index: int) -> int:
+        """As L{dledger.client.blocking.Log.move_reader}."""
+        self._called("move_reader", name, index)
+        return 17
+
+    def forget_reader(self, name: str) -> None:
+        """As L{dledger.client.blocking.Log.forget_reader}."""
+        self._called("forget_reader", name)
 
     def transfer(self, to: str, term: int | None = None) -> int:
         """As L{dledger.client.blocking.Log.transfer}."""

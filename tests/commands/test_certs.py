@@ -12,7 +12,7 @@ from unittest.mock import Mock
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from dledger.base.rights import ROLE_URI
+from dledger.base.rights import ROLE_URI, SLAVE_URI
 from dledger.base.tls.certificates import make_authority
 from dledger.base.tls.keys import TlsKeys
 from dledger.base.tls_files import TlsFiles
@@ -52,6 +52,16 @@ class CertsTests(CliCase):
         modes = {path.name: path.stat().st_mode & 0o777 for path in self.directory.glob("*.key")}
         self.assertEqual(set(modes.values()), {0o600}, modes)
         self.assertFalse(list(self.directory.glob("*.new")))
+
+    def test_brokers(self) -> None:
+        """Their certificates say so, and nothing else."""
+        self.assertExit(self.run_cli("certs", str(self.directory), "--broker", "a", "--broker", "b"), 0,
+                        "a.pem: broker a", "b.pem: broker b")
+        self.assertEqual(self.names("a"), ([], [SLAVE_URI]))
+        for words in (
+            ("--broker", "c", "--client", "c=read"), ("--broker", "c/d"), ("--broker", "authority"),
+        ):
+            self.assertExit(self.run_cli("certs", str(self.directory), *words), 64, words[1])
 
     def test_one_more(self) -> None:
         """By the same authority; nothing that is there changes."""

@@ -53,6 +53,29 @@ class ConfigTests(CliCase):
         for kind in ("broker", "namesrv"):
             self.assertExit(self.run_cli("config", "check", "--of", kind, path), 0, "nothing is wrong")
 
+    def test_tables(self) -> None:
+        """Each table is looked at, and says whose findings they are; one alone may have further options."""
+        path = self.file('[member]\ntik_ms = 1\n[broker]\nlisten = "x"\n[namesrv]\ntopics_max = 5\n')
+        result = self.run_cli("config", "check", path)
+        self.assertExit(result, 64, "[member] unknown option 'tik_ms'", "[broker] --listen 'x': write a port")
+        self.assertExit(self.run_cli("config", "check", path, "--of", "namesrv"), 0, "nothing is wrong; 1 of")
+        self.assertExit(self.run_cli("config", "check", path, "--of", "broker"), 64, "dledger: --listen 'x'")
+        self.assertExit(self.run_cli("config", "check", path, "--tick", "5"), 64,
+                        "--tick: whose option is this? The file is for member, broker, namesrv: say --of")
+        self.assertExit(self.run_cli("config", "check", self.file("x = 1\n[member]\n[brokr]\n")), 64,
+                        "'x' is outside of all tables", "unknown table [brokr]")
+        path = self.file("[member]\ntick_ms = 30\n[namesrv]\ntopics_max = 5\n")
+        self.assertExit(self.run_cli("config", "check", "--config", path), 0,
+                        "[member] nothing is wrong; 1 of ", "[namesrv] nothing is wrong; 1 of ")
+        self.assertExit(self.run_cli("config", "check", path, "--of", "broker"), 64, "no table [broker]")
+        result = self.run_cli("config", "show", "--given", path)
+        self.assertEqual(result.stdout, "member.tick_ms\t30\tfile\nnamesrv.topics_max\t5\tfile\n")
+        document = json.loads(self.run_cli("config", "show", "--json", "--given", path).stdout)
+        self.assertEqual(document, {"member": {"tick_ms": {"value": 30, "origin": "file"}},
+                                    "namesrv": {"topics_max": {"value": 5, "origin": "file"}}})
+        one = self.file("[member]\ntick_ms = 30\n")
+        self.assertExit(self.run_cli("config", "check", one, "--group", "g"), 0, "[member] nothing", "; 2 of")
+
     def test_show(self) -> None:
         """Name, value and place."""
         path = self.file("tick_ms = 30\n")

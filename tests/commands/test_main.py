@@ -26,7 +26,8 @@ class GlobalTests(CliCase):
         """Peers, group, time-out, wire and keys go to the client."""
         self.log.bodies = [b"a"]
         self.run_cli("--peers", "n0-x:2", "--group", "g", "--timeout", "3", "--wire", "remoting", "get", "0")
-        options = {"group": "g", "timeout": 3.0, "wire": "remoting", "tls": None}
+        options = {"group": "g", "timeout": 3.0, "wire": "remoting", "tls": None, "token": None,
+                   "envelope": False}
         self.assertEqual(self.opened, [("n0-x:2", options)])
         self.assertTrue(self.log.is_closed)
 
@@ -34,7 +35,8 @@ class GlobalTests(CliCase):
         """C{DLEDGER_PEERS} and C{DLEDGER_GROUP} stand in."""
         self.log.bodies = [b"a"]
         self.run_cli("get", "0", env={"DLEDGER_PEERS": "n0-y:3", "DLEDGER_GROUP": "h"})
-        options = {"group": "h", "timeout": 10.0, "wire": "auto", "tls": None}
+        options = {"group": "h", "timeout": 10.0, "wire": "auto", "tls": None, "token": None,
+                   "envelope": False}
         self.assertEqual(self.opened, [("n0-y:3", options)])
 
     def test_keys(self) -> None:
@@ -47,6 +49,22 @@ class GlobalTests(CliCase):
             self.opened[-1][1]["tls"],
             dledger.TlsFiles(certificate="a.pem", key="a.key", authority="ca.pem"),
         )
+
+    def test_token(self) -> None:
+        """From a file; it goes to the client with the word of who calls. The authority alone does for TLS."""
+        self.log.bodies = [b"a"]
+        path = Path(self.mktemp())
+        path.write_text("secret\n")
+        for words, is_insecure in (([], False), (["--insecure"], True)):
+            named = {"DLEDGER_TOKEN_FILE": str(path)}
+            self.run_cli(*words, "--tls-authority", "ca.pem", "get", "0", env=named)
+            options = self.opened[-1][1]
+            self.assertEqual(options["token"], dledger.ClientToken("secret", is_insecure))
+            self.assertEqual(options["tls"], dledger.TlsFiles(authority="ca.pem"))
+        path.write_text("two words\n")
+        result = self.run_cli("--token-file", str(path), "get", "0")
+        self.assertExit(result, 64, "--token-file", "write the token into it")
+        self.assertNotIn("two words", result.output)
 
     def test_no_peers(self) -> None:
         """Said so, as an error of usage."""

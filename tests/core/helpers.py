@@ -27,11 +27,11 @@ from dledger.core.handler import EntryHandler
 from dledger.core.member_state import MemberState, Outbox
 from dledger.core.proofs import LeaderBegins
 from dledger.core.replica import DLedgerCore
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.bounds import INDEX_MAX
 from protocols.wire.ledger.codes import PushType, ResponseCode, VoteResult
 from protocols.wire.ledger.configuration import encode_configuration
 from protocols.wire.ledger.messages import (
-    EntryBatch,
     HeartBeatRequest,
     HeartBeatResponse,
     PushEntryRequest,

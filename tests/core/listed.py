@@ -7,8 +7,8 @@ import attrs
 
 from dledger.base.chunks import ChunkSum
 from dledger.base.membership import Membership
+from protocols.wire.ledger.batches import EntryBatch, EntryChunk
 from protocols.wire.ledger.configuration import decode_configuration
-from protocols.wire.ledger.messages import EntryBatch, EntryChunk
 
 
 @attrs.define

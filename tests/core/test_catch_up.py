@@ -7,7 +7,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
-from dledger.core.dispatcher import PUSHES_AFTER_SETBACK, TURN_BYTES_MAX, TURN_ENTRIES_MAX
+from dledger.core.catch_up import TURN_BYTES_MAX, TURN_ENTRIES_MAX
+from dledger.core.dispatcher import PUSHES_AFTER_SETBACK
 from protocols.wire.ledger.codes import PushType, ResponseCode
 from protocols.wire.ledger.messages import PushEntryRequest
 from tests.core.helpers import Bench, ListLedger, of_type, propose, pushed, pushes

@@ -149,6 +149,20 @@ class RemoveTests(LeaderCase):
         self.bench.run(2_000)
         self.assertEqual({one[0] for one in sent(self.bench.seen, PushEntryRequest)}, {"n1"})
 
+    def test_smaller_quorum(self) -> None:
+        """Entries that a majority of those who stay have are committed as soon as the removal is written."""
+        self.make("add", "n3", "127.0.0.1:9")
+        self.hear("n3")
+        self.bench.match("n3")
+        self.make("promote", "n3")
+        self.bench.step(ev.AppendProposed((ev.Proposal(token=999, bodies=(b"x",)),)))
+        self.bench.match("n1")
+        end_index = self.bench.ledger.ledger_end_index
+        self.assertEqual(self.bench.core.committed_index, end_index - 1)
+        self.bench.request(change("remove", "n3"))
+        self.assertEqual(self.bench.ledger.ledger_end_index, end_index + 1)
+        self.assertEqual(self.bench.core.committed_index, end_index)
+
     def test_introduced_no_longer(self) -> None:
         """A member that another list told is no stranger until the own ledger has a list as late."""
         told = Membership(voters={"n0": "h:1", "n9": "h:9"}, index=0, term=1)
@@ -222,6 +236,15 @@ class RefusalTests(LeaderCase):
         self.bench.match("n1")
         self.bench.match("n2")
         self.assertIs(self.make("remove", "n2").code, ResponseCode.SUCCESS)
+
+    def test_refused_at_the_door(self) -> None:
+        """A member that does not know this leader yet refuses its heartbeats: it is not taken for Java's."""
+        member = self.bench.core._member
+        member.heard_of_disk("n2", 1, ResponseCode.UNKNOWN_MEMBER)
+        self.assertTrue(member.capable["n2"])
+        self.assertIs(self.make("add", "n3", "127.0.0.1:9").code, ResponseCode.SUCCESS)
+        member.heard_of_disk("n2", 0, ResponseCode.UNKNOWN_MEMBER)  # Java's
+        self.assertFalse(member.capable["n2"])
 
     def test_java_member(self) -> None:
         """It would take a configuration entry for an entry; one that is removed may be of any kind."""

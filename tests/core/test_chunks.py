@@ -11,8 +11,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
 from dledger.core.dispatcher import CHUNKS_REFUSED_MAX
+from protocols.wire.ledger.batches import EntryBatch, EntryChunk
 from protocols.wire.ledger.codes import WIRE_FLAG_CHUNKS, WIRE_VERSION, PushType, ResponseCode
-from protocols.wire.ledger.messages import EntryBatch, EntryChunk, PushEntryRequest, PushEntryResponse
+from protocols.wire.ledger.messages import PushEntryRequest, PushEntryResponse
 from tests.core.helpers import Bench, ListLedger, batch, events, kinds, of_type, propose, push, pushed, pushes
 
 KIB = 1024

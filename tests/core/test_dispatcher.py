@@ -9,15 +9,16 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core import effects as fx
+from dledger.core.catch_up import TurnBudget
 from dledger.core.dispatcher import (
     BACK_OFF_MAX,
     IDLE_COMMIT_INTERVAL_MS,
     DispatcherState,
     EntryDispatcher,
-    Quota,
-    TurnBudget,
+    dispatch_to_members,
 )
 from dledger.core.member_state import MemberState, Role
+from dledger.core.quota import Quota
 from protocols.wire.ledger.codes import PushType, ResponseCode
 from protocols.wire.ledger.messages import HeartBeatResponse, PushEntryRequest, PushEntryResponse, Response
 from tests.core.helpers import ListLedger, events, make_member, pushed, pushes, unpack
@@ -301,6 +302,15 @@ class WindowTests(SynchronousTestCase):
         desk.answer(code=ResponseCode.INCONSISTENT_STATE, end_index=0)
         requests = desk.answer(end_index=0)
         self.assertEqual(sum(one.entries.count for one in requests if one.entries), 899)
+
+    def test_quota_is_shared(self) -> None:
+        """What else is sent to a follower counts, too, in every term."""
+        desk = Desk.make(ListLedger.of(1))
+        for _ in range(2):
+            dispatchers: dict[str, EntryDispatcher] = {}
+            dispatch_to_members(dispatchers, desk.member, desk.acks, TurnBudget(desk.member.out))
+            self.assertIs(dispatchers["n1"].quota, desk.member.quota_of("n1"))
+        self.assertIsNot(desk.member.quota_of("n1"), desk.member.quota_of("n2"))
 
     def test_quota_of_a_second_is_not_carried_over(self) -> None:
         """What was not used is lost, what was overspent too."""

@@ -10,8 +10,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
 from dledger.core.handler import EntryHandler
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import WIRE_FLAG_CHUNKS, WIRE_VERSION, PushType, ResponseCode
-from protocols.wire.ledger.messages import EntryBatch, PushEntryRequest, PushEntryResponse
+from protocols.wire.ledger.messages import PushEntryRequest, PushEntryResponse
 from tests.core.helpers import (
     Bench,
     ListLedger,

@@ -11,8 +11,9 @@ from dledger.core import effects as fx
 from dledger.core.inputs import MembersIntroduced
 from dledger.core.member_state import MemberState, Outbox, Role
 from dledger.storage.configurations import JOINING
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.configuration import encode_configuration
-from protocols.wire.ledger.messages import EntryBatch, HeartBeatRequest, MetadataRequest, Response
+from protocols.wire.ledger.messages import HeartBeatRequest, MetadataRequest, Response
 from tests.core.helpers import ListLedger, batch, make_member
 
 
@@ -256,7 +257,26 @@ class PastTests(SynchronousTestCase):
             again.on_introduced(self.told("n2", 2, "n1 n2 n7 n0"))
             self.assertTrue(again.knows("n7"))
             self.reach(again, ledger, "n1 n7 n0")
+            self.assertTrue(again.knows("p1"))  # in the list before, which may count again
+            again.committed_index = again.ledger_end_index
             self.assertFalse(again.knows("n2") or again.knows("p1") or again.knows("n0"))
+
+    def test_removal_that_is_not_committed(self) -> None:
+        """Who is removed by it may lead the others, and cut it: its word is heard until it is committed."""
+        for first in (None, "n0 n1 n2 n3"):
+            ledger = ListLedger()
+            member = make_member(ledger)
+            if first is not None:
+                self.reach(member, ledger, first)
+                member.committed_index = member.ledger_end_index
+            gone = "n2" if first is None else "n3"
+            self.reach(member, ledger, "n0 n1")
+            self.assertTrue(member.knows(gone))
+            self.assertIn(gone, member.speakers)
+            self.assertFalse(member.knows("n9") or member.knows("n0"))
+            self.assertNotIn(gone, member.peer_ids)
+            member.committed_index = member.ledger_end_index
+            self.assertFalse(member.knows(gone) or gone in member.speakers)
 
     def test_teller_leaves_and_comes_back(self) -> None:
         """Its word counts, though a list in between lacks it."""

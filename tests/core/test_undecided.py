@@ -104,9 +104,9 @@ class DecideTests(SynchronousTestCase):
         outcomes = {token: code for token, _, code in found.decide(ListLedger.of(*terms), committed)}
         is_over = committed >= 2 + kept
         for token, place in places.items():
-            indexes = range(place.first_index, place.first_index + place.count)
+            indexes = range(place.first_index, place.first_index + place.entries)
             there = sum(index < 2 + kept and index <= committed for index in indexes)
-            expected = IN_LOG if there == place.count else None
+            expected = IN_LOG if there == place.entries else None
             if expected is None and is_over:
                 expected = UNKNOWN if there else NOT_IN_LOG
             self.assertEqual(outcomes.get(token), expected)

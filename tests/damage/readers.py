@@ -57,7 +57,7 @@ def stream(path: str, _out: str, start: JsonObject) -> list[Any]:
         reader.stop()
 
 
-def _exported(out: str) -> list[Row]:
+def exported(out: str) -> list[Row]:
     """The visible rows of an export, in order."""
     rows = []
     for file in sorted(Path(out).glob("part-*.jsonl")):
@@ -90,8 +90,8 @@ def _export(path: str, out: str, work: Callable[[Exporter], None]) -> list[Any]:
         with Exporter.open(out, source, ExportSettings(format="jsonl", max_delay_ms=1)) as exporter:
             work(exporter)
     except Exception as error:
-        raise Interrupted(error, _exported(out)) from None
-    return _exported(out)
+        raise Interrupted(error, exported(out)) from None
+    return exported(out)
 
 
 def export(path: str, out: str, _start: JsonObject) -> list[Any]:

@@ -18,9 +18,9 @@ from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.errors import DLedgerError
 from dledger.storage.chunk_checks import check_chunk
 from dledger.storage.file_store import FileStore
+from protocols.wire.ledger.batches import EntryBatch, EntryChunk
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER, INDEX_UNIT, INDEX_UNIT_SIZE
-from protocols.wire.ledger.messages import EntryBatch, EntryChunk
 from tests.fuzz.mutation import EDGES, damaged
 from tests.storage.support import DATA_SIZE, config_of
 
@@ -75,7 +75,7 @@ def fuzz_chunks(rng: random.Random) -> None:
     if not is_summed:
         assert chunk == sound
     count = len(chunk.units) // INDEX_UNIT_SIZE
-    assert count == chunk.count == layout.count and layout.runs[-1][1] == chunk.records
+    assert count == chunk.count == layout.entries and layout.runs[-1][1] == chunk.records
     units = list(INDEX_UNIT.iter_unpack(chunk.units))
     assert sum(unit[2] for unit in units) == len(chunk.records)
     assert layout.end_position == units[-1][1] + units[-1][2]

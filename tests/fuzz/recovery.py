@@ -21,8 +21,8 @@ from dledger.storage.commit_mark import COMMIT_MARK_NAME, read_mark
 from dledger.storage.file_store import FileStore
 from dledger.storage.term_file import TermFile
 from dledger.storage.verify import verify_directory
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import ENTRY_HEADER, iterate_records
-from protocols.wire.ledger.messages import EntryBatch
 
 CONFIG = DLedgerConfig(
     store_base_dir="base", mapped_file_size_for_entry_data=1024, mapped_file_size_for_entry_index=320,

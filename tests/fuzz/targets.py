@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Mapping
+from zlib import crc32
 
 import attrs
 
@@ -21,13 +22,13 @@ from protocols.framing import Frame, FrameBuffer, FrameError
 from protocols.ledger.push import NativeReader
 from protocols.wire.errors import BodyError, WireError
 from protocols.wire.fastjson import read_object, write_object
+from protocols.wire.ledger.batches import EntryBatch, EntryChunk
 from protocols.wire.ledger.codes import PushType, RequestCode
 from protocols.wire.ledger.entry import bodies_of, check_records, iterate_records
+from protocols.wire.ledger.envelopes import ENVELOPE_MAGIC, decode_envelope, envelope_head, headers_problem
 from protocols.wire.ledger.json_bodies import decode_request, decode_response, encode_request, encode_response
 from protocols.wire.ledger.messages import (
     AppendRequest,
-    EntryBatch,
-    EntryChunk,
     MetadataRequest,
     MetadataResponse,
     PushEntryRequest,
@@ -113,6 +114,11 @@ _FRAMES = (*_NATIVE_FRAMES, *_COMMANDS)
 _ROCKETMQ_RECORDS = (BROKER_RECORD, *map(encode_message, SHAPES))
 _ROCKETMQ_BATCH = encode_batch(_Batches.ITEMS)
 _KINDS = tuple(RequestCode)
+_ENVELOPES = tuple(
+    envelope_head(time_ms, headers) + body
+    for time_ms in (None, 0, 1767323045678) for headers in ({}, {"type": b"order", "ä": b"\xff" * 9})
+    for body in (b"", b"hello")
+)
 
 
 def _fed(data: bytes, cuts: list[int], bound: int) -> tuple[list[Frame], str]:
@@ -177,9 +183,13 @@ def _check_body(kind: RequestCode, is_answer: bool, body: bytes) -> None:
         return
     # Only JSON carries these.
     if isinstance(message, MetadataResponse):
-        message = attrs.evolve(message, admin="", health="", configuration="")
+        message = attrs.evolve(
+            message, admin="", health="", configuration="", lineage="", met_lineage="", is_rival=False
+        )
     elif isinstance(message, MetadataRequest):
-        message = attrs.evolve(message, group_id="", members="", configuration="")
+        message = attrs.evolve(
+            message, group_id="", members="", configuration="", lineage="", met_lineage="", token=""
+        )
     assert decode_frame(_native(message)) == (7, message)
 
 
@@ -327,10 +337,22 @@ def fuzz_rocketmq(rng: random.Random) -> None:
     assert decode_batch(encode_batch(items)) == items and len(encode_batch(items)) == len(batch)
 
 
+def fuzz_envelope(rng: random.Random) -> None:
+    """A damaged envelope, often with a CRC that fits: it is one that a writer would write, or none."""
+    body = damaged(rng.choice(_ENVELOPES), _ENVELOPES, rng)
+    if rng.random() < 0.8 and len(body) >= 16:
+        end = 24 + int.from_bytes(body[14:16], "big")
+        body = ENVELOPE_MAGIC + crc32(body[12:end]).to_bytes(4, "big") + body[12:]
+    found = decode_envelope(body)
+    if found is not None:
+        assert not headers_problem(found.headers)
+        assert envelope_head(found.time_ms, found.headers) + found.body == body
+
+
 #: The targets that decode bytes from a network or a file.
 DECODERS = (
     "framing", "remoting", "json-bytes", "json-values", "json-syntax", "native", "broker", "appends",
-    "sends", "records", "rocketmq", "ha", "name-server", "chunks",
+    "sends", "records", "rocketmq", "ha", "name-server", "chunks", "envelope",
 )  # fmt: skip
 
 #: Name on the command line to target. A target takes all its randomness from its argument.
@@ -350,4 +372,5 @@ TARGETS: Mapping[str, Target] = {
     "name-server": fuzz_name_server,
     "recovery": fuzz_recovery,
     "chunks": fuzz_chunks,
+    "envelope": fuzz_envelope,
 }

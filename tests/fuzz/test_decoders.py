@@ -17,8 +17,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from protocols.framing import Frame, FrameBuffer
 from protocols.wire.errors import BodyError, WireError
 from protocols.wire.fastjson import read_object
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.json_bodies import decode_request
-from protocols.wire.ledger.messages import EntryBatch
 from protocols.wire.ledger.push import decode_frame
 from protocols.wire.rocketmq.message import decode_message
 from tests.fuzz import run, targets

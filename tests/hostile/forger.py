@@ -20,6 +20,7 @@ import attrs
 
 from protocols.framing import FrameBuffer
 from protocols.wire.errors import BodyError, WireError
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.bounds import INDEX_MAX, TERM_MAX
 from protocols.wire.ledger.codes import (
     WIRE_VERSION,
@@ -34,7 +35,6 @@ from protocols.wire.ledger.json_bodies import decode_request, encode_request, en
 from protocols.wire.ledger.messages import (
     MESSAGES,
     AppendRequest,
-    EntryBatch,
     GetRequest,
     HeartBeatRequest,
     HeartBeatResponse,

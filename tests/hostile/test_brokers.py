@@ -25,9 +25,13 @@ from tests.hostile.target import (
     tell,
     until,
 )
-from tests.processes.brokers import PULL_MESSAGE, Broker, Remoting, free_triple
+from tests.processes.brokers import PULL_MESSAGE, Broker, Remoting
+from tests.processes.children import free_triple
 
 SLAVE_NOT_AVAILABLE = 11
+UPDATE_AND_CREATE_TOPIC = 17
+GET_ALL_TOPIC_CONFIG = 21
+GET_BROKER_RUNTIME_INFO = 28
 #: Nobody connects from this address.
 NOWHERE = "203.0.113.1"
 
@@ -192,6 +196,41 @@ class MemoryTests(BrokerCase):
         highest = highest_resident_mib(self.broker.pid)
         tell(f"at most {highest:.0f} MiB resident")
         self.assertLess(highest, 500)
+        self.assert_whole()
+
+
+class CostlyTests(BrokerCase):
+    """Requests that take the broker long."""
+
+    def test_many_that_ask(self) -> None:
+        """
+        A thousand topics are made by requests of which five hundred come at once. Then sixty connections ask
+        for facts and for the table of topics, four hundred times each and in one piece, and read no answer:
+        the producer waits for a few of them, not for all.
+        """
+        maker = Remoting(self.broker.address)
+        for first in (0, 500):
+            for number in range(first, first + 500):
+                maker.send(UPDATE_AND_CREATE_TOPIC, {
+                    "topic": f"T{number}", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6",
+                })  # fmt: skip
+            self.assertEqual({maker.next().code for _ in range(500)}, {0})
+        maker.close()
+        asked = b"".join(
+            encode_command(RemotingCommand(code=code, opaque=number))
+            for number, code in enumerate((GET_BROKER_RUNTIME_INFO, GET_ALL_TOPIC_CONFIG) * 200)
+        )
+
+        def attack() -> None:
+            held = [self.connect() for _ in range(60)]
+            for connection in held:
+                connection.sendall(asked)
+            time.sleep(3.0)
+            for connection in held:
+                connection.close()
+
+        self.serve_through(attack, share=0.2)
+        self.assertLess(highest_resident_mib(self.broker.pid), 600)
         self.assert_whole()
 
 

@@ -111,7 +111,7 @@ class FullDiskTests(HostileCase):
             except NoAnswer:
                 return False
 
-        wait_until(is_answered, seconds=20, what=f"{code.name}")
+        wait_until(is_answered, seconds=60, what=f"{code.name}")
 
     def read_at_leader(self, index: int) -> ResponseCode:
         """The code of a linearizable read."""
@@ -133,11 +133,11 @@ class FullDiskTests(HostileCase):
         leader = self.wait_for_leader()
         self.members[leader].kill()
         began = time.monotonic()
-        wait_until(lambda: self.wait_for_leader() != leader, seconds=15, what="another leader")
+        wait_until(lambda: self.wait_for_leader() != leader, seconds=60, what="another leader")
         took = time.monotonic() - began
         self.soon(ResponseCode.DISK_FULL, lambda: self.append(large))
         self.members[leader].start()
-        self.wait_in_step(leader, seconds=15)
+        self.wait_in_step(leader, seconds=60)
         self.soon(ResponseCode.SUCCESS, lambda: self.read_at_leader(index))
         for member in self.members.values():
             member.stop()
@@ -166,13 +166,13 @@ class FullDiskTests(HostileCase):
             except NoAnswer:
                 return False
 
-        wait_until(is_taken, seconds=15, what="an append at another leader")
+        wait_until(is_taken, seconds=60, what="an append at another leader")
         tell(f"{time.monotonic() - began:.1f} s")
         with self.client.working() as seen:
             time.sleep(1.0)
         self.assertEqual((seen.unknown, seen.failed), ([], []))
         self.disks[leader].free()
-        self.wait_in_step(leader, seconds=15)
+        self.wait_in_step(leader, seconds=60)
         self.assert_all_alive()
         self.assert_read()
 
@@ -209,7 +209,7 @@ class DamagedFileTests(HostileCase):
         ):
             self.flip(member.ledger_path / name, bit)
             member.start()
-            self.wait_in_step(member.name, seconds=15)
+            self.wait_in_step(member.name, seconds=60)
             member.stop()
         kept = {}
         for name in ("currterm", "termvote"):
@@ -221,14 +221,14 @@ class DamagedFileTests(HostileCase):
             (member.ledger_path / name).write_bytes(data)
         (member.ledger_path / "termvote").unlink()
         member.start()
-        self.wait_in_step(member.name, seconds=15)
+        self.wait_in_step(member.name, seconds=60)
         self.assert_nothing_lost()
 
     def refused(self, member: Member) -> str:
         """Start a member that must not start. @return: its log."""
         size = member.log_path.stat().st_size
         member.start()
-        self.assertEqual(member.wait(seconds=15), 1, member.log_tail())
+        self.assertEqual(member.wait(seconds=60), 1, member.log_tail())
         said = member.log_path.read_text()[size:]
         self.assertNotIn("Traceback", said)
         return said
@@ -251,7 +251,7 @@ class DamagedFileTests(HostileCase):
         (moved.directory / "kept").rename(moved.ledger_path)
         for one in (member, moved):
             one.start()
-            self.wait_in_step(one.name, seconds=15)
+            self.wait_in_step(one.name, seconds=60)
         self.assert_nothing_lost()
 
     def test_another_boot(self) -> None:
@@ -267,14 +267,14 @@ class DamagedFileTests(HostileCase):
         IdentityFile.create(OsDisk(), path, attrs.evolve(found[1], boot_id="another")).close()
         size = member.log_path.stat().st_size
         member.start()
-        self.wait_in_step(member.name, seconds=15)
+        self.wait_in_step(member.name, seconds=60)
         self.assertIn(" unsure ", member.log_path.read_text()[size:])
 
         def is_sure() -> bool:
             now = read_identity(OsDisk(), path)
             return now is not None and now[1].unsure == 0
 
-        wait_until(is_sure, seconds=10, what="a member that is sure again")
+        wait_until(is_sure, seconds=60, what="a member that is sure again")
         self.assert_nothing_lost()
 
 
@@ -294,7 +294,7 @@ class LostDirectoryTests(HostileCase):
         member.kill()
         shutil.rmtree(member.ledger_path, ignore_errors=True)
         member.start()
-        self.wait_in_step(member.name, seconds=15)
+        self.wait_in_step(member.name, seconds=60)
         self.assert_nothing_lost()
 
     def test_removed_under_the_leader(self) -> None:
@@ -309,7 +309,7 @@ class LostDirectoryTests(HostileCase):
         self.members[leader].kill()
         shutil.rmtree(self.members[leader].ledger_path, ignore_errors=True)
         self.members[leader].start()
-        self.wait_in_step(leader, seconds=15)
+        self.wait_in_step(leader, seconds=60)
         self.assert_nothing_lost()
 
 

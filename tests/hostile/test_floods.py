@@ -8,9 +8,12 @@ import struct
 import threading
 import time
 
-from protocols.wire.ledger.codes import RequestCode
+import dledger
+from protocols.wire.ledger.codes import Consistency, RequestCode
+from protocols.wire.ledger.messages import GetRequest
 from protocols.wire.remoting import RemotingCommand, encode_command
-from tests.hostile.target import HostileCase, send_slowly, tell
+from tests.hostile.target import MIB, HostileCase, frames, send_slowly, tell
+from tests.processes.children import peers_text
 
 GET = b"GET /%s HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -58,6 +61,40 @@ class ParsingTests(HostileCase):
         """The address of a member."""
         host, _, port = self.peers[peer_id].rpartition(":")
         return host, int(port)
+
+
+class ReadsTests(HostileCase):
+    """Clients that ask for more than the member can send."""
+
+    def test_many_that_read(self) -> None:
+        """
+        Two hundred connections ask for 700 large entries each, in one piece, and read no answer: the client
+        waits for slices of them, not for all.
+        """
+        leader = self.wait_for_leader()
+        with dledger.connect(peers_text(self.peers), timeout=20.0) as log:
+            first = min(log.append(b"x" * MIB).index for _ in range(10))
+        base = {"group": "default", "remote_id": leader}
+        asked = frames(*(
+            GetRequest(**base, begin_index=first + number % 10, consistency=Consistency.COMMITTED)
+            for number in range(700)
+        ))
+
+        def attack() -> None:
+            held = [self.connect(leader) for _ in range(200)]
+            for connection in held:
+                connection.setblocking(False)
+                try:
+                    connection.send(asked)
+                except OSError:
+                    pass
+            time.sleep(4)
+            for connection in held:
+                connection.close()
+
+        self.serve_through(attack, share=0.05, longest_ms=1000.0)
+        self.assert_all_alive()
+        self.assertEqual(self.wait_for_leader(), leader)
 
 
 class AdminTests(HostileCase):

@@ -10,8 +10,9 @@ import socket
 import time
 from collections.abc import Callable
 
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import PushType
-from protocols.wire.ledger.messages import EntryBatch, MetadataRequest, PullRequest, PullResponse
+from protocols.wire.ledger.messages import MetadataRequest, PullRequest, PullResponse
 from tests.hostile.forger import (
     PlayedMember,
     Repeater,
@@ -28,6 +29,7 @@ from tests.hostile.forger import (
 )
 from tests.hostile.target import HostileCase, frames, tell, until
 from tests.processes.asking import ask
+from tests.processes.children import wait_until
 from tests.processes.members import ended_well
 
 #: Terms that no sound member has, beside the own one plus 2^33.
@@ -63,7 +65,7 @@ class ForgedCase(HostileCase):
             time.sleep(0.3)
         self.assertTrue(seen.latencies_s)
         for peer_id in self.peers:
-            self.wait_in_step(peer_id, seconds=10)
+            self.wait_in_step(peer_id, seconds=60)
         self.assertLess(max(self.terms().values()), SOUND_BELOW, leader)
         self.assert_all_alive()
 
@@ -227,6 +229,44 @@ class FloodTests(ForgedCase):
         self.members[away].start()
         self.assert_serving()
 
+    def test_beats_of_a_member_that_is_away(self) -> None:
+        """Heartbeats and pushes of ever higher terms: nobody at its address says that it leads."""
+        leader = self.wait_for_leader()
+        away = min(set(self.peers) - {leader})
+        self.members[away].stop()
+        terms = itertools.count(self.terms()[leader] + 1)
+        others = itertools.cycle(set(self.peers) - {away})
+
+        def act() -> None:
+            to, term = next(others), next(terms)
+            fire(self.peers[to], beat(away, to, term),
+                 push(away, to, term, PushType.COMMIT, commit_index=3), seconds=0.05)
+
+        self.flooded(act)
+        self.members[away].start()
+        self.assert_serving()
+
+    def test_beats_of_a_leader_that_has_died(self) -> None:
+        """Heartbeats of its term go on, in its name: the others elect all the same."""
+        leader = self.wait_for_leader()
+        term = self.terms()[leader]
+        others = itertools.cycle(set(self.peers) - {leader})
+
+        def act() -> None:
+            to = next(others)
+            fire(self.peers[to], beat(leader, to, term), beat(leader, to, term + 1), seconds=0.05)
+
+        self.members[leader].kill()
+        with Repeater(act, rate=RATE) as repeater:
+            repeater.is_paused = False
+            wait_until(lambda: self.wait_for_leader() != leader, seconds=60, what="another leader")
+            with self.client.working() as seen:
+                time.sleep(1.0)
+        self.assertTrue(seen.latencies_s)
+        self.assertEqual((seen.unknown, seen.failed), ([], []))
+        self.members[leader].start()
+        self.assert_serving()
+
     def test_transfers(self) -> None:
         """A client's transfers are granted, one in some seconds; TAKE_LEADERSHIP of strangers is not."""
         names = itertools.cycle(itertools.permutations(self.peers, 2))
@@ -263,6 +303,30 @@ class FloodTests(ForgedCase):
         self.flooded(act)
 
 
+    def test_claims_of_a_member_that_is_away(self) -> None:
+        """Somebody speaks for it when it comes back, and goes on: it follows all the same."""
+        away = min(set(self.peers) - {self.wait_for_leader()})
+        self.members[away].stop()
+        others = sorted(set(self.peers) - {away})
+        held = {to: self.connect(to) for to in others}
+        next_one = itertools.cycle(others)
+
+        def act() -> None:
+            to = next(next_one)
+            held[to].sendall(frames(MetadataRequest(**base(away, to, -1))))
+            held[to].recv(65536)
+
+        with Repeater(act, rate=10) as repeater:
+            repeater.is_paused = False
+            time.sleep(0.5)
+            self.members[away].start()
+            with self.client.working() as seen:
+                time.sleep(1.0)
+            self.wait_in_step(away, seconds=60)
+        self.assertEqual((seen.unknown, seen.failed), ([], []))
+        self.assert_serving()
+
+
 class FuzzTests(ForgedCase):
     """Well-formed messages whose numbers and names do not fit."""
 
@@ -288,7 +352,7 @@ class FuzzTests(ForgedCase):
         known = self.known()
         away = min(set(self.peers) - {self.wait_for_leader()})
         for peer_id in self.peers:
-            self.wait_in_step(peer_id, seconds=10)
+            self.wait_in_step(peer_id, seconds=60)
         time.sleep(0.3)
         self.members[away].stop()
         rng = random.Random(12)

@@ -23,8 +23,8 @@ from dledger.base.commands.java_json import read_document
 from protocols.framing import FrameBuffer
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
 from protocols.wire.rocketmq.message import Message, decode_message, decode_start, plain_body
-from tests.interop.rocketmq import PATIENCE, Server, body_of, broker_port, java_command
-from tests.processes.children import Child, ChildError, TalkingChild, free_ports, wait_until
+from tests.interop.rocketmq import PATIENCE, Server, body_of, java_command
+from tests.processes.children import Child, ChildError, TalkingChild, free_ports, free_triple, wait_until
 from tests.processes.members import ROOT
 
 FILE_SIZE = 1 << 16
@@ -323,6 +323,7 @@ class OurBroker(Broker):
             "mappedFileSizeCommitLog": FILE_SIZE, "mappedFileSizeConsumeQueue": 20 * 1000,
             "defaultTopicQueueNums": QUEUES, "registerNameServerPeriod": 10000, "haFullHistory": True,
             "brokerIP1": "127.0.0.1", "enablePropertyFilter": True,
+            "maxHashSlotNum": 1000, "maxIndexNum": 4000,  # as Java's above
         }
         self._name_server, self._broker = name_server, broker
         super().__init__(name, self._words("ASYNC_MASTER", {}), log_path=home / f"{name}.log",
@@ -355,7 +356,7 @@ class OurBroker(Broker):
                 return False
             return True
 
-        wait_until(answers, seconds=seconds, what=f"{self.name} runs\n{self.log_tail()}", every=0.1)
+        wait_until(answers, seconds=seconds, what=f"{self.name} runs", every=0.1, tell=self.log_tail)
 
 
 def pause(child: Child) -> None:
@@ -435,8 +436,7 @@ class Pair:
         """@param master, slave: C{java} or C{ours}."""
         self.directory = directory
         self.version = version
-        self._ports: set[int] = set(free_ports(1))
-        (name_port,) = self._ports
+        (name_port,) = free_ports(1)
         self.name_server_address = f"127.0.0.1:{name_port}"
         self.name_server = Server(
             "namesrv", "namesrv.NamesrvStartup", {"listenPort": name_port}, directory / "namesrv", version
@@ -455,7 +455,7 @@ class Pair:
         @param store: its directory, if not its own.
         @param broker: its name for the name server.
         """
-        port, home = broker_port(self._ports), self.directory / name
+        port, home = free_triple(), self.directory / name
         if kind == "java":
             return JavaBroker(
                 name, home, self.version, port=port, name_server=self.name_server_address, store=store,

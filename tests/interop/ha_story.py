@@ -24,6 +24,7 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from protocols.wire.rocketmq.message import Message, plain_body
 from tests.interop.ha import (
+    FILE_SIZE,
     Broker,
     BrokerError,
     Pair,
@@ -80,6 +81,12 @@ def ha_lines(text: str) -> list[str]:
     """The lines of mqadmin on replication, without its log lines and the speed, which changes."""
     lines = [line for line in text.splitlines() if line.startswith("#") or _SLAVE_ROW.match(line)]
     return [line if line.startswith("#") else " ".join(line.split()[:3] + line.split()[4:]) for line in lines]
+
+
+def leave_unmade_file(store: Path) -> None:
+    """The next file of a commit log, empty, as a broker leaves it that is killed while it makes it."""
+    last = max(path.name for path in (store / "commitlog").iterdir() if path.name.isdecimal())
+    (store / "commitlog" / f"{int(last) + FILE_SIZE:020d}").touch()
 
 
 class Story(SynchronousTestCase):
@@ -201,10 +208,12 @@ class Story(SynchronousTestCase):
         pair = self.pair
         path = pair.directory / f"outcomes-{pair.next_number}"
         pair.client.load(TOPIC, pair.next_number, path)
-        for _ in range(times):
+        for number in range(times):
             self.wait_acknowledged(path)
             time.sleep(self.rng.uniform(0, 0.5))
             victim.kill()
+            if number == 0:
+                leave_unmade_file(victim.store)
             if victim is pair.master:
                 time.sleep(0.3)  # answers on their way to the producer arrive
                 told = [one for one in outcomes(path) if one.status == "SEND_OK"]

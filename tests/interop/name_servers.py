@@ -8,10 +8,12 @@ Answers are compared as parsed documents: Java lists names in the order of its h
 from __future__ import annotations
 
 import json
+import os
 import socket
 import struct
 import subprocess
 import sys
+import time
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,6 +34,9 @@ _TWISTD = "from twisted.scripts.twistd import run; run()"
 
 #: Seconds without an answer after which a name server is silent: 4.9 does not answer an unknown code.
 SILENCE_S = 2.0
+#: A name server closes a connection without requests after 120 s, and a busy machine can need as long for one
+#: command.
+IDLE_S = 60.0
 
 VERSIONS = {"4.9.8": "4.9", "5.3.3": "5.3"}
 
@@ -87,18 +92,27 @@ class Said:
 
 
 class Asking:
-    """One connection to a name server."""
+    """One connection to a name server at a time: a new one after a while without a request."""
 
     def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
-        self._frames = FrameBuffer()
+        self._port = port
         self._last = 0
+        self._connect()
+
+    def _connect(self) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", self._port), timeout=PATIENCE)
+        self._frames = FrameBuffer()
+        self._used = time.monotonic()
 
     def ask(
         self, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"", *, version: int = 409,
         may_be_silent: bool = False,
     ) -> Said:
         """Send a request; wait for its answer."""
+        if time.monotonic() - self._used > IDLE_S:
+            self.close()
+            self._connect()
+        self._used = time.monotonic()
         self._last += 1
         self._socket.settimeout(SILENCE_S if may_be_silent else PATIENCE)
         self._socket.sendall(encode_command(RemotingCommand(
@@ -326,20 +340,26 @@ def _settle(asking: Asking, fields: Mapping[str, str], address: str) -> None:
 
 def mqadmin(version: str, directory: Path, address: str, *words: str) -> str:
     """
-    Run C{mqadmin}. @return: what it wrote.
+    Run C{mqadmin}; again if an answer was late: it waits 3 s for each, from its start with a cold JVM on. If
+    the request has not left by then, it calls that a request that cannot be sent.
 
-    @raise ChildError: it wrote of an exception.
+    @return: what it wrote.
+    @raise ChildError: it wrote of an exception, or every answer was late.
     """
     (directory / "conf" / "logback_tools.xml").write_text("<configuration/>")
     command = java_command(
         version, directory, "128m", "org.apache.rocketmq.tools.command.MQAdminStartup", *words
     )
-    done = subprocess.run(
-        command, capture_output=True, timeout=PATIENCE, stdin=subprocess.DEVNULL, text=True,
-        env={"NAMESRV_ADDR": address, "ROCKETMQ_HOME": str(directory), "PATH": "/usr/bin:/bin",
-             "JAVA_TOOL_OPTIONS": f"-Drocketmq.namesrv.addr={address}"},
-    )  # fmt: skip
-    said = done.stdout + done.stderr
+    for _attempt in range(10):
+        done = subprocess.run(
+            command, capture_output=True, timeout=PATIENCE, stdin=subprocess.DEVNULL, text=True,
+            env={"NAMESRV_ADDR": address, "ROCKETMQ_HOME": str(directory), "PATH": "/usr/bin:/bin",
+                 "JAVA_TOOL_OPTIONS": f"-Drocketmq.namesrv.addr={address}",
+                 "JDK_JAVA_OPTIONS": os.environ.get("JDK_JAVA_OPTIONS", "")},
+        )  # fmt: skip
+        said = done.stdout + done.stderr
+        if not any(late in said for late in ("RemotingTimeoutException", "RemotingSendRequestException")):
+            break
     if "Exception" in said:
         raise ChildError(f"mqadmin {' '.join(words)}: {said[-1500:]}")
     return said

@@ -27,6 +27,7 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from protocols.framing import FrameBuffer
 from protocols.wire.errors import BodyError
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import PushType, RequestCode, ResponseCode, VoteResult
 from protocols.wire.ledger.entry import (
     ENTRY_HEADER_SIZE,
@@ -41,7 +42,6 @@ from protocols.wire.ledger.messages import (
     MESSAGES,
     AppendRequest,
     AppendResponse,
-    EntryBatch,
     GetRequest,
     GetResponse,
     HeartBeatRequest,
@@ -165,7 +165,8 @@ class Cast:
         return None if isinstance(request, PushEntryRequest) else self.loyal(peer_id, request)
 
     def silent(self, peer_id: str, request: Request) -> Response | None:
-        """Answer nothing."""
+        """Answer METADATA, which tells that the member is there, and nothing else."""
+        return self.loyal(peer_id, request) if isinstance(request, MetadataRequest) else None
 
     def seen(self, kind: type[Request]) -> list[Request]:
         """The requests of one kind, to any of them."""
@@ -355,7 +356,8 @@ class Stage:
             answer = self.ask(request)
             assert isinstance(answer, VoteResponse)
             said.append(answer.vote_result)
-            return answer.vote_result is not VoteResult.REJECT_TERM_NOT_READY
+            is_reached = answer.code is not ResponseCode.ILLEGAL_MEMBER_STATE
+            return is_reached and answer.vote_result is not VoteResult.REJECT_TERM_NOT_READY
 
         self.wait(decided, f"a vote in term {term}")
         return said[-1]

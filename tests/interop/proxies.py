@@ -11,8 +11,8 @@ import json
 from pathlib import Path
 
 from tests.interop.java import SOURCES, class_path_of
-from tests.interop.rocketmq import PATIENCE, java_of
-from tests.processes.children import Child, ChildError, TalkingChild, free_ports, wait_until
+from tests.interop.rocketmq import PATIENCE, StartedChild, java_of
+from tests.processes.children import ChildError, TalkingChild, free_ports, wait_until
 
 PROXY_VERSION = "5.3.3"
 CLIENT_VERSION = "5.0.7"
@@ -41,7 +41,7 @@ def client_class_path() -> str:
     return class_path_of(_pom("rocketmq-client-java", CLIENT_VERSION), SOURCES / "rocketmqgrpc")
 
 
-class Proxy(Child):
+class Proxy(StartedChild):
     """
     A proxy.
 
@@ -72,7 +72,7 @@ class Proxy(Child):
                 raise ChildError(f"the proxy ended at its start\n{self.log_tail(30)}")
             return "startup successfully" in self.log_path.read_text(errors="replace")
 
-        wait_until(is_up, seconds=PATIENCE, what=f"the proxy runs\n{self.log_tail()}", every=0.1)
+        wait_until(is_up, seconds=PATIENCE, what="the proxy runs", every=0.1, tell=self.stuck)
 
 
 class GrpcClient(TalkingChild):

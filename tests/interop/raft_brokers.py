@@ -25,13 +25,12 @@ from tests.interop.rocketmq import (
     Sent,
     Server,
     StartedChild,
-    broker_port,
     member_says,
     write_properties,
 )
 from tests.processes.asking import NoAnswer, ask
 from tests.processes.brokers import FOUND, NO_TOPIC, Remoting, messages_of
-from tests.processes.children import ChildError, free_ports, peers_text, wait_until
+from tests.processes.children import ChildError, free_ports, free_triple, peers_text, wait_until
 from tests.processes.ledgers import LedgerFault, assert_identical, read_records
 from tests.processes.members import ROOT
 
@@ -75,7 +74,7 @@ class RaftBroker(StartedChild):
                 raise ChildError(f"{self.name} ended at its start\n{self.log_tail(30)}")
             return self._boots() >= self._lives
 
-        wait_until(is_up, seconds=PATIENCE, what=f"{self.name} runs", every=0.1)
+        wait_until(is_up, seconds=PATIENCE, what=f"{self.name} runs", every=0.1, tell=self.log_tail)
 
 
 class RaftBrokers:
@@ -104,8 +103,7 @@ class RaftBrokers:
         }
         self.name_server = OurNameServer(directory)
         self._options = dict(options or {})
-        self._taken = {self.name_server.port, *(int(one.split(":")[1]) for one in self.peers.values())}
-        self.ports = {peer_id: broker_port(self._taken) for peer_id in self.kinds}
+        self.ports = {peer_id: free_triple() for peer_id in self.kinds}
         self.brokers: dict[str, StartedChild] = {
             peer_id: self.made(peer_id, kind) for peer_id, kind in self.kinds.items()
         }

@@ -11,21 +11,38 @@ Source of the names of properties: BrokerConfig, MessageStoreConfig, NettyServer
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import re
-import socket
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
 import attrs
 
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse
-from tests.interop.java import SOURCES, class_path_of
+from tests.interop import jvms
+from tests.interop.java import (
+    NO_VERIFYING,
+    SOURCES,
+    class_path_of,
+    jars_of_pom,
+    remove_queues,
+    remove_unmade_files,
+)
 from tests.processes.asking import NoAnswer, ask
-from tests.processes.children import Child, ChildError, TalkingChild, free_ports, peers_text, wait_until
+from tests.processes.children import (
+    Child,
+    ChildError,
+    TalkingChild,
+    free_ports,
+    free_triple,
+    peers_text,
+    wait_until,
+)
 from tests.processes.ledgers import LedgerFault, Record, assert_identical, read_records
 from tests.processes.members import ROOT, Member
 
@@ -47,6 +64,9 @@ _ADD_OPENS = (
 #: Seconds after which a process is stuck rather than slow: a broker that starts in 5 s on an idle machine
 #: was seen to take more than 60 s on a busy one.
 PATIENCE = 180
+
+#: In the list of threads that a JVM writes.
+_END_OF_THREADS = "JNI global refs"
 
 #: 4.9 does not start without these; 5.x has its own in the jar.
 _LOGBACK = """<configuration>
@@ -88,6 +108,11 @@ def class_path(version: str, folder: str = "rocketmq") -> str:
     return class_path_of(_pom(version), SOURCES / folder)
 
 
+def jars_of(version: str) -> str:
+    """The part of L{class_path} that is not ours."""
+    return jars_of_pom(_pom(version))
+
+
 @attrs.frozen(kw_only=True)
 class Sent:
     """
@@ -126,12 +151,16 @@ def java_command(
 
     @param tls_mode: of a server, which makes its own certificate.
     """
-    return java_of(class_path(version, folder), home, heap, *words, tls_mode=tls_mode)
+    shared = jvms.options(jars_of(version))
+    return java_of(class_path(version, folder), home, heap, *words, tls_mode=tls_mode, options=shared)
 
 
-def java_of(path: str, home: Path, heap: str, *words: str, tls_mode: str = "disabled") -> list[str]:
-    """A JVM with this class path, see L{java_command}."""
-    return ["java", *_ADD_OPENS, "-Xms32m", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+def java_of(
+    path: str, home: Path, heap: str, *words: str, tls_mode: str = "disabled", options: Sequence[str] = ()
+) -> list[str]:
+    """A JVM with this class path and further options, see L{java_command}."""
+    return ["java", *_ADD_OPENS, *NO_VERIFYING, *options, "-Xms32m", f"-Xmx{heap}", "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
             f"-Duser.home={home}",
             # Each server would spend seconds at its start on a certificate that is not used.
             f"-Dtls.server.mode={tls_mode}",
@@ -147,6 +176,15 @@ class StartedChild(Child):
         """@raise ChildError: it ended, or did not run in time."""
         raise NotImplementedError
 
+    def stuck(self) -> str:
+        """The last lines of its log, and where the main thread of its JVM is."""
+        before = self.log_tail()
+        self.send(signal.SIGQUIT)  # a JVM writes its threads
+        with contextlib.suppress(ChildError):
+            wait_until(lambda: _END_OF_THREADS in self.log_tail(400), seconds=10, what="threads", every=0.1)
+        _, _, threads = self.log_tail(2000).partition('"main"')
+        return "\n".join([before, *threads.splitlines()[:30]])
+
 
 class Server(StartedChild):
     """A name server or a broker. It logs one line in each life when it runs."""
@@ -156,6 +194,7 @@ class Server(StartedChild):
         tls_mode: str = "disabled",
     ) -> None:
         self._configuration = home / f"{name}.conf"
+        self._version = version
         self._properties: dict[str, object] = {}
         self.configure(properties)
         (home / "conf").mkdir(exist_ok=True)
@@ -177,8 +216,12 @@ class Server(StartedChild):
         write_properties(self._configuration, self._properties)
 
     def start(self) -> None:
-        """Start it without waiting, see L{wait_started}."""
+        """Start it without waiting, see L{wait_started}, L{remove_unmade_files} and L{remove_queues}."""
         self._lives = self._boots() + 1
+        if store := self._properties.get("storePathRootDir"):
+            remove_unmade_files(Path(str(store)))
+            if self._version[0] == "5" and self._properties.get("enableDLegerCommitLog"):
+                remove_queues(Path(str(store)))
         super().start()
 
     def _boots(self) -> int:
@@ -194,32 +237,7 @@ class Server(StartedChild):
                 raise ChildError(f"{self.name} ended at its start\n{self.log_tail(30)}")
             return self._boots() >= self._lives
 
-        wait_until(is_up, seconds=seconds, what=f"{self.name} runs\n{self.log_tail()}", every=0.1)
-
-
-def broker_port(taken: set[int]) -> int:
-    """
-    A port with free neighbours: the second below it for the fast lane, the next above for replication.
-
-    @param taken: ports given away but not listened on yet; the three are added.
-    """
-    for _attempt in range(200):
-        (port,) = free_ports(1)
-        three = {port - 2, port, port + 1}
-        if not three & taken and all(map(_is_free, three)):
-            taken |= three
-            return port
-    raise ChildError("no free port with free neighbours")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
+        wait_until(is_up, seconds=seconds, what=f"{self.name} runs", every=0.1, tell=self.stuck)
 
 
 class Messages(TalkingChild):
@@ -307,7 +325,6 @@ class BrokerGroup:
             (name_port,) = free_ports(1)
             name_server = Server("namesrv", "namesrv.NamesrvStartup", {"listenPort": name_port},
                                  directory / "namesrv", version)  # fmt: skip
-        self._ports = {name_port, *(int(address.split(":")[1]) for address in self.peers.values())}
         self.name_server_address = f"127.0.0.1:{name_port}"
         self.name_server = name_server
         self.brokers = {peer_id: self._broker(peer_id, version) for peer_id in ("n0", "n1")}
@@ -320,7 +337,7 @@ class BrokerGroup:
     def _broker(self, peer_id: str, version: str) -> Server:
         home = self.directory / peer_id
         return Server(f"broker-{peer_id}", "broker.BrokerStartup", {
-            "brokerClusterName": "tests", "brokerName": GROUP, "listenPort": broker_port(self._ports),
+            "brokerClusterName": "tests", "brokerName": GROUP, "listenPort": free_triple(),
             "brokerIP1": "127.0.0.1", "namesrvAddr": self.name_server_address,
             "storePathRootDir": home / "store", "storePathCommitLog": home / "store" / "commitlog",
             "enableDLegerCommitLog": True, "dLegerGroup": GROUP, "dLegerPeers": peers_text(self.peers),

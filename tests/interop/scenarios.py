@@ -294,16 +294,7 @@ class Stage:
         time.sleep(self._chance.uniform(0.0, 2.0))
         if len(victim_ids) == 1 and self._chance.random() < 0.5:
             self.load.wait_acknowledged()
-        for peer_id in victim_ids:
-            self._remove_unmade_files(peer_id)
         self.group.start(*victim_ids)
-
-    def _remove_unmade_files(self, peer_id: str) -> None:
-        """Remove empty files: Java never starts with one, which it leaves if killed while it makes a file."""
-        if self.group.kinds[peer_id] == JAVA:
-            for path in (self.group.members[peer_id].directory / f"dledger-{peer_id}").glob("*/*"):
-                if path.name.isdecimal() and path.stat().st_size == 0:
-                    path.unlink()
 
     def _wait_committed(self, end_index: int) -> None:
         said: dict[str, object] = {}

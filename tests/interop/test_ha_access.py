@@ -15,8 +15,8 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 from dledger.broker.client import Broker, Credentials, PutError
 from tests.interop.ha import Client, OurBroker
 from tests.interop.java import JavaMissing
-from tests.interop.rocketmq import PATIENCE, Server, broker_port, class_path
-from tests.processes.children import ChildError, free_ports, wait_until
+from tests.interop.rocketmq import PATIENCE, Server, class_path
+from tests.processes.children import ChildError, free_ports, free_triple, wait_until
 from tests.processes.members import ROOT
 
 TOPIC, GROUP = "protected", "readers"
@@ -61,16 +61,10 @@ class AccessCase(SynchronousTestCase):
         held = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         self.addCleanup(held.cleanup)
         self.directory, self.version = Path(held.name), version
-        ports = set(free_ports(1))
-        (name_port,) = ports
+        name_port = self.start_name_server()
         self.name_server = f"127.0.0.1:{name_port}"
-        server = Server("namesrv", "namesrv.NamesrvStartup", {"listenPort": name_port},
-                        self.directory / "namesrv", version, tls_mode=self.name_server_tls)
-        self.addCleanup(server.kill)
-        server.start()
-        server.wait_started()
         self.master, self.slave = (
-            OurBroker(name, self.directory / name, port=broker_port(ports), name_server=self.name_server)
+            OurBroker(name, self.directory / name, port=free_triple(), name_server=self.name_server)
             for name in ("master", "slave")
         )
         of_master, of_slave = self.settings()
@@ -80,6 +74,16 @@ class AccessCase(SynchronousTestCase):
             self.addCleanup(broker.kill)
             broker.start()
             self.wait_said(broker, "listens at")
+
+    def start_name_server(self) -> int:
+        """Start it, Java's unless a subclass takes another. @return: its port."""
+        (name_port,) = free_ports(1)
+        server = Server("namesrv", "namesrv.NamesrvStartup", {"listenPort": name_port},
+                        self.directory / "namesrv", self.version, tls_mode=self.name_server_tls)
+        self.addCleanup(server.kill)
+        server.start()
+        server.wait_started()
+        return name_port
 
     def wait_said(self, broker: OurBroker, words: str) -> None:
         """Wait until C{words} are in the log of a broker."""
@@ -115,7 +119,7 @@ class AccessCase(SynchronousTestCase):
             return [path.read_bytes() for path in sorted((broker.store / "commitlog").glob("[0-9]*"))]
 
         wait_until(lambda: files(self.master) == files(self.slave) != [], seconds=PATIENCE,
-                   what=f"equal logs\n{self.slave.log_tail(30)}", every=0.2)
+                   what="equal logs", every=0.2, tell=self.slave.log_tail)
 
 
 class AccessTests(AccessCase):
@@ -164,7 +168,7 @@ class AccessTests(AccessCase):
         # The slave asks its master for the metadata with its own account.
         topics = self.slave.store / "config" / "topics.json"
         wait_until(lambda: topics.exists() and TOPIC in topics.read_text(), seconds=PATIENCE,
-                   what=f"the slave's topics\n{self.slave.log_tail(30)}", every=0.2)
+                   what="the slave's topics", every=0.2, tell=self.slave.log_tail)
 
     def own_clients(self) -> None:
         """Our producer and reader, and the command line."""

@@ -176,11 +176,11 @@ class CopyTests(SynchronousTestCase):
         target.mkdir()
         command = [sys.executable, "-m", "benchmarks.bare_hop", str(target.absolute() / "hop"), "14220",
                    "--count", "100"]  # fmt: skip
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
         found = json.loads(done.stdout)
         self.assertEqual((found["bytes"], found["count"]), (14220, 100))
         self.assertGreater(found["p99_us"], 0)
-        again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+        again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
         self.assertNotEqual(again.returncode, 0)
         self.assertIn("exists", again.stderr)
 

@@ -14,8 +14,8 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from tests.interop.ha import OurBroker
 from tests.interop.java import JavaMissing
-from tests.interop.rocketmq import PATIENCE, Server, broker_port, class_path, java_command
-from tests.processes.children import TalkingChild, free_ports, wait_until
+from tests.interop.rocketmq import PATIENCE, Server, class_path, java_command
+from tests.processes.children import TalkingChild, free_ports, free_triple, wait_until
 
 #: The broker's default for a new topic.
 QUEUES = 4
@@ -114,13 +114,13 @@ class ConsumerTests(SynchronousTestCase):
             raise SkipTest(str(missing)) from None
         held = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         self.addCleanup(held.cleanup)
-        directory, taken = Path(held.name), set(free_ports(1))
-        (name_port,) = taken
+        directory = Path(held.name)
+        (name_port,) = free_ports(1)
         name_server = Server(
             "namesrv", "namesrv.NamesrvStartup", {"listenPort": name_port}, directory / "namesrv", version
         )
         address = f"127.0.0.1:{name_port}"
-        broker = OurBroker("ours", directory / "ours", port=broker_port(taken), name_server=address)
+        broker = OurBroker("ours", directory / "ours", port=free_triple(), name_server=address)
         self.place = address, directory, version
         self.java = Consumers(address, directory, version)
         self.admin, self.address = Administrator(address, directory, version), broker.address

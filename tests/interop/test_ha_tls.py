@@ -15,21 +15,23 @@ from dledger.broker.client import Broker, PutError
 from protocols.wire.rocketmq.ha import encode_report
 from tests.base.keys import KeyRoom
 from tests.interop.ha import Client
+from tests.interop.name_servers import OurNameServer
 from tests.interop.test_ha_access import AccessCase
 
 TOPIC = "secret"
 
 
-class TlsTests(AccessCase):
+class TlsPairCase(AccessCase):
     """A master that takes nothing but TLS, and its slave."""
 
     name_server_tls = "permissive"
+    keys: KeyRoom | None = None
 
     def settings(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Of the master, and of the slave, which takes both kinds."""
-        self.room = KeyRoom(self.directory / "keys")
+        self.keys = self.keys or KeyRoom(self.directory / "keys")
         master, slave = (
-            {f"tls_{part}": path for part, path in attrs.asdict(self.room.member(name)).items()}
+            {f"tls_{part}": path for part, path in attrs.asdict(self.keys.broker(name)).items()}
             for name in ("master", "slave")
         )
         return {**master, "tls_mode": "enforcing"}, {**slave, "tls_mode": "permissive", "tls_enable": True}
@@ -53,7 +55,7 @@ class TlsTests(AccessCase):
         self.assertIn("FAILED", status)
         client.consume(TOPIC, "readers")
         self.assertEqual(client.received("readers", 100), (100, 0, 0))
-        files = self.room.client("app", ClientRole.APPEND)
+        files = self.keys.client("app", ClientRole.APPEND)
         self.own_clients(files)
         self.wait_equal()
         self.assertEqual(self.strange_slave(), b"")
@@ -89,10 +91,48 @@ class TlsTests(AccessCase):
                 pass
         return heard
 
+
+class TlsTests(TlsPairCase):
+    """With a name server of Java."""
+
     def test_4_9_8(self) -> None:
         """The last of the releases before 5."""
         self.play("4.9.8")
 
     def test_5_3_3(self) -> None:
         """The present release."""
+        self.play("5.3.3")
+
+
+class OurNameServerTests(TlsPairCase):
+    """The same with a name server of ours, which takes nothing but TLS, as the brokers do."""
+
+    def start_name_server(self) -> int:
+        """See L{AccessCase.start_name_server}."""
+        self.keys = KeyRoom(self.directory / "keys")
+        directory = self.directory / "namesrv"
+        directory.mkdir()
+        keys = attrs.asdict(self.keys.member("namesrv"))
+        words = [f"--set=tls_{name}={path}" for name, path in {**keys, "mode": "enforcing"}.items()]
+        server = OurNameServer(directory, *words)
+        self.addCleanup(server.kill)
+        server.start()
+        server.wait_started()
+        return server.port
+
+    def settings(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """See L{TlsPairCase.settings}: both brokers ask the name server by TLS."""
+        master, slave = super().settings()
+        return {**master, "tls_namesrv_enable": True}, {**slave, "tls_namesrv_enable": True}
+
+    def own_clients(self, files: TlsFiles) -> None:
+        """See L{TlsPairCase.own_clients}; and the name server by the command line."""
+        super().own_clients(files)
+        words = [word for name, path in attrs.asdict(files).items() for word in (f"--tls-{name}", path)]
+        for given, status in ((words, 0), ([], 1)):
+            done = self.dledger("--timeout", 5, *given, "ha-status", "--namesrv", self.name_server)
+            self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+
+    def test_5_3_3(self) -> None:
+        """One release is enough."""
         self.play("5.3.3")

@@ -13,8 +13,10 @@ from pathlib import Path
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
+import dledger
 from dledger.config import DLedgerConfig
 from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.envelopes import envelope_head
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse
 from tests.interop.java import JavaClient, JavaMissing, class_path
 from tests.interop.mixed import DEADLINE_S, JAVA, OURS, MixedGroup
@@ -102,6 +104,7 @@ class JavaClientTests(SynchronousTestCase):
             index = self.append_at_last(client, body)
             group.acknowledged[index] = body
             told[f"append {text[:5]}"] = self.get(client, index) == (ResponseCode.SUCCESS, body)
+        told["envelope"] = self.enveloped(group, client)
         term, end_index = group.append(b"last"), group.wait_equal()
         leader_id = group.leader()
         follower_id = next(peer_id for peer_id in group.peers if peer_id != leader_id)
@@ -137,10 +140,22 @@ class JavaClientTests(SynchronousTestCase):
         group.check()
         return told
 
+    def enveloped(self, group: MixedGroup, client: JavaClient) -> bool:
+        """Append with time and headers. @return: whether Java's client has envelope and body as one body."""
+        with dledger.connect(group.peers, group=group.name, timeout=DEADLINE_S, envelope=True) as log:
+            index = log.append(b"4711", headers={"type": b"order"}).index
+            entry = log.get(index)
+        self.assertEqual((entry.body, entry.headers), (b"4711", {"type": b"order"}))
+        self.assertIsNotNone(entry.timestamp)
+        whole = envelope_head(entry.timestamp, entry.headers) + b"4711"
+        group.acknowledged[index] = whole
+        return self.get(client, index) == (ResponseCode.SUCCESS, whole)
+
     def test_answers_are_java_s(self) -> None:
         """Append, get, METADATA, transfer, and all their refusals: both groups give the same answers."""
         ours, theirs = self.answers(OURS), self.answers(JAVA)
         self.assertEqual(ours, theirs)
+        self.assertIs(ours["envelope"], True)
         self.assertEqual(ours["who leads"], "follower")
         self.assertEqual(ours["append to a follower"], (ResponseCode.NOT_LEADER, "leader"))
         self.assertEqual(ours["get end + 1"], (ResponseCode.INDEX_OUT_OF_RANGE, b""))
@@ -309,7 +324,9 @@ class JavaClientTests(SynchronousTestCase):
     def test_pending_is_full(self) -> None:
         """Without followers 10,000 appends wait and the others get 503; with them, the 10,000 succeed."""
         group = self.group_of(
-            OURS, patient=True, mapped_file_size_for_entry_data=1 << 20, max_wait_ack_time_ms=60_000
+            OURS, patient=True, mapped_file_size_for_entry_data=1 << 20, max_wait_ack_time_ms=200_000,
+            # Followers that wake up on a busy machine must hear this leader before they elect another.
+            max_heart_beat_leak=15,
         )
         client = self.client_of(group)
         group.append(b"it leads")
@@ -317,7 +334,7 @@ class JavaClientTests(SynchronousTestCase):
         leader_id = self.pause_followers(group)
         ends: list[dict[str, int]] = []
         flooding = threaded(lambda: ends.append(client.flood(
-            leader_id, group.peers[leader_id], count=FLOOD, refused=FLOOD - PENDING_MAX, seconds=60.0
+            leader_id, group.peers[leader_id], count=FLOOD, refused=FLOOD - PENDING_MAX, seconds=200.0
         )))
         wait_until(
             lambda: "refused" in client.log_path.read_text(), seconds=DEADLINE_S, every=0.2,
@@ -326,8 +343,9 @@ class JavaClientTests(SynchronousTestCase):
         self.assertEqual(ends, [])
         self.assertEqual(self.state(group, leader_id).committed_index, before)
         self.resume(group)
-        flooding.join(90)
+        flooding.join(230)
         self.assertEqual(len(ends), 1, "the client has not come to an end")
+        self.assertIn("200", ends[0])
         taken = ends[0]["200"]
         self.assertEqual(ends[0], {"200": taken, "503": FLOOD - taken, "indexes": taken})
         self.assertLessEqual(taken, PENDING_MAX)

@@ -15,9 +15,9 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from tests.interop.java import JavaMissing
 from tests.interop.name_servers import VERSIONS, Asking, JavaNameServer, OurNameServer, Said, mqadmin, play
-from tests.interop.rocketmq import PATIENCE, TOPIC, BrokerGroup, Messages, Server, broker_port, class_path
-from tests.processes.brokers import Broker, free_triple
-from tests.processes.children import ChildError, wait_until
+from tests.interop.rocketmq import PATIENCE, TOPIC, BrokerGroup, Messages, Server, class_path
+from tests.processes.brokers import Broker
+from tests.processes.children import ChildError, free_triple, wait_until
 
 CLUSTER = "tests"
 
@@ -75,7 +75,7 @@ class ClusterTests(NameServerCase):
 
     def java_broker(self, directory: Path, name_server: str, version: str) -> Server:
         """A started broker of Java's, alone under its name."""
-        port = broker_port(set())
+        port = free_triple()
         home = directory / "java-broker"
         broker = Server("java-broker", "broker.BrokerStartup", {
             "brokerClusterName": CLUSTER, "brokerName": "java", "listenPort": port, "brokerIP1": "127.0.0.1",

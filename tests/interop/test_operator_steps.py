@@ -81,7 +81,7 @@ class OperatorTests(SynchronousTestCase):
     def run_documented(self, section: str, start: str, **variables: str) -> tuple[int, str]:
         """Run a command of a section. @return: exit status, and its output."""
         done = subprocess.run(
-            ["bash", "-euc", self.documented(section, start)], stdin=subprocess.DEVNULL, timeout=60,
+            ["bash", "-euc", self.documented(section, start)], stdin=subprocess.DEVNULL, timeout=240,
             env={**os.environ, **self.environment, **variables}, capture_output=True, text=True,
         )
         return done.returncode, done.stdout + done.stderr

@@ -14,12 +14,12 @@ from pathlib import Path
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from tests.interop.ha import CLUSTER, Broker, JavaBroker, OurBroker, broker_port
+from tests.interop.ha import CLUSTER, Broker, JavaBroker, OurBroker
 from tests.interop.java import JavaMissing
 from tests.interop.name_servers import Asking, OurNameServer
 from tests.interop.proxies import GrpcClient, Proxy, client_class_path, proxy_class_path
 from tests.interop.rocketmq import PATIENCE, class_path
-from tests.processes.children import ChildError, wait_until
+from tests.processes.children import ChildError, free_triple, wait_until
 
 _TOPIC = {
     "topic": "paid", "defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6",
@@ -44,7 +44,7 @@ class PopTests(SynchronousTestCase):
         self.addCleanup(self.names.kill)
         self.names.start()
         self.names.wait_started()
-        self.port = broker_port({self.names.port})
+        self.port = free_triple()
         self.run_broker(self.ours())
         self.topic()
         proxy = Proxy(self.directory / "proxy", name_server=self.names.address, cluster=CLUSTER)

@@ -11,13 +11,15 @@ from tests.interop.name_servers import mqadmin
 from tests.interop.raft_brokers import OURS, RaftBrokers
 from tests.interop.rocketmq import PATIENCE, TOPIC, Messages, Sent
 from tests.interop.test_name_server import NameServerCase
-from tests.processes.brokers import Remoting, free_triple, messages_of
-from tests.processes.children import wait_until
+from tests.processes.brokers import Remoting, messages_of
+from tests.processes.children import free_triple, wait_until
 
 COUNT = 60
 #: So small that the messages need several files: each has three keys.
 SHAPE = {"maxHashSlotNum": 100, "maxIndexNum": 250}
 QUERY_MESSAGE = 12
+#: Messages in one answer, at most: of both brokers.
+MOST = 64
 
 
 class QueryCase(NameServerCase):
@@ -29,34 +31,49 @@ class QueryCase(NameServerCase):
 
     sent: list[Sent]
 
-    def find(self, address: str) -> None:
-        """Wait until a broker finds every message by each of its keys."""
+    def find(self, address: str, *, may_repeat: bool = False) -> None:
+        """
+        Wait until a broker finds every message by each of its keys.
+
+        @param may_repeat: after a crash Java indexes some messages again, and finds them twice.
+        """
         if not self.sent:
             return
         asking = Remoting(address)
         self.addCleanup(asking.close)
 
-        def query(key: str, **more: str) -> list[tuple[str, int]]:
+        def hits(key: str, **more: str) -> list[tuple[str, int]]:
             answer = asking.ask(QUERY_MESSAGE, {
-                "topic": TOPIC, "key": key, "maxNum": "64", "beginTimestamp": "0",
+                "topic": TOPIC, "key": key, "maxNum": str(MOST), "beginTimestamp": "0",
                 "endTimestamp": str(2**63 - 1), **more,
             })  # fmt: skip
             self.assertEqual(answer.code, 0 if answer.body else 22, answer.remark)
             self.assertIn("indexLastUpdatePhyoffset", answer.ext_fields)
-            return sorted({(str(one.unique_key), one.physical_offset) for one in messages_of(answer)})
+            found = messages_of(answer)
+            for one in found:
+                keys = [str(one.unique_key)] if more else one.properties["KEYS"].split(" ")
+                self.assertIn(key, keys)
+            return [(str(one.unique_key), one.physical_offset) for one in found]
+
+        def query(key: str, **more: str) -> list[tuple[str, int]]:
+            return sorted(set(hits(key, **more)))
 
         def missing() -> list[int]:
             found = []
             for one in self.sent:
+                # (A producer whose answer comes late sends again: then its message is at two places.)
                 place = (one.unique_key, int(one.message_id[16:], 16))
                 by_unique_key = query(one.unique_key, _UNIQUE_KEY_QUERY="true")
-                if query(f"k{one.number}") != [place] or by_unique_key != [place]:
+                if place not in query(f"k{one.number}") or place not in by_unique_key:
                     found.append(one.number)
             return found
 
-        wait_until(lambda: not missing(), seconds=30, every=0.5,
+        wait_until(lambda: not missing(), seconds=PATIENCE, every=0.5, tell=lambda: f"missing: {missing()}",
                    what=f"{address} finds all of {len(self.sent)} messages")  # fmt: skip
-        self.assertEqual(len(query("all")), min(len(self.sent), 64))
+        of_all = hits("all")
+        self.assertGreaterEqual(len(of_all), min(len(self.sent), MOST))
+        if not may_repeat or len(of_all) < MOST:
+            self.assertGreaterEqual(len(set(of_all)), min(len(self.sent), MOST))
         self.assertEqual(query("nothing"), [])
 
 
@@ -94,14 +111,14 @@ class QueryByKeyTests(QueryCase):
         """A broker starts, takes messages, and finds all by their keys."""
         broker.start()
         broker.wait_started()
-        self.find(broker.address)
+        self.find(broker.address, may_repeat=isinstance(broker, JavaBroker))
         messages = Messages(self.server.address, self.home, self.version)
         self.addCleanup(messages.kill)
         messages.start()
         messages.wait_started(seconds=PATIENCE)
         self.sent += messages.produce(len(self.sent), COUNT)
         messages.stop(seconds=PATIENCE)
-        self.find(broker.address)
+        self.find(broker.address, may_repeat=isinstance(broker, JavaBroker))
         if has_admin:
             self.administrate()
 

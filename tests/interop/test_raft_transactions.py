@@ -65,6 +65,15 @@ class RaftTransactionTests(SynchronousTestCase):
         except ChildError as error:
             raise ChildError(f"{error}; there are {self.seen}\n{self.group.tails()}") from None
 
+    def begin_late(self, peer_id: str, topic: str) -> None:
+        """Make a queue that has nothing but what is in the last bytes of the log of a member."""
+        self.producer.begin("commit", "commit", topic, topic=topic)
+
+        def is_there() -> bool:
+            return any(self.group.queue_of(peer_id, number, topic) for number in range(4))
+
+        wait_until(is_there, seconds=PATIENCE, what=f"a queue of {topic}", every=0.1)
+
     def pass_on(self, name: str, first: str, second: str) -> None:
         """Transactions that a killed master of one kind began are ended by one of another kind."""
         began = self.group.leader_of(first)
@@ -73,6 +82,7 @@ class RaftTransactionTests(SynchronousTestCase):
         self.producer.begin("unknown", "unknown", commit, rollback)
         # A topic that the next master has had no time to copy.
         self.producer.begin("unknown", "unknown", fresh, topic=fresh)
+        self.begin_late(began, f"late-{name}")
         self.group.brokers[began].kill()
         self.group.wait_master(other_than=began)
         self.group.back(began)
@@ -98,7 +108,7 @@ class RaftTransactionTests(SynchronousTestCase):
         for name in "ab":
             committed |= {f"{name}-at-once", f"{name}-commit", f"fresh-{name}"}
         self.assertEqual(set(self.seen), committed)
-        self.group.check((TOPIC, PAID, HALF, ENDED))
+        self.group.check((TOPIC, PAID, HALF, ENDED, "late-a", "late-b"))
 
     def test_with_4(self) -> None:
         """4.9.8 between two of ours; clients of 5.3.3, as those of 4.9 wait 30 s for a killed broker."""

@@ -10,10 +10,11 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.base.disk.disk import OsDisk
 from dledger.config import DLedgerConfig
 from dledger.storage.file_store import FileStore
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.entry import MAGIC, EntryHeader, encode_header
 from protocols.wire.ledger.json_bodies import encode_request
-from protocols.wire.ledger.messages import EntryBatch, PushEntryRequest
+from protocols.wire.ledger.messages import PushEntryRequest
 from tests.interop.mixed import JAVA, OURS
 from tests.interop.tally import NEEDED, Tally
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from tests.interop.ha import Broker, JavaBroker, OurBroker, broker_port
+from tests.interop.ha import Broker, JavaBroker, OurBroker
 from tests.interop.java import JavaMissing
 from tests.interop.rocketmq import PATIENCE, Server, class_path, java_command
 from tests.interop.test_ha_consumers import Consumers
-from tests.processes.children import TalkingChild, free_ports, wait_until
+from tests.processes.children import TalkingChild, free_ports, free_triple, wait_until
 
 #: Half messages are asked about soon.
 _SOON = {"transactionCheckInterval": 1000, "transactionTimeOut": 1000}
@@ -62,12 +62,12 @@ class TransactionTests(SynchronousTestCase):
             raise SkipTest(str(missing)) from None
         held = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         self.addCleanup(held.cleanup)
-        self.directory, taken = Path(held.name), set(free_ports(1))
-        (name_port,) = taken
+        self.directory = Path(held.name)
+        (name_port,) = free_ports(1)
         name_server = Server("namesrv", "namesrv.NamesrvStartup", {"listenPort": name_port},
                              self.directory / "namesrv", version)  # fmt: skip
         self.address, self.version = f"127.0.0.1:{name_port}", version
-        self.port = broker_port(taken)
+        self.port = free_triple()
         self.producer = Producer(self.address, self.directory, version)
         self.consumers = Consumers(self.address, self.directory, version)
         self.addCleanup(name_server.kill)

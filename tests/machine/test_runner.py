@@ -178,10 +178,10 @@ class SnapshotTests(SynchronousTestCase):
             self.rig.append(b"%d" % number)
 
     def test_taken(self) -> None:
-        """Two are kept, and the log is kept behind the older one."""
+        """Two are kept, and the log is kept from the last entry of the older one on."""
         self.assertEqual([head.index for head in self.rig.snapshots.heads], [5, 8])
-        self.assertEqual(self.rig.node.desk.needed_index, 5)
-        self.assertEqual(self.rig.node._keep_from_index(), 6)
+        self.assertEqual(self.rig.node.desk.needed_index, 4)
+        self.assertEqual(self.rig.node._keep_from_index(), 5)
         self.assertEqual(HostedRig().run().node._keep_from_index(), 0)
         status = self.rig.runner.status()
         self.assertEqual((status.snapshot_index, status.snapshots, status.snapshot_problem), (8, 3, ""))

@@ -13,12 +13,14 @@ from collections.abc import Mapping
 import attrs
 
 from tests.mutants.chunks_catalogue import CHUNK_MUTANTS
+from tests.mutants.first_seeds import FIRST_SEEDS
 from tests.mutants.ha_catalogue import HA_MUTANTS
 from tests.mutants.history_catalogue import HISTORY_MUTANTS
 from tests.mutants.machines_catalogue import MACHINE_MUTANTS
 from tests.mutants.members_catalogue import MEMBER_MUTANTS
 from tests.mutants.patching import Patch
 from tests.mutants.producers_catalogue import PRODUCER_MUTANTS
+from tests.mutants.readers_catalogue import READER_MUTANTS
 
 ELECTOR = "dledger.core.elector"
 HANDLER = "dledger.core.handler"
@@ -75,6 +77,7 @@ class Mutant:
     @ivar test: name of the unit test that fails, instead of schedules.
     @ivar search: bounds of the exhaustive search that finds it, instead of schedules, see
         L{dledger.testing.search.group.Bounds}.
+    @ivar seed: the first schedule, see L{FIRST_SEEDS}.
     """
 
     name: str
@@ -89,6 +92,7 @@ class Mutant:
     script: str = ""
     test: str = ""
     search: Mapping[str, object] | None = None
+    seed: int = 1
 
 
 _ELECTIONS = (
@@ -266,7 +270,7 @@ _CLIENTS = (
               "            self._waiting.take_all()\n"
               "            for token in [*self._by_token]:\n"
               "                self._end(token, ResponseCode.NOT_LEADER)\n"
-              "            self._undecided.pop()\n"),
+              "            self.undecided.pop()\n"),
     ), faults=ELECTIONS, load={"think_us": 300_000}),
     Mutant("other-entry-taken-for-own", "an append takes the next leader's entry for its own", (
         Patch(UNDECIDED, "        if term == self.term:\n", "        if term:\n"),
@@ -283,7 +287,7 @@ _CLIENTS = (
     ), settings={"max_wait_ack_time_ms": 250}, faults=("cut_link", "spikes", "slow_disk"),
        group={"delay_us": 100_000, "spread_us": 100_000}),
     Mutant("append-never-answered", "appends are forgotten when leadership ends", (
-        Patch(APPENDS, "            self._undecided.append(UndecidedAppends(\n",
+        Patch(APPENDS, "            self.undecided.append(UndecidedAppends(\n",
               "            str(UndecidedAppends(\n"),
     ), faults=("isolate", "kill")),
 )
@@ -371,10 +375,12 @@ _HISTORY = tuple(
 _MEMBERS = tuple(
     Mutant(name, says, patches, **fields)  # type: ignore[arg-type]
     for name, says, patches, fields in (
-        *MEMBER_MUTANTS, *CHUNK_MUTANTS, *PRODUCER_MUTANTS, *MACHINE_MUTANTS
+        *MEMBER_MUTANTS, *CHUNK_MUTANTS, *PRODUCER_MUTANTS, *MACHINE_MUTANTS,
+        *READER_MUTANTS
     )
 )
 
-MUTANTS: tuple[Mutant, ...] = (
-    _ELECTIONS + _REPLICATION + _CLIENTS + _STORAGE + _CONNECTIONS + _HA + _HISTORY + _MEMBERS
+MUTANTS: tuple[Mutant, ...] = tuple(
+    attrs.evolve(mutant, seed=FIRST_SEEDS.get(mutant.name, mutant.seed))
+    for mutant in _ELECTIONS + _REPLICATION + _CLIENTS + _STORAGE + _CONNECTIONS + _HA + _HISTORY + _MEMBERS
 )

@@ -4,15 +4,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from tests.mutants.patching import Patch
 
 _FILE = "dledger.machine.snapshot_file"
 _DIRECTORY = "dledger.machine.snapshots"
 _RUNNER = "dledger.machine.runner"
+_REACH = "dledger.machine.log_reach"
 _DESK = "dledger.node.hosting"
 _CLIENT = "dledger.client.machines"
 _REQUESTS = "tests.node.test_hosting"
+
+#: The fields of dledger.testing.group.short_logs.SHORT_LOGS; a test compares them.
+SHORT_LOGS: Mapping[str, Any] = {
+    "settings": {
+        "store_type": "file", "flush_disk_type": "sync", "mapped_file_size_for_entry_data": 1024,
+        "machine_snapshot_entries": 10,
+        "machine_keep_entries": 1, "peer_push_quota": 6000, "retention_bytes": 0,
+        "enable_disk_force_clean": False, "file_reserved_hours": 0,
+    },
+    "faults": (
+        "isolate", "kill", "kill", "wipe", "wipe", "lose_power_inside", "kill_inside", "change_members",
+        "pause",
+    ),
+    "pace_s": 2.0,
+    "load": {"clients": 3, "think_us": 100_000, "appends": 0.9, "body_bytes_max": 100},
+    "group": {"has_machines": True, "is_native": True, "hides_wire_version": False},
+}
+_FETCH = "dledger.machine.fetching"
+_SNAPSHOT_DESK = "dledger.node.snapshots"
+_INSTALLS = "tests.machine.test_fetching"
+_DROPS = "tests.node.test_snapshots.DropTests"
 
 MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], ...] = (
     ("snapshot-named-too-early", "a snapshot gets its name before it is on stable storage", (
@@ -22,19 +45,60 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
         Patch(_FILE, "        if (told, all_bytes) != (crc, total):", "        if False:"),
     ), {"test": "tests.machine.test_snapshots.SnapshotTests.test_every_cut_and_bit"}),
     ("snapshot-of-any-log", "a snapshot of another log is taken up", (
-        Patch(_RUNNER, "        if (entry.term, chain_crc) != (",
-              "        if False and (entry.term, chain_crc) != ("),
+        Patch(_REACH, "    if (entry.term, chain_crc) != (", "    if False and (entry.term, chain_crc) != ("),
     ), {"test": "tests.machine.test_runner.SnapshotTests"}),
     ("refused-snapshot-replaced", "a snapshot that was refused is overwritten", (
-        Patch(_DIRECTORY, "            disk.rename(path, self._free_name(path))",
+        Patch(_DIRECTORY, "            disk.rename(path, f\"{path}.refused-{number}\")",
               "            disk.unlink(path)"),
     ), {"test": "tests.machine.test_snapshots.SnapshotTests.test_falls_back"}),
     ("half-restored-machine", "a machine that could not restore a snapshot goes on with half of it", (
         Patch(_RUNNER, "                self._machine = self._factory()\n", "                pass\n"),
     ), {"test": "tests.machine.test_runner.SnapshotTests.test_restore_raises"}),
     ("expiry-before-snapshot", "expiry deletes entries that are in no snapshot", (
-        Patch("dledger.node.node", ", self.desk.needed_index]", "]"),
+        Patch("dledger.node.node", "(reads, self.desk.needed_index, readers)", "(reads, readers)"),
     ), {"test": "tests.machine.test_runner.SnapshotTests.test_taken"}),
+    ("install-older-than-committed", "a snapshot older than what is committed is installed", (
+        Patch(_FETCH, "        if answer.index < lowest_index:", "        if False:"),
+    ), {"test": f"{_INSTALLS}.FetchTests"}),
+    ("install-before-the-log", "a snapshot is shown before the log has come so far", (
+        Patch(_RUNNER, " and not is_reached(self._entries, head):", " and False:"),
+    ), {"test": f"{_INSTALLS}.FetchTests.test_waits_for_the_log"}),
+    ("snapshot-index-of-later-state", "the index of a snapshot is that of its begin, its state a later one", (
+        Patch(_RUNNER, "            chunks = self._machine.snapshot()\n",
+              "            await self._run_in_thread(lambda: None)\n"
+              "            chunks = self._machine.snapshot()\n"),
+    ), SHORT_LOGS),
+    ("applied-twice-after-restart", "a machine that took up a snapshot applies its last entry again", (
+        Patch(_RUNNER, "self._base, self.applied_index = head, head.index",
+              "self._base, self.applied_index = head, head.index - 1"),
+    ), SHORT_LOGS),
+    ("entry-behind-snapshot-skipped", "a machine that took up a snapshot skips the next entry", (
+        Patch(_RUNNER, "self._base, self.applied_index = head, head.index",
+              "self._base, self.applied_index = head, head.index + 1"),
+    ), SHORT_LOGS),
+    ("piece-not-checked", "a damaged piece of a snapshot is written", (
+        Patch(_FETCH, "    if crc32(data) != answer.crc:", "    if False:"),
+    ), {"test": f"{_INSTALLS}.FetchTests.test_damaged_piece"}),
+    ("incoming-named-too-early", "a snapshot that was sent gets its name before it is on stable storage", (
+        Patch(_DIRECTORY, "            file.datasync()\n", "            pass\n"),
+    ), {"test": f"{_INSTALLS}.CrashTests"}),
+    ("sent-snapshot-removed", "a snapshot is removed while it is sent", (
+        Patch(_DIRECTORY, "            if old.index not in self.held:", "            if True:"),
+    ), {"test": f"{_INSTALLS}.OfferTests.test_held"}),
+    ("drop-behind-newest", "the log goes behind a snapshot that was not read again", (
+        Patch(_DIRECTORY, "                self._checked(self._path_of(oldest), oldest.index, oldest.term)\n",
+              "                pass\n"),
+    ), {"test": f"{_INSTALLS}.ProvenTests"}),
+    ("drop-without-snapshots", "the log is shortened though a member takes no snapshots", (
+        Patch(_SNAPSHOT_DESK, "        if problems:", "        if False:"),
+    ), {"test": f"{_DROPS}.test_java"}),
+    ("drop-before-leader", "a follower drops what its leader still has", (
+        Patch(_SNAPSHOT_DESK, "            index = min(index, self._leader_begin(status) - 1)",
+              "            pass"),
+    ), {"test": f"{_DROPS}.test_follower"}),
+    ("snapshot-not-throttled", "snapshots are sent without a bound", (
+        Patch(_SNAPSHOT_DESK, "        quota.spend(len(piece.data))\n", ""),
+    ), {"test": "tests.node.test_snapshots.AnswerTests.test_throttled"}),
     ("query-before-apply", "a linearizable query does not wait for the machine", (
         Patch(_DESK, "await machine.when_applied(await self._read_index())", "await self._read_index()"),
     ), {"test": f"{_REQUESTS}.QueryTests"}),

@@ -63,8 +63,8 @@ MEMBER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], 
         Patch(_STORE, "        if listed:\n            self._flush.sync()\n", ""),
     ), {"test": "tests.storage.test_configurations.EntryTests.test_durable_with_async"}),
     ("change-listed-without-room", "a change that the disk has no room for is listed", (
-        Patch(_STORE, "            self._room.make(first, layout)\n        if listed:",
-              "            pass\n        if listed:"),
+        Patch(_STORE, "            self._room.make(first, layout)\n            if listed:",
+              "            if listed:"),
         Patch(_STORE, "            for position, blob in layout.runs:\n                self._data.pwrite(",
               "            self._room.make(first, layout)\n"
               "            for position, blob in layout.runs:\n                self._data.pwrite("),

@@ -16,7 +16,8 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
 from dledger.config import DLedgerConfig
-from dledger.node.node import Node
+from dledger.node.driver import Driver
+from dledger.node.node import MakeDriver, Node
 from dledger.node.peers import Peers
 from dledger.node.server import MemberServer
 from dledger.node.service import ForgetfulTerms
@@ -101,7 +102,9 @@ class FakeClient:
 class Rig:
     """A node and what it is made of."""
 
-    def __init__(self, *, peers: str = "n0-127.0.0.1:20911", **options: Any) -> None:
+    def __init__(
+        self, *, peers: str = "n0-127.0.0.1:20911", make_driver: MakeDriver = Driver, **options: Any
+    ) -> None:
         self.clock = Clock()
         small = {"mapped_file_size_for_entry_data": 65536, "mapped_file_size_for_entry_index": 32000}
         options = {"bootstrap": True, **small, **options}
@@ -112,6 +115,7 @@ class Rig:
         self.node = Node(
             config=self.config, store=self.store, terms=ForgetfulTerms(), vote=TermVote(), clock=self.clock,
             rng=random.Random(1), run_in_thread=self.thread.run, wall_clock=lambda: (1e9, 4),
+            make_driver=make_driver,
         )
         self.server = MemberServer(self.node.router, self.node.turn, note=self.node.note)
         self.peers = FakePeers(self)
@@ -136,7 +140,11 @@ class Rig:
 
 
 class FakePeers(Peers):
-    """Peers that remember what is sent to them and never answer by themselves."""
+    """
+    Peers that remember what is sent to them and never answer by themselves.
+
+    @ivar absent: those that cannot be reached.
+    """
 
     def __init__(self, rig: Rig) -> None:
         super().__init__(
@@ -146,7 +154,12 @@ class FakePeers(Peers):
             connected=rig.node.peer_connected, greeting=rig.node.greeting,
         )
         self._rig = rig
+        self.absent: set[str] = set()
         self.swept: list[float] = []
+
+    def vouches(self, peer_id: str) -> bool:
+        """Unless it is absent."""
+        return peer_id not in self.absent
 
     def send(self, peer_id: str, request_id: int, request: Request) -> None:
         """Remember."""

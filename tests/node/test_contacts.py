@@ -55,6 +55,15 @@ class ContactsTests(SynchronousTestCase):
         contacts = self.make(Membership(voters={"n0": "h:1", "n3": "h:4"}, learners={"n4": "h:5"}, index=7))
         self.assertEqual(contacts.addresses, {"n3": "h:4", "n4": "h:5"})
 
+    def test_has_moved(self) -> None:
+        """A member whose address is another one in a list that was told: the own log is behind."""
+        contacts = self.make(Membership(voters={"n0": "h:1", "n1": "h:2", "n2": "h:3"}, index=7))
+        self.assertFalse(contacts.has_moved("n1"))
+        self.greeted(contacts, "n1", 8)
+        self.assertTrue(contacts.has_moved("n1"))
+        self.assertFalse(contacts.has_moved("n2"))
+        self.assertFalse(contacts.has_moved("n5"))
+
     def test_later_members(self) -> None:
         """That a known member tells: they are connected to, and may speak."""
         contacts = self.make(Membership(voters={"n0": "h:1", "n1": "h:2"}, index=7))

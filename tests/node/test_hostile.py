@@ -19,11 +19,11 @@ from dledger.node.driver import Driver
 from dledger.storage.memory_store import MemoryStore
 from protocols.wire.errors import WireError
 from protocols.wire.ledger import json_bodies, push
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.bounds import INDEX_MAX, TERM_JUMP_MAX, TERM_MAX
 from protocols.wire.ledger.codes import PushType, ResponseCode, VoteResult
 from protocols.wire.ledger.entry import pack_record
 from protocols.wire.ledger.messages import (
-    EntryBatch,
     GetRequest,
     GetResponse,
     HeartBeatRequest,

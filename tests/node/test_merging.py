@@ -11,10 +11,10 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.node import merging
 from dledger.node.merging import Merged, merge
 from protocols.ledger.interfaces import Ticket
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import PushType, RequestCode, ResponseCode
 from protocols.wire.ledger.entry import pack_record
 from protocols.wire.ledger.messages import (
-    EntryBatch,
     HeartBeatRequest,
     PushEntryRequest,
     PushEntryResponse,

@@ -238,7 +238,7 @@ class FailureTests(SynchronousTestCase):
         """Or at keeping house."""
         rig = Rig().lead()
 
-        def failing(now_s: float, local_hour: int, *, keep_from_index: int) -> list[DeletedSegment]:
+        def failing(now_s: float, local_hour: int, **_: int) -> list[DeletedSegment]:
             raise OSError(5, "Input/output error")
 
         rig.store.house_keeping = failing  # type: ignore[method-assign]
@@ -254,7 +254,10 @@ class TimeTests(SynchronousTestCase):
         rig = Rig()
         seen: list[str] = []
 
-        def house_keeping(now_s: float, local_hour: int, *, keep_from_index: int) -> list[DeletedSegment]:
+        def house_keeping(
+            now_s: float, local_hour: int, *, keep_from_index: int, drop_to_index: int
+        ) -> list[DeletedSegment]:
+            self.assertEqual(drop_to_index, -1)
             seen.append(f"house {now_s:.0f} {local_hour} {keep_from_index}")
             return [DeletedSegment(path="/some/segment", begin_index=7, why="old enough")]
 

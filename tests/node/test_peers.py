@@ -16,11 +16,12 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
+from dledger.base.errors import DLedgerError
 from dledger.base.group_name import GroupName
 from dledger.config import DLedgerConfig
 from dledger.node.greeting import Greeting
-from dledger.node.peers import RETRY_MAX_S, SIGN_OF_LIFE_S, Peers, retry_policy
-from protocols.wire.ledger.codes import RequestCode
+from dledger.node.peers import HURRY_S, PRESENT_S, RETRY_MAX_S, SIGN_OF_LIFE_S, Peers, retry_policy
+from protocols.wire.ledger.codes import RequestCode, ResponseCode
 from protocols.wire.ledger.json_bodies import decode_request
 from protocols.wire.ledger.messages import (
     HeartBeatRequest,
@@ -29,6 +30,8 @@ from protocols.wire.ledger.messages import (
     MetadataResponse,
     PushEntryRequest,
     Response,
+    SnapshotRequest,
+    SnapshotResponse,
     VoteRequest,
     VoteResponse,
 )
@@ -148,6 +151,28 @@ class SendTests(PeersTestCase):
         ((peer_id, answers),) = self.answered
         self.assertEqual(peer_id, "n1")
         self.assertEqual([(token, answer.term) for token, answer in answers], [(6, 2), (5, 1)])
+
+    def test_beside_the_core(self) -> None:
+        """A request of another part: its answer comes there, and so does its failure."""
+        self.assertIsNone(self.peers.told("n1"))
+        for peer_id in ("n1", "n9"):
+            self.failureResultOf(self.peers.ask(peer_id, SnapshotRequest()), DLedgerError)
+        connection, transport = self.connect()
+        connection.dataReceived(remoting_response(MetadataResponse(begin_index=7), 1))
+        told = self.peers.told("n1")
+        assert told is not None
+        self.assertEqual(told.begin_index, 7)
+        first, second, third = (self.peers.ask("n1", SnapshotRequest(offset=at)) for at in range(3))
+        first.addErrback(lambda _: None)
+        first.cancel()
+        sent = self.sent(transport)
+        for (opaque, _), index in zip(sent[:2], (4, 5), strict=True):
+            connection.dataReceived(remoting_response(SnapshotResponse(index=index), opaque))
+        self.assertEqual(self.successResultOf(second).index, 5)
+        connection.connectionLost(Failure(ConnectionDone()))
+        error = self.failureResultOf(third, DLedgerError).value
+        self.assertIs(error.code, ResponseCode.NETWORK_ERROR)
+        self.assertEqual((self.answered, self.failed), ([], []))
 
     def test_in_order(self) -> None:
         """As sent, in one write."""
@@ -422,3 +447,89 @@ class ConnectionTests(PeersTestCase):
         self.assertIn(b'"localId":"n0"', command.body)
         self.assertIn(b'"remoteId":"n1"', command.body)
         self.assertEqual(MetadataRequest.kind, command.code)
+
+
+class PresenceTests(PeersTestCase):
+    """Whose messages may be its own."""
+
+    def answer(self, wire_version: int = 1) -> tuple[Any, FakeTransport]:
+        """n1 is reached, and answers the greeting."""
+        connection, transport = self.endpoints["n1"].succeed()
+        ((opaque, _),) = self.sent(transport)
+        connection.dataReceived(
+            remoting_response(MetadataResponse(wire_version=wire_version), opaque)
+        )
+        return connection, transport
+
+    def pass_time(self, seconds: float) -> None:
+        """Swept all the while."""
+        for _ in range(round(seconds * 10)):
+            self.clock.advance(0.1)
+            self.peers.sweep(self.clock.seconds())
+
+    def test_reached(self) -> None:
+        """From its first answer to the loss of the connection."""
+        self.peers.sweep(0)
+        self.assertFalse(self.peers.vouches("n1"))
+        connection, _ = self.answer()
+        self.assertTrue(self.peers.vouches("n1"))
+        self.assertFalse(self.peers.vouches("n2"))
+        unplug(connection)
+        self.assertFalse(self.peers.vouches("n1"))
+
+    def test_connected_without_an_answer(self) -> None:
+        """The kernel of a frozen machine accepts connections, too."""
+        self.endpoints["n1"].succeed()
+        self.pass_time(0.5)
+        self.assertFalse(self.peers.vouches("n1"))
+
+    def test_silent(self) -> None:
+        """A member of ours answers every second; a Java member is hardly asked."""
+        self.answer()
+        self.pass_time(PRESENT_S - 0.2)
+        self.assertTrue(self.peers.vouches("n1"))
+        self.pass_time(0.4)
+        self.assertFalse(self.peers.vouches("n1"))
+
+    def test_java(self) -> None:
+        """It is present while it is connected."""
+        self.answer(wire_version=0)
+        self.pass_time(2 * PRESENT_S)
+        self.assertTrue(self.peers.vouches("n1"))
+
+    def test_after_a_standstill(self) -> None:
+        """Answers may lie unread."""
+        self.answer()
+        self.pass_time(0.2)
+        self.clock.advance(2 * PRESENT_S)
+        self.assertTrue(self.peers.vouches("n1"))
+        self.pass_time(0.1)
+        self.assertFalse(self.peers.vouches("n1"))
+
+    def test_unknown_address(self) -> None:
+        """Nobody can be asked: the core decides whom it knows."""
+        self.assertTrue(self.peers.vouches("n7"))
+
+    def test_hurry(self) -> None:
+        """Who is spoken for is tried at once, but not again and again, and no attempt is given up for it."""
+        endpoint = self.endpoints["n1"]
+        for _ in range(12):
+            endpoint.fail()
+            self.clock.advance(RETRY_MAX_S)
+        endpoint.fail()
+        self.assertFalse(self.peers.vouches("n1"))
+        self.assertEqual(len(endpoint.attempts), 1)
+        (attempt,) = endpoint.attempts
+        self.clock.advance(2 * HURRY_S)
+        self.assertFalse(self.peers.vouches("n1"))
+        self.assertEqual(endpoint.attempts, [attempt])
+        self.assertFalse(attempt[0].called)
+        endpoint.fail()
+        for _ in range(10):
+            self.assertFalse(self.peers.vouches("n1"))
+            while endpoint.attempts:
+                endpoint.fail()
+        self.assertEqual(endpoint.attempts, [])
+        self.clock.advance(RETRY_MAX_S)
+        self.answer()
+        self.assertTrue(self.peers.vouches("n1"))

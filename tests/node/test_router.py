@@ -8,6 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.base.errors import DLedgerError
 from dledger.base.rights import ALL_RIGHTS, ClientRole, Rights
 from dledger.core import inputs as ev
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import (
     METADATA_WIRE_VERSION,
     Consistency,
@@ -20,7 +21,6 @@ from protocols.wire.ledger.entry import pack_record
 from protocols.wire.ledger.messages import (
     MESSAGES,
     AppendRequest,
-    EntryBatch,
     GetRequest,
     HeartBeatRequest,
     LeadershipTransferRequest,
@@ -438,12 +438,87 @@ class StoppedTests(SynchronousTestCase):
         self.assertEqual(native_request(commit(), 1)[0], 0xD1)
 
 
+class AbsentTests(SynchronousTestCase):
+    """What comes in the name of a member whose own address does not answer."""
+
+    def setUp(self) -> None:
+        self.rig = Rig(peers=PEERS)
+        self.rig.node.start()
+        self.fed: list[ev.Input] = []
+        self.patch(self.rig.node.router, "_feed", lambda *happened: self.fed.extend(happened))
+        self.base = self.rig.base(local_id="n1", leader_id="n1", term=7)
+
+    def binding(self) -> list[Request]:
+        """One of each kind."""
+        taking = LeadershipTransferRequest(**self.base, transfer_id="n1", transferee_id="n0")
+        return [VoteRequest(**self.base), HeartBeatRequest(**self.base), commit(term=7), taking]
+
+    def test_absent(self) -> None:
+        """The core hears nothing that binds; the log tells of it."""
+        self.rig.peers.absent.add("n1")
+        client = self.rig.client()
+        for request in self.binding():
+            self.assertIs(client.ask(request).code, ResponseCode.ILLEGAL_MEMBER_STATE)
+        self.assertEqual(self.fed, [])
+        self.assertEqual(self.rig.node.status().reports["sender-absent"], 4)
+
+    def test_present(self) -> None:
+        """On the same connection, when it answers again."""
+        self.rig.peers.absent.add("n1")
+        client = self.rig.client()
+        client.ask(self.binding()[0])
+        self.rig.peers.absent.clear()
+        client.send(*self.binding())
+        self.assertEqual(len(self.fed), 4)
+
+    def test_what_binds_nobody(self) -> None:
+        """METADATA is answered, and a pre-vote comes to the core."""
+        self.rig.peers.absent.add("n1")
+        client = self.rig.client()
+        self.assertIs(client.ask(MetadataRequest(**self.base)).code, ResponseCode.SUCCESS)
+        client.send(VoteRequest(**self.base, pre_vote=True))
+        self.assertEqual(len(self.fed), 1)
+
+
+class TakenTests(SynchronousTestCase):
+    """A member finds that somebody else speaks for it."""
+
+    def setUp(self) -> None:
+        self.rig = Rig(peers=PEERS)
+        self.rig.node.start()
+        self.first = self.rig.client()
+        self.ask = MetadataRequest(**self.rig.base(local_id="n1"))
+        self.first.ask(self.ask)
+
+    def test_metadata_is_answered(self) -> None:
+        """So it can follow; it is not taken for the member."""
+        second = self.rig.client()
+        self.assertIs(second.ask(self.ask).code, ResponseCode.SUCCESS)
+        self.assertIsNone(second.connection.peer_id)
+        self.assertEqual(self.rig.node.status().reports["claim-refused"], 1)
+
+    def test_its_list_does_not_count(self) -> None:
+        """Nor is it turned away for it."""
+        second = self.rig.client()
+        foreign = MetadataRequest(**self.rig.base(local_id="n1"), members="n1;n7")
+        self.assertIs(second.ask(foreign, native=False).code, ResponseCode.SUCCESS)
+        self.assertFalse(second.transport.disconnected)
+
+    def test_what_binds(self) -> None:
+        """Ends the second connection."""
+        second = self.rig.client()
+        second.ask(self.ask)
+        second.send(commit())
+        self.assertTrue(second.transport.disconnected)
+        self.assertFalse(self.first.transport.disconnected)
+
+
 class RightsTests(SynchronousTestCase):
     """What certificates allow."""
 
     def client_with(self, rig: Rig, rights: Rights) -> FakeClient:
         """A client with these rights."""
-        rig.node.router.judge_with(lambda connection: rights)
+        rig.node.router.door.judge_with(lambda connection: rights)
         return rig.client()
 
     def test_roles(self) -> None:
@@ -503,7 +578,7 @@ class RightsTests(SynchronousTestCase):
             return ALL_RIGHTS
 
         rig = Rig().lead()
-        rig.node.router.judge_with(rights_of)
+        rig.node.router.door.judge_with(rights_of)
         client = rig.client()
         self.assertEqual(asked, [])
         for _ in range(2):

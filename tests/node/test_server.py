@@ -169,6 +169,25 @@ class PeerTests(ServerTestCase):
         self.assertEqual(first.peer_id, "n1")
         self.assertEqual([event for event, _ in self.notes], ["peer-connected", *["claim-refused"] * 100])
 
+    def test_only_asks(self) -> None:
+        """What any client may ask does not end a second connection; later it is taken for the member."""
+        first, _ = self.connect()
+        self.server.claim(first, "n1")
+        other, transport = self.connect()
+        self.assertFalse(self.server.claim(other, "n1", is_binding=False))
+        self.assertIsNone(other.peer_id)
+        self.assertFalse(transport.disconnected)
+        self.pass_time(LIVE_S)
+        self.assertTrue(self.server.claim(other, "n1", is_binding=False))
+        self.assertEqual(other.peer_id, "n1")
+
+    def test_asks_for_two(self) -> None:
+        """A connection that has spoken for one member ends when it asks for another."""
+        first, transport = self.connect()
+        self.server.claim(first, "n1")
+        self.assertFalse(self.server.claim(first, "n2", is_binding=False))
+        self.assertTrue(transport.disconnected)
+
     def test_after_a_standstill(self) -> None:
         """A member that stood still has unread what its peer sent: the peer's connection stays."""
         first, _ = self.connect()

@@ -5,9 +5,13 @@ from __future__ import annotations
 
 import errno
 import random
+from functools import partial
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 from twisted.application.service import Service
+from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import HostnameEndpoint
 from twisted.internet.error import CannotListenError
@@ -18,6 +22,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.base.disk.disk import OsDisk
 from dledger.base.errors import DirectoryError
 from dledger.base.membership import Membership
+from dledger.base.rights import ClientRole
+from dledger.base.tokens import new_token
 from dledger.config import DLedgerConfig
 from dledger.node.node import Node
 from dledger.node.service import (
@@ -55,6 +61,13 @@ class FakeFlushThread(FakeThread, FlushThread):
     def stop(self) -> None:
         """Remember."""
         self.life.append("stopped")
+
+
+def _listening_at(address: IPv4Address, *_args: object, **_options: object) -> Any:
+    """A port there."""
+    port = Mock()
+    port.getHost.return_value, port.stopListening.return_value = address, None
+    return port
 
 
 class ServiceTestCase(SynchronousTestCase):
@@ -117,6 +130,39 @@ class UpTests(ServiceTestCase):
         self.assertEqual((answer.code, answer.index), (200, 0))
         self.assertEqual(self.thread.life, ["started"])
         self.assertEqual(node.status().admin, "tcp:8080")
+
+    def test_warned_of_a_plain_port(self) -> None:
+        """Beyond the loopback interface, unless the operator has said so."""
+        for host, options, is_warned in (
+            ("10.0.0.7", {}, True), ("127.0.0.1", {}, False), ("10.0.0.7", {"insecure": True}, False),
+        ):
+            service = self.make(peers=f"n0-{host}:20911", **options)
+            at = IPv4Address("TCP", host, 20911)
+            self.patch(self.reactor, "listenTCP", partial(_listening_at, at))
+            with capturedLogs() as events:
+                service.startService()
+            said = [event["log_format"] for event in events]
+            self.assertEqual(any("without TLS" in one for one in said), is_warned, (host, options))
+            service.stopService()
+
+    def test_tokens_without_tls(self) -> None:
+        """Only on the loopback interface, or by an operator's word; not with a file that is not sound."""
+        path = Path(self.mktemp())
+        path.write_text(new_token("app", ClientRole.READ)[1])
+        for host, text, options, reason in (
+            ("10.0.0.7", "", {}, "without TLS"), ("127.0.0.1", "", {}, ""),
+            ("10.0.0.7", "", {"insecure": True}, ""), ("127.0.0.1", "nonsense", {}, "client_token_file="),
+        ):
+            path.write_text(text or new_token("app", ClientRole.READ)[1])
+            service = self.make(peers=f"n0-{host}:20911", client_token_file=str(path), **options)
+            self.patch(self.reactor, "listenTCP", partial(_listening_at, IPv4Address("TCP", host, 20911)))
+            del self.failures[:]
+            service.startService()
+            self.assertEqual(len(self.failures), int(bool(reason)), (host, options))
+            self.assertIn(reason, "".join(self.failures))
+            if service.node is not None:
+                self.assertTrue(service.node.router.door.is_guarded)
+            service.stopService()
 
     def test_connects_to_the_others(self) -> None:
         """To each of them, once it listens."""
@@ -203,7 +249,7 @@ class UpTests(ServiceTestCase):
             self.successResultOf(stopped)
             with open(f"{service.config.self_path}/currterm", "r+b") as file:
                 file.write(b"x")
-        (warning,) = [event for event in events if event["log_level"] is LogLevel.warn]
+        (warning,) = [event for event in events if event["log_level"] is LogLevel.warn and "reason" in event]
         self.assertIn("malformed", warning["reason"])
         # (Twisted takes an event with a field of the name "warning" for one of Python's warnings.)
         self.assertNotIn("warning", warning)

@@ -16,7 +16,7 @@ from pathlib import Path
 from protocols.framing import FrameBuffer
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
 from protocols.wire.rocketmq.message import Message, decode_message, decode_start
-from tests.processes.children import Child, ChildError, free_ports, wait_until
+from tests.processes.children import Child, ChildError, wait_until
 from tests.processes.members import ROOT
 
 _TWISTD = "from twisted.scripts.twistd import run; run()"
@@ -98,17 +98,6 @@ def messages_of(answer: RemotingCommand) -> list[Message]:
         found.append(decode_message(answer.body[at : at + size]))
         at += size
     return found
-
-
-def free_triple() -> int:
-    """A port P for clients, where P - 2 and P + 1 are free, too."""
-    for _attempt in range(200):
-        (port,) = free_ports(1)
-        with contextlib.suppress(OSError), socket.socket() as low, socket.socket() as high:
-            low.bind(("127.0.0.1", port - 2))
-            high.bind(("127.0.0.1", port + 1))
-            return port
-    raise ChildError("no free port with free neighbours")
 
 
 class Broker(Child):

@@ -62,26 +62,38 @@ def free_ports(count: int) -> list[int]:
     Ports are drawn at random, and reserved until this program ends: another program that runs at the same
     time does not take them, even if no process listens on them at the moment.
     """
+    return [_free_port(()) for _port in range(count)]
+
+
+def free_triple() -> int:
+    """
+    A port P for the clients of a broker, see L{free_ports}. P - 2 and P + 1 are free and reserved, too:
+    RocketMQ's brokers listen on them, for the fast lane and for slaves.
+    """
+    return _free_port((-2, 1))
+
+
+def _free_port(neighbours: Sequence[int]) -> int:
+    """@param neighbours: of further ports, their distances."""
     chance = random.SystemRandom()
     ceiling = max(_ephemeral_floor(), 12_000)
-    ports: list[int] = []
     for _attempt in range(2000):
         port = chance.randrange(10_000, ceiling)
-        if port in _GIVEN:
-            continue
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        if not _reserve(port):
-            continue
-        _GIVEN.add(port)
-        ports.append(port)
-        if len(ports) == count:
-            return ports
-    raise ChildError(f"no {count} free ports between 10000 and {ceiling}")
+        ports = {port, *(port + distance for distance in neighbours)}
+        if not ports & _GIVEN and all(map(_is_free, ports)) and all(map(_reserve, ports)):
+            _GIVEN.update(ports)
+            return port
+    raise ChildError(f"no free port between 10000 and {ceiling}")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def _reserve(port: int) -> bool:
@@ -101,16 +113,20 @@ def peers_text(peers: Mapping[str, str]) -> str:
     return ";".join(f"{peer_id}-{address}" for peer_id, address in peers.items())
 
 
-def wait_until(condition: Callable[[], object], *, seconds: float, what: str, every: float = 0.02) -> None:
+def wait_until(
+    condition: Callable[[], object], *, seconds: float, what: str, every: float = 0.02,
+    tell: Callable[[], str] | None = None,
+) -> None:
     """
     Poll until C{condition()} is true.
 
+    @param tell: what the message says besides, of the time when it is too late.
     @raise ChildError: it was not true within C{seconds}; the message names C{what}.
     """
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
-            raise ChildError(f"not within {seconds:g} s: {what}")
+            raise ChildError(f"not within {seconds:g} s: {what}" + (f"\n{tell()}" if tell else ""))
         time.sleep(every)
 
 

@@ -18,8 +18,8 @@ from dledger.base.commands.java_json import read_document
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.messages import LeadershipTransferRequest, MetadataResponse
 from tests.processes.asking import NoAnswer, ask, metadata_of
-from tests.processes.brokers import FOUND, NO_TOPIC, NOT_FOUND, Remoting, free_triple, messages_of
-from tests.processes.children import Child, ChildError, free_ports, peers_text, wait_until
+from tests.processes.brokers import FOUND, NO_TOPIC, NOT_FOUND, Remoting, messages_of
+from tests.processes.children import Child, ChildError, free_ports, free_triple, peers_text, wait_until
 from tests.processes.ledgers import LedgerFault, assert_identical
 from tests.processes.members import ROOT
 

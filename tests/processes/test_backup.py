@@ -33,10 +33,10 @@ OPTIONS = {"mapped_file_size_for_entry_data": 64 * 1024, "mapped_file_size_for_e
 DLEDGER = f'"{sys.executable}" -c "from dledger.commands.main import main; main()"'
 
 
-def documented(start: str) -> str:
-    """The command of the section that begins with C{start}."""
+def documented(start: str, title: str = "Backup") -> str:
+    """The command that begins with C{start}, of the section with this title."""
     parts = re.split(r"^#+ (.*)$", PAGE.read_text("utf-8"), flags=re.MULTILINE)
-    section = parts[parts.index("Backup") + 1]
+    section = parts[parts.index(title) + 1]
     lines = [line.strip() for line in section.splitlines() if line.startswith("    ")]
     (found,) = {line for line in lines if line.startswith(start)}
     return found
@@ -62,12 +62,12 @@ class InterruptedTests(SynchronousTestCase):
             child = Child("backup", [*command, "--rate", "30000"], log_path=place.with_suffix(".log"))
             self.addCleanup(child.kill)
             child.start()
-            wait_until(lambda: list(place.glob("data/*.part")), seconds=20, what="a piece that is written")
+            wait_until(lambda: list(place.glob("data/*.part")), seconds=120, what="a piece that is written")
             child.send(number)
-            self.assertEqual(child.wait(seconds=20), status)
+            self.assertEqual(child.wait(seconds=120), status)
             found = read_backup_manifest(OsDisk(), str(place))
             self.assertGreaterEqual(0 if found is None else found.count, count)
-            subprocess.run(command, check=True, capture_output=True, timeout=60)
+            subprocess.run(command, check=True, capture_output=True, timeout=240)
             count += 200
             self.assertEqual(verify_backup(OsDisk(), str(place)).entries, count)
         store.clean_close()

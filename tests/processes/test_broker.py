@@ -16,8 +16,8 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from protocols.wire.rocketmq.message import Message
-from tests.processes.brokers import FILE_SIZE, QUEUES, SENT, Broker, Remoting, free_triple
-from tests.processes.children import wait_until
+from tests.processes.brokers import FILE_SIZE, QUEUES, SENT, Broker, Remoting
+from tests.processes.children import free_triple, wait_until
 from tests.processes.members import ROOT
 
 TOPIC = "Numbers"
@@ -340,10 +340,11 @@ class ReplacedTests(BrokerCase):
         master.wait_started()
         wait_until(lambda: name.read_bytes()[: len(before)] == content[: len(before)], seconds=60,
                    what="the master's record is sound again")  # fmt: skip
-        wait_until(lambda: (master.store / "commitlog.damaged").exists(), seconds=5, what="the old bytes")
+        wait_until(lambda: (master.store / "commitlog.damaged").exists(), seconds=120, what="the old bytes")
         kept = master.store / "commitlog.damaged" / f"{self.victim.physical_offset:020d}"
         self.assertEqual(len(kept.read_bytes()), self.victim.size)
-        self.assertIn("was replaced by the copy of slave", master.log_path.read_text())
+        wait_until(lambda: "was replaced by the copy of slave" in master.log_path.read_text(), seconds=120,
+                   what="a line about it")  # fmt: skip
         self.assert_kept(slave, before, producer)
         self.put_some(master, b"7 yyyyy")
         wait_until(lambda: any(one.body == b"7 yyyyy" for one in slave.messages(TOPIC)), seconds=60,

@@ -22,6 +22,7 @@ from tests.processes.children import (
     TalkingChild,
     ending,
     free_ports,
+    free_triple,
     peers_text,
     wait_until,
 )
@@ -70,7 +71,7 @@ class ChildTests(SynchronousTestCase):
         """After kill the process is gone, and can be started again; its log continues."""
         child = self.child(_SLEEPER)
         for times in (1, 2):
-            wait_until(partial(self.said, child, times), seconds=10, what="its output")
+            wait_until(partial(self.said, child, times), seconds=120, what="its output")
             self.assertEqual((child.is_running, child.exit_status), (True, None))
             self.assertGreater(child.rss_bytes(), 0)
             pid = child.pid
@@ -85,7 +86,7 @@ class ChildTests(SynchronousTestCase):
         child.pause()
         wait_until(
             lambda: Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T",
-            seconds=10, what="its pause",
+            seconds=120, what="its pause",
         )
         child.kill()
         self.assertFalse(child.is_running)
@@ -99,13 +100,13 @@ class ChildTests(SynchronousTestCase):
         self.addCleanup(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, signal.SIG_IGN))
         child = self.child(["sleep", "60"])
         child.send(signal.SIGINT)
-        self.assertEqual(child.wait(seconds=20), -signal.SIGINT)
+        self.assertEqual(child.wait(seconds=120), -signal.SIGINT)
 
     def test_does_not_stop(self) -> None:
         """A child that ignores SIGTERM is killed, and the error shows its log."""
         deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf'); time.sleep(60)"
         child = self.child([sys.executable, "-u", "-c", deaf])
-        wait_until(lambda: "deaf" in child.log_tail(), seconds=10, what="its output")
+        wait_until(lambda: "deaf" in child.log_tail(), seconds=120, what="its output")
         error = self.assertRaises(ChildError, child.stop, seconds=0.2)
         self.assertIn("deaf", str(error))
         self.assertFalse(child.is_running)
@@ -128,7 +129,7 @@ class ChildTests(SynchronousTestCase):
             assert parent.stdout is not None
             pid = int(parent.stdout.readline())
             parent.kill()
-        wait_until(lambda: is_gone(pid), seconds=10, what="the end of the child")
+        wait_until(lambda: is_gone(pid), seconds=120, what="the end of the child")
 
     def test_ending(self) -> None:
         """The block's children are killed when it ends, also by an exception."""
@@ -180,20 +181,26 @@ class PortTests(SynchronousTestCase):
         floor = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
         self.assertTrue(max(ports) < max(floor, 12_000), ports)
 
+    def other_program(self, *ports: int) -> list[bool]:
+        """Which of these another program could reserve."""
+        program = f"from tests.processes.children import _reserve; print(*map(_reserve, {ports}))"
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=True
+        )
+        return [said == "True" for said in done.stdout.split()]
+
     def test_reserved(self) -> None:
         """Another running program does not get the same port, even before a process listens on it."""
         port, = free_ports(1)
-        program = f"from tests.processes.children import _reserve; print(_reserve({port}))"
-
-        def other_program() -> str:
-            done = subprocess.run(
-                [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
-            )
-            return done.stdout.strip()
-
-        self.assertEqual(other_program(), "False")
+        self.assertEqual(self.other_program(port), [False])
         fcntl.lockf(_RESERVED[0], fcntl.LOCK_UN, 1, port)
-        self.assertEqual(other_program(), "True")
+        self.assertEqual(self.other_program(port), [True])
+
+    def test_triple(self) -> None:
+        """Nor one of the three ports of a broker, of which a broker that is down listens on none."""
+        port = free_triple()
+        self.assertEqual(self.other_program(port - 2, port, port + 1), [False, False, False])
+        self.assertFalse({port - 2, port, port + 1} & set(free_ports(50)))
 
     def test_can_be_listened_on(self) -> None:
         """A process can listen on them."""
@@ -210,4 +217,7 @@ class PortTests(SynchronousTestCase):
         """The error names the condition."""
         error = self.assertRaises(ChildError, wait_until, lambda: False, seconds=0.01, what="a miracle")
         self.assertIn("a miracle", str(error))
+        error = self.assertRaises(ChildError, wait_until, lambda: False, seconds=0.01, what="a miracle",
+                                  tell=lambda: "none were seen")  # fmt: skip
+        self.assertTrue(str(error).endswith("a miracle\nnone were seen"), error)
         wait_until(lambda: os.getpid(), seconds=0.0, what="nothing")

@@ -23,7 +23,7 @@ class Counter(threading.Thread):
 
     def __init__(self, peers: str, is_stopped: threading.Event) -> None:
         super().__init__()
-        self.log = dledger.connect(peers, timeout=20.0)
+        self.log = dledger.connect(peers, timeout=90.0)
         self.acknowledged: list[tuple[int, int]] = []
         self.conflicts = self.unknown = 0
         self.error: BaseException | None = None

@@ -107,7 +107,7 @@ class DemoTests(SynchronousTestCase):
         """In any code that the interrupt meets, the demo ends, and its files are removed."""
         process, directory = self.start_swallowing()
         process.send_signal(signal.SIGINT)
-        output, _nothing = process.communicate(timeout=60)
+        output, _nothing = process.communicate(timeout=240)
         self.assertEqual(process.returncode, 130, output)
         self.assertIn("interrupted", output)
         self.assertFalse(directory.exists())

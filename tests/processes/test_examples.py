@@ -62,7 +62,7 @@ class FirstProgramsTests(SynchronousTestCase):
         def answered() -> bool:
             try:
                 asked = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", body)
-                with urllib.request.urlopen(asked, timeout=30) as answer:
+                with urllib.request.urlopen(asked, timeout=120) as answer:
                     answers.append(answer.read().decode())
             except urllib.error.HTTPError:
                 raise
@@ -91,21 +91,32 @@ class FirstProgramsTests(SynchronousTestCase):
             f"line 0 is entry {index}", f"line 1 is entry {index + 1}", f"{index} one", f"{index + 1} two"
         ])  # fmt: skip
 
-    def test_fastapi(self) -> None:
+    def check_events(self) -> None:
         """An event goes in by POST, and comes back by GET; one that is not there is a 404."""
-        self.begin("-m", "uvicorn", "events:app", "--port", str(self.port))
         index = json.loads(self.post("/events", b"an event"))["index"]
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/events/{index}", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/events/{index}", timeout=120) as answer:
             self.assertEqual(answer.read(), b"an event")
         with self.assertRaises(urllib.error.HTTPError) as caught:
-            urllib.request.urlopen(f"http://127.0.0.1:{self.port}/events/{index + 1}", timeout=30)
+            urllib.request.urlopen(f"http://127.0.0.1:{self.port}/events/{index + 1}", timeout=120)
         self.assertEqual(caught.exception.code, 404)
         caught.exception.close()
 
+    def test_fastapi(self) -> None:
+        """An event comes back, a 404 if there is none; the tests of pytest pass."""
+        self.begin("-m", "uvicorn", "events:app", "--port", str(self.port))
+        self.check_events()
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
+             f"{EXAMPLES}/test_events.py"],  # fmt: skip
+            env={**os.environ, **self.environment}, timeout=LONG_S, text=True, capture_output=True,
+        )
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("2 passed", done.stdout)
+
     def test_prefork(self) -> None:
-        """Each process of the server has a log of its own."""
-        self.begin("-m", "gunicorn", "--workers", "2", "--preload", "--bind", f"127.0.0.1:{self.port}",
-                   "prefork:application")  # fmt: skip
+        """Each process of a server has a log of its own; so do those of Django and of Celery."""
+        server = self.begin("-m", "gunicorn", "--workers", "2", "--preload", "--bind",
+                            f"127.0.0.1:{self.port}", "prefork:application")  # fmt: skip
         answers: list[str] = []
 
         def both() -> bool:
@@ -114,6 +125,28 @@ class FirstProgramsTests(SynchronousTestCase):
 
         wait_until(both, seconds=LONG_S, what="two processes that have answered")
         self.assertEqual(self.bodies(), [b"%d" % number for number in range(len(answers))])
+        server.stop(seconds=LONG_S)
+        self.check_django()
+        self.check_celery(len(self.bodies()))
+
+    def check_django(self) -> None:
+        """The program for Django does the same as that for FastAPI."""
+        self.begin("-m", "gunicorn", "--workers", "2", "--preload", "--bind", f"127.0.0.1:{self.port}",
+                   "views:application")  # fmt: skip
+        self.check_events()
+
+    def check_celery(self, before: int) -> None:
+        """@param before: entries in the log."""
+        self.environment |= {"CELERY_BROKER": "filesystem://", "CELERY_FOLDER": str(self.home)}
+        events = [b"event %d" % number for number in range(5)]
+        send = f"import tasks; [tasks.append.delay(one.decode()) for one in {events}]"
+        environment = {**os.environ, **self.environment}
+        subprocess.run([sys.executable, "-c", send], check=True, env=environment, timeout=LONG_S)
+        self.begin("-m", "celery", "--app", "tasks", "worker", "--concurrency", "2", "--without-gossip",
+                   "--without-mingle", "--without-heartbeat")  # fmt: skip
+        wanted = before + len(events)
+        wait_until(lambda: len(self.bodies()) >= wanted, seconds=LONG_S, what="five events", every=0.2)
+        self.assertEqual(sorted(self.bodies()[before:]), events)
 
     def test_twisted(self) -> None:
         """Lines are appended, and answered, in order; the server ends in order."""

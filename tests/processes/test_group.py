@@ -120,7 +120,7 @@ class GroupTests(GroupCase):
     def test_leader_dies(self) -> None:
         """Without its leader the group continues; the dead one comes back and holds the same."""
         group = self.group(flush_disk_type="sync")
-        with dledger.connect(group.peers_text, timeout=20.0) as log:
+        with dledger.connect(group.peers_text, timeout=90.0) as log:
             bodies = [b"before %d" % number for number in range(50)]
             log.append_many(bodies)
             leader_id = group.leader()
@@ -134,7 +134,7 @@ class GroupTests(GroupCase):
         """Records rot at every member, each at another place: they serve, and get them back."""
         group = self.group(flush_disk_type="sync")
         bodies = [b"%d" % number * 20 for number in range(300)]
-        with dledger.connect(group.peers_text, timeout=20.0) as log:
+        with dledger.connect(group.peers_text, timeout=90.0) as log:
             log.append_many(bodies)
         group.wait_settled()
         group.stop()
@@ -143,7 +143,7 @@ class GroupTests(GroupCase):
             self.rot(path, rotten)
             self.assertNotEqual(verify_directory(OsDisk(), str(path)).findings, [])
         group.start()
-        with dledger.connect(group.peers_text, timeout=20.0) as log:
+        with dledger.connect(group.peers_text, timeout=90.0) as log:
             log.append(b"more")
             group.wait_until(lambda: not any(HoleList.recorded(OsDisk(), str(path)) for path in paths),
                              "the holes were not closed")
@@ -199,7 +199,7 @@ class GroupTests(GroupCase):
         for peer_id in others:
             group.members[peer_id].start()
         group.leader(among=tuple(others))
-        with dledger.connect(group.peers_text, timeout=20.0) as log:
+        with dledger.connect(group.peers_text, timeout=90.0) as log:
             log.append(b"without it")
         group.members[leader_id].start()
         self.assertEqual(self.stop_and_compare(group), [b"kept", b"without it"])
@@ -224,7 +224,7 @@ class GroupTests(GroupCase):
         second = Member("n0", peers, group.members["n0"].directory, options=files)
         self.addCleanup(second.kill)
         second.start()
-        self.assertFalse(ended_well(second.wait(seconds=20)))
+        self.assertFalse(ended_well(second.wait(seconds=120)))
         self.assertIn("lock", second.log_tail(60))
         with dledger.connect(group.peers_text) as log:
             log.append(b"unharmed")
@@ -233,8 +233,8 @@ class GroupTests(GroupCase):
     def test_tail_survives_a_member(self) -> None:
         """A reader that follows sees every entry once, in order, while leaders die."""
         group = self.group()
-        with dledger.connect(group.peers_text, timeout=20.0) as writer:
-            with dledger.connect(group.peers_text, timeout=20.0) as reader:
+        with dledger.connect(group.peers_text, timeout=90.0) as writer:
+            with dledger.connect(group.peers_text, timeout=90.0) as reader:
                 entries = reader.tail(0, follow=True, timeout=20.0)
                 seen = []
                 for round_number in range(3):
@@ -260,7 +260,7 @@ class BelongingTests(GroupCase):
     def appended(self, group: Group, count: int) -> list[bytes]:
         """Acknowledged entries."""
         bodies = [b"entry %d" % number for number in range(count)]
-        with dledger.connect(group.peers_text, timeout=20.0) as log:
+        with dledger.connect(group.peers_text, timeout=90.0) as log:
             log.append_many(bodies)
         return bodies
 
@@ -286,7 +286,7 @@ class BelongingTests(GroupCase):
         )
         n0.start()
         group.leader()
-        with dledger.connect(group.peers_text, timeout=20.0) as log:
+        with dledger.connect(group.peers_text, timeout=90.0) as log:
             bodies = [entry.body for entry in log.tail(0, follow=False) if entry.body]
         self.assertEqual(bodies[: len(acknowledged)], acknowledged)
         self.stop_and_compare(group)
@@ -302,7 +302,7 @@ class BelongingTests(GroupCase):
         alone = Member("n0", {"n0": group.peers["n0"]}, self.directory / "n0", options=FILES)
         alone.start()
         self.addCleanup(alone.kill)
-        self.assertNotEqual(alone.wait(seconds=20.0), 0)
+        self.assertNotEqual(alone.wait(seconds=120), 0)
         self.assertIn("a group of the members n0, n1, n2, but --peers names n0", alone.log_tail())
         after = {file: file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
         self.assertEqual(after, before)

@@ -48,7 +48,7 @@ class LockTests(SynchronousTestCase):
             error = self.assertRaises(DirectoryError, Opened, OsDisk(), root=root)
             self.assertIn("in use by another process", str(error))
             self.assertEqual(os.listdir(root), ["lock"])
-            holder.communicate(timeout=60)
+            holder.communicate(timeout=240)
         opened = Opened(OsDisk(), root=root)
         for kind in ("java", "ours"):
             done = subprocess.run(

@@ -76,7 +76,7 @@ class _Writer(threading.Thread):
 
     def run(self) -> None:
         """Put, compare and set, delete, in turn, over a few keys."""
-        with dledger.connect(self.peers, timeout=20.0) as log:
+        with dledger.connect(self.peers, timeout=90.0) as log:
             number = 0
             while not self.is_over.is_set():
                 number += 1
@@ -122,7 +122,7 @@ class KeyValueTests(SynchronousTestCase):
         """The machine in the status of a member; empty if it does not answer."""
         try:
             url = f"http://127.0.0.1:{self.ports[peer_id]}/status"
-            with urllib.request.urlopen(url, timeout=10) as page:
+            with urllib.request.urlopen(url, timeout=120) as page:
                 found: dict[str, Any] = json.loads(page.read())["machine"]
                 return found
         except OSError:
@@ -174,7 +174,7 @@ class KeyValueTests(SynchronousTestCase):
             writer.join(60)
             self.assertEqual(writer.problems, [])
         states = self.states()
-        with dledger.connect(self.kv.peers_text, timeout=20.0) as log:
+        with dledger.connect(self.kv.peers_text, timeout=90.0) as log:
             entries = list(log.tail(0))
             self.assertEqual(json.loads(log.query(b"")), fold(entries))
         for peer_id in self.kv.peers:
@@ -206,7 +206,7 @@ class KeyValueTests(SynchronousTestCase):
         def call(method: str, path: str, body: bytes | None = None) -> tuple[int, str]:
             asked = urllib.request.Request(f"http://127.0.0.1:{port}{path}", body, method=method)
             try:
-                with urllib.request.urlopen(asked, timeout=30) as answer:
+                with urllib.request.urlopen(asked, timeout=120) as answer:
                     return answer.status, answer.read().decode()
             except urllib.error.HTTPError as error:
                 with error:
@@ -230,7 +230,7 @@ class KeyValueTests(SynchronousTestCase):
 
     async def asked_by_asyncio(self) -> tuple[str, str]:
         """The face for asyncio, too."""
-        async with dledger.aio.connect(self.kv.peers_text, timeout=20.0) as log:
+        async with dledger.aio.connect(self.kv.peers_text, timeout=90.0) as log:
             told = json.loads(await log.submit(STORE.command("put", "size", value="big")))
             found = json.loads(await log.query(b"colour"))
         return json.dumps(told["done"]), found["value"]
@@ -239,7 +239,7 @@ class KeyValueTests(SynchronousTestCase):
         """A machine that cannot be found is one line, and what is allowed."""
         done = subprocess.run(
             [sys.executable, "-c", TWISTD, "-n", "--pidfile=", "dledger", "--machine", "store:Nobody"],
-            capture_output=True, text=True, timeout=60, cwd=self.home,
+            capture_output=True, text=True, timeout=240, cwd=self.home,
             env={"PYTHONPATH": f"{ROOT}:{KV}"},
         )
         self.assertNotEqual(done.returncode, 0)

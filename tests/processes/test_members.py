@@ -52,7 +52,7 @@ class Writer(threading.Thread):
 
     def run(self) -> None:
         """Until L{finish}."""
-        with dledger.connect(self._peers, timeout=20.0) as log:
+        with dledger.connect(self._peers, timeout=90.0) as log:
             number = 0
             while not self._ending.is_set():
                 number += 1
@@ -84,7 +84,7 @@ class MembersCase(SynchronousTestCase):
         self.addCleanup(self.group.kill)
         self.group.start()
         self.writer = Writer(self.group.peers_text)
-        self.log = dledger.connect(self.group.peers_text, timeout=20.0)
+        self.log = dledger.connect(self.group.peers_text, timeout=90.0)
         self.addCleanup(self.log.close)
         self.log.append(b"first")
         self.writer.start()
@@ -121,7 +121,7 @@ class MembersCase(SynchronousTestCase):
         """A machine leaves, and is switched off."""
         self.change("remove", member_id)
         member = self.group.members.pop(member_id)
-        self.assertTrue(ended_well(member.stop(seconds=20.0)))
+        self.assertTrue(ended_well(member.stop(seconds=120)))
         del self.group.peers[member_id]
 
     def write_more(self, count: int = 20) -> None:
@@ -188,7 +188,7 @@ class ReplaceTests(MembersCase):
             self.remove(old_id)
             self.write_more()
         for member in self.group.members.values():
-            self.assertTrue(ended_well(member.stop(seconds=20.0)))
+            self.assertTrue(ended_well(member.stop(seconds=120)))
             member.start()
             self.group.leader()
             self.write_more(5)
@@ -199,7 +199,7 @@ class ReplaceTests(MembersCase):
         moved_id = next(one for one in self.group.members if one != self.group.leader())
         (port,) = free_ports(1)
         self.log.change_members("move", moved_id, f"127.0.0.1:{port}")
-        self.assertTrue(ended_well(self.group.members[moved_id].stop(seconds=20.0)))
+        self.assertTrue(ended_well(self.group.members[moved_id].stop(seconds=120)))
         self.group.peers[moved_id] = f"127.0.0.1:{port}"
         member = Member(moved_id, self.group.peers, self.directory / moved_id, options=self.options)
         self.group.members[moved_id] = member

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.processes.brokers import SENT, Broker, Remoting, free_triple
-from tests.processes.children import free_ports, wait_until
+from tests.processes.brokers import SENT, Broker, Remoting
+from tests.processes.children import free_ports, free_triple, wait_until
 from tests.processes.members import ROOT
 
 
@@ -56,7 +56,7 @@ class WithNameServerTests(SynchronousTestCase):
         """The output of a C{dledger} command."""
         done = subprocess.run(
             [sys.executable, "-c", "from dledger.commands.main import main; main()", *words],
-            capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True, text=True, timeout=240, env={**os.environ, "PYTHONPATH": str(ROOT)},
         )  # fmt: skip
         self.assertEqual(done.returncode, 0, done.stderr)
         return done.stdout

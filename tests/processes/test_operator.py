@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,10 +15,38 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.processes.children import free_ports, wait_until
+from tests.processes.children import Child, free_ports, wait_until
 from tests.processes.members import ROOT, Group, Member, ended_well
 
 _MAIN = "from dledger.commands.main import main; main()"
+
+
+class Dashboard(Child):
+    """C{dledger dashboard} for these members."""
+
+    def __init__(self, peers: str, log_path: Path) -> None:
+        super().__init__(
+            "dashboard", [sys.executable, "-c", _MAIN, "--peers", peers, "dashboard"], log_path=log_path,
+            environment={"PYTHONPATH": str(ROOT)},
+        )
+
+    def page(self) -> str:
+        """What it shows; nothing before it has said its address."""
+        said = self.log_path.read_text()
+        if "Ctrl-C" not in said:
+            return ""
+        asked = urllib.request.Request(f"{said.split()[0]}live", headers={"accept": "text/html"})
+        with urllib.request.urlopen(asked, timeout=120) as answer:
+            text: str = answer.read().decode()
+        return text
+
+    def wait_for(self, *words: str) -> None:
+        """@raise ChildError: these words do not come together."""
+        def has_all() -> bool:
+            shown = self.page()
+            return all(one in shown for one in words)
+
+        wait_until(has_all, seconds=60, every=0.2, what=f"the dashboard shows {words}")
 
 
 class OperatorTests(SynchronousTestCase):
@@ -45,7 +74,7 @@ class OperatorTests(SynchronousTestCase):
         """Output of one command."""
         done = subprocess.run(
             [sys.executable, "-c", _MAIN, "--peers", self.group.peers_text, *words], cwd=ROOT, input=given,
-            capture_output=True, text=True, timeout=60,
+            capture_output=True, text=True, timeout=240,
         )
         self.assertEqual(done.returncode, status, f"{words}: {done.stdout}{done.stderr}")
         return done.stdout
@@ -81,11 +110,11 @@ class OperatorTests(SynchronousTestCase):
             self.run_command("verify", str(member.ledger_path))
 
     def test_administration(self) -> None:
-        """Every page of every member; a member that is down is named with the reason."""
+        """Every page of every member, and of all; a member that is down is named with the reason."""
         for peer_id in self.group.peers:
             # A member with a new directory is unsure until it has reached its leader's end.
             wait_until(lambda page=(peer_id, "/healthz"): self.fetch(*page)[0] == 200,  # type: ignore[misc]
-                       seconds=20, what=f"health of {peer_id}")
+                       seconds=120, what=f"health of {peer_id}")
             code, body = self.fetch(peer_id, "/status")
             self.assertEqual(code, 200)
             found: dict[str, Any] = json.loads(body)
@@ -94,8 +123,17 @@ class OperatorTests(SynchronousTestCase):
             self.assertEqual(code, 200)
             self.assertRegex(metrics, r"(?m)^dledger_\w+")
         self.assertEqual(self.fetch("n0", "/no-such-page")[0], 404)
+        dashboard = Dashboard(self.group.peers_text, self.directory / "dashboard.log")
+        self.addCleanup(dashboard.kill)
+        dashboard.start()
+        dashboard.wait_for("All members serve.", f"member={self.leader_id} role=leader", *(
+            f'<a href="http://127.0.0.1:{port}/">{peer_id}</a>' for peer_id, port in self.admin.items()
+        ))
         gone = next(peer_id for peer_id in self.group.peers if peer_id != self.leader_id)
         self.group.members[gone].kill()
+        dashboard.wait_for(f"{gone}: connection refused")
+        dashboard.send(signal.SIGINT)
+        self.assertEqual(dashboard.wait(seconds=30), 0)
         code, body = self.fetch(self.leader_id, "/cluster")
         self.assertEqual(code, 200)
         self.assertIn(gone, body)
@@ -106,5 +144,5 @@ class OperatorTests(SynchronousTestCase):
         for peer_id, member in self.group.members.items():
             if peer_id != self.leader_id:
                 member.kill()
-        wait_until(lambda: self.fetch(self.leader_id, "/healthz")[0] == 503, seconds=20, what="status 503")
+        wait_until(lambda: self.fetch(self.leader_id, "/healthz")[0] == 503, seconds=120, what="status 503")
         self.run_command("status", status=1)

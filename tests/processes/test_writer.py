@@ -43,7 +43,7 @@ class WriterTests(SynchronousTestCase):
             history.read_on()
             return len(history.outcomes) > 200
 
-        wait_until(enough, seconds=20, what="200 appends")
+        wait_until(enough, seconds=120, what="200 appends")
         self.assertEqual(writer.stop(), 0, writer.log_tail())
         history.read_on()
         group.wait_settled()

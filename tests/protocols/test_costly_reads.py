@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import weakref
+
 from protocols.connection import LOOSE_PER_READ
+from protocols.put_off import SLICE_BYTES, PutOffReads
 from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.json_bodies import REQUEST_TOLERANT_BYTES_MAX, REQUEST_VALUES_MAX
 from protocols.wire.remoting import RemotingCommand, encode_command
@@ -38,6 +41,77 @@ class CostlyReadTests(ServerTestCase):
         unplug(self.connection)
         self.connection._turn._next_reads()
         self.assertEqual(self.sink.requests, [])
+
+    def test_long_read_in_slices(self) -> None:
+        """A long read gets a slice of each turn; nothing is lost, doubled, or out of order."""
+        turn = self.connection._turn
+        turn.is_late = True
+        count = 3 * SLICE_BYTES // len(remoting_request(BEAT, 1))
+        self.connection.dataReceived(b"".join(remoting_request(BEAT, 1 + opaque) for opaque in range(count)))
+        self.connection.dataReceived(remoting_request(ASK, count + 1))
+        seen = []
+        while self.connection.put_off.is_waiting:
+            self.assertEqual(self.transport.producerState, "paused")
+            turn.is_late = True
+            (_cost, _serial, read) = turn._long.pop() if turn._long else turn._short.pop()
+            read()
+            seen.append(len(self.sink.requests))
+        self.assertEqual(len(seen), 4)
+        self.assertEqual([ticket.opaque for ticket, _ in self.sink.requests], list(range(1, count + 2)))
+        self.assertEqual(self.transport.producerState, "producing")
+
+    def test_last_slice_is_short(self) -> None:
+        """Nothing is left waiting when the turn ends early: no other turn would come for it."""
+        frame = remoting_request(BEAT, 1)
+        count = SLICE_BYTES // len(frame) + 5
+        self.connection._turn.is_late = True
+        self.connection.dataReceived(frame * count)
+        self.connection._turn._next_reads()
+        self.assertEqual(len(self.sink.requests), count)
+        self.assertFalse(self.connection.put_off.is_waiting)
+
+    def test_held(self) -> None:
+        """While the owner lets requests wait, reads wait behind them, also those of a slice under way."""
+        reads, turn = self.connection.put_off, self.connection._turn
+        reads.hold()
+        self.connection.dataReceived(remoting_request(BEAT, 1))
+        turn._next_reads()
+        self.assertEqual((self.sink.requests, self.transport.producerState), ([], "paused"))
+        reads.release()
+        turn._next_reads()
+        self.assertEqual((len(self.sink.requests), self.transport.producerState), (1, "producing"))
+        turn.is_late = True
+        self.connection.dataReceived(remoting_request(BEAT, 2) * SLICE_BYTES)
+        self.patch(self.sink, "requests_received", lambda *_: reads.hold())
+        turn._next_reads()
+        self.assertEqual((len(turn._long), len(turn._short), reads.is_waiting), (0, 0, True))
+
+    def test_lost_between_slices(self) -> None:
+        """The rest is dropped."""
+        turn = self.connection._turn
+        turn.is_late = True
+        self.connection.dataReceived(remoting_request(BEAT, 1) * SLICE_BYTES)
+        (_cost, _serial, read) = turn._long.pop()
+        self.patch(self.sink, "requests_received", lambda *_: unplug(self.connection))
+        read()
+        self.assertFalse(self.connection.put_off.is_waiting)
+        self.assertEqual((len(turn._long), len(turn._short)), (0, 0))
+
+    def test_ended_connection_keeps_no_memory(self) -> None:
+        """Its reads refer to it no longer, so it does not wait for the collector of reference cycles."""
+
+        class Owner:
+            def handle(self, data: bytes) -> None:
+                """Take bytes."""
+
+        owner = Owner()
+        reads = PutOffReads(
+            self.connection._turn, owner.handle, changed=lambda: None, cost_s=lambda: 0.0
+        )
+        kept = weakref.ref(owner)
+        reads.drop()
+        del owner
+        self.assertIsNone(kept())
 
     def test_loose_requests(self) -> None:
         """A few of one read are parsed by the slow parser; the next are refused, and answered 411."""

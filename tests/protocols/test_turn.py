@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
@@ -78,6 +80,47 @@ class TurnTests(SynchronousTestCase):
             self.turn.put_off(lambda name=name: self.done.append(name), cost_s)  # type: ignore[misc]
         self.turn._next_reads()
         self.assertEqual(self.done, ["cheap", "also cheap", "dear"])
+
+    def test_newcomers_do_not_starve_a_client(self) -> None:
+        """A read that has waited for as long as its connection has cost comes before new ones."""
+        self.turn.is_late = True
+        self.turn.put_off(lambda: self.done.append("client"), 0.1)
+        for _ in range(4):
+            self.clock.rightNow += 0.04
+            self.turn.put_off(lambda: self.done.append("new"), 0.0)
+        self.clock.advance(0)
+        self.assertEqual(self.done, ["new", "new", "client", "new", "new"])
+
+    def test_put_off_in_time(self) -> None:
+        """A read that waits for something else runs in the next turn, also if this one is not late."""
+        self.turn.put_off(lambda: self.done.append("one"), 0.0)
+        self.turn.put_off(lambda: self.done.append("two"), 0.0)
+        (_call,) = self.clock.getDelayedCalls()
+        self.clock.advance(0)
+        self.assertEqual(self.done, ["one", "two"])
+        self.turn.put_off(lambda: self.done.append("three"), 0.0)
+        self.clock.advance(0)
+        self.assertEqual(self.done[2:], ["three"])
+
+    def test_short_reads_come_first(self) -> None:
+        """They wait for one long read, whatever it costs; and a long one waits for one turn of short ones."""
+
+        def slow(data: bytes) -> None:
+            self.done.append(data.decode())
+            self.clock.rightNow += 1.5 * READS_S
+
+        self.turn.read(slow, b"")
+        for name, is_short in ((b"long", False), (b"longer", False), (b"short", True), (b"shorter", True)):
+            read = partial(self.turn.read, slow, name)
+            self.turn.put_off(read, float(is_short), is_short=is_short)
+        turns = []
+        while self.clock.getDelayedCalls():
+            (call,) = self.clock.getDelayedCalls()
+            self.clock.calls.remove(call)
+            self.done.clear()
+            call.func()
+            turns.append(list(self.done))
+        self.assertEqual(turns, [["short", "long"], ["shorter", "longer"], []])
 
     def test_quick_reads_are_never_late(self) -> None:
         """However many there are, if the reactor waits in between."""

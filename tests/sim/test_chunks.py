@@ -8,14 +8,17 @@ from unittest import mock
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.core import catch_up, dispatcher
+from dledger.core.catch_up import TurnBudget
 from dledger.testing.group.chunks import ChunkRules
 from dledger.testing.group.cluster import SimCluster
 from dledger.testing.group.invariants import InvariantError
 from dledger.testing.group.schedule import run_schedule
+from protocols.wire.ledger.batches import EntryChunk
 from protocols.wire.ledger.codes import PushType, ResponseCode
 from protocols.wire.ledger.configuration import CONFIGURATION_CHANNEL
 from protocols.wire.ledger.entry import ENTRY_HEADER
-from protocols.wire.ledger.messages import EntryChunk, PushEntryRequest, PushEntryResponse
+from protocols.wire.ledger.messages import PushEntryRequest, PushEntryResponse
 
 
 def chunk(channel: int = 0) -> EntryChunk:
@@ -44,6 +47,31 @@ class ScheduleTests(SynchronousTestCase):
         taken = [cluster.world.chunks.taken for cluster in clusters]
         self.assertGreater(sum(taken), 100)
         self.assertGreater(sum(count > 0 for count in taken), 3)
+
+
+class PaceTests(SynchronousTestCase):
+    """Members that lack two entries count as far behind in a busy group, and each push costs a pause."""
+
+    def test_members_come_back(self) -> None:
+        """Under faults as ever: nothing is lost, and every member is brought to the end."""
+        pauses: list[str] = []
+        may_push = TurnBudget.may_push
+
+        def asked(budget: TurnBudget, peer_id: str) -> bool:
+            may = may_push(budget, peer_id)
+            if not may and not budget.is_spent:
+                pauses.append(peer_id)
+            return may
+
+        with (
+            mock.patch.object(dispatcher, "THROTTLE_SPARES_ENTRIES", 1),
+            mock.patch.multiple(catch_up, ENTRY_COST_BYTES=8 << 20, SERVING_ENTRIES_MAX=1, CREDIT_MS=0),
+            mock.patch.object(TurnBudget, "may_push", asked),
+            mock.patch.object(TurnBudget, "serves", True),
+        ):
+            for seed in range(1, 5):
+                self.assertEqual(run_schedule(seed).failure, "")
+        self.assertGreater(len(pauses), 100)
 
 
 class RulesTests(SynchronousTestCase):

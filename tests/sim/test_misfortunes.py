@@ -31,6 +31,20 @@ class HappenTests(SynchronousTestCase):
         """A member loses its directory, and comes back."""
         self.lines("wipe", "has lost its directory")
 
+    def test_wipe_while_the_members_change(self) -> None:
+        """Both in one schedule."""
+        focus = Focus(
+            faults=("change_members", "wipe"), pace_s=1.0, settings={"store_type": "file"},
+            group={"hides_wire_version": False, "is_native": True},
+        )
+        for seed in range(1, 9):
+            outcome = run_schedule(seed, seconds=15, members=5, focus=focus, wants_all_lines=True)
+            self.assertEqual(outcome.failure, "", seed)
+            text = "\n".join(outcome.lines)
+            if "has lost its directory" in text and text.count("WriteConfiguration(") > 1:
+                return
+        self.fail("they never came together")
+
     def test_exchange(self) -> None:
         """Two members find each other's directory, and refuse it."""
         self.lines("exchange", "cannot start: cannot open the store: /store/dledger-n0 belongs to member")

@@ -14,9 +14,9 @@ from dledger.testing.group.cluster import GroupOptions
 from dledger.testing.group.schedule import Focus
 from dledger.testing.search.group import Bounds
 from tests.mutants import patching
-from tests.mutants.__main__ import ROOT
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.history_catalogue import HISTORY_MUTANTS
+from tests.mutants.hunting import ROOT
 from tests.mutants.patching import Patch, PatternNotFound
 
 

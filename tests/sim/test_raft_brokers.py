@@ -15,6 +15,8 @@ from dledger.testing.raft_brokers.schedule import run_seed
 
 #: In the suite; more on request: C{python -m dledger.testing.raft_brokers --seeds 1..1000}.
 SEEDS = range(1, 13)
+#: A change of the product draws other schedules for a seed. The rarest fault shows in every tenth.
+MUTANT_SEEDS = range(1, 101)
 
 
 class RigCase(SynchronousTestCase):
@@ -49,7 +51,7 @@ class MutantTests(RigCase):
 
     def noticed(self) -> bool:
         """By some seed."""
-        for seed in SEEDS:
+        for seed in MUTANT_SEEDS:
             try:
                 run_seed(seed)
             except AssertionError:

@@ -26,6 +26,12 @@ class RunnerTests(SynchronousTestCase):
         self.assertEqual(status, 0)
         self.assertIn("2 schedules, 0 failed", output)
 
+    def test_within(self) -> None:
+        """With no time at all, one schedule is played, and counted."""
+        status, output = self.run_main("--schedules", "3", "--seed", "5", "--members", "3", "--within", "0")
+        self.assertEqual(status, 0)
+        self.assertIn("1 schedules, 0 failed", output)
+
     def test_bad(self) -> None:
         """Status 1, the seed, the sentence, the last steps, and how to see it again."""
         def fails(*_: object) -> None:
@@ -40,6 +46,17 @@ class RunnerTests(SynchronousTestCase):
         again = "python -m dledger.testing --schedules 1 --seed 5 --seconds 5 --members 3 --trace"
         self.assertIn(again, output)
         self.assertIn("1 schedules, 1 failed", output)
+
+    def test_kinds(self) -> None:
+        """A kind is a part of the command that plays it again; two at once are none."""
+        def fails(*_: object) -> None:
+            raise InvariantError(10, "made up")
+
+        with mock.patch("dledger.testing.group.machines.MachineRules.check", fails):
+            status, output = self.run_main("--schedules", "1", "--seed", "5", "--machines")
+        self.assertEqual(status, 1)
+        self.assertIn("--seed 5 --seconds 5 --machines --trace", output)
+        self.assertEqual(self.run_main("--machines", "--lying")[0], 2)
 
     def test_trace(self) -> None:
         """Every step is printed."""

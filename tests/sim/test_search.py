@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from unittest import mock
 
 from click.testing import CliRunner
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.membership import Membership
+from dledger.base.quorum import held_by
+from dledger.core.changes import MembershipChanges
 from dledger.core.elector import LeaderElector
 from dledger.core.handler import EntryHandler
 from dledger.core.member_state import MemberState
@@ -26,8 +30,8 @@ SMALL = Bounds(terms_max=2, entries_max=1, messages_max=2, crashes=0, late=0, tw
 
 def bounds(**changes: object) -> Bounds:
     """L{SMALL} with changes."""
-    names = ("terms_max", "entries_max", "messages_max", "crashes", "breaks", "late", "twice", "is_atomic",
-             "is_sync", "term_start_entry", "pushes")
+    names = ("terms_max", "entries_max", "messages_max", "crashes", "breaks", "late", "twice", "changes",
+             "is_atomic", "is_sync", "term_start_entry", "pushes")
     return Bounds(**{**{name: getattr(SMALL, name) for name in names}, **changes})
 
 
@@ -120,6 +124,66 @@ class BrokenGuardTests(SynchronousTestCase):
         self.assertEqual(found.broken, "n1: AssertionError: one vote in a term")
 
 
+class ChangeTests(SynchronousTestCase):
+    """The members of the group change; each rule that is gone is found, with the way there."""
+
+    def test_one_term(self) -> None:
+        """Two changes under one leader, in every order with an entry."""
+        found = explore(bounds(terms_max=1, entries_max=3, changes=2), states_max=1_000_000)
+        self.assertEqual((found.broken, found.is_complete), ("", True))
+        self.assertGreater(found.states, 10_000)
+
+    def test_elections(self) -> None:
+        """A change, and leaders that have it or not; of a larger search the beginning."""
+        states = int(os.environ.get("DLEDGER_SEARCHED_STATES", "8000"))
+        found = explore(bounds(terms_max=3, entries_max=3, changes=2), states_max=states)
+        self.assertEqual(found.broken, "")
+
+    def finds(self, **changes: object) -> tuple[str, list[str]]:
+        """What is broken, and the way there."""
+        found = explore(bounds(**{"entries_max": 3, "changes": 2, **changes}), states_max=100_000)
+        self.assertTrue(found.broken, f"{found.states} states, and nothing is broken")
+        return found.broken, found.way
+
+    def test_two_changes_at_once(self) -> None:
+        """Two majorities without a common member, in eight moves."""
+        with mock.patch.object(MembershipChanges, "_may_begin", lambda *_, **__: None):
+            broken, way = self.finds()
+        self.assertIn("leads term 2 with (), without the committed", broken)
+        self.assertEqual(len([what for what in way if "remove" in what]), 2, way)
+
+    def test_quorum_of_the_old_list(self) -> None:
+        """A leader counts by the list with which it was elected."""
+        real = QuorumAckChecker.__setattr__
+
+        def once(checker: QuorumAckChecker, name: str, value: object) -> None:
+            if name != "membership" or not hasattr(checker, name):
+                real(checker, name, value)
+
+        with mock.patch.object(QuorumAckChecker, "__setattr__", once):
+            broken, _way = self.finds(terms_max=1)
+        self.assertIn("is committed by", broken)
+
+    def test_learner_counts(self) -> None:
+        """The copies of a learner help to commit."""
+        def held(members: Membership, marks: Mapping[str, int], absent: int) -> int:
+            return held_by([marks.get(one, absent) for one in members.addresses], members.quorum)
+
+        with mock.patch.object(Membership, "held", held):
+            broken, _way = self.finds(terms_max=1)
+        self.assertIn("is committed by", broken)
+
+    def test_cut(self) -> None:
+        """A change that is cut is in force no longer."""
+        entry = SearchedEntry(1, "n0", frozenset(("n0", "n1")), frozenset(("n2",)))
+        ledger = SearchedLedger("n0", (SearchedEntry(1, "n0"), entry))
+        assert ledger.membership is not None
+        self.assertEqual((ledger.membership.index, set(ledger.membership.voters)), (1, {"n0", "n1"}))
+        self.assertEqual(entries_in(batch_of(1, (entry,))), (entry,))
+        ledger.truncate_to(batch_of(0, (SearchedEntry(1, "n0"),)))
+        self.assertIsNone(ledger.membership)
+
+
 class NameTests(SynchronousTestCase):
     """States that differ in the names of the members only count once."""
 
@@ -128,8 +192,8 @@ class NameTests(SynchronousTestCase):
         state = group.first()
         for what, number in moves:
             for old, new in enumerate(names):
-                what = what.replace(f"from n{old}", f"from N{new}")
-            what = what.replace("from N", "from n")
+                what = what.replace(f" n{old}", f" N{new}")
+            what = what.replace(" N", " n")
             (move,) = [one for one in group.moves(state)
                        if one.what == what and one.member == names[number]][:1]
             state = group.after(state, move)
@@ -139,6 +203,15 @@ class NameTests(SynchronousTestCase):
         """An election, an entry and its way to one follower."""
         group = SearchedGroup(bounds(is_atomic=False, messages_max=4))
         story = [("patience", 0), ("request from n0", 2), ("response from n2", 0), ("append", 0),
+                 ("push from n0", 1), ("response from n1", 0), ("push from n0", 1)]
+        for count in range(1, len(story) + 1):
+            keys = {group.key(self.after(group, story[:count], names)) for names in RENAMINGS}
+            self.assertEqual(len(keys), 1, story[:count])
+
+    def test_every_renaming_of_a_change(self) -> None:
+        """An election, a change and its way to one follower."""
+        group = SearchedGroup(bounds(is_atomic=False, messages_max=4, entries_max=3, changes=2))
+        story = [("patience", 0), ("request from n0", 1), ("response from n1", 0), ("remove n2", 0),
                  ("push from n0", 1), ("response from n1", 0), ("push from n0", 1)]
         for count in range(1, len(story) + 1):
             keys = {group.key(self.after(group, story[:count], names)) for names in RENAMINGS}
@@ -158,6 +231,10 @@ class NameTests(SynchronousTestCase):
         other = hashes_of(freeze({"n1": ("x", frozenset(("n2", "n0"))), "n0": 3}))
         self.assertEqual(one[swapped], other[0])
         self.assertNotEqual(one[0], other[0])
+        entry = SearchedEntry(1, "n0", frozenset(("n0", "n2")), frozenset(("n1",)))
+        same = SearchedEntry(1, "n1", frozenset(("n2", "n1")), frozenset(("n0",)))
+        self.assertEqual(hashes_of(freeze(entry))[swapped], hashes_of(freeze(same))[0])
+        self.assertNotEqual(hashes_of(freeze(entry))[0], hashes_of(freeze(same))[0])
 
 
 class LedgerTests(SynchronousTestCase):

@@ -8,7 +8,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
 from dledger.testing.trace import Trace, trace_text
-from protocols.wire.ledger.messages import EntryBatch, PushEntryRequest
+from protocols.wire.ledger.batches import EntryBatch
+from protocols.wire.ledger.messages import PushEntryRequest
 
 
 class DescribeTests(SynchronousTestCase):

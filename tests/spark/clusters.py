@@ -29,11 +29,10 @@ import pyspark
 from dledger.spark.session import prepare
 from tests.processes.children import Child, ChildError, end_all, wait_until
 from tests.processes.members import ROOT
+from tests.spark import jvms
 
 #: The longest time for a job, and for the start of a server, in seconds: a machine with busy cores.
 JOB_S = 400
-#: For every JVM: it starts a second faster and stays small.
-SMALL = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 SPARK_HOME = Path(pyspark.__file__).parent
 _PACKAGES = ("dledger", "protocols", "pyspark_dledger")
 _MACHINE = "DLEDGER_TEST_MACHINE"
@@ -77,7 +76,7 @@ class SparkServer(Child):
         @param memory: its heap.
         @param more: of its environment.
         """
-        small = {"SPARK_DAEMON_MEMORY": memory, "SPARK_DAEMON_JAVA_OPTS": SMALL}
+        small = {"SPARK_DAEMON_MEMORY": memory, "SPARK_DAEMON_JAVA_OPTS": jvms.options()}
         super().__init__(
             name, [str(SPARK_HOME / "bin" / "spark-class"), *arguments], log_path=place() / f"{name}.log",
             environment={**environment(), **small, **more},

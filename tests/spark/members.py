@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import ssl
 import threading
@@ -12,11 +13,11 @@ import attrs
 
 from dledger.base.tls_files import TlsFiles
 from protocols.framing import FrameBuffer, FrameError
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import pack_record
 from protocols.wire.ledger.json_bodies import encode_response
 from protocols.wire.ledger.messages import (
-    EntryBatch,
     MetadataRequest,
     MetadataResponse,
     PullRequest,
@@ -61,21 +62,26 @@ class FakeMember:
     @ivar group_id, is_group_known: the id of its group, and whether a quorum holds it.
     @ivar is_silent, remoting_role: closes the connection at a remoting frame, too; or the role that it tells
         there, which is empty for Java's.
+    @ivar token, shown: the one that it knows, and those that it was shown.
     @ivar pulls: first indexes that it was asked for.
     @ivar answer: given the request, says what to answer: None closes the connection, and so does L{Cut}.
     """
 
     def __init__(
-        self, member_id: str, records: list[bytes], *, group: str = "default", tls: TlsFiles | None = None
+        self, member_id: str, records: list[bytes], *, group: str = "default", tls: TlsFiles | None = None,
+        token: str = "",
     ) -> None:
-        """@param tls: its keys; it demands a certificate of its clients."""
+        """@param tls: its keys; it demands a certificate of its clients, or C{token}."""
         self._tls = None if tls is None else _server_context(tls)
+        if self._tls is not None and token:
+            self._tls.verify_mode = ssl.CERT_OPTIONAL
         self.member_id = member_id
         self.records = records
         self.group = group
         self.begin, self.committed, self.role = 0, len(records) - 1, "follower"
         self.group_id, self.is_group_known = "", False
         self.is_silent, self.remoting_role = False, ""
+        self.token, self.shown = token, list[str]()
         self.pulls: list[int] = []
         self.peers: Mapping[str, str] = {}
         self.answer: Callable[[Request], Response | bytes | Cut | None] = self.sound_answer
@@ -128,6 +134,11 @@ class FakeMember:
     def _named(self, frame: bytes) -> bytes:
         """The answer to METADATA in a remoting frame."""
         command = decode_command(frame)
+        shown = json.loads(command.body).get("token", "")
+        self.shown += [shown] if shown else []
+        if shown and shown != self.token:
+            refused = MetadataResponse(code=ResponseCode.FORBIDDEN)
+            return encode_answer(command.opaque, encode_response(refused))
         answer = MetadataResponse(
             group=self.group, peers=self.peers, group_id=self.group_id, group_term=1,
             is_group_known=self.is_group_known, role=self.remoting_role,

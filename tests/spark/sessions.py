@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from twisted.trial.unittest import SynchronousTestCase
 
 import dledger.spark
+from tests.spark import jvms
 from tests.spark.ledgers import Ledger
 
 T = TypeVar("T")
@@ -21,7 +22,7 @@ T = TypeVar("T")
 #: For every JVM of the tests: it starts a second faster and stays small.
 CONFIG = {
     "spark.driver.memory": "512m",
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "spark.driver.extraJavaOptions": jvms.options(),
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.stopTimeout": "60000",
     # Tests provoke errors; the exceptions say what there is to know, pages of stack traces hide the rest.

@@ -15,8 +15,8 @@ from zlib import crc32
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.spark.jvm import EXTENSION, JAR
+from tests.spark import jvms
 from tests.spark.clusters import (
-    SMALL,
     SPARK_HOME,
     Found,
     SparkServer,
@@ -38,8 +38,8 @@ _BODIES = [b"body %d" % number for number in range(300)]
 _MESSAGES = 40
 #: For jobs on a cluster.
 _SETTINGS = {
-    "spark.driver.memory": "512m", "spark.driver.extraJavaOptions": SMALL,
-    "spark.executor.memory": "512m", "spark.executor.extraJavaOptions": SMALL,
+    "spark.driver.memory": "512m", "spark.driver.extraJavaOptions": jvms.options(),
+    "spark.executor.memory": "512m", "spark.executor.extraJavaOptions": jvms.options(),
     "spark.cores.max": "2", "spark.task.maxFailures": "1",
     "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2",
 }

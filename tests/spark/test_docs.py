@@ -7,7 +7,7 @@ import re
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.spark.columns import ENTRY_COLUMNS
+from dledger.spark.columns import ENTRY_COLUMNS, ENVELOPE_COLUMNS
 from dledger.spark.messages import MESSAGE_COLUMNS
 from dledger.spark.options import OPTIONS, ScanOptions
 from tests.processes.members import ROOT
@@ -47,6 +47,7 @@ class DocumentTests(SynchronousTestCase):
 
     def test_columns(self) -> None:
         """Names and types of both schemas."""
-        for heading, columns in (("## Schema", ENTRY_COLUMNS), ("### RocketMQ messages", MESSAGE_COLUMNS)):
+        for heading, columns in (("## Schema", ENTRY_COLUMNS), ("### RocketMQ messages", MESSAGE_COLUMNS),
+                                 ("### Times and headers", ENVELOPE_COLUMNS)):
             found = [row[:2] for row in table(heading)]
             self.assertEqual(found, [(f"`{column.name}`", column.ddl) for column in columns])

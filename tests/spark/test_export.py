@@ -25,10 +25,12 @@ COLUMNS = ("index", "term", "pos", "size", "channel", "chain_crc", "body_crc", "
 
 
 def data_files(out: Path) -> list[Path]:
-    """What a reader of the data set sees, in order."""
-    return sorted(
-        path for path in out.rglob("part-*") if "_pending" not in path.relative_to(out).parts
-    )
+    """What a reader of the data set sees, in order. A running export removes what is in C{_pending}."""
+    found: list[Path] = []
+    for folder, folders, names in os.walk(out):
+        folders[:] = [name for name in folders if name != "_pending"]
+        found += [Path(folder) / name for name in names if name.startswith("part-")]
+    return sorted(found)
 
 
 def parquet_rows(out: Path) -> list[Row]:

@@ -161,7 +161,7 @@ class CommandTests(ExportCase):
         path, out = self.ledger.path, str(self.out)
         for words, status, part in (
             ((path,), EXIT_USAGE, "Missing argument 'OUT'"),
-            (("nowhere", out), EXIT_USAGE, "is neither a directory nor a list"),
+            (("nowhere", out), EXIT_USAGE, "is no directory, no URL of an archive, and no list of members"),
             ((str(ROOT / "docs"), out), EXIT_FAILED, "no member's directory"),
             ((path, out, "--format", "csv"), EXIT_USAGE, "'csv' is not one of"),
             ((path, out, "-o", "verifyCrcs=true"), EXIT_USAGE, "did you mean verifyCrc"),

@@ -302,7 +302,7 @@ class CrashTests(_InDirectory):
         def full(path: Path) -> None:
             raise OSError(28, "No space left on device")
 
-        self.patch(export_files, "_sync_file", full)
+        self.patch(export_files, "sync_file", full)
         self.assertRaises(OSError, directory.commit, part, {})
         self.assertEqual(self.visible(), before)
         self.release(directory)

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 from click.testing import CliRunner
@@ -15,12 +16,15 @@ from dledger.commands.main import cli
 from dledger.spark.export.exporter import Exporter, ExportSettings, ExportSource
 from dledger.spark.export.files import ExportError
 from dledger.spark.export.spark_exporter import SparkExporter
+from dledger.spark.export.tables import open_export
 from dledger.spark.log import NotCommittedError
 from tests.spark.ledgers import Row, plain_rows
 from tests.spark.sessions import SparkCase
+from tests.spark.tables import files
 from tests.spark.test_commit_log import SIZE, BrokerLog
 from tests.spark.test_export import COLUMNS, data_files
 from tests.spark.test_export_cli import Export
+from tests.spark.test_tables_cli import python_recipes
 
 
 def rows_of(out: Path) -> list[Row]:
@@ -30,6 +34,29 @@ def rows_of(out: Path) -> list[Row]:
         table = pq.read_table(path, partitioning=None).select(list(COLUMNS))
         rows += zip(*(column.to_pylist() for column in table.columns), strict=True)
     return sorted(rows)
+
+
+class TableTests(SparkCase):
+    """Spark without further jars reads the files of tables."""
+
+    def test_files(self) -> None:
+        """The recipe of the document, and the same for Iceberg."""
+        self.ledger.fill(60)
+        self.ledger.commit()
+        expected = plain_rows(self.path)
+        self.addCleanup(os.chdir, os.getcwd())
+        place = self.mktemp()
+        os.mkdir(place)
+        os.chdir(place)
+        names: dict[str, Any] = {"spark": self.spark}
+        for kind, out in (("delta", "lake"), ("iceberg", "ice")):
+            source = ExportSource.of({"path": self.path})
+            with open_export(out, source, ExportSettings(to=kind)) as exporter:
+                exporter.step(0, is_last=True)
+        exec(python_recipes()[1].replace('"lake"', repr(os.path.abspath("lake"))), names)  # noqa: S102
+        self.assertEqual(sorted(tuple(row) for row in names["log"].collect()), expected)
+        log = self.spark.read.parquet(*files("iceberg", Path("ice")))
+        self.assertEqual(sorted(tuple(row) for row in log.collect()), expected)
 
 
 class SparkExportTests(SparkCase):

@@ -19,7 +19,7 @@ from protocols.wire.ledger.messages import AppendRequest
 from tests.interop import rocketmq
 from tests.interop.java import JavaMember, JavaMissing, class_path
 from tests.processes.asking import Asker
-from tests.processes.children import free_ports, wait_until
+from tests.processes.children import free_ports, free_triple, wait_until
 from tests.processes.members import Group
 from tests.processes.test_tls import TlsCase
 from tests.spark.ledgers import mixed_bodies, plain_rows, scanned
@@ -203,7 +203,7 @@ class BrokerTests(LiveCase):
             rocketmq.Server("namesrv", "namesrv.NamesrvStartup", {"listenPort": name_port},
                             self.directory / "namesrv", _BROKER),
             rocketmq.Server("broker", "broker.BrokerStartup", {
-                "brokerClusterName": "tests", "brokerName": "b", "listenPort": free_ports(1)[0],
+                "brokerClusterName": "tests", "brokerName": "b", "listenPort": free_triple(),
                 "brokerIP1": "127.0.0.1", "namesrvAddr": f"127.0.0.1:{name_port}",
                 "storePathRootDir": home / "store", "storePathCommitLog": home / "store" / "commitlog",
                 "mappedFileSizeCommitLog": 1 << 16, "mappedFileSizeConsumeQueue": 20 * 1000,

@@ -24,7 +24,7 @@ from tests.spark.members import FakeMember, records_of
 from tests.spark.test_members import rows_of
 
 
-class TlsReadTests(SynchronousTestCase):
+class TlsReadCase(SynchronousTestCase):
     """One authority; members and readers with keys of it, and without."""
 
     def setUp(self) -> None:
@@ -34,10 +34,10 @@ class TlsReadTests(SynchronousTestCase):
         self.reader = self.room.client("reader", ClientRole.READ)
         self.members: dict[str, FakeMember] = {}
 
-    def begin(self, **keys: TlsFiles | None) -> None:
+    def begin(self, *, token: str = "", **keys: TlsFiles | None) -> None:
         """Members with these keys; the first leads."""
         for member_id, tls in keys.items():
-            member = FakeMember(member_id, self.records, tls=tls)
+            member = FakeMember(member_id, self.records, tls=tls, token=token)
             member.role = "follower" if self.members else "leader"
             self.addCleanup(member.close)
             self.members[member_id] = member
@@ -57,6 +57,10 @@ class TlsReadTests(SynchronousTestCase):
         error = self.assertRaises(ReadError, scanned, options)
         self.assertEqual([member.pulls for member in self.members.values() if member.pulls], [])
         return str(error)
+
+
+class TlsReadTests(TlsReadCase):
+    """Certificates at both ends."""
 
     def test_value_by_value(self) -> None:
         """All columns, from a group of three."""
@@ -113,7 +117,7 @@ class TlsReadTests(SynchronousTestCase):
         self.begin(n0=self.room.member("n0"))
         self.members["n0"].answer = answer
         error = self.assertRaises(ReadError, scanned, self.options(requestTimeoutMs=3_600_000))
-        self.assertIn("FORBIDDEN, the certificate has no role that may read", str(error))
+        self.assertIn("FORBIDDEN, certificate and token have no role that may read", str(error))
 
     def test_exchanged_keys(self) -> None:
         """A log that is open goes on with new files."""
@@ -133,6 +137,64 @@ class TlsReadTests(SynchronousTestCase):
                          (made.authority, self.reader.authority)):
             os.replace(new, old)
         self.assertEqual(log.extent().end, len(self.records))
+
+
+class TokenTests(TlsReadCase):
+    """A token instead of a certificate, or besides."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.path = Path(self.mktemp())
+        self.path.write_text("secret\n")
+
+    def with_token(self, **more: object) -> dict[str, object]:
+        """Options of a reader that has a token and believes the authority."""
+        options = {**self.options(tokenFile=str(self.path)), **more}
+        return {name: value for name, value in options.items()
+                if name not in ("tlsCertificate", "tlsKey") or name in more}
+
+    def test_shown(self) -> None:
+        """On each connection, by TLS; plain on this machine."""
+        for tls in (self.room.member("n0"), None):
+            self.members.clear()
+            self.begin(token="secret", n0=tls)
+            options = self.with_token()
+            if tls is None:
+                del options["tlsAuthority"]
+            self.assertEqual(scanned(options), self.rows)
+            shown = self.members["n0"].shown
+            self.assertTrue(shown and set(shown) == {"secret"})
+
+    def test_wrong(self) -> None:
+        """Refused at once; the words have the file, not the token."""
+        self.begin(token="other", n0=self.room.member("n0"))
+        said = self.refused(self.with_token())
+        self.assertIn(f"does not know the token of tokenFile={os.path.abspath(self.path)}", said)
+        self.assertNotIn("secret", said)
+
+    def test_no_token_there(self) -> None:
+        """Missing, or of another kind."""
+        self.begin(token="secret", n0=self.room.member("n0"))
+        for text, words in (("two words", "write the token into it"), (None, "No such file")):
+            self.path.write_text(text) if text is not None else self.path.unlink()
+            said = self.refused(self.with_token())
+            self.assertIn(words, said)
+            self.assertIn("on machine", said)
+
+    def test_other_machines(self) -> None:
+        """Not without TLS."""
+        with self.assertRaises(ReadError) as caught:
+            scanned({"bootstrap": "n0-192.0.2.1:1", "tokenFile": str(self.path), "requestTimeoutMs": 1000})
+        self.assertIn("the token is not shown to 192.0.2.1:1 without TLS", str(caught.exception))
+
+    def test_options(self) -> None:
+        """With members only; its path is made absolute, and the command line's is taken."""
+        error = self.assertRaises(OptionError, Scan.of, {"path": "/tmp", "tokenFile": "x"})
+        self.assertIn("option tokenFile belongs to bootstrap", str(error))
+        found = Scan.of({"bootstrap": "n0-127.0.0.1:1", "tokenFile": os.path.relpath(self.path)}).options
+        self.assertEqual((found.token_file, found.tls_key), (os.path.abspath(self.path), ""))
+        options = ScanOptions.of(source_options("n0-127.0.0.1:1", "default", None, "a.token"))
+        self.assertEqual(options.token_file, "a.token")
 
 
 class TlsOptionTests(SynchronousTestCase):

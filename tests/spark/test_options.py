@@ -44,9 +44,8 @@ class OptionTests(SynchronousTestCase):
     def test_options_of_kafka(self) -> None:
         """Some that cannot be had here are refused with the reason, and with what does the same."""
         for name, words in (
-            ("startingTimestamp", "startingOffsets=earliest and storedFrom,"),
             ("endingTimestamp", "startingOffsets=earliest and storedBefore,"),
-            ("startingOffsetsByTimestamp", "entries have no time, so option startingOffsetsByTimestamp"),
+            ("startingOffsetsByTimestamp", "entries have no index by time, so option startingOffsetsByT"),
             ("ENDINGOFFSETSBYTIMESTAMP", "option endingOffsetsByTimestamp does not exist"),
             ("subscribe", "option subscribe does not exist: a source reads one group"),
             ("subscribePattern", "union() puts the sources of several groups into one query"),
@@ -55,6 +54,18 @@ class OptionTests(SynchronousTestCase):
             with self.subTest(name=name):
                 self.refused(words, **{name: "5"})
                 self.refused(words, is_stream=True, format="rocketmq", **{name: "5"})
+
+    def test_starting_timestamp(self) -> None:
+        """It is for entries with times, in the place of C{startingOffsets}; messages have another option."""
+        ms = {"startingTimestamp": "1767323045678"}
+        self.refused("startingOffsets=earliest and storedFrom,", format="rocketmq", **ms)
+        self.refused("needs envelopes=true", **ms)
+        self.refused("take one", envelopes="true", startingOffsets="7", **ms)
+        self.refused("startingTimestamp: '12' is no time: write 2026-01-31T12:00:00", envelopes="true",
+                     startingTimestamp="12")  # fmt: skip
+        for text in ("1767323045678", "2026-01-02T03:04:05.678"):
+            options = ScanOptions.of({"path": "x", "envelopes": "true", "startingTimestamp": text})
+            self.assertEqual(options.starting_timestamp, 1767323045678)
 
     def test_values(self) -> None:
         """What is no value of its kind is refused by name."""

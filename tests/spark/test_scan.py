@@ -176,7 +176,8 @@ class ReadTests(LedgerCase):
         ):
             with self.subTest(path=path):
                 self.assertRaisesRegex(ReadError, words, Scan.of({"path": path}).extent)
-        self.assertRaisesRegex(OptionError, "mounted file system", Scan.of, {"path": "s3://bucket/dir"})
+        self.assertRaisesRegex(OptionError, "mounted file system", Scan.of,
+                               {"path": "d", "dataPath": "s3://bucket/dir"})
 
 
 class DamageTests(LedgerCase):

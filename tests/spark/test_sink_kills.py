@@ -107,7 +107,7 @@ class KillTests(LiveCase):
                     raise AssertionError(f"the query has ended\n{query.log_tail(60)}")
                 return end() >= goal
 
-            wait_until(reached, seconds=_SECONDS, what=f"entry {goal}", every=0.002)
+            wait_until(reached, seconds=_SECONDS, what=f"entry {goal}", every=0.02)
             if dead:
                 group.members[dead].start()
                 dead = ""

@@ -17,6 +17,7 @@ import dledger.spark
 from dledger.spark.columns import ENTRY_COLUMNS, ddl_of
 from dledger.spark.messages import MESSAGE_COLUMNS
 from dledger.spark.source import DLedgerDataSource, LogBatchReader, LogStreamReader
+from protocols.wire.ledger.envelopes import envelope_head
 from tests.processes.members import ROOT
 from tests.spark.ledgers import Ledger, plain_rows, scanned
 from tests.spark.sessions import SparkCase, rows_of
@@ -24,6 +25,18 @@ from tests.spark.test_commit_log import BrokerLog
 from tests.spark.test_messages import append_messages, message_at
 
 ALL = [column.name for column in ENTRY_COLUMNS]
+
+
+class ImportTests(SynchronousTestCase):
+    """Spark starts several Pythons for one query; each imports the source before it does anything."""
+
+    def test_pandas(self) -> None:
+        """The source does not import pandas, which takes a third of a second."""
+        said = "import sys, dledger.spark.source; print('pandas' in sys.modules)"
+        done = subprocess.run(
+            [sys.executable, "-c", said], cwd=ROOT, capture_output=True, text=True, check=True, timeout=100
+        )
+        self.assertEqual(done.stdout, "False\n")
 
 
 class ReadTests(SparkCase):
@@ -73,6 +86,23 @@ class ReadTests(SparkCase):
         self.ledger.fill(10)
         self.ledger.commit()
         self.assertEqual((frame.count(), self.read(self.path).count()), (200, 211))
+
+    def test_envelopes(self) -> None:
+        """With option C{envelopes}: bodies of programs, times and headers; rows and columns alike."""
+        self.ledger.append([envelope_head(1767323045678, {"type": b"order"}) + b"a", b"plain"])
+        self.ledger.commit()
+        given = {"envelopes": True, "startingOffsets": 201}
+        frame = self.read(self.path, **given)
+        self.assertEqual(frame.schema.names, [*ALL, "timestamp", "headers"])
+        text = frame.selectExpr(
+            "index", "body", "cast(timestamp as string)", "cast(headers['type'] as string)"
+        )
+        self.assertEqual([row[1:] for row in rows_of(text, "index")],
+                         [(b"a", "2026-01-02 03:04:05.678", "order"), (b"plain", None, None)])
+        self.assertEqual(frame.where("timestamp >= '2026-01-02'").count(), 1)
+        self.assertEqual(frame.where("map_keys(headers) = array('type')").count(), 1)
+        some = self.read(self.path, "timestamp TIMESTAMP, body BINARY", **given)
+        self.assertEqual(sorted(row[1] for row in rows_of(some)), [b"a", b"plain"])
 
     def test_offsets(self) -> None:
         """Of a batch."""

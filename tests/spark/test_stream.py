@@ -22,6 +22,9 @@ from dledger.spark.options import OptionError
 from dledger.spark.scan import Scan
 from dledger.spark.source import LogStreamReader
 from protocols.wire.fastjson import JsonObject
+from protocols.wire.ledger.envelopes import envelope_head
+from tests.processes.members import ROOT
+from tests.spark.archives import ship
 from tests.spark.ledgers import Ledger, plain_rows, set_group
 from tests.spark.sessions import SparkCase, patiently, rows_of
 from tests.spark.test_scan import LedgerCase
@@ -360,6 +363,35 @@ class QueryTests(SparkCase):
             return [progress["numInputRows"] for progress in query.recentProgress]
         finally:
             query.stop()
+
+    def test_archive(self) -> None:
+        """The recipe of docs/spark.md, and a stream that begins in the archive and ends in the log."""
+        text = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
+        section = text[text.index("\n## Archives\n") : text.index("\n## TLS\n")]
+        archive = f"{self.path}-archive"
+        end = ship(self.path, archive).end_index + 1
+        self.ledger.expire(end // 20)
+        lines = [line.strip().replace('"dledger-data/dledger-n0"', repr(self.path)).replace(
+            'load("archive")', f"load({archive!r})").replace(', "archive")', f", {archive!r})")
+            for line in section.splitlines() if " = spark." in line]
+        found: dict[str, Any] = {"spark": self.spark}
+        exec("\n".join(lines), found)
+        self.assertEqual([row[0] for row in rows_of(found["archived"].select("index"), "index")],
+                         list(range(end)))
+        self.assertEqual(found["whole"].count(), 250)
+        self.run_query(archive=archive, maxOffsetsPerTrigger=200)
+        written = rows_of(self.spark.read.parquet(self.out).select("index"), "index")
+        self.assertEqual([row[0] for row in written], list(range(250)))
+
+    def test_envelopes(self) -> None:
+        """A stream has times and headers with option C{envelopes}."""
+        self.ledger.append([envelope_head(1767323045678, {"type": b"order"}) + b"a"])
+        self.ledger.commit()
+        last = self.ledger.store.ledger_end_index
+        self.run_query(envelopes="true")
+        found = self.spark.read.parquet(self.out).where(f"index = {last}")
+        self.assertEqual(rows_of(found.selectExpr("body", "unix_millis(timestamp)", "headers")),
+                         [(b"a", 1767323045678, {"type": bytearray(b"order")})])
 
     def test_to_the_end_and_on(self) -> None:
         """Batches within the limit; a second run goes on where the first one ended, over new files."""

@@ -17,8 +17,8 @@ from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.config import DLedgerConfig
 from dledger.storage.commit_mark import CommitMark, read_mark
 from dledger.storage.file_store import FileStore
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import ENTRY_HEADER, iterate_records, pack_record
-from protocols.wire.ledger.messages import EntryBatch
 
 #: Files so small that every test meets blanks, new data files and new index files.
 DATA_SIZE = 1024

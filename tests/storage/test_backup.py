@@ -88,6 +88,34 @@ class BackupCase(HookedCase):
         before.pop(f"{PLACE}/lock", None)
         self.assertEqual(after, before)
 
+    def assert_damage_is_found(self) -> None:
+        """Each flipped bit, each missing end and each missing file at the place."""
+        rng = random.Random(5)
+        sound = self.place.contents()
+        for path in sound:
+            if path.endswith("/lock"):
+                continue
+            content = self.place.files[path]
+            for _ in range(40):
+                at = rng.randrange(len(content.data))
+                content.data[at] ^= 1 << rng.randrange(8)
+                self.assertFalse(self.is_sound(), (path, at))
+                content.data[:] = sound[path]
+            del content.data[-2:]
+            content.size -= 2
+            self.assertFalse(self.is_sound(), path)
+            del self.place.files[path]
+            self.assertFalse(self.is_sound(), path)
+            self.place.write_file(path, sound[path])
+        self.assertTrue(self.is_sound())
+
+    def is_sound(self) -> bool:
+        """As verified."""
+        try:
+            return verify_backup(self.place, PLACE).is_clean
+        except DirectoryError:
+            return False
+
 
 class TakeTests(BackupCase):
     """What is in a backup."""
@@ -308,31 +336,7 @@ class DamageTests(BackupCase):
         self.backup()
         self.append(10)
         self.backup()
-        rng = random.Random(5)
-        sound = self.place.contents()
-        for path in sound:
-            if path.endswith("/lock"):
-                continue
-            content = self.place.files[path]
-            for _ in range(40):
-                at = rng.randrange(len(content.data))
-                content.data[at] ^= 1 << rng.randrange(8)
-                self.assertFalse(self.is_sound(), (path, at))
-                content.data[:] = sound[path]
-            del content.data[-2:]
-            content.size -= 2
-            self.assertFalse(self.is_sound(), path)
-            del self.place.files[path]
-            self.assertFalse(self.is_sound(), path)
-            self.place.write_file(path, sound[path])
-        self.assertTrue(self.is_sound())
-
-    def is_sound(self) -> bool:
-        """As verified."""
-        try:
-            return verify_backup(self.place, PLACE).is_clean
-        except DirectoryError:
-            return False
+        self.assert_damage_is_found()
 
     def test_findings(self) -> None:
         """One for each piece, with its place; the others are read all the same."""

@@ -19,10 +19,10 @@ from dledger.storage.file_store import FileStore
 from dledger.storage.group_setup import force_new_group
 from dledger.storage.identity import IDENTITY_NAME
 from dledger.testing.disk import SimDisk
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.configuration import CONFIGURATION_CHANNEL, encode_configuration
 from protocols.wire.ledger.entry import ENTRY_HEADER
-from protocols.wire.ledger.messages import EntryBatch
 from tests.storage.support import HookedDisk
 
 FOUR = Membership(voters={"n0": "h:1", "n1": "h:2", "n2": "h:3"}, learners={"n3": "h:4"})

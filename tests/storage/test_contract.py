@@ -12,9 +12,9 @@ from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.errors import DLedgerError, StoreError
 from dledger.storage.file_store import FileStore
 from dledger.storage.memory_store import MemoryStore
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import bodies_of, decode_header
-from protocols.wire.ledger.messages import EntryBatch
 from tests.storage.support import (
     DATA_SIZE,
     bare_record,

@@ -103,6 +103,33 @@ class ExpiryTests(SynchronousTestCase):
         self.assertEqual(self.keep(0, NOON, keep_from_index=34), 3)
         self.assertEqual(store.ledger_begin_index, 30)
 
+    def drop(self, drop_to_index: int, keep_from_index: int = 60) -> list[str]:
+        """What goes because snapshots have it, in a store that keeps everything by itself."""
+        deleted = self.store.house_keeping(
+            0, NOON, keep_from_index=keep_from_index, drop_to_index=drop_to_index
+        )
+        return [one.why for one in deleted]
+
+    def test_behind_snapshots(self) -> None:
+        """Whole closed files of committed, flushed entries go on request, and nothing that is needed."""
+        store = self.start(file_reserved_hours=0, enable_disk_force_clean=False, machine_keep_entries=7)
+        self.assertEqual(self.drop(-1), [])
+        self.assertEqual(self.drop(8), [], "the file has one more entry")
+        self.assertEqual(self.drop(59, keep_from_index=9), [], "a reader or a follower lacks its last entry")
+        self.assertEqual(self.drop(9), [
+            "snapshots of the state machine have its entries: machine_keep_entries=7"
+        ])
+        self.assertEqual((store.ledger_begin_index, store._data.offsets[0]), (10, DATA_SIZE))
+        store._ledger.committed_index = 34
+        self.assertEqual(len(self.drop(59)), 2)
+        self.assertEqual(store.ledger_begin_index, 30)
+
+    def test_behind_snapshots_with_retention(self) -> None:
+        """Retention goes on deciding about the other files."""
+        self.start(file_reserved_hours=72, enable_disk_force_clean=False)
+        deleted = self.store.house_keeping(74 * HOUR_S, FOUR, keep_from_index=60, drop_to_index=10)
+        self.assertEqual(["snapshots" in one.why for one in deleted], [True, False, False])
+
     def test_force_is_an_option(self) -> None:
         """Without force cleaning the age counts."""
         self.start(enable_disk_force_clean=False)

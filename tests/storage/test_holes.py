@@ -15,8 +15,8 @@ from dledger.base.holes import HOLES_MAX, Hole, joined_holes
 from dledger.storage import hole_finder, hole_mending, recovery
 from dledger.storage.file_store import FileStore
 from dledger.storage.hole_list import HOLES_NAME, HoleList, decode_holes, encode_holes
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import ENTRY_HEADER, bodies_of
-from protocols.wire.ledger.messages import EntryBatch
 from tests.storage.support import (
     DATA_SIZE,
     INDEX_SIZE,

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import read_boot_id
+from dledger.base.disk.two_slots import SLOT_SIZE
 from dledger.base.errors import DirectoryError, StoreError
+from dledger.base.lineage import Lineage, Standing
 from dledger.config import GROUP_BYTES_MAX, ID_BYTES_MAX, DLedgerConfig
 from dledger.storage.file_store import FileStore
 from dledger.storage.identity import Identity, IdentityFile, listed_members, read_identity
@@ -109,6 +112,9 @@ class OwnerTests(IdentityCase):
         longest = Identity(group=config.group, member_id=name, boot_id="b" * 36, group_id="i" * 32,
                            members=listed_members(config))
         IdentityFile.create(self.disk, "x", longest).close()
+        store = FileStore.open(attrs.evolve(config, bootstrap=True), self.disk)
+        store.identity.begin_run(7, 11)
+        self.assertIsNone(store.identity.lineage)  # there is no room to record one
         self.assertRaises(ValueError, DLedgerConfig, group="g" * (GROUP_BYTES_MAX + 1))
         self.assertRaises(ValueError, DLedgerConfig, self_id=name + "x", peers=f"{name}x-h:1")
 
@@ -250,3 +256,73 @@ class UnsureTests(IdentityCase):
     def test_this_boot(self) -> None:
         """Linux names it."""
         self.assertEqual(read_boot_id(), read_boot_id())
+
+
+class LineageTests(IdentityCase):
+    """A directory counts its starts, and may be doubted."""
+
+    def run_once(self, incarnation: int = 7, **options: Any) -> FileStore:
+        """A process opens the directory, and counts that."""
+        store = self.start(**options)
+        store.identity.begin_run(incarnation, 11)
+        return store
+
+    def told(self, store: FileStore) -> tuple[int, int, str]:
+        """Of the directory."""
+        lineage = store.identity.lineage
+        assert lineage is not None
+        return lineage.incarnation, lineage.starts, lineage.standing
+
+    def test_starts(self) -> None:
+        """The incarnation is made once; a start counts before anybody is told."""
+        store = self.start()
+        self.assertIsNone(store.identity.lineage)
+        store.identity.begin_run(7, 11)
+        self.assertEqual(store.identity.lineage, Lineage(
+            incarnation=7, starts=1, run=11, standing=Standing.TRUSTED))
+        self.assertEqual(self.told(self.run_once(8)), (7, 2, "trusted"))
+        self.assertEqual((self.recorded().incarnation, self.recorded().starts), (7, 2))
+
+    def test_proven(self) -> None:
+        """A member that was joining is proven when it ends, and stays so."""
+        three = "n0-h:1;n1-h:2;n2-h:3"
+        store = self.run_once(bootstrap=False, peers=three)
+        self.assertEqual(self.told(store), (7, 1, "joining"))
+        store.identity.end_unsure()
+        self.assertEqual(self.told(store), (7, 1, "proven"))
+        self.assertEqual(self.told(self.run_once(bootstrap=False, peers=three)), (7, 2, "proven"))
+
+    def test_doubted(self) -> None:
+        """An option that stays in a file does not end it; what a leader says does, or an operator's word."""
+        for incarnation, told in ((-1, 7), (9, 9)):
+            self.disk = HookedDisk()
+            self.run_once().identity.doubt(incarnation)
+            store = self.run_once(bootstrap=True)
+            self.assertEqual((self.told(store)[0], self.told(store)[2]), (told, "joining"))
+            self.assertTrue(store.identity.forgot_terms)
+            word = self.run_once(accept_unclean_start=True)
+            self.assertEqual((self.told(word)[0], self.told(word)[2]), (told, "proven"))
+
+    def test_doubted_while_it_runs(self) -> None:
+        """From the moment on."""
+        store = self.run_once()
+        store.identity.end_unsure()
+        store.identity.doubt(9)
+        self.assertEqual((self.told(store), store.identity.is_unsure), ((9, 1, "joining"), True))
+
+    def test_of_an_earlier_program(self) -> None:
+        """It writes a slot without a lineage: the directory gets a new one."""
+        self.run_once()
+        data = self.disk.read_file(PATH)
+        slot = data[:SLOT_SIZE].rstrip(b"\0")
+        old = slot[: len(slot) - 28]
+        self.disk.write_file(PATH, 2 * old.ljust(SLOT_SIZE, b"\0"))
+        self.assertEqual(self.recorded().incarnation, -1)
+        self.assertEqual(self.told(self.run_once(8)), (8, 1, "trusted"))
+
+    def test_adopted_without_room(self) -> None:
+        """Nothing is told that is not recorded."""
+        self.start().clean_close()
+        self.disk.unlink(PATH)
+        self.disk.failures = {("write_file", "identity"): NO_SPACE}
+        self.assertIsNone(self.run_once().identity.lineage)

@@ -15,9 +15,9 @@ from dledger.config import DLedgerConfig
 from dledger.storage import producer_list
 from dledger.storage.file_store import FileStore
 from dledger.storage.producer_list import PRODUCERS_NAME
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER, iterate_records
-from protocols.wire.ledger.messages import EntryBatch
 from protocols.wire.ledger.producer_entries import decode_producer_entry, encode_producer_entry
 from protocols.wire.ledger.producers import PRODUCER_CHANNEL, ProducerRun
 
@@ -285,7 +285,7 @@ class StartTests(ListCase):
         append(self.store, 1, "new", 0)
         self.reopen()
         with mock.patch("dledger.storage.producer_list.ProducerList._fold_from") as fold:
-            fold.side_effect = lambda table, index: self.store.ledger_end_index + 1
+            fold.side_effect = lambda table, readers, index: self.store.ledger_end_index + 1
             self.reopen()
         self.assertEqual(self.judge("old", 1).first_index, 2)
         self.assertEqual(self.judge("old", 0).first_index, 1)

@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.storage import recent
 from dledger.storage.recent import RecentBatches, RecentEntries
-from protocols.wire.ledger.messages import EntryBatch
+from protocols.wire.ledger.batches import EntryBatch
 
 
 def batch(first: int, count: int, term: int, size: int = 10) -> EntryBatch:
@@ -45,7 +45,7 @@ class RecentEntriesTests(SynchronousTestCase):
                         model.append((len(model) * 7, term))
                         positions.append(model[-1][0])
                     entries.extend(positions, changes)
-                self.assertEqual(entries.next_index, len(model))
+                self.assertEqual(entries.is_empty, entries.first_index == len(model))
                 for index in range(entries.first_index, len(model)):
                     self.assertEqual((entries.position(index), entries.term(index)), model[index])
                 for index in (entries.first_index - 1, len(model)):

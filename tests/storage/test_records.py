@@ -19,9 +19,9 @@ from dledger.storage.records import (
     record_fits,
     walk_records,
 )
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER, INDEX_UNIT, pack_record
-from protocols.wire.ledger.messages import EntryBatch
 from tests.storage.support import bare_record, batch_of, our_record
 
 FILE = 1024

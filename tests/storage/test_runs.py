@@ -22,8 +22,10 @@ from dledger.storage.records import (
     walk_records,
 )
 from dledger.storage.runs import RUN_MAX, RUN_MIN, check_run, run_at
+from protocols.wire.ledger.batches import EntryBatch
+from protocols.wire.ledger.configuration import CONFIGURATION_CHANNEL
 from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
-from protocols.wire.ledger.messages import EntryBatch
+from protocols.wire.ledger.producers import PRODUCER_CHANNEL
 
 FILE = 1 << 20
 PREVIOUS = 77
@@ -68,13 +70,14 @@ def walked(data: bytes, *, count: int, one_term: bool, chain_crc: int | None, is
 def checked(data: bytes, *, count: int, chain_crc: int | None, is_slow: bool, position: int = 500) -> object:
     """What a follower makes of a batch."""
     batch = EntryBatch(first_index=10, count=count, term=3, records=data)
-    with mock.patch.object(records, "run_at", lambda *_: (0, 0)) if is_slow else nullcontext():
+    slow = mock.patch.multiple(records, run_at=lambda *_: (0, 0), _one_record=lambda *_: None)
+    with slow if is_slow else nullcontext():
         try:
             found = check_batch(batch, first_index=10, last_term=2, end_position=position,
                                 previous_chain_crc=chain_crc, file_size=FILE)  # fmt: skip
         except DLedgerError as error:
             return str(error)
-    return attrs.astuple(found)
+    return found
 
 
 class TwinTests(SynchronousTestCase):
@@ -104,6 +107,30 @@ class TwinTests(SynchronousTestCase):
                     self.assertAlike(one, count - 1)
                     self.assertAlike(one[:-1], count)
                     self.assertAlike(one + bytes(100), count + 100)
+
+    def test_one_record(self) -> None:
+        """With any field wrong, under right checksums or not; with any bit wrong; at the end of a file."""
+        for body in (b"", b"body"):
+            sound = packed([body]).records
+            for number in range(9):
+                for value in (0, 1, 2, 4, len(sound), 500, CONFIGURATION_CHANNEL, PRODUCER_CHANNEL):
+                    fields = list(ENTRY_HEADER.unpack_from(sound))
+                    fields[number] = value
+                    data = bytearray(ENTRY_HEADER.pack(*fields) + body)
+                    self.assertAlike(bytes(data), 1, (number, value))
+                    rechained(data, len(data), 0)
+                    self.assertAlike(bytes(data), 1, (number, value))
+            for bit in range(8 * len(sound)):
+                data = bytearray(sound)
+                data[bit // 8] ^= 1 << bit % 8
+                self.assertAlike(bytes(data), 1, bit)
+            for free in range(len(sound) + 10):
+                for file_size in (FILE, 2 * FILE):
+                    there = pack_bodies([body], first_index=10, term=3, end_position=FILE - free,
+                                        previous_chain_crc=PREVIOUS, file_size=file_size)  # fmt: skip
+                    roads = [checked(there.records, count=1, chain_crc=PREVIOUS, is_slow=is_slow,
+                                     position=FILE - free) for is_slow in (False, True)]  # fmt: skip
+                    self.assertEqual(*roads, (free, file_size))
 
     def test_longer_than_a_piece(self) -> None:
         """A walk takes piece after piece; a batch of this size goes record by record."""

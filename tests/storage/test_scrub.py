@@ -20,7 +20,7 @@ from dledger.storage.file_store import FileStore
 from dledger.storage.scrub import ScrubStep
 from dledger.storage.term_file import TermFile
 from dledger.storage.verify import verify_directory
-from protocols.wire.ledger.messages import EntryBatch
+from protocols.wire.ledger.batches import EntryBatch
 from tests.storage.support import (
     BROKEN,
     DATA_SIZE,

@@ -55,6 +55,32 @@ class OptionTests(SynchronousTestCase):
         self.assertEqual((options["ha-listen"], options.broker.ha_port), ("tcp:7", 7))
         self.assertEqual(options.broker.broker_ip1, "10.0.0.1")
 
+    def test_endpoints_in_files(self) -> None:
+        """All that the command line says of endpoints may be in the file; the command line counts first."""
+        path = self.mktemp() + ".toml"
+        with open(path, "w") as file:
+            file.write('[broker]\nlisten = "tcp:7:interface=127.0.0.1"\nha_listen = 9\nadmin = 8090\n'
+                       'adminHosts = ["a", "b"]\nwith_namesrv = true\nnamesrv_listen = 99\n[namesrv]\n')
+        options = parsed("--config", path)
+        self.assertEqual((options["listen"], options["ha-listen"]), ("tcp:7:interface=127.0.0.1", "tcp:9"))
+        self.assertEqual((options.broker.listen_port, options.broker.ha_port), (7, 9))
+        self.assertEqual((options["admin"], options["admin-hosts"]), ("tcp:8090", "a;b"))
+        self.assertEqual(options["namesrv-listen"], "tcp:99")
+        self.assertIsNotNone(options.name_server)
+        found = {one.name: (one.value, one.origin) for one in options.in_force}
+        self.assertEqual(found["listen"], ("tcp:7:interface=127.0.0.1", "file"))
+        self.assertEqual(found["listen_port"], (7, "file"))
+        self.assertEqual(found["with_namesrv"], (True, "file"))
+        options = parsed("--config", path, "--listen", "17", "--set", "admin=8091", "--set",
+                         "withNamesrv=false", "--set", "namesrv_listen=")  # fmt: skip
+        self.assertEqual((options.broker.listen_port, options["admin"]), (17, "tcp:8091"))
+        self.assertIsNone(options.name_server)
+        found = {one.name: (one.value, one.origin) for one in options.in_force}
+        self.assertEqual(found["listen"], ("tcp:17", "command line"))
+        self.assertEqual(found["listen_port"], (17, "command line"))
+        self.assertEqual(found["ha_listen_port"], (9, "file"))
+        self.assertEqual(found["with_namesrv"], (False, "command line"))
+
     def test_file_of_rocketmq(self) -> None:
         """Properties as its brokers have them; the command line stands above."""
         path = self.mktemp()
@@ -101,10 +127,39 @@ class RefusedTests(SynchronousTestCase):
         self.refused("write addresses, names, or networks", "--set", "haAllowedHosts=10.0.0.1;300.1.1.1")
         self.refused("topics_max=0: write a number of at least 1", "--set", "topicsMax=0")
 
+    def test_pages(self) -> None:
+        """Beyond the loopback interface they need TLS and a token, or a word; the options must fit."""
+        wide = "tcp:8090:interface=0.0.0.0"
+        self.refused("other machines can reach it", "--admin", wide)
+        self.refused("admin_tls=true needs tls_certificate", "--set", "admin_tls=true")
+        self.refused("admin_token_reads=true needs admin_token_file", "--set", "admin_token_reads=true")
+        self.refused("is no endpoint", "--admin", "tcp:1:nothing=2")
+        self.refused("the broker itself has the ports", "--admin", "10911")
+        self.assertTrue(parsed("--admin", wide, "--insecure").broker.insecure)
+        self.assertEqual(parsed("--admin", "8090")["admin"], "tcp:8090")
+
+    def test_endpoints_in_files(self) -> None:
+        """What fits no port, or says a port twice, is refused."""
+        for text, words in (
+            ("listen = 7\nlisten_port = 7", "listen and listen_port both name a port: write one of them"),
+            ("haListen = 7\nhaListenPort = 8", "ha_listen and ha_listen_port both name a port"),
+            ("listen = 'x'", "write a port"), ("listen = true", "listen=True: write text, or a port"),
+            ("admin = 10911", "the broker itself has the ports"), ("admin = [1]", "admin=[1]: write text"),
+            ("with_namesrv = 1", "with_namesrv=1: write true or false"),
+            ("haListen = 7\nha_listen = 8", "option 'ha_listen' is given twice, once as 'ha_listen'"),
+        ):  # fmt: skip
+            path = self.mktemp() + ".toml"
+            with open(path, "w") as file:
+                file.write(text)
+            self.refused(words, "--config", path)
+
     def test_bad_files(self) -> None:
         """Neither properties nor TOML; a table."""
         for name, text, words in (("a.conf", "hello", "is not name=value"), ("a.toml", "= 1", "Invalid"),
-                                  ("b.toml", "[broker]\nx=1", "is a table")):  # fmt: skip
+                                  ("b.toml", "[brokr]\nx=1", "[brokr] is a table"),
+                                  ("b.toml", "[broker]\nx=1", "unknown option 'x'"),
+                                  ("b.toml", "[broker.ha]\nx=1", "[broker.ha] is a table"),
+                                  ("b.toml", "[member]\n", "no table [broker], only [member]")):  # fmt: skip
             path = self.mktemp() + name
             with open(path, "w") as file:
                 file.write(text)

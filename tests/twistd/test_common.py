@@ -16,7 +16,15 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.twistd import common
-from dledger.twistd.common import ConfigurationOptions, end_process, prepare_process, survive_signals
+from dledger.twistd.common import (
+    ConfigurationOptions,
+    end_process,
+    own_options,
+    prepare_process,
+    service_tables,
+    survive_signals,
+    tables_in,
+)
 
 
 class EndProcessTests(SynchronousTestCase):
@@ -69,6 +77,52 @@ class SignalTests(SynchronousTestCase):
         with capturedLogs() as events:
             os.kill(os.getpid(), signal.SIGHUP)
         self.assertEqual([event["name"] for event in events], ["SIGHUP"])
+
+
+class TablesTests(SynchronousTestCase):
+    """A file for several services."""
+
+    def test_found(self) -> None:
+        """In the order of the services; a file without them is for one service."""
+        self.assertEqual(service_tables({"namesrv": {}, "member": {}}), ("member", "namesrv"))
+        self.assertEqual(service_tables({"tick_ms": 1, "tls": {}}), ())
+
+    def test_own(self) -> None:
+        """A service sees its own table only; one that is not there is not taken for an empty one."""
+        values = {"member": {"tls": {}, "x": 1}, "broker": {"y": 2}}
+        self.assertEqual(own_options(values, "broker", ()), {"y": 2})
+        self.assertEqual(own_options(values, "member", ("tls",)), {"tls": {}, "x": 1})
+        self.assertEqual(own_options({"y": 2}, "broker", ()), {"y": 2})
+        for table, words in (("namesrv", "only [member] and [broker]: write [namesrv]"),
+                             ("member", "[member.tls] is a table; write options into [member] itself")):
+            self.assertIn(words, str(self.assertRaises(ValueError, own_options, values, table, ())))
+
+    def test_refused(self) -> None:
+        """Everything beside the tables, a line each."""
+        error = self.assertRaises(
+            ValueError, service_tables, {"x": 1, "member": {}, "brokr": {}, "namesrv": [{}], "election": {}}
+        )
+        found = str(error).splitlines()
+        self.assertEqual(len(found), 4)
+        for words, line in zip(
+            ("option 'x' is outside of all tables: [member], [broker] and [namesrv] are",
+             "unknown table [brokr]", "namesrv is no table: write [namesrv]", "unknown table [election]"),
+            found, strict=True,
+        ):  # fmt: skip
+            self.assertTrue(line.startswith(words), line)
+        self.assertTrue(found[1].endswith("; did you mean [broker]?"))
+
+    def test_in_file(self) -> None:
+        """Of a file that is no TOML its service says what is wrong."""
+        for text, end, tables in (
+            ("[broker]\n[member]\n", ".toml", ("member", "broker")), ("x = 1\n", ".toml", ()),
+            ("=", ".toml", ()), ("[broker]\n", ".conf", ()),
+        ):
+            path = self.mktemp() + end
+            with open(path, "w") as file:
+                file.write(text)
+            self.assertEqual(tables_in(path), tables)
+        self.assertEqual(tables_in("/no/file"), ())
 
 
 class WrongOptionTests(SynchronousTestCase):

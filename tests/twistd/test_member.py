@@ -72,6 +72,18 @@ class OptionsTests(SynchronousTestCase):
         options.parseOptions(["--config", self.file("listen = 20911")])
         self.assertEqual(options["listen"], "tcp:20911")
 
+    def test_own_table(self) -> None:
+        """In a file for several services, with tables of its own; endpoints are there, too."""
+        path = self.file('[member]\nself_id = "a"\nlisten = 7\n[member.peers]\na = "h:1"\nb = "h:2"\n'
+                         '[member.tls]\ncertificate = "c"\nkey = "k"\nauthority = "x"\n[broker]\ny = 1\n')
+        config = self.parse("--config", path)
+        self.assertEqual((config.self_id, config.peers, config.tls_key), ("a", {"a": "h:1", "b": "h:2"}, "k"))
+        options = Options()
+        options.parseOptions(["--config", path])
+        self.assertEqual(options["listen"], "tcp:7")
+        self.assertIn("no table [member], only [broker]", self.refusal("--config", self.file("[broker]\n")))
+        self.assertIn("[member.x] is a table", self.refusal("--config", self.file("[member.x]\ny = 1\n")))
+
     def test_everything(self) -> None:
         """Each option of its own."""
         config = self.parse(
@@ -146,10 +158,36 @@ class OptionsTests(SynchronousTestCase):
         ):
             self.assertEqual(found[name], expected, name)
 
+    def test_administration_beyond_loopback(self) -> None:
+        """Refused without TLS and token, unless the operator says so, in any of the places."""
+        keys = ("--set", "tls_certificate=c", "--set", "tls_key=k", "--set", "tls_authority=a")
+        wide = ("--admin", "tcp:8080:interface=0.0.0.0")
+        for more, words in (
+            ((), "TLS (admin_tls=true"), (("--set", "admin_token_file=t"), "it lacks TLS"),
+            ((*keys, "--set", "admin_tls=true"), "it lacks a token"),
+            ((*keys, "--set", "admin_token_file=t"), "it lacks TLS"),
+        ):
+            self.assertIn(words, str(self.assertRaises(UsageError, self.parse, *wide, *more)), more)
+        for more in (
+            ("--insecure",), ("--set", "insecure=true"), ("--config", self.file("insecure = true\n")),
+            (*keys, "--set", "admin_tls=true", "--set", "adminTokenFile=t"),
+        ):
+            self.parse(*wide, *more)
+        path = self.file('admin = "tcp:8080:interface=0.0.0.0"\n')
+        self.assertIn("--insecure", str(self.assertRaises(UsageError, self.parse, "--config", path)))
+
+    def test_administration_options(self) -> None:
+        """Those that need others."""
+        for more, words in (
+            ("admin_tls=true", "needs tls_certificate"), ("admin_token_reads=true", "needs admin_token_file"),
+        ):
+            self.assertIn(words, str(self.assertRaises(UsageError, self.parse, "--set", more)))
+
     def test_no_option_is_a_secret(self) -> None:
         """All options are shown, so what is secret must be in a file that an option names."""
         for name in attrs.fields_dict(DLedgerConfig) | attrs.fields_dict(NameServerConfig):
-            self.assertNotRegex(name, "secret|password|token")
+            if name not in ("admin_token_file", "admin_token_reads", "client_token_file"):  # paths, a switch
+                self.assertNotRegex(name, "secret|password|token")
 
     def test_all_findings_at_once(self) -> None:
         """One line each, and nothing that only follows from another."""
@@ -254,7 +292,9 @@ class ServiceTests(SynchronousTestCase):
     def test_bad_endpoint(self) -> None:
         """One line."""
         for option in ("--listen", "--admin"):
-            for endpoint in ("nonsense", "tcp:x", "tcp", "20911x"):
+            for endpoint in (
+                "nonsense", "tcp:x", "tcp", "20911x", "tcp:99999", "tcp:interface=h:port=70000", "ssl:1",
+            ):
                 error = self.assertRaises(UsageError, Options().parseOptions, [option, endpoint])
                 self.assertIn(endpoint, str(error))
                 self.assertNotIn("\n", str(error))

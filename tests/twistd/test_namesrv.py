@@ -51,6 +51,21 @@ class OptionTests(SynchronousTestCase):
             file.write("topics_max = 5\n")
         self.assertEqual(parsed("-c", toml).name_server.topics_max, 5)
 
+    def test_own_table(self) -> None:
+        """In a file for several services; endpoints may be there, too."""
+        path = self.mktemp() + ".toml"
+        with open(path, "w") as file:
+            file.write('[member]\nx = 1\n'
+                       '[namesrv]\ntopics_max = 5\nlisten = 7\nadmin = 8\nadminHosts = "a"\n')
+        options = parsed("--config", path)
+        self.assertEqual((options["listen"], options["admin"]), ("tcp:7", "tcp:8"))
+        self.assertEqual((options.name_server.listen_port, options.name_server.topics_max), (7, 5))
+        found = {one.name: (one.value, one.origin) for one in options.in_force}
+        self.assertEqual((found["listen_port"], found["admin_hosts"]), ((7, "file"), ("a", "file")))
+        self.assertEqual(parsed("--config", path, "--listen", "9").name_server.listen_port, 9)
+        error = self.assertRaises(UsageError, parsed, "--config", path, "--set", "listenPort=9")
+        self.assertIn("both name a port", str(error))
+
     def test_refused(self) -> None:
         """One line each."""
         for words, reason in (
@@ -59,10 +74,21 @@ class OptionTests(SynchronousTestCase):
             (["--config", "/no/file"], "No such file"),
             (["--set", "bindAddress=10.0.0.1", "--listen", "1"], "give one of them"),
             (["--admin", "9876"], "has the port of the name server"), (["--admin", "tcp:x:y"], "no endpoint"),
+            (["--admin", "tcp:1:interface=0.0.0.0"], "or say --insecure"),
+            (["--set", "tlsMode=enforcing"], "needs tls_certificate"),
+            (["--set", "admin_token_reads=true"], "needs admin_token_file"),
             (["more"], "is not an option"), (["--set", "topics_max=0"], "a number of at least 1"),
             (["--set", "answersAs=6"], "write one of '4.9', '5.3'"),
         ):  # fmt: skip
             self.assertIn(reason, str(self.assertRaises(UsageError, parsed, *words)))
+
+    def test_insecure(self) -> None:
+        """The operator's word, in three places."""
+        path = self.mktemp()
+        with open(path, "w") as file:
+            file.write("insecure=true\n")
+        for words in (("--insecure",), ("--set", "insecure=true"), ("--config", path)):
+            self.assertTrue(parsed("--admin", "tcp:1:interface=0.0.0.0", *words).name_server.insecure)
 
     def test_plugin(self) -> None:
         """twistd finds it; making the service touches nothing."""
@@ -70,6 +96,9 @@ class OptionTests(SynchronousTestCase):
         self.assertEqual(found["dledger-namesrv"], "dledger.twistd.namesrv")
         clock: Any = Clock()
         self.assertFalse(make_service(parsed("--admin", "0"), clock).running)
+
+
+KEYS = ("--set", "tls_certificate=c", "--set", "tls_key=k", "--set", "tls_authority=a")
 
 
 class TogetherTests(SynchronousTestCase):
@@ -96,9 +125,21 @@ class TogetherTests(SynchronousTestCase):
         for words, reason in (
             (("--with-namesrv", "--namesrv-listen", "10911"), "the broker itself has the ports"),
             (("--with-namesrv", "--namesrv-listen", "0"), "write a port"),
+            (("--with-namesrv", *KEYS, "--set", "tls_mode=enforcing"), "so say tls_namesrv_enable=true"),
             (("--namesrv-listen", "1"), "belongs to --with-namesrv"),
         ):  # fmt: skip
             self.assertIn(reason, str(self.assertRaises(UsageError, self.options, *words)))
+
+    def test_tls(self) -> None:
+        """The name server has the mode and the keys of the broker."""
+        for mode, words in (("permissive", ()), ("enforcing", ("--set", "tls_namesrv_enable=true"))):
+            options = self.options("--with-namesrv", *KEYS, "--set", f"tls_mode={mode}", *words)
+            assert options.name_server is not None
+            self.assertEqual(options.name_server.tls_mode, mode)
+            self.assertEqual(options.name_server.tls_files, options.broker.tls_files)
+        options = self.options("--with-namesrv", *KEYS, "--set", "tls_enable=true")
+        assert options.name_server is not None
+        self.assertIsNone(options.name_server.tls_files)
 
     def test_order(self) -> None:
         """The name server ends when the broker has."""

@@ -12,11 +12,11 @@ from typing import Any
 
 import attrs
 
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import PushType, RequestCode, ResponseCode, VoteResult
 from protocols.wire.ledger.messages import (
     AppendRequest,
     AppendResponse,
-    EntryBatch,
     GetRequest,
     GetResponse,
     HeartBeatRequest,

@@ -9,6 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from protocols.ledger.push import NativeReader
 from protocols.wire.errors import WireError
 from protocols.wire.ledger import json_bodies, push
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.bounds import INDEX_MAX, POSITION_MAX, TERM_MAX
 from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.entry import pack_record
@@ -16,7 +17,6 @@ from protocols.wire.ledger.messages import (
     MESSAGES,
     AppendRequest,
     AppendResponse,
-    EntryBatch,
     HeartBeatRequest,
     LeadershipTransferRequest,
     LedgerMessage,

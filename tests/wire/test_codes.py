@@ -36,7 +36,8 @@ class CodesTests(SynchronousTestCase):
         """All of Java's. Ours are answered only to what Java does not send."""
         words = RESPONSE_CODES.split()
         ours = {"FORBIDDEN": 440, "CONFLICT": 441, "SEQUENCE_GAP": 442, "UNKNOWN_PRODUCER": 443,
-                "SEQUENCE_FORGOTTEN": 444, "MACHINE_STOPPED": 445}
+                "SEQUENCE_FORGOTTEN": 444, "MACHINE_STOPPED": 445, "LEASE_HELD": 446,
+                "LEASE_LOST": 447}
         self.assertEqual(
             {code.name: int(code) for code in ResponseCode},
             ours | {name: int(number) for number, name in zip(words[::2], words[1::2], strict=True)},
@@ -54,6 +55,8 @@ class CodesTests(SynchronousTestCase):
                 "APPEND_ONCE": 51903,  # ours
                 "SUBMIT": 51911,  # ours
                 "QUERY": 51912,  # ours
+                "READER": 51913,  # ours
+                "SNAPSHOT": 51914,  # ours
             },
         )  # fmt: skip
 

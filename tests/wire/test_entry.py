@@ -6,6 +6,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable
+from unittest import mock
 
 import attrs
 from construct import Bytes, Int8ub, Int16sb, Int32sb, Int32sl, StreamError, Struct
@@ -15,6 +16,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from protocols.wire.errors import WireError
 from protocols.wire.layout import dtype_of, struct_of, struct_of_some
+from protocols.wire.ledger import entry
+from protocols.wire.ledger.batches import EntryBatch
+from protocols.wire.ledger.bounds import INDEX_MAX, POSITION_MAX
 from protocols.wire.ledger.entry import (
     BLANK,
     BLANK_DECLARATION,
@@ -30,7 +34,6 @@ from protocols.wire.ledger.entry import (
     iterate_records,
     pack_record,
 )
-from protocols.wire.ledger.messages import EntryBatch
 from tests.wire.golden import HELLO
 from tests.wire.values import batches, bodies, house, ints, longs
 
@@ -246,3 +249,28 @@ class BatchTests(SynchronousTestCase):
         self.refused(self.changed(0, term=-1), "term=-1")
         self.refused(self.changed(2, term=3), "term=2", "its last entry has 3")
         check_records(attrs.evolve(self.changed(2, term=3), term=3))
+
+    def test_one_as_any_number(self) -> None:
+        """A batch of one entry has a shorter check, with the result of the longer one."""
+        sound = three().records[:52]
+
+        def verdict(batch: EntryBatch) -> str:
+            try:
+                check_records(batch)
+            except WireError as error:
+                return str(error)
+            return ""
+
+        numbers = (-1, 0, 3, 4, 5, 47, 48, 52, 53, INDEX_MAX + 1, POSITION_MAX + 1)
+        names = ("size", "index", "term", "pos", "body_length")
+        for name, number in ((name, number) for name in names for number in numbers):
+            if name in ("size", "body_length") and number > 100:
+                continue
+            header = encode_header(attrs.evolve(decode_header(sound), **{name: number}))
+            for first_index, term in ((4, 2), (number, 2), (4, number)):
+                batch = EntryBatch(first_index=first_index, count=1, term=term, records=header + b"xxxx")
+                for one in (batch, attrs.evolve(batch, records=header), attrs.evolve(batch, records=b"")):
+                    with mock.patch.object(entry, "_is_sound", return_value=False):
+                        expected = verdict(one)
+                    self.assertEqual(verdict(one), expected, (name, number))
+        check_records(EntryBatch(first_index=4, count=1, term=2, records=sound))

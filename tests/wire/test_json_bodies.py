@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from protocols.wire.errors import BodyError
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, ResponseCode, VoteResult
 from protocols.wire.ledger.entry import decode_header
 from protocols.wire.ledger.json_bodies import (
@@ -29,7 +30,6 @@ from protocols.wire.ledger.messages import (
     AppendOnceResponse,
     AppendRequest,
     AppendResponse,
-    EntryBatch,
     GetRequest,
     GetResponse,
     HeartBeatRequest,
@@ -43,8 +43,12 @@ from protocols.wire.ledger.messages import (
     PushEntryResponse,
     QueryRequest,
     QueryResponse,
+    ReaderRequest,
+    ReaderResponse,
     Request,
     Response,
+    SnapshotRequest,
+    SnapshotResponse,
     SubmitRequest,
     SubmitResponse,
     VoteRequest,
@@ -163,9 +167,10 @@ class RoundTripTests(SynchronousTestCase):
 
 #: Keys of ours, by kind and direction, and a message that has all of them.
 OURS: dict[tuple[RequestCode, bool], set[str]] = {
-    (RequestCode.METADATA, False): {"configuration"},
+    (RequestCode.METADATA, False): {"configuration", "lineage", "metLineage", "token"},
     (RequestCode.METADATA, True): {
         "beginIndex", "endIndex", "committedIndex", "role", "admin", "health", "configuration",
+        "lineage", "metLineage", "isRival",
     },
     (RequestCode.APPEND, True): {"count"},
     (RequestCode.GET, False): {"consistency"},
@@ -184,12 +189,18 @@ OURS: dict[tuple[RequestCode, bool], set[str]] = {
     (RequestCode.SUBMIT, True): {"index", "result", "reason"},
     (RequestCode.QUERY, False): {"query", "maxAgeMs"},
     (RequestCode.QUERY, True): {"result", "appliedIndex", "ageMs", "reason"},
+    (RequestCode.READER, False): {"does", "name", "holder", "token", "index", "leaseMs", "share"},
+    (RequestCode.READER, True): {
+        "token", "beginIndex", "endIndex", "nextIndex", "committedIndex", "readers", "reason",
+    },
+    (RequestCode.SNAPSHOT, False): {"machine", "machineVersion", "index", "indexTerm", "offset"},
+    (RequestCode.SNAPSHOT, True): {"index", "indexTerm", "size", "offset", "data", "crc", "reason"},
 }
 FULL: tuple[Request | Response, ...] = (
-    MetadataRequest(configuration="{}"),
+    MetadataRequest(configuration="{}", lineage="x", met_lineage="y", token="t"),
     MetadataResponse(
         begin_index=0, end_index=-1, committed_index=-1, role="leader", admin="h:1", health="behind",
-        configuration="{}",
+        configuration="{}", lineage="x", met_lineage="y", is_rival=True,
     ),
     AppendResponse(count=2),
     GetRequest(consistency=Consistency.COMMITTED),
@@ -208,6 +219,12 @@ FULL: tuple[Request | Response, ...] = (
     SubmitResponse(index=4, result=b"x", reason="y"),
     QueryRequest(query=b"x", max_age_ms=5),
     QueryResponse(result=b"x", applied_index=4, age_ms=5, reason="y"),
+    ReaderRequest(does="take", name="a", holder="b", token=1, index=2, lease_ms=3, share=4),
+    ReaderResponse(
+        token=1, begin_index=2, end_index=3, next_index=4, committed_index=5, readers=b"[]", reason="y"
+    ),
+    SnapshotRequest(machine="kv", machine_version=1, index=2, index_term=3, offset=4),
+    SnapshotResponse(index=2, index_term=3, size=9, offset=4, data=b"x", crc=5, reason="y"),
 )
 
 
@@ -243,7 +260,8 @@ class OurKeysTests(SynchronousTestCase):
 
     def test_exact_numbers(self) -> None:
         """A condition or a sequence is not cut, nor read from a text: it would be another one."""
-        for kind, key in ((RequestCode.APPEND_IF, "expectedEnd"), (RequestCode.APPEND_ONCE, "sequence")):
+        for kind, key in ((RequestCode.APPEND_IF, "expectedEnd"), (RequestCode.APPEND_ONCE, "sequence"),
+                          (RequestCode.READER, "index"), (RequestCode.SNAPSHOT, "offset")):
             for value in ("1.5", "1.0", '"1"', "true", "null", '""', "1e0"):
                 with self.assertRaisesRegex(BodyError, f"{key}=.* is not a whole number"):
                     decode_request(kind, b'{"%s":%s}' % (key.encode(), value.encode()))

@@ -21,6 +21,7 @@ from dledger.storage.producer_list import PRODUCERS_DECLARATION
 from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.configuration import CONFIGURATION_DECLARATION
 from protocols.wire.ledger.entry import BLANK_DECLARATION, ENTRY_HEADER_DECLARATION, INDEX_UNIT_DECLARATION
+from protocols.wire.ledger.envelopes import ENVELOPE_DECLARATION, ENVELOPE_HEADER_DECLARATION
 from protocols.wire.ledger.messages import MESSAGES
 from protocols.wire.ledger.producer_entries import (
     PRODUCER_ENTRY_DECLARATION,
@@ -35,6 +36,7 @@ from protocols.wire.ledger.push_layout import (
     REQUEST_DECLARATIONS,
     RESPONSE_DECLARATIONS,
 )
+from protocols.wire.ledger.readers import READER_ENTRY_DECLARATION, READER_PART_DECLARATION
 from protocols.wire.native import (
     FRAME_HEADER_DECLARATION,
     FRAME_HEADER_SIZE,
@@ -85,6 +87,10 @@ DECLARED = {
     "List of members": fields_of(MEMBERS_DECLARATION),
     "Producer entries": fields_of(PRODUCER_ENTRY_DECLARATION),
     "Producer runs": fields_of(PRODUCER_RUN_DECLARATION),
+    "Reader entries": fields_of(READER_ENTRY_DECLARATION),
+    "Parts of a reader": fields_of(READER_PART_DECLARATION),
+    "Envelopes": fields_of(ENVELOPE_DECLARATION),
+    "Headers of an envelope": fields_of(ENVELOPE_HEADER_DECLARATION),
     "List of producers": fields_of(PRODUCERS_DECLARATION),
     "Index units": fields_of(INDEX_UNIT_DECLARATION),
     "Commit mark": fields_of(COMMIT_MARK_DECLARATION),

@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.bounds import INDEX_MAX, POSITION_MAX, TERM_MAX
 from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, ResponseCode, VoteResult
 from protocols.wire.ledger.entry import EntryHeader, encode_header
@@ -19,7 +20,6 @@ from protocols.wire.ledger.messages import (
     AppendOnceResponse,
     AppendRequest,
     AppendResponse,
-    EntryBatch,
     GetRequest,
     GetResponse,
     HeartBeatRequest,
@@ -36,8 +36,12 @@ from protocols.wire.ledger.messages import (
     PushEntryResponse,
     QueryRequest,
     QueryResponse,
+    ReaderRequest,
+    ReaderResponse,
     Request,
     Response,
+    SnapshotRequest,
+    SnapshotResponse,
     SubmitRequest,
     SubmitResponse,
     VoteRequest,
@@ -183,6 +187,14 @@ JSON_REQUESTS = {
     RequestCode.QUERY: st.builds(
         QueryRequest, **_base(), query=st.none() | bodies, max_age_ms=ints
     ),
+    RequestCode.READER: st.builds(
+        ReaderRequest, **_base(), does=texts, name=texts, holder=texts, token=longs, index=longs,
+        lease_ms=ints, share=ints,
+    ),
+    RequestCode.SNAPSHOT: st.builds(
+        SnapshotRequest, **_base(), machine=texts, machine_version=ints, index=indexes, index_term=indexes,
+        offset=indexes,
+    ),
 }
 JSON_RESPONSES = {
     RequestCode.MEMBERSHIP: st.builds(
@@ -198,6 +210,14 @@ JSON_RESPONSES = {
     RequestCode.QUERY: st.builds(
         QueryResponse, **_answer(), result=st.none() | bodies, applied_index=indexes, age_ms=ints,
         reason=texts,
+    ),
+    RequestCode.READER: st.builds(
+        ReaderResponse, **_answer(), token=longs, begin_index=longs, end_index=longs, next_index=longs,
+        committed_index=longs, readers=st.none() | bodies, reason=texts,
+    ),
+    RequestCode.SNAPSHOT: st.builds(
+        SnapshotResponse, **_answer(), index=indexes, index_term=indexes, size=indexes, offset=indexes,
+        data=st.none() | bodies, crc=st.integers(0, 0xFFFF_FFFF), reason=texts,
     ),
 }
 

@@ -4,13 +4,18 @@ The listening side of any server of RocketMQ's commands: each request goes to th
 
 Rule 1: every request is answered once. This side answers for a handler that refuses a request or fails.
 Rule 2: a request that fails does not affect other requests.
+Rule 3: when the reads of a turn have taken their time, the other requests of a connection wait for a later
+turn, in their order, and with them what the connection sends behind: many expensive requests that one client
+asks at once do not stop the others. They also wait while the client does not read its answers.
 
 Source: NettyRemotingAbstract.processRequestCommand (4.9.8).
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from functools import partial
 
 from twisted.python.failure import Failure
 
@@ -32,6 +37,9 @@ _FAILURES_MAX = 256
 class AnsweringSide(ListeningSide[CommandConnection]):
     """
     A L{protocols.rocketmq.commands.CommandSink} for the connections that it makes.
+
+    Invariant: while requests of a connection wait, its reads are held; the requests are in a call of the
+    turn, or, until it has read its answers, in C{_unread}.
 
     @ivar budgets: the memory that the connections share.
     @ivar wire_errors: connections that were aborted because the peer broke the format.
@@ -58,6 +66,7 @@ class AnsweringSide(ListeningSide[CommandConnection]):
             assert not twice, f"codes {twice} have handlers already"
             self._handlers.update(handlers)
         self._failed_codes: set[tuple[int, str]] = set()
+        self._unread: dict[CommandConnection, deque[RemotingCommand]] = {}
         self.wire_errors = 0
         self.unknown = 0
         self.refusals = refusals or RefusalCounts()
@@ -75,8 +84,38 @@ class AnsweringSide(ListeningSide[CommandConnection]):
 
     def commands_received(self, connection: CommandConnection, commands: list[RemotingCommand]) -> None:
         """See L{protocols.rocketmq.commands.CommandSink.commands_received}."""
-        for command in commands:
-            self._handle(connection, command)
+        self._go_on(connection, deque(commands))
+
+    def _go_on(self, connection: CommandConnection, commands: deque[RemotingCommand]) -> None:
+        """Handle requests until there are none left, the turn is over, or the answers are too large."""
+        while commands and not connection.is_lost:
+            self._next(connection, commands)
+            is_enough = self._turn.is_over or not connection.may_answer
+            if commands and is_enough and not connection.is_lost:
+                self._pass_over(connection, commands)
+                if commands:
+                    connection.put_off.hold()
+                    self._wait(connection, commands)
+                return
+
+    def _next(self, connection: CommandConnection, commands: deque[RemotingCommand]) -> None:
+        """Take the first request, or several that belong together, and handle it."""
+        self._handle(connection, commands.popleft())
+
+    def _pass_over(self, connection: CommandConnection, commands: deque[RemotingCommand]) -> None:
+        """Take those requests, and handle them, that do not wait with the others."""
+
+    def _wait(self, connection: CommandConnection, commands: deque[RemotingCommand]) -> None:
+        go_on = partial(self._handle_later, connection, commands)
+        self._turn.put_off(go_on, connection.spent_s, is_short=False)
+
+    def _handle_later(self, connection: CommandConnection, commands: deque[RemotingCommand]) -> None:
+        if connection.is_congested:
+            self._unread[connection] = commands
+            return
+        connection.spent_s += self._turn.read(lambda _: self._go_on(connection, commands), b"")
+        if not (commands or connection.is_lost):
+            connection.put_off.release()
 
     def _handle(self, connection: CommandConnection, command: RemotingCommand) -> None:
         handler = self._handlers.get(command.code)
@@ -111,6 +150,9 @@ class AnsweringSide(ListeningSide[CommandConnection]):
 
     def drained(self, connection: CommandConnection) -> None:
         """See L{protocols.rocketmq.commands.CommandSink.drained}."""
+        unread = self._unread.pop(connection, None)
+        if unread is not None:
+            self._wait(connection, unread)
         for group in self._groups:
             group.drained(connection)
 
@@ -125,5 +167,6 @@ class AnsweringSide(ListeningSide[CommandConnection]):
     def connection_lost(self, connection: CommandConnection, reason: str) -> None:
         """See L{protocols.rocketmq.commands.CommandSink.connection_lost}."""
         super().connection_lost(connection, reason)
+        self._unread.pop(connection, None)
         for group in self._groups:
             group.connection_lost(connection)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 from typing import Protocol
 
 import attrs
@@ -210,6 +211,16 @@ def _open_descriptor(path: str, flags: int, mode: int = 0o777) -> int:
         return os.open(path, flags | os.O_CLOEXEC, mode)
 
 
+def _open_regular(path: str, flags: int) -> int:
+    """Open an existing file. A pipe or a device in its place is refused: reading it might never end."""
+    fd = _open_descriptor(path, flags | os.O_NONBLOCK)
+    mode = os.fstat(fd).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # (reading a directory is an error by itself)
+        os.close(fd)
+        raise OSError(errno.EINVAL, "This is a pipe or a device, not a file", path)
+    return fd
+
+
 def _keep_spare_descriptors() -> None:
     """Keep descriptors for L{_open_descriptor}, as far as there are any."""
     try:
@@ -230,7 +241,7 @@ class OsDisk:
     def open(self, path: str, *, create: bool = False, size: int = 0, reserved: int = -1) -> File:
         """See L{Disk.open}."""
         if not create:
-            return OsFile(path, _open_descriptor(path, os.O_RDWR))
+            return OsFile(path, _open_regular(path, os.O_RDWR))
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, FILE_MODE)
         if size:
             try:
@@ -244,7 +255,7 @@ class OsDisk:
 
     def read_file(self, path: str) -> bytes:
         """See L{Disk.read_file}."""
-        fd = _open_descriptor(path, os.O_RDONLY)
+        fd = _open_regular(path, os.O_RDONLY)
         try:
             with open(fd, "rb", closefd=False) as file:
                 return file.read()

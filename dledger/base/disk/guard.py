@@ -21,7 +21,8 @@ class _Storing:
         self._what = what
 
     def __enter__(self) -> None:
-        self._guard.check()
+        if self._guard.broken:
+            self._guard.check()
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, OSError):

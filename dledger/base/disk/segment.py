@@ -281,8 +281,11 @@ class SegmentList(SegmentReader):
         """Write at stream offset C{position}, within one file."""
         start = position % self.file_size
         assert start + len(data) <= self.file_size
-        file = self._file(position - start)
-        self.dirty[position - start] = file
+        base = position - start
+        file = self._handles.get(base)
+        if file is None:
+            file = self._file(base)
+        self.dirty[base] = file
         file.pwrite(data, start)
 
     def zero(self, position: int, end: int) -> None:

@@ -42,17 +42,23 @@ class SlotForm(Generic[_Mark]):
 
     def __init__(
         self, kind: type[_Mark], declaration: Struct, *, magic: int, version: int, unsound: str,
-        texts: tuple[str, ...] = (),
+        texts: tuple[str, ...] = (), later: Struct | None = None,
     ) -> None:
         """
         @param kind: an attrs class with the fields of the declaration; C{clean} is a bool there.
         @param declaration: C{magic}, C{version}, C{generation}, and then the fields.
         @param unsound: error text for two unsound slots, with the remedy; it follows the path.
         @param texts: further fields of C{kind}, texts: each follows as 16 bits of length and UTF-8.
+        @param later: fields that came with a later program. They stand behind the checksum, with one of
+            their own, so that earlier programs read the rest; of a slot of theirs, and of one whose texts
+            leave no room, these fields are -1.
         """
         names = tuple(subcon.name for subcon in declaration.subcons)
         assert names[:3] == _HEAD, names
-        assert {*names[3:], *texts} == set(attrs.fields_dict(kind)), names  # type: ignore[arg-type]
+        self._later = struct_of(later) if later is not None else None
+        self._later_names = tuple(subcon.name for subcon in later.subcons) if later is not None else ()
+        known = {*names[3:], *texts, *self._later_names}
+        assert known == set(attrs.fields_dict(kind)), known  # type: ignore[arg-type]
         self._kind = kind
         self._texts = texts
         self._names = names[3:]
@@ -61,6 +67,8 @@ class SlotForm(Generic[_Mark]):
         self._version = version
         self._unsound = unsound
         self.size = self._body.size + _LENGTH.size * len(texts) + _CRC.size
+        if self._later is not None:
+            self.size += self._later.size + _CRC.size
         assert self.size <= SLOT_SIZE
 
     def encode(self, mark: _Mark, generation: int) -> bytes:
@@ -70,8 +78,12 @@ class SlotForm(Generic[_Mark]):
         for name in self._texts:
             text = getattr(mark, name).encode()
             body += _LENGTH.pack(len(text)) + text
-        assert len(body) + _CRC.size <= SLOT_SIZE, "a text is too long for a slot"
-        return body + _CRC.pack(crc32(body))
+        body += _CRC.pack(crc32(body))
+        if self._later is not None and len(body) + self._later.size + _CRC.size <= SLOT_SIZE:
+            body += self._later.pack(*[int(getattr(mark, name)) for name in self._later_names])
+            body += _CRC.pack(crc32(body))
+        assert len(body) <= SLOT_SIZE, "a text is too long for a slot"
+        return body
 
     def decode(self, data: bytes) -> tuple[int, _Mark] | None:
         """Generation and content of one slot; None if the slot is not sound."""
@@ -91,7 +103,16 @@ class SlotForm(Generic[_Mark]):
         if "clean" in fields:
             fields["clean"] = bool(fields["clean"])
         fields.update((name, text.decode()) for name, text in zip(self._texts, texts, strict=True))
+        fields.update(self._decode_later(data, at + _CRC.size))
         return generation, self._kind(**fields)
+
+    def _decode_later(self, data: bytes, at: int) -> JsonObject:
+        if self._later is None:
+            return {}
+        end = at + self._later.size
+        if len(data) < end + _CRC.size or _CRC.unpack_from(data, end)[0] != crc32(data[:end]):
+            return dict.fromkeys(self._later_names, -1)
+        return dict(zip(self._later_names, self._later.unpack_from(data, at), strict=True))
 
     def read(self, disk: Disk, path: str) -> tuple[int, _Mark, int] | None:
         """

@@ -10,6 +10,7 @@ Source: RFC 5280.
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
@@ -20,7 +21,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from dledger.base.rights import ROLE_URI, ClientRole
+from dledger.base.rights import ROLE_URI, SLAVE_URI, ClientRole
 
 #: A certificate is valid from this many minutes before it is made: clocks differ.
 _EARLIER_MIN = 10
@@ -50,27 +51,38 @@ def make_authority(name: str, *, days: int) -> CertifiedKey:
 
 def issue(
     authority: CertifiedKey, name: str, *, members: Iterable[str] = (), roles: Iterable[ClientRole] = (),
-    hosts: Iterable[str] = (), days: int,
+    hosts: Iterable[str] = (), days: int, is_broker: bool = False,
 ) -> CertifiedKey:
     """
     A new key, and a certificate for it.
 
     @param name: common name, for people.
     @param members, roles: what its holder may do.
-    @param hosts: further DNS names, for other programs that check them.
+    @param hosts: IP addresses and further DNS names of the machine, for programs that check them. Beware:
+        a DNS name that is the id of a member lets the holder speak for that member.
+    @param is_broker: its holder may copy the log of a master.
     @param days: validity, from now; at most until the end of C{authority}.
     @raise ValueError: C{authority} is not sound, or its end is over.
     """
     signer, issuer = _opened(authority)
     key = ec.generate_private_key(ec.SECP256R1())
-    names: list[x509.GeneralName] = [x509.DNSName(one) for one in dict.fromkeys((*members, *hosts))]
+    names: list[x509.GeneralName] = [x509.DNSName(one) for one in members]
+    names += [one for one in map(_host_name, dict.fromkeys(hosts)) if one not in names]
     names += [x509.UniformResourceIdentifier(f"{ROLE_URI}{role}") for role in roles]
+    names += [x509.UniformResourceIdentifier(SLAVE_URI)] if is_broker else []
     builder = _begun(name, key.public_key(), days, issuer.not_valid_after_utc).issuer_name(issuer.subject)
     builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(_usage(is_authority=False), critical=True)
     both = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
     return _pem(builder.add_extension(both, critical=False).sign(signer, hashes.SHA256()), key)
+
+
+def _host_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
 
 
 def _opened(authority: CertifiedKey) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:

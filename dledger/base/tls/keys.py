@@ -20,13 +20,14 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import cast
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from OpenSSL import SSL, crypto
 from twisted.internet.defer import Deferred
 from twisted.internet.error import VerifyError
@@ -39,8 +40,9 @@ from twisted.internet.interfaces import (
     IProtocolFactory,
     IReactorTime,
     IStreamClientEndpoint,
+    ITCPTransport,
 )
-from twisted.internet.protocol import Protocol, ServerFactory
+from twisted.internet.protocol import Protocol, ServerFactory, connectionDone
 from twisted.internet.ssl import (
     Certificate,
     CertificateOptions,
@@ -49,9 +51,9 @@ from twisted.internet.ssl import (
 )
 from twisted.protocols.tls import TLSMemoryBIOFactory, TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
-from zope.interface import implementer
+from zope.interface import Attribute, implementer
 
-from dledger.base.rights import ALL_RIGHTS, Rights, rights_of
+from dledger.base.rights import ALL_RIGHTS, NO_RIGHTS, Rights, rights_of
 from dledger.base.tls_files import Network, TlsFiles, networks_of
 
 #: The first byte of a TLS connection: the record type "handshake".
@@ -94,8 +96,8 @@ class TlsKeys:
     def _load(self) -> None:
         files = self._files
         seen = _stamps(files)  # before the files are read: a change while they are read is seen later
-        chain = _certificates("tls_certificate", files.certificate)
-        authorities = _certificates("tls_authority", files.authority)
+        chain = read_certificates("tls_certificate", files.certificate)
+        authorities = read_certificates("tls_authority", files.authority)
         key = _private_key(files.key)
         own = chain[0]
         _check_pair(files, own, key)
@@ -140,20 +142,26 @@ class TlsKeys:
 
         @param name: None: any certificate of the authority will do.
         """
-        return _Dialled(self, endpoint, name)
+        return SecuredEndpoint(_Client(self, name), endpoint)
 
     def listen(
         self, factory: IProtocolFactory, *, plain_hosts: Iterable[str], clock: IReactorTime,
-        demands_certificate: bool = True,
+        demands_certificate: bool = True, asks_certificate: bool = False, needed_uri: str = "",
     ) -> ServerFactory:
         """
         A factory whose connections speak TLS with those of C{factory}.
 
         @param plain_hosts: IP addresses or networks from which connections without TLS are taken.
-        @param demands_certificate: False: the other end need not show a certificate, nor is one checked.
+        @param demands_certificate: False: the other end need not show a certificate.
+        @param asks_certificate: but one that it shows is checked, and gives it rights; else it is not even
+            asked for.
+        @param needed_uri: with C{demands_certificate}: a URI that the certificate must name; empty: none.
         @raise ValueError: C{plain_hosts} is malformed.
         """
-        server = _Server(self, demands_certificate=demands_certificate)
+        server = _Server(
+            self, demands_certificate=demands_certificate, asks_certificate=asks_certificate,
+            needed_uri=needed_uri,
+        )
         return _Listening(server, factory, networks_of(plain_hosts), clock)
 
     def rights_of(self, transport: object, member_ids: Iterable[str]) -> Rights:
@@ -165,9 +173,32 @@ class TlsKeys:
         if not isinstance(transport, TLSMemoryBIOProtocol):
             return ALL_RIGHTS  # it came from a host that may do without
         shown = transport.getPeerCertificate()
-        assert shown is not None, "the handshake demands a certificate"
+        if shown is None:
+            return NO_RIGHTS
         dns_names, uris, subject = _read_names(shown)
         return rights_of(dns_names=dns_names, uris=uris, member_ids=member_ids, who=subject)
+
+
+class MemberTrust:
+    """
+    Of a client that shows no certificate, but a token: it only believes.
+
+    @ivar context: of OpenSSL, for new connections.
+    """
+
+    def __init__(self, authority: str) -> None:
+        """@param authority: PEM file. @raise ValueError: it is missing or not sound."""
+        believed = [
+            Certificate(crypto.X509.from_cryptography(one))
+            for one in read_certificates("tls_authority", authority)
+        ]
+        self.context = CertificateOptions(
+            trustRoot=trustRootFromCertificates(believed), raiseMinimumTo=TLSVersion.TLSv1_2
+        ).getContext()
+
+    def dial(self, endpoint: IStreamClientEndpoint, name: str | None) -> IStreamClientEndpoint:
+        """See L{TlsKeys.dial}."""
+        return SecuredEndpoint(_Client(self, name), endpoint)
 
 
 def _read_names(shown: crypto.X509) -> tuple[list[str], list[str], str]:
@@ -201,7 +232,8 @@ def _read(name: str, path: str) -> bytes:
         raise ValueError(f"{name}={path}: {getattr(error, 'strerror', error)}") from None
 
 
-def _certificates(name: str, path: str) -> list[x509.Certificate]:
+def read_certificates(name: str, path: str) -> list[x509.Certificate]:
+    """The certificates of a PEM file. @param name: of its option. @raise ValueError: it is not sound."""
     try:
         return x509.load_pem_x509_certificates(_read(name, path))
     except ValueError as error:
@@ -210,7 +242,7 @@ def _certificates(name: str, path: str) -> list[x509.Certificate]:
         raise ValueError(f"{name}={path}: write a PEM file of certificates") from None
 
 
-def _private_key(path: str) -> Any:
+def _private_key(path: str) -> PrivateKeyTypes:
     data = _read("tls_key", path)
     try:
         return serialization.load_pem_private_key(data, password=None)
@@ -218,20 +250,22 @@ def _private_key(path: str) -> Any:
         raise ValueError(f"tls_key={path}: write a PEM file of a key without a password ({error})") from None
 
 
-def _check_pair(files: TlsFiles, own: x509.Certificate, key: Any) -> None:
+def _check_pair(files: TlsFiles, own: x509.Certificate, key: PrivateKeyTypes) -> None:
     form = (serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     if own.public_key().public_bytes(*form) != key.public_key().public_bytes(*form):
         raise ValueError(f"tls_key={files.key} is not the key of tls_certificate={files.certificate}")
 
 
 def _context(
-    files: TlsFiles, chain: list[x509.Certificate], key: Any, authorities: list[x509.Certificate]
+    files: TlsFiles, chain: list[x509.Certificate], key: PrivateKeyTypes, authorities: list[x509.Certificate]
 ) -> SSL.Context:
     """@raise ValueError: OpenSSL does not take them, for instance because the key is too short."""
     try:
         own, *between = [crypto.X509.from_cryptography(one) for one in chain]
         return CertificateOptions(
-            privateKey=crypto.PKey.from_cryptography_key(key), certificate=own, extraCertChain=between,
+            # (Of a kind that it does not know, a TypeError.)
+            privateKey=crypto.PKey.from_cryptography_key(key),  # type: ignore[arg-type]
+            certificate=own, extraCertChain=between,
             trustRoot=trustRootFromCertificates(
                 [Certificate(crypto.X509.from_cryptography(one)) for one in authorities]
             ),
@@ -266,36 +300,38 @@ def _stamps(files: TlsFiles) -> tuple[tuple[int, int, int], ...]:
 
 
 @implementer(IStreamClientEndpoint)
-class _Dialled:
-    """Connects with the keys of the time at which it connects."""
+class SecuredEndpoint:
+    """Connects by TLS. C{creator} makes the client's side of each connection."""
 
-    def __init__(self, keys: TlsKeys, endpoint: IStreamClientEndpoint, name: str | None) -> None:
-        self._keys = keys
+    def __init__(self, creator: IOpenSSLClientConnectionCreator, endpoint: IStreamClientEndpoint) -> None:
+        self._creator = creator
         self._endpoint = endpoint
-        self._name = name
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
         """See L{IStreamClientEndpoint.connect}."""
-        secure = TLSMemoryBIOFactory(_Client(self._keys, self._name), True, protocolFactory)
+        secure = TLSMemoryBIOFactory(self._creator, True, protocolFactory)
         secure.protocol, secure.noisy = TLSMemoryBIOProtocol, False
-        connecting: Any = self._endpoint.connect(secure)
-        return connecting.addCallback(_inner)  # type: ignore[no-any-return]
+        inner: Callable[..., IProtocol] = _inner
+        return self._endpoint.connect(secure).addCallback(inner)
 
 
-def _inner(secure: Any) -> IProtocol:
+def _inner(secure: TLSMemoryBIOProtocol) -> IProtocol:
     inner: IProtocol = secure.wrappedProtocol
     return inner
 
 
 @implementer(IOpenSSLClientConnectionCreator)
 class _Client:
-    """Makes the client's side of a connection, which ends unless the other end is C{name}; None: anyone."""
+    """
+    Makes the client's side of a connection, with the keys of the time at which it connects; it ends unless
+    the other end is C{name}; None: anyone.
+    """
 
-    def __init__(self, keys: TlsKeys, name: str | None) -> None:
+    def __init__(self, keys: TlsKeys | MemberTrust, name: str | None) -> None:
         self._keys = keys
         self._name = name
 
-    def clientConnectionForTLS(self, tlsProtocol: Any) -> SSL.Connection:
+    def clientConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
         """See L{IOpenSSLClientConnectionCreator}."""
 
         def verified(_: SSL.Connection, shown: crypto.X509, error: int, depth: int, is_sound: int) -> bool:
@@ -317,16 +353,43 @@ class _Client:
 class _Server:
     """Makes the server's side of a connection, with the present keys."""
 
-    def __init__(self, keys: TlsKeys, *, demands_certificate: bool) -> None:
+    def __init__(
+        self, keys: TlsKeys, *, demands_certificate: bool, asks_certificate: bool, needed_uri: str
+    ) -> None:
+        self._needed_uri = needed_uri
         self._keys = keys
         self._demands_certificate = demands_certificate
+        self._asks_certificate = asks_certificate
 
-    def serverConnectionForTLS(self, tlsProtocol: Any) -> SSL.Connection:
+    def serverConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
         """See L{IOpenSSLServerConnectionCreator}."""
         connection = SSL.Connection(self._keys.context, None)
-        if not self._demands_certificate:
+        if self._asks_certificate and not self._demands_certificate:
+            connection.set_verify(SSL.VERIFY_PEER, lambda _, shown, error, depth, is_sound: bool(is_sound))
+        elif not self._demands_certificate:
             connection.set_verify(SSL.VERIFY_NONE)
+        elif self._needed_uri:
+            connection.set_verify(
+                SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT, self._names_needed(tlsProtocol))
         return connection
+
+
+    def _names_needed(
+        self, tlsProtocol: TLSMemoryBIOProtocol
+    ) -> Callable[[SSL.Connection, crypto.X509, int, int, int], bool]:
+        def verified(_: SSL.Connection, shown: crypto.X509, error: int, depth: int, is_sound: int) -> bool:
+            # (OpenSSL takes an exception in here for a refusal.)
+            if not is_sound or depth:
+                return bool(is_sound)
+            _names, uris, subject = _read_names(shown)
+            if self._needed_uri not in uris:
+                tlsProtocol.failVerification(Failure(VerifyError(
+                    f"the certificate of {subject or 'nobody'} does not name {self._needed_uri}"
+                )))
+                return False
+            return True
+
+        return verified
 
 
 class _Listening(ServerFactory):
@@ -386,6 +449,12 @@ class _Listening(ServerFactory):
         return any((mapped or address) in network for network in self._plain)
 
 
+class _Transport(ITCPTransport):
+    """A transport of Twisted's, which calls its C{protocol} with what is read."""
+
+    protocol: IProtocol = Attribute("The receiver of what is read.")
+
+
 class _FirstByte(Protocol):
     """
     Gives the connection to one of two protocols when its first byte has come.
@@ -394,7 +463,7 @@ class _FirstByte(Protocol):
     not take a place, and one that speaks late may not pass by the bound, or begin while the member stops.
     """
 
-    transport: Any = None
+    transport: _Transport
     _time_out: IDelayedCall
 
     def __init__(self, listening: _Listening, addr: IAddress | None) -> None:
@@ -427,7 +496,7 @@ class _FirstByte(Protocol):
             self._chosen.makeConnection(self.transport)
         self._chosen.dataReceived(data)
 
-    def connectionLost(self, reason: Any = None) -> None:
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
         """See L{Protocol.connectionLost}: it ended before its first byte."""
         self._end()
 

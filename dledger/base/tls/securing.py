@@ -58,7 +58,7 @@ class Securing(Dialling, Protocol):
 
     def listen(
         self, factory: IProtocolFactory, *, plain_hosts: Iterable[str], clock: IReactorTime,
-        demands_certificate: bool = True,
+        demands_certificate: bool = True, asks_certificate: bool = False, needed_uri: str = "",
     ) -> ServerFactory:
         """A factory whose connections speak TLS with those of C{factory}."""
 
@@ -84,5 +84,25 @@ def secured(files: TlsFiles | None) -> Securing | None:
 
 
 def dialling(files: TlsFiles | None) -> Dialling | None:
-    """As L{secured}, for a program that only connects."""
-    return secured(files)
+    """As L{secured}, for a program that only connects: it needs no certificate if it has a token."""
+    if files is None or files.certificate:
+        return secured(files)
+    try:
+        from dledger.base.tls.keys import MemberTrust
+    except ImportError as error:
+        raise ValueError(f"TLS needs further packages ({error}): pip install 'dledger[tls]'") from None
+    return MemberTrust(files.authority)
+
+
+def server_trust(authority: str) -> Dialling:
+    """
+    For a program that shows no certificate, and asks servers by their host.
+
+    @param authority: PEM file of the authorities that are believed; empty: those of the system.
+    @raise ValueError: a package is missing, or the file is not sound.
+    """
+    try:
+        from dledger.base.tls.trust import ServerTrust
+    except ImportError as error:
+        raise ValueError(f"TLS needs further packages ({error}): pip install 'dledger[tls]'") from None
+    return ServerTrust(authority)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from enum import IntFlag
-from typing import Any
 
 import attrs
 
@@ -178,7 +177,7 @@ def _account(value: object) -> BrokerAccount:
         raise ValueError(f"account {shown(key)}: {error}") from None
 
 
-def _mapping(value: object, what: str, names: tuple[str, ...]) -> Mapping[str, Any]:
+def _mapping(value: object, what: str, names: tuple[str, ...]) -> Mapping[str, object]:
     if not isinstance(value, dict):
         raise ValueError(f"{what} must have lines of name: value, with the names {', '.join(names)}")
     unknown = [name for name in value if name not in names]
@@ -187,7 +186,7 @@ def _mapping(value: object, what: str, names: tuple[str, ...]) -> Mapping[str, A
     return value
 
 
-def _list(found: Mapping[str, Any], name: str) -> list[object]:
+def _list(found: Mapping[str, object], name: str) -> list[object]:
     value = found.get(name)
     if value is None:
         return []
@@ -202,7 +201,7 @@ def _text(value: object, name: str) -> str:
     return value
 
 
-def _key(found: Mapping[str, Any], name: str) -> str:
+def _key(found: Mapping[str, object], name: str) -> str:
     value = found.get(name)
     if not isinstance(value, str) or len(value) < KEY_LENGTH_MIN:
         raise ValueError(f"{name} must have at least {KEY_LENGTH_MIN} characters")
@@ -222,7 +221,7 @@ def _right(value: object, name: str) -> AccessRight:
     return right
 
 
-def _perms(found: Mapping[str, Any]) -> dict[str, AccessRight]:
+def _perms(found: Mapping[str, object]) -> dict[str, AccessRight]:
     perms: dict[str, AccessRight] = {}
     for name, prefix in (("topicPerms", ""), ("groupPerms", RETRY)):
         for one in _list(found, name):

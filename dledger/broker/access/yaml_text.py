@@ -15,7 +15,7 @@ Source: YAML 1.1.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Protocol
 
 import attrs
 
@@ -23,6 +23,9 @@ from protocols.wire.fastjson import shown
 
 #: Lists and mappings within each other; a file of accounts has four.
 DEPTH_MAX = 16
+_DEPTH_WORDS = f"more than {DEPTH_MAX} lists within each other"
+#: Part of the error with which libyaml refuses about a thousand lists, before their events (PyYAML 6.0.4).
+_TOO_DEEP = "nesting depth"
 _NULLS = ("", "~", "null", "Null", "NULL")
 
 
@@ -44,6 +47,8 @@ def read_yaml(data: bytes) -> object:
                 raise ValueError(f"{_place(event.start_mark)}{error}") from None
     except yaml.YAMLError as error:
         place = _place(getattr(error, "problem_mark", None))
+        if _TOO_DEEP in str(getattr(error, "problem", "")):
+            raise ValueError(f"{place}{_DEPTH_WORDS}") from None
         raise ValueError(
             f"{place}no YAML: put values with other characters than letters and digits between '...'"
         ) from None
@@ -52,7 +57,13 @@ def read_yaml(data: bytes) -> object:
     return tree.value
 
 
-def _place(mark: Any) -> str:
+class _Mark(Protocol):
+    """A place in the text, as the package has it."""
+
+    line: int
+
+
+def _place(mark: _Mark | None) -> str:
     return f"line {mark.line + 1}: " if mark is not None else ""
 
 
@@ -74,7 +85,7 @@ class _Tree:
         self._open: list[_Open] = []
         self._anchors: dict[str, object] = {}
 
-    def add(self, event: Any, kind: str) -> None:
+    def add(self, event: object, kind: str) -> None:
         """
         @param kind: the name of the event's class, whose package may be missing.
         @raise ValueError: it does not belong into a file of accounts.
@@ -83,22 +94,24 @@ class _Tree:
             self._documents += 1
             if self._documents > 1:
                 raise ValueError("a second document begins: one is allowed")
+        anchor: str | None = getattr(event, "anchor", None)
         if getattr(event, "tag", None) is not None:
             raise ValueError("a value begins with '!': put it between '...'")
         if kind in ("SequenceStartEvent", "MappingStartEvent"):
             if len(self._open) >= DEPTH_MAX:
-                raise ValueError(f"more than {DEPTH_MAX} lists within each other")
-            self._open.append(_Open([] if kind == "SequenceStartEvent" else {}, event.anchor))
+                raise ValueError(_DEPTH_WORDS)
+            self._open.append(_Open([] if kind == "SequenceStartEvent" else {}, anchor))
         elif kind in ("SequenceEndEvent", "MappingEndEvent"):
             done = self._open.pop()
             self._put(done.made, done.anchor)
         elif kind == "ScalarEvent":
-            is_null = event.implicit[0] and event.value in _NULLS
-            self._put(None if is_null else event.value, event.anchor)
+            text: str = getattr(event, "value", "")
+            is_plain, _ = getattr(event, "implicit", (False, False))
+            self._put(None if is_plain and text in _NULLS else text, anchor)
         elif kind == "AliasEvent":
-            if event.anchor not in self._anchors:
+            if anchor is None or anchor not in self._anchors:
                 raise ValueError("a value begins with '*': put it between '...'")
-            self._put(self._anchors[event.anchor], None)
+            self._put(self._anchors[anchor], None)
 
     def _put(self, value: object, anchor: str | None) -> None:
         if anchor is not None:

@@ -16,7 +16,7 @@ from dledger.base.commands.refusals import Code, Refused
 from dledger.base.option_values import read_properties
 from dledger.broker.common.config import BrokerConfig, change_options, option_value, run_time_options
 from dledger.broker.common.system_topics import add_system_topics
-from dledger.broker.metadata.changed_options import ChangedOptions
+from dledger.broker.metadata.changed_options import ChangedOptions, OptionValue
 from dledger.broker.metadata.files import Metadata
 
 #: Bytes of the request, at most.
@@ -48,6 +48,7 @@ def change_by_request(
         raise Refused(Code.SYSTEM_ERROR, str(error.args[0] if error.args else error)) from None
     for name, old in before.items():
         now = option_value(config, name)
+        assert isinstance(now, OptionValue) and isinstance(old, OptionValue), name
         metadata.changed_options.put(name, now, old)
         _log.info("option {name}={value}, by {address}; it was {old}",
                   name=name, value=now, old=old, address=address)  # fmt: skip

@@ -13,8 +13,7 @@ Source: AdminBrokerProcessor (4.9.8, 5.3.3).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 from dledger.base.commands.java_json import wire_json
 from dledger.base.commands.refusals import Code, CommandGroup, Fields, Handlers, Refused
@@ -26,7 +25,7 @@ from dledger.broker.metadata.tables import TopicConfig
 from dledger.broker.store.records import store_timestamp_of
 from dledger.broker.store.store import MessageStore
 from protocols.rocketmq.commands import CommandConnection
-from protocols.wire.fastjson import JsonObject, shown
+from protocols.wire.fastjson import shown
 from protocols.wire.remoting import RemotingCommand
 
 GET_TOPIC_STATS_INFO = 202
@@ -44,7 +43,7 @@ QUEUES_MAX = 16_384
 _HEAD_BYTES = 128
 
 
-def queue_table(broker_name: str, entries: Iterable[tuple[str, int, bytes]], **more: Any) -> bytes:
+def queue_table(broker_name: str, entries: Iterable[tuple[str, int, bytes]], **more: object) -> bytes:
     """
     A document with C{offsetTable}, whose keys are queues.
 
@@ -86,7 +85,7 @@ class StatsCommands(CommandGroup):
 
     # -- by queue --------------------------------------------------------------------------------
 
-    def _table_body(self, entries: Iterable[tuple[str, int, JsonObject]], **more: Any) -> bytes:
+    def _table_body(self, entries: Iterable[tuple[str, int, Mapping[str, object]]], **more: object) -> bytes:
         named = ((topic, queue_id, wire_json(value)) for topic, queue_id, value in entries)
         return queue_table(self._config.broker_name, named, **more)
 
@@ -193,6 +192,10 @@ class TableCommands(CommandGroup):
         return dict.fromkeys(ITEMS, self._answer)
 
     def _answer(self, connection: CommandConnection, request: RemotingCommand) -> None:
+        if not connection.may_answer:
+            raise Refused(Code.SYSTEM_BUSY, "answers of before are not read yet: read them, then ask again")
         body = metadata_answer(self._metadata, request.code)
         assert body is not None
+        if not request.is_oneway:  # what is not sent would be held for ever
+            connection.account.hold(len(body))
         connection.answer(request, body=body)

@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
-from typing import Any
 
 import attrs
 from twisted.internet.defer import Deferred, fail
+from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
@@ -35,12 +35,12 @@ from dledger.base.timing import Backoff
 from dledger.base.tls.securing import dialling
 from dledger.base.tls_files import TlsFiles
 from dledger.broker.client.link import BrokerLink, broker_endpoints
-from dledger.broker.client.native_tail import From, NativeTail, Reading, log_offsets
+from dledger.broker.client.native_tail import From, NativeTail, Reading, ReadingOptions, log_offsets
 from dledger.broker.client.producer import BrokerProducer, PutLimits
 from dledger.broker.client.pull_tail import PullTail
 from dledger.broker.client.values import LogOffsets, LogRecords, PutError, PutRefused, PutUnknown, Stored
+from protocols.rocketmq.broker import BrokerConnection
 from protocols.rocketmq.signing import Credentials
-from protocols.wire.fastjson import JsonObject
 from protocols.wire.ledger.codes import ResponseCode
 
 _CONNECT_TIMEOUT_S = 3.0
@@ -235,15 +235,15 @@ class Broker:
         link = self._link()
         clock = self._thread.reactor
         await _connected(link, clock, self._rng, self._timeout_s)
-        options: JsonObject = {
+        options: ReadingOptions = {
             "clock": clock, "rng": self._rng, "from_offset": from_offset, "follow": follow,
-            "timeout_s": self._timeout_s, "batch_bytes_max": batch_bytes_max,
+            "timeout_s": self._timeout_s,
         }  # fmt: skip
         tail: Reading
         if link.wire_version >= 1:
-            tail = NativeTail(link, **options)
+            tail = NativeTail(link, batch_bytes_max=batch_bytes_max, **options)
         else:
-            tail = PullTail(link, topics=topics, **options)
+            tail = PullTail(link, topics=topics, batch_bytes_max=batch_bytes_max, **options)
         tail.on_trouble = on_trouble
         self._closing.append(tail.close)
         return tail
@@ -287,7 +287,9 @@ class Broker:
         self.close()
 
 
-async def _connected(link: BrokerLink, clock: Any, rng: random.Random, timeout_s: float) -> Any:
+async def _connected(
+    link: BrokerLink, clock: IReactorTime, rng: random.Random, timeout_s: float
+) -> BrokerConnection:
     """A connection, with retries until the time is over."""
     backoff = Backoff(rng=rng)
     started_s = clock.seconds()
@@ -315,5 +317,5 @@ def _joined(failures: Sequence[PutError], stored: int) -> PutError:
     first = failures[0]
     refused, unknown = sum(one.refused for one in failures), sum(one.unknown for one in failures)
     kind = PutUnknown if unknown else PutRefused
-    facts: JsonObject = {**first.facts, "acknowledged": stored}
-    return kind(first.code, refused=refused, unknown=unknown, **facts)
+    make: Callable[..., PutError] = kind
+    return make(first.code, refused=refused, unknown=unknown, **{**first.facts, "acknowledged": stored})

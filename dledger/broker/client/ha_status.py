@@ -15,7 +15,6 @@ Source: HAStatusSubCommand, HARuntimeInfo, ClusterInfo (5.3.3).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import attrs
 from twisted.internet.defer import Deferred
@@ -122,7 +121,7 @@ def _object(document: Mapping[str, object], name: str) -> JsonObject:
     return value
 
 
-def _list(document: Mapping[str, object], name: str) -> list[Any]:
+def _list(document: Mapping[str, object], name: str) -> list[object]:
     value = document.get(name)
     if value is None:
         return []

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, NotRequired, TypedDict, Unpack
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
@@ -46,6 +46,17 @@ From = int | Literal["begin", "end"]
 
 #: Seconds before the end of the log is polled again, if the broker did not wait.
 _POLL_S = 0.1
+
+
+class ReadingOptions(TypedDict):
+    """The options of a L{Reading}."""
+
+    clock: IReactorTime
+    rng: random.Random
+    from_offset: From
+    follow: bool
+    timeout_s: NotRequired[float | None]
+    answer_timeout_s: NotRequired[float]
 
 
 class Reading(ReadingAhead[LogRecords | None]):
@@ -157,14 +168,15 @@ class NativeTail(Reading):
     """
 
     def __init__(
-        self, link: BrokerLink, *, batch_bytes_max: int = 1 << 20, wait_ms: int = 1_000, **options: object
+        self, link: BrokerLink, *, batch_bytes_max: int = 1 << 20, wait_ms: int = 1_000,
+        **options: Unpack[ReadingOptions],
     ) -> None:
         """
         @param batch_bytes_max: maximum bytes of records in a batch; a longer single record is also sent.
         @param wait_ms: milliseconds that the broker may wait for new records before it answers.
         @param options: options of L{Reading}.
         """
-        super().__init__(link, **options)  # type: ignore[arg-type]
+        super().__init__(link, **options)
         self._batch_bytes_max = batch_bytes_max
         self._wait_ms = wait_ms if self._follow else 0
         self._end_offset = -1

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from heapq import heapify, heappop, heapreplace
-from typing import Any
+from typing import Unpack
 
 import attrs
 from twisted.internet.defer import Deferred, gatherResults
@@ -32,7 +32,7 @@ from twisted.python.failure import Failure
 
 from dledger.base.errors import DLedgerError
 from dledger.broker.client.link import BrokerLink
-from dledger.broker.client.native_tail import Reading
+from dledger.broker.client.native_tail import Reading, ReadingOptions
 from dledger.broker.client.values import LogRecords, split_records
 from protocols.rocketmq.broker import BrokerConnection
 from protocols.rocketmq.commands import NotAsked
@@ -60,7 +60,7 @@ _POLL_S = 0.5
 
 
 #: An action on each queue.
-_Story = Callable[["_Queue"], Coroutine[Deferred[Any], Any, None]]
+_Story = Callable[["_Queue"], Coroutine[Deferred[object], object, None]]
 
 
 @attrs.define(eq=False)
@@ -89,13 +89,13 @@ class PullTail(Reading):
 
     def __init__(
         self, link: BrokerLink, *, topics: Sequence[str] | None = None, batch_bytes_max: int = 1 << 20,
-        **options: object,
+        **options: Unpack[ReadingOptions],
     ) -> None:
         """
         @param options: options of L{Reading}. C{from_offset} may be any offset; messages before it are
             left out.
         """
-        super().__init__(link, **options)  # type: ignore[arg-type]
+        super().__init__(link, **options)
         self.topics = None if topics is None else tuple(topics)
         self._batch_bytes_max = batch_bytes_max
         self._queues: dict[tuple[str, int], _Queue] = {}

@@ -15,7 +15,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from ipaddress import ip_address
-from typing import Any
 
 import attrs
 from attrs.validators import ge, in_, instance_of, le
@@ -25,11 +24,21 @@ from dledger.base.option_values import (
     converted,
     findings_of,
     listed,
+    made_of,
     our_name,
     raise_findings,
     unknown_option,
+    with_values,
 )
-from dledger.base.tls_files import TlsFiles, tls_files
+from dledger.base.tls_files import (
+    CLIENT_AUTHS,
+    SLAVE_AUTHS,
+    TLS_MODES,
+    TlsFiles,
+    check_admin_options,
+    check_tls_uses,
+    tls_files,
+)
 from dledger.broker.common.raft_options import RaftOptions
 from dledger.broker.common.rocketmq_options import check_ignored, is_rocketmq_option
 from dledger.broker.common.role import MASTER_ID, BrokerRole
@@ -48,15 +57,15 @@ _NAME = re.compile(r"[%|a-zA-Z0-9_.-]{1,127}")
 _HOST = re.compile(r"(?=[^a-zA-Z]*[a-zA-Z])[a-zA-Z0-9]([a-zA-Z0-9.-]{0,252}[a-zA-Z0-9])?")
 
 
-def _number(default: int, least: int = 0, most: int = 2**31 - 1) -> Any:
+def _number(default: int, least: int = 0, most: int = 2**31 - 1) -> int:
     return attrs.field(default=default, validator=[instance_of(int), ge(least), le(most)])
 
 
-def _flag(default: bool) -> Any:
+def _flag(default: bool) -> bool:
     return attrs.field(default=default, validator=instance_of(bool))
 
 
-def _text(default: str = "") -> Any:
+def _text(default: str = "") -> str:
     return attrs.field(default=default, validator=instance_of(str))
 
 
@@ -71,7 +80,7 @@ def _addresses(attribute: str, text: str) -> tuple[str, ...]:
     return found
 
 
-def _set_option(config: object, attribute: attrs.Attribute[Any], value: object) -> object:
+def _set_option(config: object, attribute: attrs.Attribute[object], value: object) -> object:
     """Hook of attrs: only L{change_options} may set an option, and only these."""
     if attribute.name not in RUN_TIME_OPTIONS:
         raise attrs.exceptions.FrozenAttributeError
@@ -117,9 +126,11 @@ class BrokerConfig:
     @ivar tls_mode: its ports take connections by TLS: none, beside plain ones, or no others.
     @ivar tls_client_auth: C{require}: clients must show a certificate of C{tls_authority}. The port for
         slaves demands one of each connection by TLS in any case.
+    @ivar tls_slave_auth: C{role}: that of a slave must say that it is one; C{any}: it need not.
     @ivar tls_enable: a slave connects to its master by TLS.
     @ivar tls_namesrv_enable: it connects to name servers by TLS.
     @ivar tls_certificate, tls_key, tls_authority: PEM files, see L{dledger.base.tls_files.TlsFiles}.
+    @ivar admin_tls, admin_token_file, admin_token_reads, insecure: of its pages, as of a member's.
     @ivar acl_enable: requests must be signed with an account of C{acl_file}.
     @ivar acl_file: a file in the form of C{plain_acl.yml}, or a directory of them.
     @ivar acl_credentials_file: a file in the form of C{tools.yml}; the broker signs its own requests, such as
@@ -166,13 +177,18 @@ class BrokerConfig:
     max_transfer_bytes_on_message_in_memory: int = _number(256 * 1024, 1, 8 * 1024 * 1024)
     max_transfer_count_on_message_in_memory: int = _number(32, 1, 65535)
     stop_timeout: int = _number(5_000, 0, 600_000)
-    tls_mode: str = attrs.field(default="disabled", validator=in_(("disabled", "permissive", "enforcing")))
-    tls_client_auth: str = attrs.field(default="none", validator=in_(("none", "require")))
+    tls_mode: str = attrs.field(default="disabled", validator=in_(TLS_MODES))
+    tls_client_auth: str = attrs.field(default="none", validator=in_(CLIENT_AUTHS))
+    tls_slave_auth: str = attrs.field(default="role", validator=in_(SLAVE_AUTHS))
     tls_enable: bool = _flag(False)
     tls_namesrv_enable: bool = _flag(False)
     tls_certificate: str = _text()
     tls_key: str = _text()
     tls_authority: str = _text()
+    admin_tls: bool = _flag(False)
+    admin_token_file: str = _text()
+    admin_token_reads: bool = _flag(False)
+    insecure: bool = _flag(False)
     acl_enable: bool = _flag(False)
     acl_file: str = _text()
     acl_credentials_file: str = _text()
@@ -234,18 +250,21 @@ class BrokerConfig:
 
     @tls_authority.validator
     def _tls_is_whole(self, _attribute: attrs.Attribute[str], value: str) -> None:
-        files = tls_files(certificate=self.tls_certificate, key=self.tls_key, authority=value)
-        uses = [name for name, is_used in (
-            (f"tls_mode={self.tls_mode}", self.tls_mode != "disabled"), ("tls_enable=true", self.tls_enable),
-            ("tls_namesrv_enable=true", self.tls_namesrv_enable),
-        ) if is_used]
-        if uses and files is None:
-            raise ValueError(f"{uses[0]} needs tls_certificate, tls_key and tls_authority")
-        if files is not None and not uses:
-            raise ValueError("tls_certificate is given, but nothing uses it: say tls_mode=permissive or "
-                             "enforcing for the ports, tls_enable=true for a slave's connections")
-        if self.tls_client_auth != "none" and self.tls_mode == "disabled":
-            raise ValueError("tls_client_auth=require needs tls_mode=permissive or enforcing")
+        check_tls_uses(
+            tls_files(certificate=self.tls_certificate, key=self.tls_key, authority=value),
+            mode=self.tls_mode, client_auth=self.tls_client_auth,
+            others={"tls_enable=true": self.tls_enable, "tls_namesrv_enable=true": self.tls_namesrv_enable,
+                    "admin_tls=true": self.admin_tls},
+            hint="say tls_mode=permissive or enforcing for the ports, tls_enable=true for a slave's "
+                 "connections, admin_tls=true for the pages",
+        )
+
+    @admin_token_reads.validator
+    def _admin_has_keys(self, _attribute: attrs.Attribute[bool], value: bool) -> None:
+        # (That admin_tls has its keys was checked with the other uses of TLS.)
+        check_admin_options(
+            admin_tls=False, has_keys=True, token_file=self.admin_token_file, token_reads=value
+        )
 
     @property
     def tls_files(self) -> TlsFiles | None:
@@ -387,17 +406,17 @@ def broker_from_mapping(values: Mapping[str, object]) -> BrokerConfig:
         findings += findings_of(make, given[make])
     raise_findings(findings)
     own = given[BrokerConfig]
-    ha = HAConfig(**given[HAConfig])  # type: ignore[arg-type]
-    raft = RaftOptions(**given[RaftOptions])  # type: ignore[arg-type]
+    ha = made_of(HAConfig, given[HAConfig])
+    raft = made_of(RaftOptions, given[RaftOptions])
     if raft.enable_dleger_commit_log and ha.is_slave:
         raise ValueError("broker_role=SLAVE with enableDLegerCommitLog=true: the raft group gives the roles; "
                          "leave broker_role out")
     if ha.is_slave:
         own.setdefault("broker_id", MASTER_ID + 1)
-    store = StoreConfig(**given[StoreConfig])  # type: ignore[arg-type]
+    store = made_of(StoreConfig, given[StoreConfig])
     parts = {"store": store, "ha": ha, "raft": raft, "ignored": tuple(ignored)}
     raise_findings(findings_of(BrokerConfig, {**parts, **own}))
-    return BrokerConfig(**parts, **own)  # type: ignore[arg-type]
+    return made_of(BrokerConfig, {**parts, **own})
 
 
 def run_time_options(config: BrokerConfig) -> frozenset[str]:
@@ -410,17 +429,20 @@ def all_options(config: BrokerConfig) -> dict[str, object]:
     return {name: option_value(config, name) for name in _KNOWN}
 
 
-def option_value(config: BrokerConfig, name: str) -> Any:
+def option_value(config: BrokerConfig, name: str) -> object:
     """The present value of an option. @param name: ours."""
     return getattr(_owner(config, name), name)
 
 
-def _owner(config: BrokerConfig, name: str) -> Any:
+def _owner(config: BrokerConfig, name: str) -> attrs.AttrsInstance:
     owner = _KNOWN[name][0]
-    return {StoreConfig: config.store, HAConfig: config.ha, RaftOptions: config.raft}.get(owner, config)
+    parts: dict[type, attrs.AttrsInstance] = {
+        StoreConfig: config.store, HAConfig: config.ha, RaftOptions: config.raft
+    }
+    return parts.get(owner, config)
 
 
-def change_options(config: BrokerConfig, values: Mapping[str, object]) -> dict[str, Any]:
+def change_options(config: BrokerConfig, values: Mapping[str, object]) -> dict[str, object]:
     """
     Change options of a broker that runs: all, or none.
 
@@ -445,7 +467,7 @@ def change_options(config: BrokerConfig, values: Mapping[str, object]) -> dict[s
                 f"again. These change while it runs: {', '.join(sorted(may_change))}"
             )
     for name, found in changes.items():  # the validators of all, before anything changes
-        attrs.evolve(_owner(config, name), **{name: found})
+        with_values(_owner(config, name), {name: found})
     before = {name: option_value(config, name) for name in changes}
     changed = [name for name in changes if changes[name] != before[name]]
     for name in changed:

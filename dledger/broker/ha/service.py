@@ -20,12 +20,16 @@ from collections.abc import Awaitable, Callable
 import attrs
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, succeed
-from twisted.internet.interfaces import IListeningPort, IStreamClientEndpoint, IStreamServerEndpoint
+from twisted.internet.interfaces import (
+    IListeningPort,
+    IReactorTime,
+    IStreamClientEndpoint,
+    IStreamServerEndpoint,
+)
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from dledger.base.reactor import Reactor
 from dledger.broker.common.events import BrokerEvents
 from dledger.broker.ha.acks import needed_for, refusal
 from dledger.broker.ha.config import HAConfig
@@ -79,7 +83,7 @@ class HAService(Service):
         self,
         config: HAConfig,
         commit_log: LogPort,
-        reactor: Reactor,
+        reactor: IReactorTime,
         *,
         rng: random.Random,
         failed: Callable[[str], None],

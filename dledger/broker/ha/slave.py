@@ -21,11 +21,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import cast
 
 import attrs
 from twisted.internet.defer import Deferred, maybeDeferred, succeed
-from twisted.internet.interfaces import IAddress, IReactorTime, IStreamClientEndpoint
+from twisted.internet.interfaces import IAddress, IDelayedCall, IProtocol, IReactorTime, IStreamClientEndpoint
 from twisted.internet.protocol import Factory
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -128,7 +128,7 @@ class HAFollower(Factory):
         self._clock = clock
         self._rng = rng
         self._tell_failed = failed
-        self._ask_range = master_range
+        self._ask_range = cast("Callable[[], Deferred[LogRange]] | None", master_range)
         self.follower = SlaveSession(
             commit_log, reports_flushed=config.waits_for_disk, full_history=config.ha_full_history,
             verify_size=config.ha_verify_size, verify_size_at_start=config.ha_verify_size_at_start,
@@ -137,8 +137,8 @@ class HAFollower(Factory):
         self._master = ""
         self._client: HAClient | None = None
         self._is_connecting = False
-        self._attempt: Deferred[object] = succeed(None)
-        self._wait: Any = None
+        self._attempt: Deferred[LogRange] | Deferred[None] = succeed(None)
+        self._wait: IDelayedCall | None = None
         self._wait_ms = float(config.ha_reconnect_min)
         self._is_running = False
         self._heard_ms = self._data_ms = self._began_ms = self._reported_ms = self._flushed_ms = 0
@@ -319,7 +319,7 @@ class HAFollower(Factory):
         assert self._endpoint is not None and self._client is None and not self._is_connecting
         assert self._difference is None, "only an operator starts it again"
         self._is_connecting = True
-        asked: Deferred[Any] = succeed(LogRange())
+        asked: Deferred[LogRange] = succeed(LogRange())
         follower = self.follower
         if self._ask_range is not None:
             if self._config.ha_full_history and follower.is_empty:
@@ -330,7 +330,7 @@ class HAFollower(Factory):
         self._attempt = asked
         asked.addCallback(self._connect_knowing).addErrback(self._not_connected)
 
-    def _connect_knowing(self, master_range: LogRange) -> Deferred[Any]:
+    def _connect_knowing(self, master_range: LogRange) -> Deferred[IProtocol]:
         assert self._endpoint is not None, "an attempt is cancelled when its master is removed"
         self._master_range = master_range
         log = self._commit_log

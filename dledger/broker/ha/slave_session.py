@@ -15,6 +15,8 @@ Rule 2a: at a difference the log is cut to the last whole record before it, if t
 and no whole record that we lose was ever reported. (What a process finds at its start counts as reported.)
 Rule 2b: it is cut, too, by at most L{TORN_CUT_MAX} bytes, if our record was not on stable storage when we
 crashed, and is the master's with holes: a power cut leaves zeroes where it lost a part of a write.
+Rule 2c: it is cut, too, if our log ends with a blank where the master has a message. A blank holds nothing,
+and RocketMQ drops one at the end of its log when it recovers from a crash.
 Otherwise the log stays as it is and replication stops until an operator decides: our record may be the only
 copy of an acknowledged message.
 Rule 3: a reported offset covers only bytes that equal the master's log and, with C{SYNC_FLUSH}, are on
@@ -37,7 +39,7 @@ from dledger.broker.ha.ports import LogPort
 from dledger.broker.ha.tail import FIRST_REPORT_MIN, first_difference, verification_start
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.ha import Piece
-from protocols.wire.rocketmq.layout import MAGIC_BLANK, START
+from protocols.wire.rocketmq.layout import MAGIC_BLANK, START, START_SIZE
 
 #: Factor for the size of the next comparison after one that began with a difference.
 WIDENING = 16
@@ -360,6 +362,8 @@ class SlaveSession:
             self._cut(at, "were never reported as held")
         if not master_problem and self._is_torn(common_end):
             self._cut(at, "were not on stable storage when this slave crashed")
+        if not master_problem and self._is_last_blank(common_end):
+            self._cut(at, "were a blank, without any message")
         lowest = self._lowest
         if common_end <= self._start_offset and self._start_offset > lowest:
             # Not one whole record was equal: the first difference may be further below.
@@ -389,6 +393,16 @@ class SlaveSession:
             return False
         size = min(size, len(self._disputed))  # of a blank, the rest may not have come yet
         return _has_holes(log.read(common_end, size), self._disputed[:size])
+
+    def _is_last_blank(self, common_end: int) -> bool:
+        """Whether our log ends with a blank at C{common_end}, as far as we have it."""
+        log = self.log
+        room = log.file_size - common_end % log.file_size
+        start = log.read(common_end, START_SIZE)
+        return (
+            len(start) == START_SIZE and START.unpack(start) == (room, MAGIC_BLANK)
+            and log.end_offset <= common_end + room
+        )
 
     def difference(self, at: int, common_end: int, our_problem: str, master_problem: str) -> Difference:
         """What is known of a difference at C{at}, in words."""

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from twisted.internet.defer import Deferred, DeferredLock
+from twisted.internet.defer import Deferred
 
 from dledger.base.disk.disk import Disk
 from dledger.base.errors import DirectoryError, StoreError
+from dledger.base.in_turn import InTurn
 from dledger.base.threads import RunInThread
 from dledger.broker.metadata.changed_options import ChangedOptions
 from dledger.broker.metadata.offsets import ConsumerOffsets, DelayOffsets
@@ -40,7 +41,7 @@ class Metadata:
         """
         self._disk = disk
         self._directory = directory
-        self._saving = DeferredLock()
+        self._saving = InTurn()
         self.topics = Topics(now_ms)
         self.groups = Groups(now_ms)
         self.consumer_offsets = ConsumerOffsets(now_ms)

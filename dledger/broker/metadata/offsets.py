@@ -11,7 +11,7 @@ Source: ConsumerOffsetManager, ScheduleMessageService (4.9.8, 5.3.3).
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterator, Mapping, Set
 from typing import ClassVar
 
 from dledger.base.commands.java_json import (
@@ -130,6 +130,12 @@ class ConsumerOffsets(_Offsets):
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
         """Offset of the next message to consume; None if the group never committed there."""
         return self._table.get(f"{topic}@{group}", {}).get(queue_id)
+
+    def rows(self) -> Iterator[tuple[str, str, Mapping[int, int]]]:
+        """For each group and topic with a commit: both, and the offset of the next message of each queue."""
+        for key, queues in self._table.items():
+            topic, _, group = key.rpartition("@")
+            yield group, topic, queues
 
     def topics_of(self, group: str) -> list[str]:
         """Topics in which the group has committed."""

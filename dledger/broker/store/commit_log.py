@@ -115,9 +115,9 @@ class CommitLog:
             raise
         dispatched = min(seen.mark.dispatched_offset, end.offset) if seen.mark is not None else -1
         crc = -1 if seen.checkpoint is None else crc32(seen.checkpoint)
-        mark = attrs.evolve(initial, end_offset=end.offset, dispatched_offset=dispatched,
-                            checkpoint_crc=crc, previous_checkpoint_crc=crc)
         log = OpenLog(segments, end.offset)
+        mark = attrs.evolve(initial, end_offset=end.offset, dispatched_offset=dispatched,
+                            checkpoint_crc=crc, previous_checkpoint_crc=crc, begin_offset=log.begin_offset)
         sure_end = seen.mark.end_offset if is_slave and seen.crashed and seen.mark is not None else end.offset
         flusher = LogFlusher(log, mark_file, mark, run_in_thread, range(sure_end, end.offset))
         try:

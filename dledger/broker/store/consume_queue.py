@@ -122,6 +122,7 @@ class ConsumeQueue:
     @ivar misplaced: count of records that were put at another index than their own; see rule 1.
     @ivar begun_anew: count of restarts; see rule 4.
     @ivar has_lost: a start found no file for units of the log that it was asked for.
+    @ivar had_files: a start found a file.
     """
 
     def __init__(self, disk: Disk, directory: str, file_size: int, offsets: tuple[int, ...] = ()) -> None:
@@ -133,6 +134,7 @@ class ConsumeQueue:
         self.misplaced = 0
         self.begun_anew = 0
         self.has_lost = False
+        self.had_files = bool(offsets)
 
     @classmethod
     def open(
@@ -171,6 +173,7 @@ class ConsumeQueue:
             disk.unlink(f"{directory}/{file_name(offset)}")
         queue = cls(disk, directory, file_size, kept)
         queue.has_lost = has_lost
+        queue.had_files = bool(offsets)
         queue._recover(log_begin, log_end, is_trusted=is_trusted, is_torn=is_torn if crashed else None)
         queue._segments.directory_dirty = crashed and bool(queue._segments.offsets)
         return queue
@@ -374,6 +377,11 @@ class ConsumeQueue:
         self.next_index = self._begin_index = self.log_end = 0
 
     # -- files -----------------------------------------------------------------------------------
+
+    @property
+    def has_files(self) -> bool:
+        """Whether it has a file; one without has no units, or units that no flush has seen."""
+        return bool(self._segments.offsets)
 
     @property
     def is_clean(self) -> bool:

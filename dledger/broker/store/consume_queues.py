@@ -5,6 +5,9 @@ All consume queues of a store, by topic and number.
 Directories are C{TOPIC/QUEUEID}. Topics come from records that other programs wrote, so a topic that is not
 a valid directory name is refused; its records stay in the log and are counted.
 
+Which queues have files is listed beside their directories (L{dledger.broker.store.queue_list}), so that a
+start notices the loss of one.
+
 At most about L{open_queues_max} queues keep files open; the least recently used are closed first, also those
 with writes since the last flush: the flush opens them again, one after the other.
 
@@ -19,9 +22,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 
+from twisted.logger import Logger
+
 from dledger.base.disk.disk import Disk
 from dledger.base.errors import DirectoryError, StoreError
 from dledger.broker.store.consume_queue import ConsumeQueue
+from dledger.broker.store.queue_list import QueueKey, QueueList
 from dledger.broker.store.store_config import StoreConfig
 from dledger.broker.store.unit_check import TornUnits
 
@@ -37,9 +43,6 @@ _LOOKS = 16
 
 #: The characters that RocketMQ allows in a topic, and at most the length of a file name.
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,255}")
-
-QueueKey = tuple[str, int]
-
 
 def open_queues_max() -> int:
     """Number of queues that keep their files open: a bounded share of the process's descriptors."""
@@ -57,13 +60,16 @@ class ConsumeQueues:
     Invariant: C{_touched} are the queues with units to write or open files, the most recently used last;
     C{_closed} are those whose files are closed and need a sync.
 
-    @ivar has_lost: a start found no file for units of the log: all records must be dispatched again, which
-        puts the missing ones, and passes over the others.
+    @ivar has_lost: a start found no file for units of the log, no file of a listed queue, or no directory of
+        queues: all records must be dispatched again, which puts the missing ones, and passes over the others.
     @ivar refused: count of records whose topic or queue number is invalid.
     @ivar unwritten: count of units that were put since the last L{write}: readable, but not in the files.
     """
 
+    log_events = Logger()
+
     def __init__(self, config: StoreConfig, disk: Disk) -> None:
+        """@raise OSError: the list of queues cannot be read."""
         self._config = config
         self._disk = disk
         self._queues: dict[QueueKey, ConsumeQueue] = {}
@@ -71,8 +77,10 @@ class ConsumeQueues:
         self._closed: dict[QueueKey, ConsumeQueue] = {}
         self._flushing: list[ConsumeQueue] = []
         self._open_max = open_queues_max()
+        self._list = QueueList(disk, config.consume_queue_path)
         self.refused = self.unwritten = 0
         self.has_lost = False
+        self._is_list_old = True  # earlier programs wrote none
 
     @classmethod
     def open(
@@ -87,8 +95,16 @@ class ConsumeQueues:
         @raise DirectoryError: a directory has foreign files.
         @raise StoreError: reading or cutting failed.
         """
-        queues = cls(config, disk)
         try:
+            queues = cls(config, disk)
+        except OSError as error:
+            raise StoreError(f"{config.consume_queue_path} cannot be read: {error}") from error
+        try:
+            if log_end > log_begin and not disk.exists(config.consume_queue_path):
+                # (Deleted topics leave the directory.) The messages would be out of sight, and the next
+                # ones at the indexes of earlier ones.
+                losing()
+                queues.has_lost = True
             for topic, queue_id in queues._found():
                 queue = ConsumeQueue.open(
                     disk, queues._path(topic, queue_id), config.mapped_file_size_consume_queue,
@@ -98,6 +114,13 @@ class ConsumeQueues:
                 queues._queues[topic, queue_id] = queue
                 queues._touch((topic, queue_id), queue)
                 queues.has_lost = queues.has_lost or queue.has_lost
+            if log_end > log_begin and not queues.has_lost and (lost := queues._lost()):
+                cls.log_events.warn(
+                    "{count} consume queues have lost their files, {first} among them: all queues are"
+                    " completed from the log", count=len(lost), first="{}/{}".format(*min(lost)),
+                )  # fmt: skip
+                losing()
+                queues.has_lost = True
         except OSError as error:
             queues.close()
             raise StoreError(f"{config.consume_queue_path} cannot be read: {error}") from error
@@ -119,6 +142,10 @@ class ConsumeQueues:
                 if not (is_topic(topic) and name.isascii() and name.isdecimal() and len(name) <= 10):
                     raise DirectoryError(f"{root}/{topic}/{name} is no directory of a queue: move it away")
                 yield topic, int(name)
+
+    def _lost(self) -> frozenset[QueueKey]:
+        """The listed queues for which the start found no file."""
+        return self._list.lacks({key for key, queue in self._queues.items() if queue.had_files})
 
     def _path(self, topic: str, queue_id: int) -> str:
         return f"{self._config.consume_queue_path}/{topic}/{queue_id}"
@@ -153,6 +180,11 @@ class ConsumeQueues:
         if queue is not None:
             self._touch((topic, queue_id), queue)
         return queue
+
+    def bounds(self, topic: str, queue_id: int) -> tuple[int, int] | None:
+        """Its begin index and next index, without the use that keeps files open; None as of L{get}."""
+        queue = self._queues.get((topic, queue_id))
+        return None if queue is None else (queue.begin_index, queue.next_index)
 
     def keys(self) -> list[QueueKey]:
         """Topic and number of every queue."""
@@ -223,11 +255,13 @@ class ConsumeQueues:
         """
         Delete the queues of a topic, or all of them. @raise OSError: deleting failed.
         """
-        for key in self.keys():
-            if topic is None or key[0] == topic:
-                self._queues.pop(key).destroy()
-                self._touched.pop(key, None)
-                self._closed.pop(key, None)
+        gone = frozenset(key for key in self._queues if topic is None or key[0] == topic)
+        self._list.take_out(gone)
+        self._is_list_old = True
+        for key in gone:
+            self._queues.pop(key).destroy()
+            self._touched.pop(key, None)
+            self._closed.pop(key, None)
 
     # -- flush -----------------------------------------------------------------------------------
 
@@ -248,8 +282,13 @@ class ConsumeQueues:
             steps += [file.datasync for file in files]
             steps += [partial(_sync_closed, self._disk, path) for path in paths]
             if directory:
+                self._is_list_old = True
                 steps.append(lambda path=directory: self._disk.sync_directory(path))  # type: ignore[misc]
             self._flushing.append(queue)
+        if self._is_list_old:
+            self._is_list_old = False
+            with_files = frozenset(key for key, queue in self._queues.items() if queue.has_files)
+            steps.append(self._list.writing(with_files))
         return steps
 
     def finish_flush(self, *, has_failed: bool = False) -> None:
@@ -260,6 +299,7 @@ class ConsumeQueues:
             if has_failed:
                 queue.flush_failed()
         if has_failed:
+            self._is_list_old = True
             touched = set(self._touched.values())
             self._closed.update({key: queue for key, queue in self._queues.items()
                                  if queue in flushed and queue not in touched})  # fmt: skip

@@ -378,8 +378,11 @@ class IndexFile:
         problem = header_problem(header, shape)
         if problem or min(slots) < 0:
             raise StoreError(f"{self.path}: {problem or 'a slot is negative'}")
-        behind = min(max(slots) + 1, shape.entries)
+        behind = max(slots) + 1
         self.header = header._replace(index_count=max(behind, header.index_count))
+        # A slot of another program's would make this walk through entries that nobody wrote, for a minute.
+        if behind > header.index_count and not self._has_written(slots, behind - 1, header.end_offset):
+            raise StoreError(f"{self.path}: no entry {behind - 1} for the slot that has it")
         while behind > header.index_count:
             first = max(behind - _ENTRIES_AT_ONCE, header.index_count)
             for number, found in reversed(list(enumerate(self._entries(first, behind - first), first))):
@@ -392,3 +395,10 @@ class IndexFile:
         self.header = header
         self._slots = slots
         self.flush_failed()
+
+    def _has_written(self, slots: array[int], number: int, offset: int) -> bool:
+        """Whether this number is an entry of the slot that has it, for a record at or behind an offset."""
+        if number >= self._shape.entries:
+            return False
+        found = self.entry(number)
+        return found.offset >= offset and slots[found.key_hash % self._shape.slots] == number

@@ -131,11 +131,12 @@ class LogFlusher:
         self._log.epoch += 1
         self.flushed_offset = self.flushed_record_end = offset
         self.doubtful = range(0)
-        self._mark = attrs.evolve(self._mark, dispatched_offset=offset)
+        self._mark = attrs.evolve(self._mark, dispatched_offset=offset, begin_offset=offset)
         self.record()
 
     def expire(self, begin: int) -> None:
         """The log will begin at C{begin}. @raise StoreError: the mark could not be written."""
+        self._mark = attrs.evolve(self._mark, begin_offset=begin)
         self.doubtful = range(max(self.doubtful.start, begin), self.doubtful.stop)
         self.record()
 

@@ -41,10 +41,15 @@ LOG_MARK_DECLARATION = Struct(
     "clean" / Int32sb,  # 1: closed in order, nothing was written since
 )
 
+#: Fields that the first programs did not write.
+LOG_MARK_LATER = Struct(
+    "begin_offset" / Int64sb,  # the log begins here or, if an expiry was cut short, in an earlier file
+)
+
 
 @attrs.frozen(kw_only=True)
 class LogMark:
-    """The content of a slot; fields as in the declaration."""
+    """The content of a slot; fields as in the declaration. A C{begin_offset} of -1 is not known."""
 
     end_offset: int = 0
     dispatched_offset: int = 0
@@ -53,6 +58,7 @@ class LogMark:
     checkpoint_crc: int = -1
     previous_checkpoint_crc: int = -1
     clean: bool = False
+    begin_offset: int = -1
 
     def fits(self, checkpoint: bytes | None, *, is_aborted: bool) -> bool:
         """
@@ -69,7 +75,7 @@ class LogMark:
 
 
 _FORM = SlotForm(
-    LogMark, LOG_MARK_DECLARATION, magic=0x444C484D, version=1,  # "DLHM"
+    LogMark, LOG_MARK_DECLARATION, magic=0x444C484D, version=1, later=LOG_MARK_LATER,  # "DLHM"
     unsound="neither slot of the log mark is sound, so it is not known how far this commit log was "
     "good. Remove this one file to open the store as RocketMQ would: by parsing, which does not "
     "notice damage in topics and properties",

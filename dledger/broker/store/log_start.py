@@ -103,6 +103,13 @@ def find_log_end(segments: SegmentList, seen: LogSeen, *, is_slave: bool) -> Log
         if not (is_slave or seen.crashed):
             check_nothing_follows(segments, found)
         return found
+    if segments.offsets and 0 <= mark.begin_offset < segments.offsets[0]:
+        first = segments.path(mark.begin_offset)
+        raise DirectoryError(
+            f"{first} is gone: the log begins there, and no expiry has deleted it. Put the files before "
+            f"{segments.path(segments.offsets[0])} back, or restore the store from the other broker; or "
+            f"remove {LOG_MARK_NAME} to go on without the messages in them"
+        )
     held = segments.offsets[-1] + segments.file_size if segments.offsets else 0
     if held < mark.end_offset or (segments.offsets and segments.offsets[0] > mark.end_offset):
         if not is_slave:

@@ -19,8 +19,6 @@ from functools import lru_cache
 from typing import NamedTuple
 from zlib import crc32
 
-import attrs
-
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.layout import (
     FIXED_PARTS,
@@ -42,6 +40,7 @@ from protocols.wire.rocketmq.layout import (
     SysFlag,
 )
 from protocols.wire.rocketmq.message import Host, host_numbers, java_hash
+from protocols.wire.values import value_class
 
 #: The least size of the blank at the end of every file.
 MIN_BLANK_SIZE = 8
@@ -57,7 +56,7 @@ _INDEXED_PART_SIZE = INDEXED_PART.size
 _TOPIC_LENGTH = {MAGIC_V1: TOPIC_LENGTHS[1], MAGIC_V2: TOPIC_LENGTHS[2]}
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class NewMessage:
     """
     A message for a master to store.

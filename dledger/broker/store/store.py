@@ -38,7 +38,7 @@ from dledger.broker.store.indexing import KeyIndexing
 from dledger.broker.store.message_log import MessageLog
 from dledger.broker.store.reput import Dispatcher, ReputMessageService
 from dledger.broker.store.store_config import StoreConfig
-from protocols.wire.rocketmq.layout import MIN_MESSAGE_SIZE, WALKED
+from protocols.wire.rocketmq.layout import MAGIC_V1, MAGIC_V2, MIN_MESSAGE_SIZE, WALKED
 
 STORE_LOCK_NAME = "lock"
 TICK_S = 0.5
@@ -149,9 +149,11 @@ class MessageStore:
         if size < MIN_MESSAGE_SIZE:
             problem = f"log at {offset}: size={size} is too small for a record"
         else:
-            length, _, own = WALKED.unpack_from(record)
+            length, magic, own = WALKED.unpack_from(record)
             if length != size or own != offset:
                 problem = f"log at {offset}: size={length} and own offset {own}, not {size} and {offset}"
+            elif magic not in (MAGIC_V1, MAGIC_V2):  # readers of ours would fail for all that came with it
+                problem = f"log at {offset}: magic={magic & 0xFFFFFFFF:08x} is none of a message"
             else:
                 problem = body_problem(record, 0, offset)
         if problem:

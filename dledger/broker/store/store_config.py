@@ -10,7 +10,6 @@ Source: MessageStoreConfig.java (4.9.8, 5.3.3).
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import attrs
 from attrs.validators import ge, instance_of, le
@@ -51,7 +50,7 @@ EXPIRY_OPTIONS = frozenset({
 })  # fmt: skip
 
 
-def _set_option(config: object, attribute: attrs.Attribute[Any], value: object) -> object:
+def _set_option(config: object, attribute: attrs.Attribute[object], value: object) -> object:
     """Hook of attrs: these options may change."""
     if attribute.name not in EXPIRY_OPTIONS:
         raise attrs.exceptions.FrozenAttributeError

@@ -23,7 +23,9 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 from zlib import crc32
 
 import attrs
@@ -33,7 +35,7 @@ import pyarrow as pa
 from dledger.spark.columns import HEADER_DTYPE, gather
 from dledger.spark.commit_log import SparkCommitLog
 from dledger.spark.export.files import ExportDirectory, ExportError, ExportPart, part_name
-from dledger.spark.export.writers import COMPRESSIONS, FORMATS, PARQUET, PartWriter
+from dledger.spark.export.writers import COMPRESSIONS, FORMATS, PARQUET, OpenPart, PartWriter
 from dledger.spark.log import Chunk, Extent, ScannedLog, await_end
 from dledger.spark.options import EARLIEST, ROCKETMQ, OptionError, ScanOptions
 from dledger.spark.proof import Proof, difference, of_group, of_record
@@ -41,6 +43,8 @@ from dledger.spark.scan import Scan, columns_of, decoder_of
 
 #: The engine without Spark.
 ARROW = "arrow"
+#: Kinds of tables; see L{dledger.spark.export.tables}.
+TABLES = ("delta", "iceberg")
 #: Bytes of the log in one part: the same as one task of Spark's reads.
 PART_BYTES = 128 * 1024 * 1024
 
@@ -50,11 +54,13 @@ class ExportSettings:
     """
     The form of the files, and where they end.
 
+    @ivar to: one of L{TABLES}, the kind of the table that the files belong to; empty: files alone.
     @ivar columns: in this order; empty: all columns.
     @ivar max_delay_ms: when a log is followed, a part ends at most this many milliseconds after its first
         row; 0: only when it is full.
     """
 
+    to: str = ""
     format: str = attrs.field(default=PARQUET)
     columns: tuple[str, ...] = ()
     partition_by: tuple[str, ...] = ()
@@ -68,6 +74,10 @@ class ExportSettings:
             raise ExportError(f"format {self.format!r}: allowed are {', '.join(FORMATS)}")
         if self.compression not in COMPRESSIONS:
             raise ExportError(f"compression {self.compression!r}: allowed are {', '.join(COMPRESSIONS)}")
+        if self.to and self.to not in TABLES:
+            raise ExportError(f"table {self.to!r}: allowed are {', '.join(TABLES)}")
+        if self.to and self.format != PARQUET:
+            raise ExportError(f"format {self.format!r}: the files of a table are Parquet")
         if self.part_bytes < 1 or self.max_delay_ms < 0:
             raise ExportError("a part has at least one byte, and a delay is not negative")
 
@@ -169,6 +179,42 @@ class Progress:
     log_bytes: int
 
 
+class ExportTarget(Protocol):
+    """Where parts go; it knows how far the export is. L{ExportDirectory} says more of each."""
+
+    @property
+    def path(self) -> Path:
+        """The directory."""
+
+    @property
+    def next_index(self) -> int | None:
+        """Where the next part begins; None until the first L{begin}."""
+
+    @property
+    def first(self) -> int | None:
+        """Where the export begins; None if it is not known."""
+
+    @property
+    def rows(self) -> int:
+        """In all parts so far."""
+
+    @property
+    def proof(self) -> Proof:
+        """Given with the last part."""
+
+    def begin(self, index: int) -> None:
+        """The first part begins at C{index}."""
+
+    def stage(self, name: str) -> Path:
+        """A new path for an unfinished file."""
+
+    def commit(self, part: ExportPart, proof: Proof) -> None:
+        """Make a part visible, durably. @raise OSError, ExportError: it is not, or not known to be."""
+
+    def close(self) -> None:
+        """Release the directory."""
+
+
 class Exporter:
     """
     One run of an export.
@@ -181,7 +227,7 @@ class Exporter:
     @ivar should_stop: asked before every batch.
     """
 
-    def __init__(self, directory: ExportDirectory, source: ExportSource, settings: ExportSettings) -> None:
+    def __init__(self, directory: ExportTarget, source: ExportSource, settings: ExportSettings) -> None:
         self.directory = directory
         self.on_progress: Callable[[Progress], None] = lambda progress: None
         self.on_part: Callable[[ExportPart], None] = lambda part: None
@@ -190,7 +236,7 @@ class Exporter:
         self._settings = settings
         self._scan = _in_small_steps(source, settings)
         self._next: int | None = directory.next_index
-        self._writer: PartWriter | None = None
+        self._writer: OpenPart | None = None
         self._part_bytes = self._end_position = self._began_ms = 0
         #: The proof of the offset C{_next}, and the end of the log when it was last recognised by it.
         self._proof: Proof = directory.proof
@@ -278,10 +324,7 @@ class Exporter:
             assert self._next is not None
             self._close_part(log, self._next)
         if self._writer is None:
-            self._writer = PartWriter(
-                self.directory.stage, self._source.scan.schema, partition_by=self._settings.partition_by,
-                style=self._settings.format, compression=self._settings.compression,
-            )
+            self._writer = self._open_part()
             self._part_bytes, self._began_ms = 0, now_ms
         self._writer.write(batch)
         self._last = run
@@ -293,6 +336,12 @@ class Exporter:
         )
         if self._part_bytes >= self._settings.part_bytes:
             self._close_part(log, run.next)
+
+    def _open_part(self) -> OpenPart:
+        return PartWriter(
+            self.directory.stage, self._source.scan.schema, partition_by=self._settings.partition_by,
+            style=self._settings.format, compression=self._settings.compression,
+        )
 
     def _tell(self, end: int) -> None:
         assert self._next is not None
@@ -376,7 +425,7 @@ def _in_small_steps(source: ExportSource, settings: ExportSettings) -> Scan:
     return attrs.evolve(scan, options=attrs.evolve(scan.options, fetch_bytes=settings.part_bytes))
 
 
-def check_from(directory: ExportDirectory, scan: Scan) -> None:
+def check_from(directory: ExportTarget, scan: Scan) -> None:
     """@raise ExportError: C{startingOffsets} names another offset than the one at which the export begins."""
     number = scan.options.number_of(scan.options.starting)
     if isinstance(number, int) and directory.first not in (None, number):
@@ -438,6 +487,6 @@ def check_apart(out: str | os.PathLike[str], scan: Scan) -> None:
             "mounted file system, with an atomic rename. There, use a stream with a checkpoint"
         )
     path = os.path.realpath(out)
-    for held in (scan.options.path, scan.options.data_path):
-        if held and (path + "/").startswith(os.path.realpath(held) + "/"):
+    for held in (scan.options.path, scan.options.data_path, scan.options.archive):
+        if held and "://" not in held and (path + "/").startswith(os.path.realpath(held) + "/"):
             raise ExportError(f"{out} is in the directory of the log, {held}: name another place")

@@ -30,7 +30,7 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import NotRequired, TypedDict
 from urllib.parse import quote
 
 import attrs
@@ -78,7 +78,8 @@ def partition_folder(columns: Sequence[str], values: Sequence[object]) -> str:
     return "/".join(pieces)
 
 
-def _sync_directory(path: Path) -> None:
+def sync_directory(path: Path) -> None:
+    """Bring the names in a directory to stable storage."""
     number = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(number)
@@ -86,7 +87,8 @@ def _sync_directory(path: Path) -> None:
         os.close(number)
 
 
-def _sync_file(path: Path) -> None:
+def sync_file(path: Path) -> None:
+    """Bring the content of a file to stable storage."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)
@@ -101,7 +103,71 @@ def _write_durably(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(aside, path)
-    _sync_directory(path.parent)
+    sync_directory(path.parent)
+
+
+def staged_path(directory: Path, name: str) -> Path:
+    """A new path below C{_pending} for an unfinished file or directory."""
+    path = directory / PENDING_NAME / name
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def sync_staged(directory: Path, files: Sequence[Sequence[str]]) -> None:
+    """Bring staged files to stable storage. @param files: as in L{ExportPart}."""
+    staging = directory / PENDING_NAME
+    folders = {staging}
+    for staged, _final in files:
+        sync_file(staging / staged)
+        folders.add((staging / staged).parent)
+    for folder in folders:
+        sync_directory(folder)
+
+
+def rename_staged(directory: Path, files: Sequence[Sequence[str]]) -> None:
+    """Rename staged files to their final names, durably; those that are not staged any more are left out."""
+    folders = set()
+    for staged, final in files:
+        source, target = directory / PENDING_NAME / staged, directory / final
+        if not source.exists():
+            continue  # Rule 2
+        _make_folder(target.parent)
+        os.rename(source, target)
+        folders.add(target.parent)
+    for folder in folders:
+        sync_directory(folder)
+
+
+def _make_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        _make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_directory(folder.parent)
+
+
+class PendingPart(TypedDict):
+    """A part whose files may be in their places already; C{files}: pairs of a staged and a final name."""
+
+    first: int
+    last: int
+    rows: int
+    proof: Mapping[str, int | str]
+    files: list[list[str]]
+
+
+class ExportState(TypedDict):
+    """The content of L{STATE_NAME}; see L{ExportDirectory}."""
+
+    version: int
+    settings: dict[str, object]
+    first: NotRequired[int]
+    next: int | None
+    rows: int
+    proof: Mapping[str, int | str]
+    pending: PendingPart | None
 
 
 class ExportDirectory:
@@ -115,7 +181,7 @@ class ExportDirectory:
     @ivar proof: given with the last part; the log is recognised by it.
     """
 
-    def __init__(self, path: Path, lock: int, state: dict[str, Any]) -> None:
+    def __init__(self, path: Path, lock: int, state: ExportState) -> None:
         self.path = path
         self._lock = lock
         self._state = state
@@ -138,7 +204,7 @@ class ExportDirectory:
                     f"{path} is not empty and holds no export ({foreign[0]!r} is in it, {STATE_NAME} not): "
                     "name a new directory"
                 )
-            lock = _take_lock(path)
+            lock = take_lock(path)
         except OSError as error:
             raise ExportError(f"{path} cannot be written: {error.strerror}") from error
         try:
@@ -153,31 +219,27 @@ class ExportDirectory:
     @property
     def next_index(self) -> int | None:
         """See the class."""
-        found: int | None = self._state["next"]
-        return found
+        return self._state["next"]
 
     @property
     def first(self) -> int | None:
         """See the class."""
-        found: int | None = self._state.get("first")
-        return found
+        return self._state.get("first")
 
     @property
     def rows(self) -> int:
         """See the class."""
-        found: int = self._state["rows"]
-        return found
+        return self._state["rows"]
 
     @property
     def proof(self) -> Mapping[str, int | str]:
         """See the class."""
-        found: Mapping[str, int | str] = self._state["proof"]
-        return found
+        return self._state["proof"]
 
     def _recover(self, is_new: bool) -> None:
         pending = self._state["pending"]
         if pending is not None:
-            self._rename(pending["files"])
+            rename_staged(self.path, pending["files"])
             self._finish(pending)
         shutil.rmtree(self.path / PENDING_NAME, ignore_errors=True)
         (self.path / PENDING_NAME).mkdir(exist_ok=True)
@@ -197,12 +259,7 @@ class ExportDirectory:
 
     def stage(self, name: str) -> Path:
         """A new path for an unfinished file or directory, to be committed later."""
-        path = self.path / PENDING_NAME / name
-        if path.is_dir():
-            shutil.rmtree(path)
-        path.unlink(missing_ok=True)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path
+        return staged_path(self.path, name)
 
     def discard(self, name: str) -> None:
         """Delete the file that was staged under this name."""
@@ -218,41 +275,17 @@ class ExportDirectory:
             open the directory finishes the part or begins it again.
         """
         assert part.first == self.next_index, "parts follow one another"
-        staging = self.path / PENDING_NAME
-        folders = {staging}
-        for staged, _final in part.files:
-            _sync_file(staging / staged)
-            folders.add((staging / staged).parent)
-        for folder in folders:
-            _sync_directory(folder)
-        pending: dict[str, Any] = {
+        sync_staged(self.path, part.files)
+        pending: PendingPart = {
             "first": part.first, "last": part.last, "rows": part.rows, "proof": dict(proof),
             "files": [list(pair) for pair in part.files],
         }
         self._state["pending"] = pending
         self._save()
-        self._rename(pending["files"])
+        rename_staged(self.path, pending["files"])
         self._finish(pending)
 
-    def _rename(self, files: Sequence[Sequence[str]]) -> None:
-        folders = set()
-        for staged, final in files:
-            source, target = self.path / PENDING_NAME / staged, self.path / final
-            if not source.exists():
-                continue  # Rule 2
-            self._make_folder(target.parent)
-            os.rename(source, target)
-            folders.add(target.parent)
-        for folder in folders:
-            _sync_directory(folder)
-
-    def _make_folder(self, folder: Path) -> None:
-        if not folder.is_dir():
-            self._make_folder(folder.parent)
-            folder.mkdir(exist_ok=True)
-            _sync_directory(folder.parent)
-
-    def _finish(self, pending: Mapping[str, Any]) -> None:
+    def _finish(self, pending: PendingPart) -> None:
         self._state |= {
             "next": pending["last"] + 1, "rows": self.rows + pending["rows"], "proof": pending["proof"],
             "pending": None,
@@ -265,7 +298,8 @@ class ExportDirectory:
         os.close(self._lock)
 
 
-def _take_lock(path: Path) -> int:
+def take_lock(path: Path) -> int:
+    """The descriptor of the lock of an export. @raise ExportError: another process holds it."""
     lock = os.open(path / EXPORT_LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -278,15 +312,15 @@ def _take_lock(path: Path) -> int:
     return lock
 
 
-def _new_state(settings: Mapping[str, object]) -> dict[str, Any]:
+def _new_state(settings: Mapping[str, object]) -> ExportState:
     return {
         "version": _VERSION, "settings": dict(settings), "next": None, "rows": 0, "proof": {}, "pending": None
     }
 
 
-def _read_state(path: Path, settings: Mapping[str, object]) -> dict[str, Any]:
+def _read_state(path: Path, settings: Mapping[str, object]) -> ExportState:
     try:
-        state = json.loads(path.read_text(encoding="utf-8"))
+        state: ExportState = json.loads(path.read_text(encoding="utf-8"))
         version = state["version"]
         said = state["settings"]
         if not {"next", "rows", "proof", "pending"} <= state.keys():

@@ -37,7 +37,7 @@ from dledger.spark.export.writers import PARQUET
 from dledger.spark.log import LogPart as Range
 from dledger.spark.log import await_end, cut, lost
 from dledger.spark.options import EARLIEST, options_of_tls
-from protocols.wire.fastjson import JsonObject
+from protocols.wire.fastjson import JsonObject, as_int
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -47,6 +47,7 @@ _TASKS_PER_SLOT = 4
 #: Options of the user that a job has in another form.
 _REPLACED = frozenset((
     "startingoffsets", "endingoffsets", "partitionbytes", "path", "tlscertificate", "tlskey", "tlsauthority",
+    "tokenfile",
 ))
 
 
@@ -157,8 +158,12 @@ class SparkExporter:
         options = self._source.scan.options
         if options.path:
             given["path"] = options.path  # absolute, as are those of the keys
+        if options.archive:
+            given["archive"] = options.archive
         if options.tls is not None:
             given |= options_of_tls(options.tls)
+        if options.token_file:
+            given["tokenFile"] = options.token_file
         return reader.options(
             **given, startingOffsets=str(begin), endingOffsets=str(end),
             partitionBytes=str(self._settings.part_bytes),
@@ -181,7 +186,7 @@ class SparkExporter:
         else:
             writer.option("timeZone", "UTC").json(target)
         counted: JsonObject = seen.get
-        return int(counted["rows"])
+        return as_int(counted["rows"])
 
     def _files(self, staged: Path, first: int, last: int) -> list[tuple[str, str]]:
         pending = staged.parent

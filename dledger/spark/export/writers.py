@@ -20,7 +20,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from json.encoder import encode_basestring
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -48,6 +48,23 @@ class Writer(Protocol):
 
     def abandon(self) -> None:
         """Close the file as it is."""
+
+
+class OpenPart(Protocol):
+    """The rows of a part that is not visible yet; see L{PartWriter}."""
+
+    @property
+    def rows(self) -> int:
+        """Written so far."""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add rows."""
+
+    def close(self) -> list[tuple[str, str]]:
+        """End the part. @return: for each staged file its name below C{_pending}, and its folder."""
+
+    def abandon(self) -> None:
+        """Give the rows up."""
 
 
 class ParquetWriter:
@@ -122,6 +139,25 @@ def _bytes(key: str, column: pa.Array) -> list[str]:
     return found
 
 
+def _maps_of_bytes(key: str, column: pa.Array) -> list[str]:
+    found = []
+    for items in column.to_pylist():
+        if items is None:
+            found.append("")
+            continue
+        texts, others = {}, {}
+        for name, value in items:
+            try:
+                texts[name] = value.decode()
+            except UnicodeDecodeError:
+                others[name] = base64.b64encode(value).decode("ascii")
+        piece = f"{key}: {json.dumps(texts, ensure_ascii=False)}"
+        if others:
+            piece += f', {key[:-1]}_base64": {json.dumps(others, ensure_ascii=False)}'
+        found.append(piece)
+    return found
+
+
 def _anything(key: str, column: pa.Array) -> list[str]:
     return [
         f"{key}: {json.dumps(_plain(value), ensure_ascii=False)}" if value is not None else ""
@@ -129,7 +165,7 @@ def _anything(key: str, column: pa.Array) -> list[str]:
     ]
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """The value as JSON can hold it; Arrow gives a map as a list of pairs."""
     if isinstance(value, list) and all(isinstance(item, tuple) for item in value):
         return dict(value)
@@ -143,6 +179,8 @@ def _fragments(kind: pa.DataType) -> Callable[[str, pa.Array], list[str]]:
         return _numbers
     if pa.types.is_string(kind):
         return _texts
+    if pa.types.is_map(kind) and pa.types.is_binary(kind.item_type):
+        return _maps_of_bytes
     return _bytes if pa.types.is_binary(kind) else _anything
 
 
@@ -264,7 +302,7 @@ class PartWriter:
             writer.abandon()
 
 
-def split(batch: pa.RecordBatch, names: Sequence[str]) -> list[tuple[tuple[Any, ...], pa.RecordBatch]]:
+def split(batch: pa.RecordBatch, names: Sequence[str]) -> list[tuple[tuple[object, ...], pa.RecordBatch]]:
     """For each combination of values: the values, and its rows in their order."""
     table = pa.Table.from_batches([batch.select(list(names))])
     distinct = table.group_by(list(names)).aggregate([])

@@ -117,7 +117,8 @@ class GroupLog:
         timeout_s = options.request_timeout_ms / 1000
         try:
             connection = MemberConnection(
-                member_id, self._addresses[member_id], options.group, timeout_s, tls
+                member_id, self._addresses[member_id], options.group, timeout_s, tls,
+                options.token_file,
             )
         except Trouble as trouble:
             self._problems[member_id] = str(trouble)

@@ -14,12 +14,14 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
+from dledger.base.option_values import made_of
 from dledger.base.tls_files import TlsFiles, tls_files
 from dledger.spark.options import (
     Option,
     OptionError,
     ScanOptions,
     check_tls_options,
+    if_named,
     option_named,
     option_values,
     whole_number,
@@ -58,6 +60,7 @@ SINK_OPTIONS: tuple[Option, ...] = (
     option_named("tlsKey"),
     option_named("tlsAuthority"),
     option_named("tlsPlainMembers"),
+    option_named("tokenFile"),
 )
 _BY_NAME: Mapping[str, Option] = {option.name.lower(): option for option in SINK_OPTIONS}
 
@@ -96,6 +99,7 @@ class SinkOptions:
     tls_key: str = ""
     tls_authority: str = ""
     tls_plain_members: tuple[str, ...] = ()
+    token_file: str = ""
 
     @classmethod
     def of(cls, given: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
@@ -107,7 +111,7 @@ class SinkOptions:
         """
         ours = {name: text for name, text in given.items()
                 if not (is_stream and name.lower() in _OF_SPARK)}
-        found = cls(**option_values(ours, _BY_NAME, _unknown))
+        found = made_of(cls, option_values(ours, _BY_NAME, _unknown))
         found._check(is_stream)
         return found
 
@@ -124,20 +128,21 @@ class SinkOptions:
             raise OptionError("options sinkId and batchId belong together: with both, a job that runs again "
                               "appends only what is missing; without, it appends all of its rows")
         check_tls_options({"tlsCertificate": self.tls_certificate, "tlsKey": self.tls_key,
-                           "tlsAuthority": self.tls_authority}, self.tls_plain_members)
+                           "tlsAuthority": self.tls_authority}, self.tls_plain_members,
+                          has_token=bool(self.token_file))
 
     @property
     def tls(self) -> TlsFiles | None:
         """The keys of the sink; None: without TLS."""
-        return tls_files(certificate=self.tls_certificate, key=self.tls_key, authority=self.tls_authority)
+        return tls_files(certificate=self.tls_certificate, key=self.tls_key, authority=self.tls_authority,
+                         is_client_with_token=bool(self.token_file))
 
     def with_paths(self, absolute: Callable[[str], str]) -> SinkOptions:
-        """These options with the files of TLS named by C{absolute}."""
-        if self.tls is None:
-            return self
+        """These options with the files of keys and token named by C{absolute}."""
+        named = if_named(absolute)
         return attrs.evolve(
-            self, tls_certificate=absolute(self.tls_certificate), tls_key=absolute(self.tls_key),
-            tls_authority=absolute(self.tls_authority),
+            self, tls_certificate=named(self.tls_certificate), tls_key=named(self.tls_key),
+            tls_authority=named(self.tls_authority), token_file=named(self.token_file),
         )
 
     @property
@@ -147,4 +152,5 @@ class SinkOptions:
             bootstrap=self.bootstrap, group=self.group, read_from="leader", verify_crc=True,
             request_timeout_ms=self.timeout_ms, tls_certificate=self.tls_certificate, tls_key=self.tls_key,
             tls_authority=self.tls_authority, tls_plain_members=self.tls_plain_members,
+            token_file=self.token_file,
         )

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dledger.config import ENTRY_HEADER_BYTES, MAX_RECORD_BYTES
+from dledger.spark.envelopes import guarded_bodies
 from dledger.spark.sink.batch_append import BatchRows, SinkError, digest_of_all
 from dledger.spark.sink.markers import RESERVED_PREFIX
 
@@ -94,7 +95,7 @@ def stage(batches: Iterable[pa.RecordBatch], column: str, partition: int, bytes_
     pieces: list[bytes] = []
     count = size = digest = 0
     for batch in batches:
-        bodies = batch.column(batch.schema.get_field_index(column)).cast(pa.binary())
+        bodies = guarded_bodies(batch.column(batch.schema.get_field_index(column)).cast(pa.binary()))
         _check(bodies, f"of partition {partition}", count)
         found = pc.binary_length(bodies)
         size += int(pc.sum(found).as_py() or 0)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVarTuple
 
 from twisted.internet.defer import Deferred, succeed
 
@@ -31,6 +31,8 @@ from dledger.testing.clock import SimClock
 from dledger.testing.disk import MemberDied, PowerLoss, SimDisk
 from dledger.testing.process import ProcessReactor, ProcessThread, SimProcess
 from dledger.testing.streams import ByteNetwork, StreamClient, StreamServer
+
+_Ts = TypeVarTuple("_Ts")
 
 ROOT = "/store"
 FILE_SIZE = 4096
@@ -174,7 +176,7 @@ class SimBroker:
         """The master's answer, at once; the network of requests is not simulated."""
         return succeed(self.master_range())
 
-    def run(self, life: int, action: Callable[..., Any], *arguments: Any) -> None:
+    def run(self, life: int, action: Callable[[*_Ts], object], *arguments: *_Ts) -> None:
         """Let the process with this number do something."""
         if life == self.life and self.is_up:
             self.process.run("caller", action, *arguments)

@@ -16,7 +16,7 @@ import click
 
 from dledger.testing.brokers.schedule import SECONDS, HAOutcome, run_ha_schedule
 from dledger.testing.bugs import be_quiet
-from dledger.testing.running import Tally, outcomes, tell
+from dledger.testing.running import Tally, in_time, outcomes, tell
 
 _WORDS = {
     "puts": "puts", "acknowledged": "acknowledged", "restarts": "restarts", "truncations": "truncations",
@@ -37,14 +37,17 @@ def replay_brokers_command(outcome: HAOutcome, *, seconds: float) -> str:
 @click.option("--jobs", default=2, show_default=True, help="Processes.")
 @click.option("--trace", is_flag=True, help="Print every event.")
 @click.option("--stop-at", default=5, show_default=True, help="Give up after this many failures.")
-def main(schedules: int, seed: int, seconds: float, jobs: int, trace: bool, stop_at: int) -> None:
+@click.option("--within", type=float, help="Seconds after which no further outcome is awaited.")
+def main(
+    schedules: int, seed: int, seconds: float, jobs: int, trace: bool, stop_at: int, within: float | None
+) -> None:
     """Run seeded schedules of a simulated master with its slaves, and check every promise."""
     if jobs > 1:
         be_quiet()
     run = partial(run_ha_schedule, seconds=seconds, wants_all_lines=trace)
     found = outcomes(run, range(seed, seed + schedules), jobs=max(1, min(jobs, schedules)))
     again = partial(replay_brokers_command, seconds=seconds)
-    tell(found, Tally(words=_WORDS), again=again, is_traced=trace, stop_at=stop_at)
+    tell(in_time(found, within), Tally(words=_WORDS), again=again, is_traced=trace, stop_at=stop_at)
 
 
 if __name__ == "__main__":

@@ -14,14 +14,15 @@ import traceback
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
 from zlib import crc32
 
 import attrs
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
+from dledger.base.endpoints import connect_with
 from dledger.base.errors import DLedgerError, StoreError
+from dledger.base.option_values import made_of, with_values
 from dledger.broker.ha.config import HAConfig
 from dledger.broker.ha.put_status import PutStatus
 from dledger.broker.ha.slave import DecisionUnderWay, HAFollower, LogRange
@@ -66,7 +67,7 @@ class HAFocus:
     @ivar pace_s: mean seconds between faults; 0 for the seed's own.
     """
 
-    settings: Mapping[str, Any] = attrs.Factory(dict)
+    settings: Mapping[str, object] = attrs.Factory(dict)
     faults: tuple[str, ...] = ()
     pace_s: float = 0.0
 
@@ -82,8 +83,8 @@ class HAOptions:
     """
 
     slaves: int
-    master: Mapping[str, Any]
-    slave: Mapping[str, Any]
+    master: Mapping[str, object]
+    slave: Mapping[str, object]
     put_us: int
     burst_max: int
     body_max: int
@@ -120,7 +121,7 @@ def drawn_options(seed: int, focus: HAFocus) -> HAOptions:
         "sync_flush_timeout": 2500, "ha_flush_interval": rng.choice((50, 200, 500)), "ha_reconnect_min": 50,
         "ha_reconnect_max": 1000,
     }  # fmt: skip
-    master: dict[str, Any] = {
+    master: dict[str, object] = {
         **both, "broker_role": rng.choice(("SYNC_MASTER", "SYNC_MASTER", "SYNC_MASTER", "ASYNC_MASTER")),
         "flush_disk_type": rng.choice(("ASYNC_FLUSH", "SYNC_FLUSH")),
         "ha_transfer_batch_size": rng.choice((150, 1000, 32768)),
@@ -151,11 +152,12 @@ def drawn_options(seed: int, focus: HAFocus) -> HAOptions:
         flush_us=rng.choice((100, 1000, 20_000)), faults=faults,
     )  # fmt: skip
     settings = dict(focus.settings)
+    of_master, of_slaves = settings.pop("master", {}), settings.pop("slave", {})
+    assert isinstance(of_master, dict) and isinstance(of_slaves, dict)
     options = attrs.evolve(
-        options, master={**options.master, **settings.pop("master", {})},
-        slave={**options.slave, **settings.pop("slave", {})},
+        options, master={**options.master, **of_master}, slave={**options.slave, **of_slaves},
     )  # fmt: skip
-    return attrs.evolve(options, **settings)
+    return with_values(options, settings)
 
 
 class _Stray:
@@ -163,10 +165,6 @@ class _Stray:
 
     def __init__(self, says: bytes) -> None:
         self._says = says
-
-    def buildProtocol(self, address: object) -> HAClient:
-        """A protocol for the connection."""
-        return HAClient(self)
 
     def connected(self, client: HAClient) -> None:
         """Send the message."""
@@ -208,10 +206,10 @@ class HAWorld:
         self._old_disk: tuple[HADisk, dict[int, int]] | None = None
         self._noticed: set[str] = set()
 
-    def _broker(self, host: str, config: Mapping[str, Any]) -> SimBroker:
+    def _broker(self, host: str, config: Mapping[str, object]) -> SimBroker:
         broker = SimBroker(
-            host=host, config=HAConfig(**config), store=self.store, clock=self.clock, network=self.network,
-            rng=random.Random(f"{self._seed} {host}"), master=MASTER, note=self.note,
+            host=host, config=made_of(HAConfig, config), store=self.store, clock=self.clock,
+            network=self.network, rng=random.Random(f"{self._seed} {host}"), master=MASTER, note=self.note,
         )
         broker.flush_us = self.options.flush_us
         broker.happened = self._happened
@@ -304,7 +302,7 @@ class HAWorld:
             self.digest = crc32(b"%d %d" % (put.start, status.remoting_code), self.digest)
             self.invariants.answer(put, status, self.clock.now_us / 1000)
 
-        def wrong(failure: Any) -> None:
+        def wrong(failure: Failure) -> None:
             self.broken = self.broken or failure.value
 
         master.service.submit(put.end).addCallback(answered).addErrback(wrong)
@@ -494,7 +492,7 @@ class HAWorld:
         host = self._fault_rng.choice(("stray", self._some_slave().host))
         process = SimProcess(self.clock, self._fault_rng, _Somebody())
         endpoint = StreamClient(self.network, host, process, MASTER)
-        endpoint.connect(_Stray(said)).addErrback(lambda _: None)
+        connect_with(endpoint, HAClient(_Stray(said))).addErrback(lambda _: None)
 
     # -- a run ----------------------------------------------------------------------------------
 

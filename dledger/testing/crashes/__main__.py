@@ -15,7 +15,7 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TypeVar
 
 import attrs
 import click
@@ -24,6 +24,8 @@ from dledger.testing.crashes.broker_stories import broker_stories
 from dledger.testing.crashes.engine import CrashTally, Enumeration, Story
 from dledger.testing.crashes.ledger_flips import Flipping, FlipTally, situations
 from dledger.testing.crashes.ledger_stories import ledger_stories
+
+_Promise = TypeVar("_Promise")
 
 #: Parts of one situation's flips that different processes take.
 _FLIP_PARTS = 4
@@ -48,17 +50,23 @@ class FlipsWanted:
     offset: int
 
 
-def all_stories() -> list[Story[Any]]:
-    """The workloads of a ledger and of a broker's store; each has promises of its own kind."""
-    return [*ledger_stories(), *broker_stories()]
+def story_names() -> list[str]:
+    """The names of the workloads of a ledger, and behind them of those of a broker's store."""
+    return [*(story.name for story in ledger_stories()), *(story.name for story in broker_stories())]
+
+
+def _cut(story: Story[_Promise], wanted: CutsWanted) -> tuple[str, CrashTally]:
+    run = Enumeration(story, seed=wanted.seed, share=wanted.share, second_share=wanted.second_share)
+    return story.name, run.run()
 
 
 def cut_story(wanted: CutsWanted) -> tuple[str, CrashTally, float]:
     """Look at all crashes of one workload. @return: its name, the sums and the seconds of this processor."""
     began = time.process_time()
-    story = all_stories()[wanted.number]
-    run = Enumeration(story, seed=wanted.seed, share=wanted.share, second_share=wanted.second_share)
-    return story.name, run.run(), time.process_time() - began
+    of_ledger, of_broker = ledger_stories(), broker_stories()
+    at = wanted.number - len(of_ledger)
+    name, tally = _cut(of_ledger[wanted.number], wanted) if at < 0 else _cut(of_broker[at], wanted)
+    return name, tally, time.process_time() - began
 
 
 def flip_situation(wanted: FlipsWanted) -> tuple[str, FlipTally, float]:
@@ -93,7 +101,7 @@ def main() -> None:
 @click.option("--jobs", default=2, show_default=True, help="Processes.")
 def cuts(only: tuple[str, ...], seed: int, share: float, second_share: float, jobs: int) -> None:
     """Crashes and power cuts in every changing disk call of every workload."""
-    names = [story.name for story in all_stories()]
+    names = story_names()
     wanted = [CutsWanted(number=number, seed=seed, share=share, second_share=second_share)
               for number in _chosen(names, only)]
     whole, seconds = CrashTally(), 0.0

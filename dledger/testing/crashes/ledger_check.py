@@ -14,6 +14,7 @@ import attrs
 
 from dledger.base.disk.set_aside import set_aside_directory
 from dledger.base.errors import DLedgerError
+from dledger.base.option_values import made_of
 from dledger.config import DLedgerConfig
 from dledger.storage.file_store import FileStore
 from dledger.storage.term_file import TermFile, TermVote
@@ -35,7 +36,7 @@ def crash_config(**options: object) -> DLedgerConfig:
         "mapped_file_size_for_entry_data": DATA_BYTES, "mapped_file_size_for_entry_index": INDEX_BYTES,
         "push_chunk_bytes": 0,
     }
-    return DLedgerConfig(**{**values, **options})  # type: ignore[arg-type]
+    return made_of(DLedgerConfig, {**values, **options})
 
 
 @attrs.frozen(eq=False)

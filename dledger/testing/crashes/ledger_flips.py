@@ -24,7 +24,7 @@ from dledger.testing.crashes.disk import CrashDisk, DiskImage
 from dledger.testing.crashes.engine import BadImage, demand
 from dledger.testing.crashes.ledger_check import LedgerPromise, crash_config, start
 from dledger.testing.crashes.ledger_stories import LedgerActor
-from protocols.wire.ledger.messages import EntryBatch
+from protocols.wire.ledger.batches import EntryBatch
 
 #: Steps of a repair; each puts at least one entry back.
 _STEPS_MAX = 200

@@ -30,6 +30,7 @@ from dledger.testing.crashes.ledger_check import (
     crash_config,
     start,
 )
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import (
     ENTRY_HEADER_SIZE,
     MIN_BLANK_SIZE,
@@ -37,7 +38,6 @@ from protocols.wire.ledger.entry import (
     iterate_records,
     pack_record,
 )
-from protocols.wire.ledger.messages import EntryBatch
 
 #: Behind this many bytes a cut is set aside in these workloads.
 CUT_BYTES = 300

@@ -13,10 +13,11 @@ from __future__ import annotations
 import attrs
 
 from dledger.testing.group.invariants import CheckedMember, GroupInvariants, require
+from protocols.wire.ledger.batches import EntryChunk
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.configuration import CONFIGURATION_CHANNEL
 from protocols.wire.ledger.entry import iterate_records
-from protocols.wire.ledger.messages import EntryChunk, PushEntryRequest, Request, Response
+from protocols.wire.ledger.messages import PushEntryRequest, Request, Response
 
 
 @attrs.define

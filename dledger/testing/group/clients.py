@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.internet.interfaces import IDelayedCall, IStreamClientEndpoint
 from twisted.python.failure import Failure
 
 from dledger.base.errors import DLedgerError
@@ -44,6 +44,8 @@ from protocols.wire.ledger.messages import (
 
 if TYPE_CHECKING:
     from dledger.testing.group.cluster import SimCluster
+
+_T = TypeVar("_T")
 
 #: Answers of a member to an append after which the entry may be in the log.
 _UNKNOWN = (ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, ResponseCode.TERM_CHANGED)
@@ -168,7 +170,7 @@ class SimClient:
         self._wait()
 
     def _run(
-        self, call: Deferred[Any], told: Callable[[Any], None], failed: Callable[[Failure], None]
+        self, call: Deferred[_T], told: Callable[[_T], None], failed: Callable[[Failure], None]
     ) -> None:
         """Wait for a call, then think. An error in C{told} or C{failed} is one of the checks."""
         call.addCallbacks(told, failed).addCallbacks(self._ended, self._broken)
@@ -323,7 +325,7 @@ class SimClient:
 
         self._run(tail.next_batch(), told, failed)
 
-    def _leave(self, tail: Tail, give_up: Any) -> None:
+    def _leave(self, tail: Tail, give_up: IDelayedCall) -> None:
         tail.close()
         if give_up.active():
             give_up.cancel()

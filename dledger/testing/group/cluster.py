@@ -18,6 +18,7 @@ import attrs
 from dledger.base.errors import DamagedEntryError
 from dledger.base.holes import Hole
 from dledger.base.membership import ADD
+from dledger.base.option_values import made_of
 from dledger.config import DLedgerConfig
 from dledger.core.member_state import Role
 from dledger.core.transfer import FULL_AGAIN_JAVA_MS
@@ -28,6 +29,7 @@ from dledger.testing.clock import SimClock
 from dledger.testing.disk import SimDisk
 from dledger.testing.group.history import History, check
 from dledger.testing.group.invariants import GroupInvariants, require
+from dledger.testing.group.machines import MachineRules
 from dledger.testing.group.member import SimMember, World
 from dledger.testing.group.network import GroupNetwork
 from dledger.testing.machine import MachineDisk
@@ -90,6 +92,7 @@ class GroupOptions:
     @ivar is_native: binary frames, or JSON remoting.
     @ivar clients_wire: the frames of clients: C{auto}, C{remoting} or C{binary}.
     @ivar hides_wire_version: to each other the members look like Java's.
+    @ivar has_machines: the members run a state machine.
     """
 
     members: int = 3
@@ -97,6 +100,7 @@ class GroupOptions:
     member_settings: Mapping[str, Mapping[str, object]] = attrs.Factory(dict)
     is_native: bool = True
     hides_wire_version: bool = False
+    has_machines: bool = False
     clients_wire: str = "auto"
     flush_us: int = 500
     turn_us: int = 0
@@ -135,6 +139,7 @@ class SimCluster:
         self.world = World(
             clock=self.clock, network=self.network, invariants=self.invariants, trace=self.trace,
             bugs=self.bugs, ending=self, flush_us=options.flush_us, turn_us=options.turn_us,
+            machines=MachineRules(self.invariants) if options.has_machines else None,
         )
         self.members: dict[str, SimMember] = {}
         for member_id in ids:
@@ -154,8 +159,11 @@ class SimCluster:
         return member
 
     def install_spare(self) -> SimMember | None:
-        """Start a member on a new machine; it joins the group. @return: None without such a machine."""
-        if not self._spare_ids:
+        """
+        Start a member on a new machine; it joins the group. @return: None without such a machine, and in a
+        group that looks like Java's: its members do not change.
+        """
+        if not self._spare_ids or self.options.hides_wire_version:
             return None
         member_id = self._spare_ids.pop(0)
         self.addresses[member_id] = f"{member_id}.sim:20911"
@@ -198,7 +206,7 @@ class SimCluster:
         }
         settings.setdefault("wire", self.wire)
         settings["peers"] = dict(self.addresses)
-        return DLedgerConfig(self_id=member_id, **settings)  # type: ignore[arg-type]
+        return made_of(DLedgerConfig, {"self_id": member_id, **settings})
 
     def random(self, name: str) -> random.Random:
         """An independent random generator, from the seed and a name."""
@@ -359,6 +367,7 @@ class SimCluster:
             member.disk.disarm()  # a fault that lasted beyond the others is none of the judge's
             self.invariants.expired(member)
         self._compare_files()
+        self._judge_machines()
         deadline_us = self.clock.now_us + CALLS_END_US
         while self.clock.now_us < deadline_us and (
             any(member.pending for member in self.members.values())
@@ -371,6 +380,16 @@ class SimCluster:
             require(not client.is_busy, 7, f"a call of {client.name} was never answered")
         invariants = self.invariants
         check(self.history.calls, invariants.body_of, invariants.last_committed)
+
+    def _judge_machines(self) -> None:
+        """Every machine comes to the end of the log."""
+        rules, deadline_us = self.world.machines, self.clock.now_us + CALLS_END_US
+        if rules is None:
+            return
+        nodes = {member.member_id: member.node for member in self.active}
+        while rules.behind(nodes) and self.clock.now_us < deadline_us:
+            self.run(0.5)
+        require(not rules.behind(nodes), 10, f"machines are not at the end: {rules.behind(nodes)}")
 
     def _compare_files(self) -> None:
         members = [member for member in self.active if member.config.store_type == "file"]

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any
 
 from dledger.base.membership import ADD, PROMOTE, REMOVE
 from dledger.testing.disk import PowerLoss, ProcessKilled, SimDisk
@@ -257,7 +256,7 @@ class Nemesis:
     def _reconfigure(self) -> None:
         """A member is stopped, and starts again with other options."""
         member, rng = self._member(), self._rng
-        settings: dict[str, Any] = {
+        settings: dict[str, object] = {
             "pre_vote": rng.random() < 0.7, "enable_batch_push": rng.random() < 0.7,
             "max_batch_push_count": rng.choice((1, 8, 1000)), "max_inflight_pushes": rng.choice((1, 4, 64)),
             "heart_beat_time_interval_ms": rng.choice((450, 600, 750)),

@@ -11,7 +11,7 @@ A failed check raises L{InvariantError}, which names the number.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import attrs
 
@@ -21,6 +21,8 @@ from dledger.base.membership import Membership
 from dledger.config import DLedgerConfig
 from dledger.core.elector import PROBE_TERM
 from dledger.core.member_state import MemberState, Role
+from dledger.core.replica import DLedgerCore
+from dledger.node.store import Store
 from dledger.storage.term_file import TermVote, decode_term, decode_term_twin, later_term
 from dledger.testing.disk import SimDisk
 from dledger.testing.group.mirror import Mirror
@@ -73,8 +75,8 @@ class CheckedMember(Protocol):
 
     member_id: str
     config: DLedgerConfig
-    core: Any
-    ledger: Any
+    core: DLedgerCore
+    ledger: Store
     term_path: str
     twin_path: str
     persisted_term: int

@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import attrs
 
+from dledger.base.option_values import with_values
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.bounds import INDEX_MAX, TERM_JUMP_MAX, TERM_MAX
 from protocols.wire.ledger.codes import PushType, ResponseCode, VoteResult
 from protocols.wire.ledger.entry import ENTRY_HEADER, pack_record
 from protocols.wire.ledger.messages import (
-    EntryBatch,
     GetResponse,
     HeartBeatRequest,
     HeartBeatResponse,
     LeadershipTransferRequest,
     LeadershipTransferResponse,
+    MessageFields,
     MetadataRequest,
     MetadataResponse,
     PullResponse,
@@ -135,12 +136,12 @@ class Lies:
         }
         if not chosen:
             return message
-        lie = attrs.evolve(message, **chosen)
+        lie = with_values(message, chosen)
         return _formed(lie) if isinstance(lie, PushEntryRequest) else lie
 
-    def _inventions(self, message: Request | Response) -> dict[str, Callable[[], Any]]:
+    def _inventions(self, message: Request | Response) -> dict[str, Callable[[], object]]:
         rng = self._rng
-        of: dict[str, Callable[[], Any]] = {"term": self.term, "wire_version": self._version}
+        of: dict[str, Callable[[], object]] = {"term": self.term, "wire_version": self._version}
         if isinstance(message, Response):
             of["code"] = lambda: rng.choice((ResponseCode.SUCCESS, *ResponseCode))
             of["leader_id"] = self._who
@@ -162,7 +163,7 @@ class Lies:
             of |= self._other_inventions(message)
         return of
 
-    def _other_inventions(self, message: Request | Response) -> dict[str, Callable[[], Any]]:
+    def _other_inventions(self, message: Request | Response) -> dict[str, Callable[[], object]]:
         rng = self._rng
         if isinstance(message, LeadershipTransferRequest):
             return {"transfer_id": self._who, "transferee_id": self._who,
@@ -193,7 +194,7 @@ class Lies:
         self, member_id: str, allowed: tuple[type[Request | Response], ...]
     ) -> Request | None:
         """Any request to a member, of one of these types."""
-        base: dict[str, Any] = {
+        base: MessageFields = {
             "group": self._group, "remote_id": member_id, "local_id": self._self_id,
             "leader_id": self._self_id, "term": max(self.term(), 0), "wire_version": 1,
         }

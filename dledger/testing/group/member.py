@@ -9,21 +9,25 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import attrs
 
+from dledger.base.option_values import with_values
+from dledger.base.reactor import whole_reactor
 from dledger.config import DLedgerConfig
 from dledger.core.replica import DLedgerCore
 from dledger.node.driver import Ledger, Surroundings, Terms
 from dledger.node.node import Node
 from dledger.node.service import MemberService
+from dledger.node.store import Store
 from dledger.storage.term_file import TERM_FILE_NAME, TERM_TWIN_NAME
 from dledger.testing.bugs import BugWatch
 from dledger.testing.clock import SimClock
 from dledger.testing.disk import PowerLoss
 from dledger.testing.group.chunks import ChunkRules
 from dledger.testing.group.invariants import GroupInvariants
+from dledger.testing.group.machines import MachineRules
 from dledger.testing.group.network import GroupNetwork
 from dledger.testing.group.watched import WatchedDriver
 from dledger.testing.machine import MachineDisk
@@ -46,6 +50,7 @@ class World:
 
     @ivar flush_us: mean time of an fsync now.
     @ivar turn_us: a turn of a member's reactor takes so long.
+    @ivar machines: of the state machines of the members; None: they run none.
     """
 
     clock: SimClock
@@ -57,6 +62,7 @@ class World:
     flush_us: int = 500
     turn_us: int = 0
     chunks: ChunkRules = attrs.Factory(ChunkRules)
+    machines: MachineRules | None = None
 
 
 class SimMember:
@@ -101,8 +107,8 @@ class SimMember:
         self._rate = 0.97 + 0.06 * rng.random()
         self._data_path = config.data_store_path or f"{config.self_path}/data"
         self._is_stopping = False
-        self.core: Any = None
-        self.ledger: Any = None
+        self.core: DLedgerCore
+        self.ledger: Store
         self.process: SimProcess
         self.reactor: ProcessReactor
         self.thread: ProcessThread
@@ -133,11 +139,15 @@ class SimMember:
         )
         network = world.network
         self.service = MemberService(
-            self.config, reactor, disk=self.disk, rng=rng, failed=self._failed,
+            self.config, whole_reactor(reactor), disk=self.disk, rng=rng, failed=self._failed,
             listen=StreamServer(network, host, process),
             dial=lambda peer_id, _: StreamClient(network, host, process, peer_id),
             boot_id=f"boot {self.disk.power_cuts}", flush_thread=self.thread, local_time=self._local_time,
             make_driver=self._make_driver,
+            make_machine=None if world.machines is None else partial(
+                world.machines.make, disk=self.disk, clock=whole_reactor(reactor)
+            ),
+            machine_thread=ProcessThread(process, self.disk, rng, took_us=world.flush_us),
         )
         process.run("start", self._start, self.service)
         return self.is_up
@@ -241,6 +251,8 @@ class SimMember:
         death = self.disk.death
         if death is None:
             self.world.bugs.tell()
+            if self.world.machines is not None and self.service.node is not None:
+                self.world.machines.check(self.member_id, self.service.node)
         else:
             self.world.bugs.forget()
             power = isinstance(death, PowerLoss)
@@ -289,9 +301,9 @@ class SimMember:
         if self.is_up:
             self.reactor.turn_us = max(turn_us, self.world.turn_us, 1)
 
-    def reconfigure(self, settings: Mapping[str, Any]) -> None:
+    def reconfigure(self, settings: Mapping[str, object]) -> None:
         """The next process runs with other options."""
-        self.config = attrs.evolve(self.config, **settings)
+        self.config = with_values(self.config, settings)
 
     def slow_disk(self, us: int) -> None:
         """An fsync takes longer by C{us} from now on."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any
 
 from dledger.storage.commit_mark import COMMIT_MARK_NAME, decode_mark
 from dledger.storage.identity import IDENTITY_NAME
@@ -36,7 +35,7 @@ from dledger.testing.group.member import SimMember
 _COPIED = (TERM_FILE_NAME, TERM_TWIN_NAME, COMMIT_MARK_NAME, LEDGER_CHECKPOINT_NAME)
 
 #: Options with which a directory that was made without them is refused.
-_UNFIT: tuple[dict[str, Any], ...] = (
+_UNFIT: tuple[dict[str, object], ...] = (
     {"group": "another"}, {"mapped_file_size_for_entry_data": 1 << 15},
     {"mapped_file_size_for_entry_index": 32 * 256},
 )
@@ -59,7 +58,7 @@ class Misfortunes:
     ) -> None:
         """
         @param changes_members: members leave, so that a minority may become a majority: one member at a time
-            is in doubt, and none loses its directory.
+            is in doubt.
         """
         self._cluster = cluster
         self._rng = rng
@@ -73,9 +72,9 @@ class Misfortunes:
         if self._members[0].config.store_type == "file":
             self.names += ("exchange", "misconfigure")
             is_sound = not (damage.minority or cluster.options.hides_wire_version)
-            if is_sound and is_whole and not changes_members:
+            if is_sound and is_whole:
                 self.names += ("wipe", "wipe")
-                if not cluster.is_sync:
+                if not (cluster.is_sync or changes_members):
                     self.names += ("black_out",)
             elif damage.rots_small:
                 self.names += ("copy_back", "copy_back")
@@ -228,7 +227,7 @@ class Misfortunes:
         self._cluster.restart_later(member, 1000)
         self._clock.after(int((1 + 3 * self._rng.random()) * SECOND_US), self._configure, member, right)
 
-    def _configure(self, member: SimMember, right: dict[str, Any]) -> None:
+    def _configure(self, member: SimMember, right: dict[str, object]) -> None:
         require(not member.is_up, 3, f"{member.member_id} runs with options that do not fit its directory")
         self._away.discard(member.member_id)
         member.is_away = False

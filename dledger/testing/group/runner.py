@@ -16,8 +16,9 @@ import click
 
 from dledger.testing.bugs import be_quiet
 from dledger.testing.group.liars import LYING_S, run_lying_schedule
-from dledger.testing.group.schedule import SECONDS, ScheduleOutcome, run_schedule
-from dledger.testing.running import Tally, outcomes, tell
+from dledger.testing.group.schedule import EVERYTHING, SECONDS, ScheduleOutcome, run_schedule
+from dledger.testing.group.short_logs import SHORT_LOGS
+from dledger.testing.running import Tally, in_time, outcomes, tell
 
 _WORDS = {
     "steps": "steps", "acknowledged": "acknowledged appends", "elections": "elections",
@@ -26,10 +27,11 @@ _WORDS = {
 
 
 def replay_group_command(
-    outcome: ScheduleOutcome, *, seconds: float, members: int | None, is_lying: bool = False
+    outcome: ScheduleOutcome, *, seconds: float, members: int | None, kind: str = ""
 ) -> str:
-    """The command that runs a failed schedule again."""
-    chosen = (" --lying" if is_lying else "") + (f" --members {members}" if members else "")
+    """The command that runs a failed schedule again. @param kind: an option; empty for none."""
+    chosen = kind and f" {kind}"
+    chosen += f" --members {members}" if members else ""
     command = "python -m dledger.testing --schedules 1"
     return f"{command} --seed {outcome.seed} --seconds {seconds:g}{chosen} --trace"
 
@@ -40,20 +42,26 @@ def replay_group_command(
 @click.option("--seconds", type=float, help=f"Simulated seconds with faults, each; {SECONDS:g} by default, "
               f"{LYING_S:g} with --lying.")
 @click.option("--lying", is_flag=True, help="In each schedule one member lies, or frames arrive changed.")
+@click.option("--machines", is_flag=True, help="Members run machines and drop their log behind snapshots.")
 @click.option("--members", type=click.Choice(["3", "5", "7"]), help="Size of the group; else by seed.")
 @click.option("--jobs", default=2, show_default=True, help="Processes.")
 @click.option("--trace", is_flag=True, help="Print every step.")
 @click.option("--stop-at", default=5, show_default=True, help="Give up after this many failures.")
+@click.option("--within", type=float, help="Seconds after which no further outcome is awaited.")
 def main(
-    schedules: int, seed: int, seconds: float | None, lying: bool, members: str | None, jobs: int,
-    trace: bool, stop_at: int,
+    schedules: int, seed: int, seconds: float | None, lying: bool, machines: bool, members: str | None,
+    jobs: int, trace: bool, stop_at: int, within: float | None,
 ) -> None:
     """Run seeded schedules of a whole simulated group and check every promise."""
     be_quiet()
     size = int(members) if members else None
     seconds = seconds or (LYING_S if lying else SECONDS)
-    run_one = run_lying_schedule if lying else run_schedule
+    if lying and machines:
+        raise click.UsageError("--lying and --machines are two kinds of schedules: give one of them")
+    focused = partial(run_schedule, focus=SHORT_LOGS if machines else EVERYTHING)
+    run_one = run_lying_schedule if lying else focused
+    kind = "--lying" if lying else "--machines" if machines else ""
     run = partial(run_one, seconds=seconds, members=size, wants_all_lines=trace)
     found = outcomes(run, range(seed, seed + schedules), jobs=max(1, min(jobs, schedules)))
-    again = partial(replay_group_command, seconds=seconds, members=size, is_lying=lying)
-    tell(found, Tally(words=_WORDS), again=again, is_traced=trace, stop_at=stop_at)
+    again = partial(replay_group_command, seconds=seconds, members=size, kind=kind)
+    tell(in_time(found, within), Tally(words=_WORDS), again=again, is_traced=trace, stop_at=stop_at)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import attrs
 import click
@@ -34,11 +34,12 @@ from dledger.testing.disk import PowerLoss, ProcessKilled
 from dledger.testing.group.cluster import SECOND_US, GroupOptions, SimCluster
 from dledger.testing.group.injector import Injector
 from dledger.testing.group.member import SimMember
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import PushType, ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE, bodies_of
 from protocols.wire.ledger.messages import (
-    EntryBatch,
     HeartBeatRequest,
+    MessageFields,
     PushEntryRequest,
     Request,
     Response,
@@ -49,6 +50,8 @@ from protocols.wire.ledger.messages import (
 _FAR_MS = 1 << 40
 #: Heartbeats that a follower may miss: no election within any script.
 _PATIENT = 1_000_000
+
+_T = TypeVar("_T")
 
 
 class ScriptFailed(AssertionError):
@@ -211,8 +214,8 @@ class Scenario:
         assert self._group is not None
         self._group.answers[label] = (code.name, index, bodies)
 
-    def _ask(self, member_id: str, label: str, ask: Callable[[Node], Deferred[Any]],
-             told: Callable[[Any], None], failed: Callable[[DLedgerError], None]) -> None:
+    def _ask(self, member_id: str, label: str, ask: Callable[[Node], Deferred[_T]],
+             told: Callable[[_T], None], failed: Callable[[DLedgerError], None]) -> None:
         """Let a member do something; C{label} has no answer until then."""
         assert self._group is not None
         self._group.answers.pop(label, None)
@@ -414,7 +417,7 @@ class Scenario:
         self._group.injector.send(member, given["by"], request, done)
 
     def _message(self, member: SimMember, kind: str, given: dict[str, str]) -> Request:
-        base: dict[str, Any] = {
+        base: MessageFields = {
             "group": member.config.group, "remote_id": member.member_id, "local_id": given["by"],
             "leader_id": given["by"], "term": int(given["term"]), "wire_version": 1,
         }

@@ -8,10 +8,10 @@ from __future__ import annotations
 import random
 import traceback
 from collections.abc import Mapping
-from typing import Any
 
 import attrs
 
+from dledger.base.option_values import with_values
 from dledger.testing.group.clients import Load, SimClient
 from dledger.testing.group.cluster import GroupOptions, SimCluster
 from dledger.testing.group.faults import Nemesis
@@ -57,9 +57,9 @@ class Focus:
 
     settings: Mapping[str, object] = attrs.Factory(dict)
     faults: tuple[str, ...] = ()
-    load: Mapping[str, Any] = attrs.Factory(dict)
+    load: Mapping[str, object] = attrs.Factory(dict)
     pace_s: float = 0.0
-    group: Mapping[str, Any] = attrs.Factory(dict)
+    group: Mapping[str, object] = attrs.Factory(dict)
 
     def narrow(self, options: GroupOptions, load: Load) -> tuple[GroupOptions, Load]:
         """The seed's options, overridden by those of this focus."""
@@ -68,7 +68,7 @@ class Focus:
             settings["store_type"] = "file"  # a store in memory survives no kill
             # Appends with conditions are refused more often than taken.
             load = attrs.evolve(load, conditions=0.0, exact=0.0)
-        return attrs.evolve(options, settings=settings, **self.group), attrs.evolve(load, **self.load)
+        return with_values(options, {"settings": settings, **self.group}), with_values(load, self.load)
 
 
 EVERYTHING = Focus()
@@ -127,7 +127,7 @@ def member_options(seed: int, members: int | None = None) -> tuple[GroupOptions,
 
 def _load_of(rng: random.Random, settings: dict[str, object]) -> Load:
     fits = int(settings["mapped_file_size_for_entry_data"]) - 60  # type: ignore[call-overload]
-    reading: dict[str, Any] = {"appends": 0.3, "gets": 1.0, "wander": 0.3} if rng.random() < 1 / 3 else {}
+    reading: dict[str, object] = {"appends": 0.3, "gets": 1.0, "wander": 0.3} if rng.random() < 1 / 3 else {}
     load = Load(
         clients=rng.choice((1, 2, 3)),
         think_us=rng.choice((200_000, 400_000, 800_000)),
@@ -135,7 +135,7 @@ def _load_of(rng: random.Random, settings: dict[str, object]) -> Load:
         bodies_max=rng.choice((1, 1, 3, 12)),
         body_bytes_max=min(rng.choice((20, 100, 300, 900)), fits),
     )
-    return attrs.evolve(load, **reading)
+    return with_values(load, reading)
 
 
 def run_schedule(

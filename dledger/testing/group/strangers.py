@@ -8,7 +8,6 @@ It is no member, and says so or nothing; it must disturb nobody.
 from __future__ import annotations
 
 import random
-from typing import Any
 
 from twisted.internet.protocol import Protocol
 
@@ -22,6 +21,7 @@ from protocols.wire.ledger.messages import (
     GetRequest,
     HeartBeatRequest,
     LeadershipTransferRequest,
+    MessageFields,
     MetadataRequest,
     PullRequest,
     PushEntryRequest,
@@ -38,7 +38,7 @@ _NUMBERS = (-1, 0, 1, 7, 1000, (1 << 31) - 1, INDEX_MAX)
 
 def any_request(rng: random.Random, *, group: str, member_id: str, term: int) -> Request:
     """A well-formed request with numbers of any size, in the name of nobody."""
-    base: dict[str, Any] = {
+    base: MessageFields = {
         "group": group, "remote_id": member_id, "term": max(term + rng.choice((-1, 0, 1, 1000)), 0),
         "local_id": rng.choice((None, NOBODY)), "leader_id": NOBODY,
         "wire_version": rng.choice((0, 1)),

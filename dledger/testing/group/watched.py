@@ -9,12 +9,13 @@ they change nothing. The numbers are those of docs/invariants.md.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, cast
 
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
 from dledger.core.replica import DLedgerCore
 from dledger.node.driver import Driver, Ledger, Surroundings, Terms
+from dledger.node.store import Store
 from dledger.testing.clock import SimClock
 from dledger.testing.group.chunks import ChunkRules
 from dledger.testing.group.invariants import CheckedMember, GroupInvariants, require
@@ -71,7 +72,7 @@ class WatchedDriver(Driver):
         self._ticks = 0
         self._awaited: list[tuple[Request, Callable[[Response], None]]] = []
         self._listeners: dict[int, Callable[[Response], None]] = {}
-        member.core, member.ledger = core, ledger
+        member.core, member.ledger = core, cast("Store", ledger)  # (the store of a node has the ledger)
         super().__init__(self, ledger, WatchedTerms(terms, member), WatchedAround(around, self))
 
     def listen_for(self, request: Request, done: Callable[[Response], None]) -> None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import attrs
 from twisted.internet.defer import Deferred, succeed
-from twisted.internet.interfaces import IStreamServerEndpoint
+from twisted.internet.interfaces import IListeningPort, IProtocolFactory, IStreamServerEndpoint
 from zope.interface import implementer
 
+from dledger.base.option_values import with_values
+from dledger.base.reactor import whole_reactor
 from dledger.broker.common.config import broker_from_mapping
 from dledger.broker.parts import BrokerParts
 from dledger.broker.service import BrokerPorts
@@ -31,7 +32,7 @@ from dledger.testing.process import ProcessReactor, ProcessThread, SimProcess
 from dledger.testing.streams import ByteNetwork, StreamClient, StreamPort, StreamServer
 
 #: Options of every member: an election takes seconds, as a turn of the simulation costs.
-TIMING: Mapping[str, Any] = {
+TIMING: Mapping[str, object] = {
     "tick_ms": 100, "heart_beat_time_interval_ms": 400, "max_heart_beat_leak": 4, "min_vote_interval_ms": 200,
     "max_vote_interval_ms": 900, "rpc_time_out_ms": 2000, "max_push_time_out_ms": 1500,
     "check_point_interval": 2000, "mapped_file_size_for_entry_index": 32 * 64,
@@ -44,7 +45,7 @@ _NO_CLIENTS = "no clients"
 class _NoClients:
     """An endpoint to which nobody connects."""
 
-    def listen(self, protocolFactory: Any) -> Deferred[Any]:
+    def listen(self, protocolFactory: IProtocolFactory) -> Deferred[IListeningPort]:
         """See L{IStreamServerEndpoint.listen}."""
         return succeed(StreamPort(lambda: None, _NO_CLIENTS))
 
@@ -102,7 +103,7 @@ class SimRaftBroker:
 
     def _start(self, process: SimProcess) -> None:
         world, host, rng = self.world, self.peer_id, self._rng
-        reactor: Any = ProcessReactor(process, boot_s=1000.0 + rng.random() * 1000)
+        reactor = whole_reactor(ProcessReactor(process, boot_s=1000.0 + rng.random() * 1000))
         config = broker_from_mapping({
             "store": "/store", "brokerName": "b", "brokerIP1": "10.0.0.1",
             "mapped_file_size_commit_log": 4096, "mapped_file_size_consume_queue": 20 * 16,
@@ -115,12 +116,12 @@ class SimRaftBroker:
         self.disk.makedirs("/store")
         boot_id = f"boot {self.disk.power_cuts}"
 
-        def thread() -> Any:
+        def thread() -> ProcessThread:
             return ProcessThread(process, self.disk, rng, took_us=self.flush_us)
 
         def make_member(of_member: DLedgerConfig, embedding: Embedding) -> MemberService:
             return MemberService(
-                attrs.evolve(of_member, **TIMING), reactor, disk=self.disk, rng=rng, failed=self._failed,
+                with_values(of_member, TIMING), reactor, disk=self.disk, rng=rng, failed=self._failed,
                 listen=StreamServer(world.network, host, process),
                 dial=lambda peer_id, _: StreamClient(world.network, host, process, peer_id),
                 boot_id=boot_id, flush_thread=thread(), local_time=lambda: (self.wall_s(), 12),

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any
 
 import attrs
 
@@ -28,6 +27,7 @@ from dledger.broker.sending.puts import NotPut
 from dledger.broker.store.key_hash import hash_of_key
 from dledger.broker.store.plain_records import Placed, plain_batch
 from dledger.broker.store.records import NewMessage
+from dledger.raft_broker.raft_log import RaftLog
 from dledger.testing.bugs import BugWatch
 from dledger.testing.clock import SimClock
 from dledger.testing.disk import PowerLoss, ProcessKilled
@@ -286,7 +286,8 @@ class RaftBrokers:
             parts, node = broker.broker, broker.node
             if parts is None or node is None or not parts.store.is_ready:
                 return f"{peer_id} does not run"
-            log: Any = parts.store.log
+            log = parts.store.log
+            assert isinstance(log, RaftLog)
             masters += not parts.config.is_slave
             indexing = parts.store.indexing
             assert indexing is not None

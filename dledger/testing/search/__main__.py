@@ -28,18 +28,20 @@ from dledger.testing.search.group import Bounds
 @click.option("--breaks", default=0, show_default=True, help="Connections that break.")
 @click.option("--late", default=1, show_default=True, help="Answers to pushes that are late.")
 @click.option("--twice", default=1, show_default=True, help="Messages that are delivered twice.")
+@click.option("--changes", default=0, show_default=True, help="Changes of the members of the group.")
 @click.option("--pushes", default=1, show_default=True, help="Unanswered pushes to a follower.")
 @click.option("--atomic", is_flag=True, help="An answer comes at once or never: deeper, and less of it.")
 @click.option("--sync", is_flag=True, help="Acknowledge after fsync; a crash is a loss of power.")
 @click.option("--term-start", is_flag=True, help="A leader begins its term with an empty entry.")
 def main(
     states: int, terms: int, entries: int, messages: int, crashes: int, breaks: int, late: int, twice: int,
-    pushes: int, atomic: bool, sync: bool, term_start: bool,
+    changes: int, pushes: int, atomic: bool, sync: bool, term_start: bool,
 ) -> None:
     """Visit every state of three members within these bounds, and check the invariants in each."""
     bounds = Bounds(
         terms_max=terms, entries_max=entries, messages_max=messages, crashes=crashes, breaks=breaks,
-        late=late, twice=twice, pushes=pushes, is_atomic=atomic, is_sync=sync, term_start_entry=term_start,
+        late=late, twice=twice, changes=changes, pushes=pushes, is_atomic=atomic, is_sync=sync,
+        term_start_entry=term_start,
     )
     began = time.process_time()
 

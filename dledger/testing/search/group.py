@@ -11,7 +11,8 @@ Checked in every state, by the numbers of docs/invariants.md:
 2. the commit index of a process does not fall;
 3. equal index and term means an equal entry, there and before;
 4. a committed entry stays: on all members that committed it, on every later leader, and on stable storage of
-   a majority; an append is answered SUCCESS for a committed entry only;
+   a majority (with changes of the members: when it is committed, on one of the leader's list); an append is
+   answered SUCCESS for a committed entry only;
 5. a leader commits by an entry of its own term.
 
 And no assertion of the core fails.
@@ -24,16 +25,18 @@ from typing import NamedTuple
 
 import attrs
 
+from dledger.base.membership import ADD, PROMOTE
 from dledger.config import DLedgerConfig
 from dledger.testing.search.local import (
     MEMBER_IDS,
     RENAMINGS,
+    SEARCHED_CHANGES,
     Event,
     LocalState,
     LocalStep,
     LocalTable,
 )
-from dledger.testing.search.member import SearchedEntry
+from dledger.testing.search.member import SearchedEntry, addresses_of
 
 _MEMBERS = range(len(MEMBER_IDS))
 _NUMBER = {member_id: number for number, member_id in enumerate(MEMBER_IDS)}
@@ -43,8 +46,8 @@ _PAIR = {pair: at for at, pair in enumerate(_PAIRS)}
 
 #: For each pair of members message and number of every push on the way, in order.
 Queues = tuple[tuple[tuple[int, int], ...], ...]
-#: What is left of crashes, broken connections, late answers, and messages delivered twice.
-Left = tuple[int, int, int, int]
+#: What is left of crashes, broken connections, late answers, messages delivered twice, and changes.
+Left = tuple[int, ...]
 
 
 @attrs.frozen(kw_only=True)
@@ -57,6 +60,8 @@ class Bounds:
     @ivar messages_max: in flight; a message beyond is lost, and each of the others may be, too.
     @ivar crashes, breaks, late, twice: how often a process ends, a connection breaks, an answer to a push is
         late, a message is delivered twice.
+    @ivar changes: of the members of the group: removals, additions, promotions. The search begins with three
+        voters.
     @ivar is_atomic: an answer arrives in the move that delivers its request, or it is lost, which counts as
         late.
     @ivar is_sync: acknowledge after fsync, and lose power at crashes.
@@ -70,6 +75,7 @@ class Bounds:
     breaks: int = 0
     late: int = 1
     twice: int = 1
+    changes: int = 0
     is_atomic: bool = False
     is_sync: bool = False
     term_start_entry: bool = False
@@ -77,9 +83,9 @@ class Bounds:
 
     def config(self, number: int) -> DLedgerConfig:
         """The configuration of one member."""
-        peers = {member_id: f"127.0.0.1:{20911 + at}" for at, member_id in enumerate(MEMBER_IDS)}
         return DLedgerConfig(
-            group="g", self_id=MEMBER_IDS[number], peers=peers, pre_vote=False, max_batch_push_count=1,
+            group="g", self_id=MEMBER_IDS[number], peers=addresses_of(MEMBER_IDS), pre_vote=False,
+            max_batch_push_count=1,
             term_start_entry=self.term_start_entry, max_inflight_pushes=self.pushes,
             flush_disk_type="sync" if self.is_sync else "async",
         )
@@ -139,7 +145,7 @@ class Move(NamedTuple):
 def _spent(left: Left, at: int) -> Left:
     found = list(left)
     found[at] -= 1
-    return found[0], found[1], found[2], found[3]
+    return tuple(found)
 
 
 class SearchedGroup:
@@ -155,7 +161,7 @@ class SearchedGroup:
         bounds = self.bounds
         return GroupState(
             (first[0], first[1], first[2]), ((),) * len(_PAIRS), (), (), (-1,) * bounds.terms_max,
-            (bounds.crashes, bounds.breaks, bounds.late, bounds.twice),
+            (bounds.crashes, bounds.breaks, bounds.late, bounds.twice, bounds.changes),
         )
 
     # -- what may happen ----------------------------------------------------------------------------
@@ -198,6 +204,8 @@ class SearchedGroup:
             kinds += ["no-quorum", "tick"]
             if len(known.entries) < bounds.entries_max:
                 kinds.append("append")
+                if left[4]:
+                    yield from self._changes(state, number, known)
         elif known.may_lead and known.next_term <= bounds.terms_max:
             kinds.append("patience")
         if known.is_flushing:
@@ -211,6 +219,20 @@ class SearchedGroup:
             for peer in known.inflight:
                 yield Move("late-push", number, Event("late-push", peer), state.pushes, state.others,
                            _spent(left, 2))
+
+    def _changes(self, state: GroupState, number: int, known: LocalState) -> Iterator[Move]:
+        """Every change that the leader does not refuse now. It never removes itself."""
+        for peer, member_id in enumerate(MEMBER_IDS):
+            for at, change in enumerate(SEARCHED_CHANGES):
+                event = Event("change", peer, -1, at)
+                is_member = member_id in known.voters | known.learners
+                if peer == number or (change == ADD) == is_member or (
+                    change == PROMOTE and member_id in known.voters
+                ):
+                    continue
+                if self.table.step(state.members[number], event).state != state.members[number]:
+                    yield Move(f"{change} {member_id}", number, event, state.pushes, state.others,
+                               _spent(state.left, 4))
 
     def _crash(self, state: GroupState, number: int, kind: str) -> Move:
         """All connections of a crashed member break."""
@@ -364,7 +386,9 @@ class SearchedGroup:
                 raise Broken(f"4: {MEMBER_IDS[number]} commits {mine}, but {committed} was committed")
             if now.is_leader and mine[-1].term != now.term:
                 raise Broken(f"5: {MEMBER_IDS[number]}, leader of term {now.term}, commits {mine}")
-            committed = mine if len(mine) > common else committed
+            if len(mine) > common:
+                committed = mine
+                self._check_quorum(now, committed, members)
         is_shorter = now.durable < before.durable
         if is_shorter or now.entries != before.entries or committed is not state.committed:
             self._check_ledgers(number, now, committed, members)
@@ -389,11 +413,27 @@ class SearchedGroup:
         holders = 0
         for peer in _MEMBERS:
             other = self.table.states[members[peer]]
-            holders += other.entries[: other.durable][: len(committed)] == committed
+            holders += self._has(other, committed)
             if peer != number:
                 _check_match(now.entries, other.entries)
-        if committed and holders < 2:
+        if committed and holders < 2 and not self.bounds.changes:
             raise Broken(f"4: {committed} was committed, and {holders} members have it on stable storage")
+
+    def _check_quorum(
+        self, leader: LocalState, committed: tuple[SearchedEntry, ...], members: list[int]
+    ) -> None:
+        """A majority of the leader's present list has the entries that it commits."""
+        holders = {
+            member_id for member_id, state in zip(MEMBER_IDS, members, strict=True)
+            if self._has(self.table.states[state], committed)
+        }
+        voters = leader.voters
+        if leader.is_leader and 2 * len(holders & voters) <= len(voters):
+            raise Broken(f"4: {committed} is committed by {sorted(holders)}, of {sorted(voters)}")
+
+    @staticmethod
+    def _has(member: LocalState, committed: tuple[SearchedEntry, ...]) -> bool:
+        return member.entries[: member.durable][: len(committed)] == committed
 
     # -- keys ---------------------------------------------------------------------------------------
 
@@ -423,9 +463,17 @@ class SearchedGroup:
             (renaming[sender], renaming[receiver], is_request, hashes[message][at], number)
             for sender, receiver, is_request, message, number in state.others
         )
-        committed = tuple((term, renaming[_NUMBER[leader_id]]) for term, leader_id in state.committed)
+        committed = tuple(
+            (one.term, renaming[_NUMBER[one.leader_id]], _renamed(one.voters, renaming),
+             _renamed(one.learners, renaming))
+            for one in state.committed
+        )
         leaders = tuple(-1 if one < 0 else renaming[one] for one in state.leaders)
         return hash((tuple(members), tuple(pushes), tuple(others), committed, leaders, state.left))
+
+
+def _renamed(member_ids: frozenset[str], renaming: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(renaming[_NUMBER[one]] for one in member_ids))
 
 
 def _check_match(one: tuple[SearchedEntry, ...], other: tuple[SearchedEntry, ...]) -> None:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import attrs
 
+from dledger.base.membership import ADD, PROMOTE, REMOVE, Membership
 from dledger.config import DLedgerConfig
 from dledger.core import inputs as ev
 from dledger.testing.search import member as parts
@@ -29,17 +30,20 @@ from dledger.testing.search.member import (
     SearchedTerms,
     StepRun,
 )
-from protocols.wire.ledger.messages import EntryBatch, PushEntryRequest, Request, Response
+from protocols.wire.ledger.batches import EntryBatch
+from protocols.wire.ledger.messages import MembershipRequest, PushEntryRequest, Request, Response
 
 #: Anything that is compared and hashed by its value.
 Frozen = str | int | float | bytes | bool | None | tuple["Frozen", ...]
 
 MEMBER_IDS = ("n0", "n1", "n2")
+#: Changes of the members that an operator asks for.
+SEARCHED_CHANGES = (REMOVE, ADD, PROMOTE)
 #: All ways to rename the members: the new number of each old one.
 RENAMINGS = tuple(permutations(range(len(MEMBER_IDS))))
 
 #: Of the core, all that a step may read, besides its L{MemberState}.
-_PARTS = ("_elector", "_handler", "_flusher", "_appends", "_dispatchers", "_quorum", "_is_ready")
+_PARTS = ("_elector", "_handler", "_flusher", "_appends", "_dispatchers", "_quorum", "_is_ready", "_changes")
 #: Of the state of a member. The others are the same in all states of the search.
 _OF_STATE = (
     "role", "leader_id", "term", "voted_for", "committed_index", "ledger_end_index", "ledger_end_term",
@@ -47,7 +51,7 @@ _OF_STATE = (
 )
 #: Fields that lead back to the member, or are the same in every state.
 _LEADS_BACK = frozenset((
-    "member", "roles", "rng", "acks", "budget", "elector", "quota", "self_id", "membership",
+    "member", "roles", "rng", "acks", "budget", "elector", "quota", "self_id", "transfer",
 ))
 #: Fields with ids of requests: peer and number are in them.
 _WITH_IDS = frozenset(("_outstanding", "_inflight", "_asked_id"))
@@ -94,6 +98,7 @@ class LocalState:
     @ivar next_term: of its next candidacy.
     @ivar waiting: sender and number of every unanswered request.
     @ivar inflight: numbers of the peers that have not answered a push.
+    @ivar voters, learners: ids of the members of its group, by its ledger.
     """
 
     member: int
@@ -110,6 +115,8 @@ class LocalState:
     is_flushing: bool
     waiting: tuple[tuple[int, int], ...]
     inflight: tuple[int, ...]
+    voters: frozenset[str]
+    learners: frozenset[str]
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -139,6 +146,9 @@ def freeze(value: object) -> Frozen:
         return value.name
     if value is None or isinstance(value, (str, int, float, bytes)):
         return value
+    if isinstance(value, Membership):
+        ids = frozenset(value.voters), frozenset(value.learners)
+        return ("membership", freeze(ids), value.index, value.term)
     if isinstance(value, EntryBatch):
         return ("batch", value.first_index, freeze(parts.entries_in(value)))
     if isinstance(value, (tuple, list)):
@@ -240,6 +250,18 @@ class _Happenings:
         """A client appends an entry."""
         proposal = ev.Proposal(token=len(self.member.ledger.entries), bodies=(b"x",))
         self.run.feed(ev.AppendProposed((proposal,)))
+
+    def change(self, event: Event) -> None:
+        """An operator asks the leader for the change with the number of L{SEARCHED_CHANGES}."""
+        member, target = self.member, MEMBER_IDS[event.peer]
+        change = SEARCHED_CHANGES[event.number]
+        token = next(token for token in range(99, 199) if token not in member.asked)
+        member.asked[token] = member.config.self_id, 0  # nobody waits for the answer
+        request = MembershipRequest(
+            group=member.config.group, remote_id=member.config.self_id, change=change, member_id=target,
+            address=parts.addresses_of([target])[target] if change == ADD else "", is_forced=True,
+        )
+        self.run.feed(ev.RequestReceived(token=token, request=request, channel=0))
 
     def flushed(self, _event: Event) -> None:
         """The fsync that is under way ends."""
@@ -349,7 +371,7 @@ class LocalTable:
         member, run = happening.member, happening.run
         numbers = parts.settle(member)
         sent = tuple(self._sent(one, numbers) for one in run.sent)
-        peer_ids = member.core._member.peer_ids
+        peer_ids = parts.others_of(member.core)
         kept = {
             (MEMBER_IDS.index(peer_id), old - peer_ids.index(peer_id) * parts.PER_PEER): new
             for old, (peer_id, new) in numbers.items() if old < parts.PER_PEER * len(MEMBER_IDS)
@@ -394,6 +416,8 @@ class LocalTable:
             waiting=tuple((MEMBER_IDS.index(sender), number) for sender, number in member.asked.values()),
             inflight=tuple(MEMBER_IDS.index(peer_id) for peer_id, dispatcher in core._dispatchers.items()
                            if dispatcher.inflight),
+            voters=frozenset(core._member.membership.voters),
+            learners=frozenset(core._member.membership.learners),
         )
 
     def _saved(self, member: SearchedMember) -> bytes:
@@ -405,15 +429,22 @@ class LocalTable:
         member.core._on = inputs
         return out.getvalue()
 
-    def _shared_id(self, value: object) -> int | None:
+    def _shared_id(self, value: object) -> int | tuple[int, int, frozenset[str], frozenset[str]] | None:
         if isinstance(value, DLedgerConfig):
             return MEMBER_IDS.index(value.self_id)
+        if isinstance(value, Membership) and value.is_changed:
+            # Some decisions ask whether it is the same object as before.
+            return value.index, value.term, frozenset(value.voters), frozenset(value.learners)
         return -1 if value is CHANCE else None
+
+    def _shared(self, known: int | tuple[int, int, frozenset[str], frozenset[str]]) -> object:
+        if isinstance(known, tuple):
+            return parts.membership_at(*known)
+        return CHANCE if known < 0 else self._configs[known]
 
     def _loaded(self, content: bytes) -> SearchedMember:
         unpickler = pickle.Unpickler(io.BytesIO(content))
-        unpickler.persistent_load = (  # type: ignore[method-assign]
-            lambda number: CHANCE if number < 0 else self._configs[number])
+        unpickler.persistent_load = self._shared  # type: ignore[method-assign]
         member: SearchedMember = unpickler.load()
         member.core._on = member.core._input_table()
         return member

@@ -7,12 +7,15 @@ that holds it is set to a time in the past, then the member ticks. After a step 
 time, count refusals for a report, or number requests are set to one value (L{settle}), so that two members
 which act alike are equal. Reads, heartbeats, transfers, holes and Java peers are not part of the search.
 
-An entry is known by its term and the leader that wrote it, so two leaders of a term write different entries.
+An entry is known by its term and the leader that wrote it, so two leaders of a term write different entries;
+a configuration entry also by the members that it names.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
+from functools import cache
 from typing import NamedTuple
 
 import attrs
@@ -25,18 +28,15 @@ from dledger.base.producers import SequenceTable
 from dledger.config import DLedgerConfig
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
-from dledger.core.dispatcher import TURN_BYTES_MAX, TURN_ENTRIES_MAX, EntryDispatcher
+from dledger.core.catch_up import TURN_BYTES_MAX, TURN_ENTRIES_MAX
+from dledger.core.dispatcher import EntryDispatcher
 from dledger.core.elector import LeaderElector
 from dledger.core.member_state import Role
 from dledger.core.proofs import BeginProof
 from dledger.core.replica import DLedgerCore
 from dledger.node.driver import Driver
-from protocols.wire.ledger.messages import (
-    EntryBatch,
-    HeartBeatRequest,
-    Request,
-    Response,
-)
+from protocols.wire.ledger.batches import EntryBatch
+from protocols.wire.ledger.messages import HeartBeatRequest, Request, Response
 
 #: The time of every step, milliseconds.
 NOW_MS = 10_000_000
@@ -47,15 +47,39 @@ PER_PEER = 64
 
 
 class SearchedEntry(NamedTuple):
-    """An entry: its term, and the member that wrote it."""
+    """
+    An entry: its term, and the member that wrote it.
+
+    @ivar voters, learners: of a configuration entry; no other has voters.
+    """
 
     term: int
     leader_id: str
+    voters: frozenset[str] = frozenset()
+    learners: frozenset[str] = frozenset()
+
+
+def addresses_of(member_ids: Iterable[str]) -> dict[str, str]:
+    """An address for each member. Nobody connects there."""
+    return {member_id: f"127.0.0.1:{20911 + int(member_id[1:])}" for member_id in sorted(member_ids)}
+
+
+@cache
+def membership_at(
+    index: int, term: int, voters: frozenset[str], learners: frozenset[str]
+) -> Membership:
+    """The members that a configuration entry names; the same object each time."""
+    return Membership(
+        voters=addresses_of(voters), learners=addresses_of(learners), index=index, term=term
+    )
 
 
 def batch_of(first_index: int, entries: tuple[SearchedEntry, ...]) -> EntryBatch:
     """Entries as the core passes them on."""
-    records = "".join(f"{entry.term} {entry.leader_id};" for entry in entries).encode()
+    records = "".join(
+        f"{entry.term} {entry.leader_id} {','.join(sorted(entry.voters))} {','.join(sorted(entry.learners))};"
+        for entry in entries
+    ).encode()
     return EntryBatch(first_index=first_index, count=len(entries), term=entries[-1].term, records=records)
 
 
@@ -63,8 +87,9 @@ def entries_in(batch: EntryBatch) -> tuple[SearchedEntry, ...]:
     """The entries of a batch."""
     found = []
     for record in batch.records.decode().split(";")[:-1]:
-        term, leader_id = record.split()
-        found.append(SearchedEntry(int(term), leader_id))
+        term, leader_id, voters, learners = record.split(" ")
+        members = (frozenset(filter(None, ids.split(","))) for ids in (voters, learners))
+        found.append(SearchedEntry(int(term), leader_id, *members))
     return tuple(found)
 
 
@@ -113,8 +138,19 @@ class SearchedLedger:
     holes_end_index: int = -1
     is_end_proven: bool = True
     repair_end_index: int = -1
-    membership: None = None
-    memberships: tuple[()] = ()
+
+    @property
+    def membership(self) -> Membership | None:
+        """That of the last configuration entry."""
+        return self.memberships[-1] if self.memberships else None
+
+    @property
+    def memberships(self) -> tuple[Membership, ...]:
+        """Those of all configuration entries."""
+        return tuple(
+            membership_at(index, one.term, one.voters, one.learners)
+            for index, one in enumerate(self.entries) if one.voters
+        )
 
     @property
     def ledger_begin_index(self) -> int:
@@ -176,11 +212,17 @@ class SearchedLedger:
     def append_entries(self, entries: EntryBatch) -> None:
         """Write a leader's."""
         assert entries.first_index == len(self.entries), "the core let a gap through"
-        self.entries += entries_in(entries)
+        written = entries_in(entries)
+        self.entries += written
+        if any(entry.voters for entry in written):
+            self.durable = len(self.entries)  # the real one is flushed before it counts
 
     def append_configuration(self, membership: Membership, term: int) -> tuple[int, ...]:
-        """Never asked for."""
-        raise AssertionError("the members of the search do not change")
+        """Write behind the end, durably."""
+        voters, learners = frozenset(membership.voters), frozenset(membership.learners)
+        self.entries += (SearchedEntry(term, self.self_id, voters, learners),)
+        self.durable = len(self.entries)
+        return (self.position_of(len(self.entries) - 1),)
 
     def truncate_to(
         self, entry: EntryBatch, *, anew: bool = False, told: tuple[Membership, ...] = ()
@@ -326,7 +368,7 @@ class StepRun:
         """The ledger has heard it."""
 
     def follow_membership(self, membership: Membership) -> None:
-        """The members of the search do not change."""
+        """All are connected to all, always."""
 
     def report(self, report: fx.Report) -> None:
         """Nobody reads it."""
@@ -357,9 +399,11 @@ def settle(member: SearchedMember) -> dict[int, tuple[str, int]]:
     numbers = _renumber(core)
     state, out = core._member, core._out
     out._next_request_id = 1 + PER_PEER * len(member.config.peers)
-    peers = state.peer_ids
+    peers = others_of(core)
     state.last_heard_ms = dict.fromkeys(peers, NOW_MS)
     state.wire_versions = dict.fromkeys(peers, 1)
+    state.capable = dict.fromkeys(peers, True)
+    state.refused_by.clear()  # nobody is told that it was removed
     state.leader_committed_index = -1
     elector = core._elector
     elector._deadline_ms, elector._last_tick_ms, elector._leader_heard_ms = _FUTURE_MS, NOW_MS, _PAST_MS
@@ -376,6 +420,8 @@ def settle(member: SearchedMember) -> dict[int, tuple[str, int]]:
         beats._outstanding.clear()
         beats._answered.clear()
     core._appends._waiting._forget_stale()
+    if core._changes._pending is not None:
+        core._changes._pending.deadline_ms = _FUTURE_MS
     core._next_term_start_ms = NOW_MS + 1
     return numbers
 
@@ -410,7 +456,7 @@ def _renumber(core: DLedgerCore) -> dict[int, tuple[str, int]]:
     """Number the requests that matter, for each peer by age; forget the others: they count as lost."""
     out, numbers = core._out, {}
     current = set(map(id, core._dispatchers.values()))
-    known, counts = out._owners, dict.fromkeys(core._member.peer_ids, 0)
+    known, counts = out._owners, dict.fromkeys(others_of(core), 0)
     out._owners = {}
     for request_id, (peer_id, owner, _) in sorted(known.items()):
         if isinstance(owner, EntryDispatcher):
@@ -426,7 +472,7 @@ def _renumber(core: DLedgerCore) -> dict[int, tuple[str, int]]:
     renamed = {old: request_of(core, *place) for old, place in numbers.items()}
     for dispatcher in core._dispatchers.values():
         dispatcher._inflight = {
-            renamed[old]: attrs.evolve(pushed, sent_ms=NOW_MS) for old, pushed in dispatcher._inflight.items()
+            renamed[old]: pushed._replace(sent_ms=NOW_MS) for old, pushed in dispatcher._inflight.items()
         }
     elector, proof = core._elector, core._handler._proof
     elector._outstanding = {
@@ -436,9 +482,15 @@ def _renumber(core: DLedgerCore) -> dict[int, tuple[str, int]]:
     return numbers
 
 
+def others_of(core: DLedgerCore) -> tuple[str, ...]:
+    """All other members of the search, in order; some may be no members of the group now."""
+    config = core._member.config
+    return tuple(sorted(config.peers.keys() - {config.self_id}))
+
+
 def request_of(core: DLedgerCore, peer_id: str, number: int) -> int:
     """The core's id of its request C{number} to C{peer_id}, after L{settle}."""
-    return core._member.peer_ids.index(peer_id) * PER_PEER + number
+    return others_of(core).index(peer_id) * PER_PEER + number
 
 
 # -- the timers -------------------------------------------------------------------------------------
@@ -459,7 +511,7 @@ def end_push(core: DLedgerCore, peer_id: str) -> None:
     """The answer to the pushes to C{peer_id} is late at the next tick."""
     dispatcher = core._dispatchers[peer_id]
     dispatcher._inflight = {
-        number: attrs.evolve(pushed, sent_ms=-NOW_MS) for number, pushed in dispatcher._inflight.items()
+        number: pushed._replace(sent_ms=-NOW_MS) for number, pushed in dispatcher._inflight.items()
     }
 
 

@@ -25,6 +25,8 @@ from protocols.wire.ledger.messages import (
     PullResponse,
     PushEntryRequest,
     PushEntryResponse,
+    SnapshotRequest,
+    SnapshotResponse,
     VoteRequest,
 )
 
@@ -41,7 +43,9 @@ INDEX_MAX = 1 << 56
 #: The largest stream offset of a record, in bytes.
 POSITION_MAX = 1 << 62
 
+#: The messages that have numbers besides the term, and their indexes.
 _INDEXES: Mapping[type[LedgerMessage], tuple[str, ...]] = {
+    HeartBeatRequest: (),
     VoteRequest: ("ledger_end_index",),
     PushEntryRequest: ("commit_index",),
     PushEntryResponse: ("index", "begin_index", "end_index"),
@@ -51,6 +55,8 @@ _INDEXES: Mapping[type[LedgerMessage], tuple[str, ...]] = {
     AppendOnceResponse: ("index",),
     PullResponse: ("ledger_begin_index", "committed_index"),
     LeadershipTransferRequest: ("take_leadership_ledger_index",),
+    SnapshotRequest: ("index", "index_term", "offset"),
+    SnapshotResponse: ("index", "index_term", "size", "offset"),
 }
 
 
@@ -62,8 +68,10 @@ def check_bounds(message: LedgerMessage) -> None:
     """
     if message.term > TERM_MAX:
         raise BodyError(f"term={message.term}, at most {TERM_MAX} is allowed")
-    kind = type(message)
-    for name in _INDEXES.get(kind, ()):
+    names = _INDEXES.get(type(message))
+    if names is None:
+        return
+    for name in names:
         index: int | None = getattr(message, name)
         if index is not None and index > INDEX_MAX:
             raise BodyError(f"{name}={index}, at most {INDEX_MAX} is allowed")

@@ -30,6 +30,8 @@ class RequestCode(IntEnum):
     APPEND_ONCE = 51903  # ours
     SUBMIT = 51911  # likewise
     QUERY = 51912  # likewise
+    READER = 51913  # likewise
+    SNAPSHOT = 51914  # likewise
 
 
 class ResponseCode(IntEnum):
@@ -69,6 +71,8 @@ class ResponseCode(IntEnum):
     UNKNOWN_PRODUCER = 443  # ours: a producer that the log does not know, or not any more, goes on
     SEQUENCE_FORGOTTEN = 444  # ours: the sequence is in the log, too far back for its index to be known
     MACHINE_STOPPED = 445  # ours: the state machine of the member has stopped
+    LEASE_HELD = 446  # ours: another process of this reader reads, or too many do
+    LEASE_LOST = 447  # ours: the lease of a process of a reader is over, and another may have it
     INTERNAL_ERROR = 500
     TERM_CHANGED = 501
     WAIT_QUORUM_ACK_TIMEOUT = 502
@@ -139,10 +143,15 @@ WIRE_FLAG_CHUNKS = 0x800
 WIRE_FLAG_APPEND_IF = 0x1000
 #: In an answer to METADATA: the sender takes APPEND_ONCE.
 WIRE_FLAG_APPEND_ONCE = 0x2000
+#: In an answer to METADATA: the sender takes READER.
+WIRE_FLAG_READERS = 0x8000
 #: The C{wire_version} in an answer of this program to METADATA.
-METADATA_WIRE_VERSION = WIRE_VERSION | WIRE_FLAG_APPEND_IF | WIRE_FLAG_APPEND_ONCE
+METADATA_WIRE_VERSION = WIRE_VERSION | WIRE_FLAG_APPEND_IF | WIRE_FLAG_APPEND_ONCE | WIRE_FLAG_READERS
 #: In an answer to METADATA: the sender runs a state machine, and takes SUBMIT and QUERY.
 WIRE_FLAG_MACHINE = 0x4000
+#: There, too: the sender runs a state machine, sends its snapshots, and takes up those of others. (The bits
+#: from 16 to 21 are those of a flush time.)
+WIRE_FLAG_SNAPSHOTS = 1 << 22
 #: In an answer to a heartbeat: the flush time of the sender, see L{flush_time_flags}.
 WIRE_FLUSH_TIME_SHIFT = 16
 WIRE_FLUSH_TIME_MASK = 0x3F

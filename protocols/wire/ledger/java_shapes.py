@@ -20,10 +20,11 @@ from binascii import a2b_base64
 from functools import lru_cache
 
 from protocols.wire.fastjson import write_object
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.bounds import INDEX_MAX
 from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
-from protocols.wire.ledger.messages import EntryBatch, PushEntryRequest, PushEntryResponse
+from protocols.wire.ledger.messages import PushEntryRequest, PushEntryResponse
 
 # Only digits that certainly fit a long; an int may still be out of range, which packing detects.
 _NATURAL = rb"(0|[1-9][0-9]{0,17})"

@@ -16,18 +16,16 @@ Source: RequestOrResponse and its subclasses in DLedger 0.3.1.2; docs/wire-forma
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Mapping
 from enum import IntEnum
 from functools import partial
-from typing import Any
+from operator import attrgetter
 
 import attrs
 
-from protocols.wire.errors import BodyError, IncompatibleError, WireError
+from protocols.wire.errors import BodyError, IncompatibleError
 from protocols.wire.fastjson import (
     INT_BITS,
-    LONG_BITS,
     JsonObject,
     canonical_keys,
     folded,
@@ -43,12 +41,11 @@ from protocols.wire.fastjson import (
 )
 from protocols.wire.ledger.bounds import check_bounds
 from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, ResponseCode, VoteResult
-from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE, check_records, iterate_records
 from protocols.wire.ledger.java_shapes import read_push, write_push_answer
+from protocols.wire.ledger.json_entries import entries_of_json, json_int, json_long, json_of_entries
 from protocols.wire.ledger.memberships import TOLD_CHARACTERS_MAX
 from protocols.wire.ledger.messages import (
     MESSAGES,
-    EntryBatch,
     LedgerMessage,
     PushEntryRequest,
     PushEntryResponse,
@@ -67,7 +64,7 @@ REQUEST_TOLERANT_BYTES_MAX = 1024
 PEERS_MAX = 1024
 
 
-def _same(value: Any) -> Any:
+def _same(value: object) -> object:
     return value
 
 
@@ -82,24 +79,16 @@ class _Key:
 
     name: str
     field: str
-    read: Callable[[Any, str], Any]
-    write: Callable[[Any], Any] = _same
+    read: Callable[[object, str], object]
+    write: Callable[..., object] = _same
     always: bool = False
-
-
-def _int(value: object, name: str) -> int | None:
-    return to_int(value, INT_BITS, name)
-
-
-def _long(value: object, name: str) -> int | None:
-    return to_int(value, LONG_BITS, name)
 
 
 def _exact_long(value: object, name: str) -> int | None:
     """Of a key that Java does not have: a number that is cut or read from text would be another condition."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise BodyError(f"{name}={shown(value)} is not a whole number")
-    return _long(value, name)
+    return json_long(value, name)
 
 
 def _version(value: object, name: str) -> int | None:
@@ -179,89 +168,14 @@ def _name_of(member: IntEnum) -> str:
     return member.name
 
 
-_ENTRY_KEYS = ("magic", "index", "term", "pos", "channel", "chainCrc", "bodyCrc", "body", "size")
-_ENTRY_NAMES = {folded(name): name for name in _ENTRY_KEYS}
-_ENTRY_KNOWN = frozenset(_ENTRY_KEYS)
-
-
-def _write_entries(batch: EntryBatch | None) -> list[JsonObject]:
-    if batch is None:
-        return []
-    return [
-        {
-            "body": write_bytes(body),
-            "bodyCrc": header.body_crc,
-            "chainCrc": header.chain_crc,
-            "channel": header.channel,
-            "index": header.index,
-            "magic": header.magic,
-            "pos": header.pos,
-            "size": header.size,
-            "term": header.term,
-        }
-        for header, body in iterate_records(batch)
-    ]
-
-
-def _read_record(value: object, name: str, *, sized: bool) -> bytes:
-    """
-    The record of one entry in JSON.
-
-    @param sized: whether to refuse a wrong C{size}. Java compares it in COMPARE and recomputes it elsewhere.
-    """
-    if not isinstance(value, dict):
-        raise BodyError(f"{name}={shown(value)} is not an object")
-    if not value.keys() <= _ENTRY_KNOWN:
-        value = canonical_keys(value, _ENTRY_NAMES)
-    body = to_bytes(value.get("body"), "body")
-    if body is None:
-        raise BodyError(f"{name}: an entry without a body")
-    length = len(body)
-    size = ENTRY_HEADER_SIZE + length
-    if sized and (said := _int(value.get("size"), "size")) != size:
-        raise BodyError(f"{name}: size={said} but the record has {size} bytes")
-    get = value.get
-    try:
-        header = ENTRY_HEADER.pack(
-            get("magic", 0), size, get("index", 0), get("term", 0), get("pos", 0), get("channel", 0),
-            get("chainCrc", 0), get("bodyCrc", 0), length,
-        )  # fmt: skip
-    except struct.error:  # a value that is not a plain number in its range
-        header = ENTRY_HEADER.pack(
-            _int(get("magic"), "magic") or 0, size, _long(get("index"), "index") or 0,
-            _long(get("term"), "term") or 0, _long(get("pos"), "pos") or 0,
-            _int(get("channel"), "channel") or 0, _int(get("chainCrc"), "chainCrc") or 0,
-            _int(get("bodyCrc"), "bodyCrc") or 0, length,
-        )  # fmt: skip
-    return header + body
-
-
-def _read_entries(value: object, name: str, *, sized: bool = False) -> EntryBatch | None:
-    if value is None or value == []:
-        return None
-    if not isinstance(value, list):
-        raise BodyError(f"{name}={shown(value)} is not an array")
-    records = [_read_record(item, name, sized=sized) for item in value]
-    first_index = ENTRY_HEADER.unpack_from(records[0])[2]
-    last_term = ENTRY_HEADER.unpack_from(records[-1])[3]
-    batch = EntryBatch(
-        first_index=first_index, count=len(records), term=last_term, records=b"".join(records)
-    )
-    try:
-        check_records(batch)
-    except WireError as error:
-        raise BodyError(f"{name}: {error}") from None
-    return batch
-
-
 _text_key = partial(_Key, read=to_text)
-_int_key = partial(_Key, read=_int)
-_long_key = partial(_Key, read=_long)
+_int_key = partial(_Key, read=json_int)
+_long_key = partial(_Key, read=json_long)
 _exact_long_key = partial(_Key, read=_exact_long)
 _bool_key = partial(_Key, read=to_bool)
 _bytes_key = partial(_Key, read=to_bytes, write=write_bytes)
 _consistency_key = partial(_Key, name="consistency", field="consistency", read=_consistency, write=str)
-_entries_key = partial(_Key, name="entries", field="entries", read=_read_entries, write=_write_entries)
+_entries_key = partial(_Key, name="entries", field="entries", read=entries_of_json, write=json_of_entries)
 
 _BASE = (
     _text_key(name="group", field="group"),
@@ -277,6 +191,9 @@ _REQUESTS: Mapping[RequestCode, tuple[_Key, ...]] = {
         _text_key(name="groupId", field="group_id"),
         _text_key(name="members", field="members"),
         _Key(name="configuration", field="configuration", read=_told),
+        _text_key(name="lineage", field="lineage"),
+        _text_key(name="metLineage", field="met_lineage"),
+        _text_key(name="token", field="token"),
     ),
     RequestCode.APPEND: (_Key(name="body", field="bodies", read=_bodies, write=_write_bodies),),
     RequestCode.GET: (
@@ -329,6 +246,22 @@ _REQUESTS: Mapping[RequestCode, tuple[_Key, ...]] = {
         _bytes_key(name="query", field="query"),
         _int_key(name="maxAgeMs", field="max_age_ms"),
     ),
+    RequestCode.READER: (
+        _text_key(name="does", field="does"),
+        _text_key(name="name", field="name"),
+        _text_key(name="holder", field="holder"),
+        _long_key(name="token", field="token"),
+        _exact_long_key(name="index", field="index"),
+        _int_key(name="leaseMs", field="lease_ms"),
+        _int_key(name="share", field="share"),
+    ),
+    RequestCode.SNAPSHOT: (
+        _text_key(name="machine", field="machine"),
+        _int_key(name="machineVersion", field="machine_version"),
+        _long_key(name="index", field="index"),
+        _long_key(name="indexTerm", field="index_term"),
+        _exact_long_key(name="offset", field="offset"),
+    ),
 }
 _RESPONSES: Mapping[RequestCode, tuple[_Key, ...]] = {
     RequestCode.METADATA: (
@@ -343,6 +276,9 @@ _RESPONSES: Mapping[RequestCode, tuple[_Key, ...]] = {
         _long_key(name="groupTerm", field="group_term"),
         _bool_key(name="groupKnown", field="is_group_known"),
         _Key(name="configuration", field="configuration", read=_told),
+        _text_key(name="lineage", field="lineage"),
+        _text_key(name="metLineage", field="met_lineage"),
+        _bool_key(name="isRival", field="is_rival"),
     ),
     RequestCode.APPEND: (
         _long_key(name="index", field="index", always=True),
@@ -399,6 +335,24 @@ _RESPONSES: Mapping[RequestCode, tuple[_Key, ...]] = {
         _int_key(name="ageMs", field="age_ms"),
         _text_key(name="reason", field="reason"),
     ),
+    RequestCode.READER: (
+        _long_key(name="token", field="token"),
+        _long_key(name="beginIndex", field="begin_index"),
+        _long_key(name="endIndex", field="end_index"),
+        _long_key(name="nextIndex", field="next_index"),
+        _long_key(name="committedIndex", field="committed_index"),
+        _bytes_key(name="readers", field="readers"),
+        _text_key(name="reason", field="reason"),
+    ),
+    RequestCode.SNAPSHOT: (
+        _long_key(name="index", field="index"),
+        _long_key(name="indexTerm", field="index_term"),
+        _exact_long_key(name="size", field="size"),
+        _exact_long_key(name="offset", field="offset"),
+        _bytes_key(name="data", field="data"),
+        _exact_long_key(name="crc", field="crc"),
+        _text_key(name="reason", field="reason"),
+    ),
 }
 
 
@@ -408,21 +362,21 @@ class _Body:
     def __init__(
         self, message: type[LedgerMessage], keys: tuple[_Key, ...], other_names: tuple[str, ...] = ()
     ) -> None:
-        self.message = message
+        self.message: Callable[..., LedgerMessage] = message
         self.keys = keys
         names = (*(key.name for key in keys), *other_names)
         self.known = frozenset(names)
         self.names = {folded(name): name for name in names}
         fields = attrs.fields_dict(message)
-        self.defaults: JsonObject = {
-            key.field: {} if key.read is _peers else fields[key.field].default for key in keys
-        }
+        self._defaults: list[object] = [
+            {} if key.read is _peers else fields[key.field].default for key in keys
+        ]
+        self._values: Callable[[LedgerMessage], tuple[object, ...]] = attrgetter(*(key.field for key in keys))
 
     def write(self, message: LedgerMessage) -> JsonObject:
         document: JsonObject = {}
-        for key in self.keys:
-            value = getattr(message, key.field)
-            if key.always or value != self.defaults[key.field]:
+        for key, value, default in zip(self.keys, self._values(message), self._defaults, strict=True):
+            if key.always or value != default:
                 document[key.name] = key.write(value)
         return document
 
@@ -443,6 +397,9 @@ class _Body:
 
 
 _NO_0_4 = "a DLedger 0.4 peer cannot be in a 0.3 group"
+#: Java writes it into every request. It says nothing, but a key that is not known would cost each request the
+#: comparison of all its keys in any case.
+_CODE_OF_REQUESTS = ("code",)
 #: Keys that are read although no message has such a field: DLedger 0.4's, and those of entries.
 _PUSH_SHAPE_0_4 = ("preLogIndex", "preLogTerm", "lastEntryTerm", "entries")
 _OTHER_NAMES = {RequestCode.PUSH: ("entry", "batchEntry", *_PUSH_SHAPE_0_4)}
@@ -450,7 +407,9 @@ _OTHER_NAMES = {RequestCode.PUSH: ("entry", "batchEntry", *_PUSH_SHAPE_0_4)}
 _ANSWER_SHAPE_0_4 = ("xIndex", "xTerm")
 _OTHER_ANSWER_NAMES = {RequestCode.PUSH: _ANSWER_SHAPE_0_4}
 _REQUEST_BODIES = {
-    kind: _Body(classes[0], _BASE + _REQUESTS[kind], _OTHER_NAMES.get(kind, ()))
+    kind: _Body(
+        classes[0], _BASE + _REQUESTS[kind], (*_CODE_OF_REQUESTS, *_OTHER_NAMES.get(kind, ()))
+    )
     for kind, classes in MESSAGES.items()
 }
 _RESPONSE_BODIES = {
@@ -527,7 +486,7 @@ def decode_response(kind: RequestCode, body: bytes) -> Response:
 
 def _write_push(request: PushEntryRequest, document: JsonObject) -> None:
     batch = request.entries
-    entries = _write_entries(batch)
+    entries = json_of_entries(batch)
     assert request.is_batch or len(entries) <= 1, f"{len(entries)} entries in a push that is not a batch"
     document["batch"] = request.is_batch
     document["batchEntry"] = entries if request.is_batch else []
@@ -554,9 +513,9 @@ def _read_push(document: JsonObject, fields: JsonObject) -> None:
         return
     if push_type is PushType.APPEND and document.get("batchEntry"):
         fields["is_batch"] = True
-        fields["entries"] = _read_entries(document["batchEntry"], "batchEntry")
+        fields["entries"] = entries_of_json(document["batchEntry"], "batchEntry")
     elif document.get("entry"):
         sized = push_type is not PushType.APPEND
-        fields["entries"] = _read_entries([document["entry"]], "entry", sized=sized)
+        fields["entries"] = entries_of_json([document["entry"]], "entry", sized=sized)
     else:
-        raise BodyError(f"PUSH {push_type.name} without an entry")
+        raise BodyError(f"PUSH {getattr(push_type, 'name', push_type)} without an entry")

@@ -11,63 +11,27 @@ An index counts entries and is inclusive; -1 means "none". A C{term} of -1 means
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, TypedDict
 
 import attrs
 
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, ResponseCode, VoteResult
+from protocols.wire.values import value_class
 
 
-@attrs.frozen(kw_only=True)
-class EntryBatch:
-    """
-    Consecutive entries as the bytes of their records, which are the bytes on disk.
+class MessageFields(TypedDict):
+    """The fields of every L{LedgerMessage}, for code that fills those of many kinds."""
 
-    @ivar first_index: index of the first entry.
-    @ivar count: number of entries, at least 1.
-    @ivar term: term of the I{last} entry. Batches that our members send hold one term only;
-        a Java leader's batch may hold several, never falling.
-    @ivar records: the records, without blanks between them. Each record has its own C{pos}, so a batch
-        may cross a file boundary.
-    """
-
-    first_index: int
-    count: int
+    group: str
+    remote_id: str
+    local_id: str | None
+    leader_id: str | None
     term: int
-    records: bytes
-
-    @property
-    def last_index(self) -> int:
-        """Index of the last entry, inclusive."""
-        return self.first_index + self.count - 1
-
-    @property
-    def size(self) -> int:
-        """Bytes that it carries."""
-        return len(self.records)
+    wire_version: int
 
 
-@attrs.frozen(kw_only=True)
-class EntryChunk(EntryBatch):
-    """
-    I{Ours}: a batch of one term and one data file, with the checksums that its leader made when it wrote the
-    entries. A follower compares those, and does not check each record.
-
-    @ivar units: the index units of the entries, as on disk.
-    @ivar records_crc, units_crc: CRC-32 of C{records} and of C{units} when they were written.
-    """
-
-    units: bytes
-    records_crc: int
-    units_crc: int
-
-    @property
-    def size(self) -> int:
-        """Bytes that it carries."""
-        return len(self.records) + len(self.units)
-
-
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class LedgerMessage:
     """
     Base fields of every request and response.
@@ -88,14 +52,14 @@ class LedgerMessage:
     wire_version: int = 0
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class Request(LedgerMessage):
     """A request; C{kind} is its code on the wire."""
 
     kind: ClassVar[RequestCode]
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class Response(LedgerMessage):
     """An answer. C{kind} is the code of the request that it answers."""
 
@@ -103,7 +67,7 @@ class Response(LedgerMessage):
     code: ResponseCode = ResponseCode.SUCCESS
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class MetadataRequest(Request):
     """
     Ask for the members and the leader.
@@ -112,15 +76,23 @@ class MetadataRequest(Request):
     @ivar members: I{ours}, only in JSON: ids of the members in the sender's list, C{n0;n1;n2} in order; empty
         if it is no member, or does not tell.
     @ivar configuration: I{ours}, only in JSON: as of L{MetadataResponse}.
+    @ivar lineage, met_lineage: I{ours}, only in JSON: the sender's directory and process, and those of the
+        receiver as the sender met them last (L{dledger.base.lineage}); empty if it is no member, or does not
+        tell.
+    @ivar token: I{ours}, only in JSON: a client's, see L{dledger.base.tokens}; empty for none. It is in no
+        C{repr}.
     """
 
     kind: ClassVar[RequestCode] = RequestCode.METADATA
     group_id: str = ""
     members: str = ""
     configuration: str = ""
+    lineage: str = ""
+    met_lineage: str = ""
+    token: str = attrs.field(default="", repr=False)
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class MetadataResponse(Response):
     """
     @ivar peers: member id to C{host:port}.
@@ -132,6 +104,9 @@ class MetadataResponse(Response):
     @ivar configuration: I{ours}, only in JSON: the memberships of the group's log, see
         L{protocols.wire.ledger.memberships.encode_told}; empty in a group that never changed its members.
     @ivar health: I{ours}, only in JSON: reason why it does not serve; empty if it serves, or does not tell.
+    @ivar lineage, met_lineage: I{ours}, only in JSON, to members: as of L{MetadataRequest}.
+    @ivar is_rival: I{ours}, only in JSON: another process than the one that asked answers at the address of
+        that member.
     """
 
     kind: ClassVar[RequestCode] = RequestCode.METADATA
@@ -146,9 +121,12 @@ class MetadataResponse(Response):
     group_term: int = -1
     is_group_known: bool = False
     configuration: str = ""
+    lineage: str = ""
+    met_lineage: str = ""
+    is_rival: bool = False
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class AppendRequest(Request):
     """
     @ivar bodies: one body per entry. A remoting frame carries exactly one; a request without a body
@@ -159,7 +137,7 @@ class AppendRequest(Request):
     bodies: tuple[bytes, ...] = ()
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class AppendResponse(Response):
     """
     @ivar index: index of the first entry; -1 unless SUCCESS (or 501, 502: the index that may commit).
@@ -173,7 +151,7 @@ class AppendResponse(Response):
     count: int = 1
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class AppendIfRequest(Request):
     """
     Append a body if the log ends at an index.
@@ -187,7 +165,7 @@ class AppendIfRequest(Request):
     expected_end: int = -1
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class AppendIfResponse(AppendResponse):
     """@ivar end_index: CONFLICT: last index of the leader's log; else -2."""
 
@@ -195,7 +173,7 @@ class AppendIfResponse(AppendResponse):
     end_index: int = -2
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class AppendOnceRequest(Request):
     """
     Append bodies of a producer, each once however often it is sent.
@@ -211,7 +189,7 @@ class AppendOnceRequest(Request):
     bodies: tuple[bytes, ...] = ()
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class AppendOnceResponse(AppendResponse):
     """
     @ivar count: number of bodies that are answered, from the first one: SUCCESS may answer fewer than were
@@ -225,7 +203,7 @@ class AppendOnceResponse(AppendResponse):
     last_sequence: int = -1
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class SubmitRequest(Request):
     """
     Append a command, and answer with what the state machine of the leader made of it.
@@ -237,7 +215,7 @@ class SubmitRequest(Request):
     command: bytes | None = None
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class SubmitResponse(Response):
     """
     @ivar index: of the entry; -1 if it is not known to be in the log.
@@ -251,7 +229,7 @@ class SubmitResponse(Response):
     reason: str = ""
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class QueryRequest(Request):
     """
     Ask the state machine of a member.
@@ -266,7 +244,7 @@ class QueryRequest(Request):
     max_age_ms: int = -1
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class QueryResponse(Response):
     """
     @ivar result: what the machine answered; None unless SUCCESS.
@@ -282,7 +260,93 @@ class QueryResponse(Response):
     reason: str = ""
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
+class SnapshotRequest(Request):
+    """
+    A member asks another one for a piece of a snapshot of its state machine. C{local_id} names the asker.
+
+    @ivar machine, machine_version: of the machine that the asker runs.
+    @ivar index, index_term: last entry in the snapshot, and its term; -1: the newest one.
+    @ivar offset: where the piece begins in the file, bytes.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.SNAPSHOT
+    machine: str = ""
+    machine_version: int = -1
+    index: int = -1
+    index_term: int = -1
+    offset: int = 0
+
+
+@value_class(kw_only=True)
+class SnapshotResponse(Response):
+    """
+    @ivar index, index_term: of the snapshot; -1 unless SUCCESS.
+    @ivar size: bytes of the file.
+    @ivar offset: where the piece begins.
+    @ivar data: the piece; None: nothing may be sent now, the asker is to ask again.
+    @ivar crc: CRC-32 of the piece.
+    @ivar reason: why there is none.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.SNAPSHOT
+    index: int = -1
+    index_term: int = -1
+    size: int = 0
+    offset: int = 0
+    data: bytes | None = None
+    crc: int = 0
+    reason: str = ""
+
+
+@value_class(kw_only=True)
+class ReaderRequest(Request):
+    """
+    Keep the place of a named reader, see docs/readers.md.
+
+    @ivar does: C{take} a part of the log to read; C{renew} its lease; C{commit} that its entries up to an
+        index are done; C{release} it; C{move} the reader to an index; C{forget} it; C{list} all readers.
+    @ivar name: of the reader; empty to list.
+    @ivar holder: to take: id of the process.
+    @ivar token: to renew, commit and release: that of the part.
+    @ivar index: to commit: the last entry that is done; to move: the next one; to take: where a reader begins
+        that the group does not know, see L{dledger.node.reader_rules.begin_of}.
+    @ivar lease_ms: to take: how long the part is kept without a word from its process, milliseconds.
+    @ivar share: to take: entries of the part at most; 0: the part goes on with the log.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.READER
+    does: str = ""
+    name: str = ""
+    holder: str = ""
+    token: int = -1
+    index: int = 0
+    lease_ms: int = 0
+    share: int = 0
+
+
+@value_class(kw_only=True)
+class ReaderResponse(Response):
+    """
+    @ivar token: of the part; -1: none is given, because there is nothing to read.
+    @ivar begin_index, end_index: of the part, C{end_index} is behind its last entry; -1 without one.
+    @ivar next_index: every entry before this one is done; -1 unless SUCCESS.
+    @ivar committed_index: of the leader.
+    @ivar readers: to list: see L{protocols.wire.ledger.readers.decode_readers}; else None.
+    @ivar reason: why it is refused.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.READER
+    token: int = -1
+    begin_index: int = -1
+    end_index: int = -1
+    next_index: int = -1
+    committed_index: int = -1
+    readers: bytes | None = None
+    reason: str = ""
+
+
+@value_class(kw_only=True)
 class GetRequest(Request):
     """
     @ivar begin_index: index of the requested entry; None if the request did not give it.
@@ -296,7 +360,7 @@ class GetRequest(Request):
     consistency: Consistency = Consistency.LINEARIZABLE
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class GetResponse(Response):
     """
     @ivar entries: a batch of one entry, or None.
@@ -310,7 +374,7 @@ class GetResponse(Response):
 UNCHECKED = "unchecked"
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class PullRequest(Request):
     """
     A range of committed entries as raw records. Native wire only; over remoting it is answered 303.
@@ -331,7 +395,7 @@ class PullRequest(Request):
     consistency: Consistency = Consistency.COMMITTED
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class PullResponse(Response):
     """
     @ivar entries: the records; None if there are none (yet).
@@ -345,7 +409,7 @@ class PullResponse(Response):
     committed_index: int = -1
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class VoteRequest(Request):
     """
     @ivar ledger_end_index, ledger_end_term: the candidate's last entry; -1 if it has none.
@@ -361,7 +425,7 @@ class VoteRequest(Request):
     transfer: bool = False
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class VoteResponse(Response):
     """
     @ivar vote_result: the voter's answer; C{term} is the voter's term.
@@ -373,7 +437,7 @@ class VoteResponse(Response):
     pre_vote: bool = False
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class HeartBeatRequest(Request):
     """
     @ivar heart_beat_interval_ms: I{ours}: this leader's interval, milliseconds; 0 if not given (Java).
@@ -383,14 +447,14 @@ class HeartBeatRequest(Request):
     heart_beat_interval_ms: int = 0
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class HeartBeatResponse(Response):
     """Has no fields of its own beside the code."""
 
     kind: ClassVar[RequestCode] = RequestCode.HEART_BEAT
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class PushEntryRequest(Request):
     """
     @ivar type: COMPARE, TRUNCATE, APPEND or COMMIT.
@@ -406,7 +470,7 @@ class PushEntryRequest(Request):
     is_batch: bool = False
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class PushEntryResponse(Response):
     """
     A follower's answer; C{term} echoes the request's term.
@@ -423,7 +487,7 @@ class PushEntryResponse(Response):
     end_index: int = 0
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class LeadershipTransferRequest(Request):
     """
     @ivar transfer_id: member that gives leadership up.
@@ -437,14 +501,14 @@ class LeadershipTransferRequest(Request):
     take_leadership_ledger_index: int = 0
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class LeadershipTransferResponse(Response):
     """C{term} is the new term on SUCCESS."""
 
     kind: ClassVar[RequestCode] = RequestCode.LEADERSHIP_TRANSFER
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class MembershipRequest(Request):
     """
     I{Ours}, only in JSON: change the members of the group.
@@ -464,7 +528,7 @@ class MembershipRequest(Request):
     is_forced: bool = False
 
 
-@attrs.frozen(kw_only=True)
+@value_class(kw_only=True)
 class MembershipResponse(Response):
     """
     @ivar reason: why it was refused; or what has happened, or would happen.
@@ -494,4 +558,6 @@ MESSAGES: Mapping[RequestCode, tuple[type[Request], type[Response]]] = {
     RequestCode.APPEND_ONCE: (AppendOnceRequest, AppendOnceResponse),
     RequestCode.SUBMIT: (SubmitRequest, SubmitResponse),
     RequestCode.QUERY: (QueryRequest, QueryResponse),
+    RequestCode.READER: (ReaderRequest, ReaderResponse),
+    RequestCode.SNAPSHOT: (SnapshotRequest, SnapshotResponse),
 }

@@ -25,10 +25,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import TypeAlias
 
 from protocols.wire.errors import WireError
 from protocols.wire.layout import struct_of
+from protocols.wire.ledger.batches import EntryBatch, EntryChunk
 from protocols.wire.ledger.bounds import INDEX_MAX, TERM_MAX, check_bounds
 from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, ResponseCode, VoteResult
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE, check_records
@@ -38,8 +39,6 @@ from protocols.wire.ledger.messages import (
     AppendOnceResponse,
     AppendRequest,
     AppendResponse,
-    EntryBatch,
-    EntryChunk,
     GetRequest,
     GetResponse,
     HeartBeatRequest,
@@ -92,13 +91,12 @@ _PEER = struct_of(PEER_DECLARATION)
 _BODY_LENGTH = struct_of(BODY_LENGTH_DECLARATION)
 _CHUNK_SUMS = struct_of(CHUNK_SUMS_DECLARATION)
 
-_M = TypeVar("_M", bound=LedgerMessage)
 #: A message beyond the base: numbers of its fixed part, then pieces of texts and payload.
 _Written = tuple[tuple[int, ...], list[bytes]]
 
 
 #: Fields of a message by name, for its constructor.
-_Fields: TypeAlias = dict[str, Any]
+_Fields: TypeAlias = dict[str, object]
 _Reader = Callable[[tuple[int, ...], Rest], _Fields]
 
 
@@ -154,19 +152,20 @@ def _consistency(number: int) -> Consistency:
     return _CONSISTENCIES[number]
 
 
-class _Codec(Generic[_M]):
+class _Codec:
     """
     The format of one class of message: its fixed part, and its content beyond the base.
 
+    @ivar message: makes one of its fields.
     @ivar write: from a message to the numbers behind the base, and the pieces behind the base's texts.
     @ivar read: from those numbers and the rest of the frame to the message's own fields.
     """
 
     def __init__(
         self,
-        message: type[_M],
+        message: Callable[..., Request | Response],
         fixed: struct.Struct,
-        write: Callable[[_M], _Written],
+        write: Callable[..., _Written],
         read: _Reader,
     ) -> None:
         self.message = message
@@ -441,7 +440,7 @@ def _read_transfer_request(numbers: tuple[int, ...], rest: Rest) -> _Fields:
     }
 
 
-_REQUESTS: Mapping[RequestCode, tuple[Callable[[Any], _Written], _Reader]] = {
+_REQUESTS: Mapping[RequestCode, tuple[Callable[..., _Written], _Reader]] = {
     RequestCode.METADATA: (_nothing, _read_nothing),
     RequestCode.APPEND: (_write_append_request, _read_append_request),
     RequestCode.GET: (_write_get_request, _read_get_request),
@@ -452,7 +451,7 @@ _REQUESTS: Mapping[RequestCode, tuple[Callable[[Any], _Written], _Reader]] = {
     RequestCode.LEADERSHIP_TRANSFER: (_write_transfer_request, _read_transfer_request),
     RequestCode.APPEND_ONCE: (_write_append_once_request, _read_append_once_request),
 }
-_RESPONSES: Mapping[RequestCode, tuple[Callable[[Any], _Written], _Reader]] = {
+_RESPONSES: Mapping[RequestCode, tuple[Callable[..., _Written], _Reader]] = {
     RequestCode.METADATA: (_write_metadata_response, _read_metadata_response),
     RequestCode.APPEND: (_write_append_response, _read_append_response),
     RequestCode.GET: (_write_get_response, _read_get_response),
@@ -473,7 +472,7 @@ _RESPONSE_CODECS = {
 }
 assert _REQUEST_CODECS.keys() == _RESPONSE_CODECS.keys() == KINDS.keys() == MESSAGES.keys() - JSON_ONLY
 
-_BY_NUMBER: Mapping[tuple[int, int], _Codec[Any]] = {
+_BY_NUMBER: Mapping[tuple[int, int], _Codec] = {
     **{(KINDS[kind], 0): codec for kind, codec in _REQUEST_CODECS.items()},
     **{(KINDS[kind], FLAG_RESPONSE): codec for kind, codec in _RESPONSE_CODECS.items()},
 }
@@ -524,15 +523,15 @@ def encode_response_frame(response: Response, opaque: int) -> bytes:
     return b"".join(encode_response_parts(response, opaque))
 
 
-def _encode(codec: _Codec[Any], kind: int, flags: int, message: LedgerMessage, opaque: int) -> list[bytes]:
+def _encode(codec: _Codec, kind: int, flags: int, message: LedgerMessage, opaque: int) -> list[bytes]:
     # A frame longer than NATIVE_FRAME_BYTES_MAX is a bug: the callers bound the payloads.
     lengths, texts = _base_texts(message.group, message.remote_id, message.local_id, message.leader_id)
     numbers, pieces = codec.write(message)
     head = codec.fixed.pack(message.term, message.wire_version, *lengths, *numbers) + texts
-    length = len(head) + sum(map(len, pieces))
+    length = len(head) + (sum(map(len, pieces)) if pieces else 0)
     assert FRAME_HEADER_SIZE + length <= NATIVE_FRAME_BYTES_MAX, f"native frame of {length} bytes"
     header = FRAME_HEADER.pack(NATIVE_FIRST_BYTE, FRAME_VERSION, kind, flags, opaque, length)
-    return [header + head, *filter(None, pieces)]
+    return [header + head, *filter(None, pieces)] if pieces else [header + head]
 
 
 def decode_frame(frame: bytes) -> tuple[int, Request | Response]:

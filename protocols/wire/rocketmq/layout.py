@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntFlag
-from typing import Any
 
 from construct import Bytes, IfThenElse, Int8sb, Int16sb, Int32sb, Int32ub, Int64sb, Int64ub, Struct, this
 
@@ -50,7 +49,7 @@ _V6 = {
 }
 
 
-def _middle(born: Mapping[str, Any], store: Mapping[str, Any]) -> Struct:
+def _middle(born: Mapping[str, tuple[object, ...]], store: Mapping[str, tuple[object, ...]]) -> Struct:
     return Struct(
         *born["born"],
         "store_timestamp" / Int64sb,  # ms since 1970, of the broker

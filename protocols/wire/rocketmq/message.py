@@ -19,10 +19,10 @@ Source: MessageDecoder, MessageExtEncoder, MessageVersion, MessageSysFlag, Compr
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import attrs
 
@@ -387,17 +387,20 @@ def decode_entry_body(body: bytes | memoryview, pos: int) -> Message:
     return message
 
 
-def make_message(topic: str, body: bytes, **fields: Any) -> Message:
+def make_message(
+    topic: str, body: bytes, *, properties: Mapping[str, str] | None = None, **fields: object
+) -> Message:
     """
     A message with computed checksum, version and address bits.
 
-    @param fields: other fields of L{Message}; C{properties} may be a mapping instead of C{properties_data}.
+    @param properties: instead of C{properties_data}.
+    @param fields: other fields of L{Message}.
     @raise ValueError: topic or properties are too long, or a name or value cannot be encoded.
     """
-    properties = fields.pop("properties", None)
     if properties is not None:
         fields["properties_data"] = encode_properties(properties)
-    message = Message(topic=topic, body=body, **fields)
+    make: Callable[..., Message] = Message
+    message = make(topic=topic, body=body, **fields)
     sys_flag = message.sys_flag & ~(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
     if message.born_host.is_v6:
         sys_flag |= SysFlag.BORN_HOST_V6

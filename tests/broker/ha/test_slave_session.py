@@ -505,6 +505,24 @@ class DifferenceTests(SynchronousTestCase):
         self.assertRaises(Diverged, serve, follower, MemoryLog(data), frame=50)
         self.assertEqual(log.end_offset, at)
 
+    def test_blank_that_the_master_dropped(self) -> None:
+        """RocketMQ drops a blank at its end when it recovers: a message stands there, and ours gives way."""
+        data = stream(FILE_SIZE, body=b"long" * 100)
+        at = data.index(MAGIC_BLANK.to_bytes(4, "big", signed=True)) - 4
+        master = MemoryLog(data[:at] + record(at, body=b"short"))
+        for ours in (data, data[: at + 8]):
+            log = MemoryLog(ours)
+            follower = SlaveSession(log)
+            follower.reported_offset = len(ours)
+            self.assertRaises(Diverged, serve, follower, master, frame=50)
+            self.assertEqual(log.end_offset, at)
+            serve(follower, master)
+            self.assertEqual(log.data, master.data)
+        # With a message behind it, a blank is no longer at the end, and nothing is cut.
+        log = MemoryLog(data + stream(300, start=FILE_SIZE))
+        self.assertRaises(ReplicationStopped, serve, SlaveSession(log), master)
+        self.assertEqual(log.cuts, [])
+
     def test_flipped_bit_of_the_master(self) -> None:
         """A bit of the master's that no checksum covers, where ours is zero: nothing is cut."""
         queue_id = self.record + 15

@@ -92,6 +92,23 @@ class FilesTests(SynchronousTestCase):
         self.successResultOf(third)
         self.assertEqual((list(loaded(self.disk).topics.entries), threads.waiting), (["A", "B"], []))
 
+    def test_many_during_a_save(self) -> None:
+        """A thousand changes that are asked for at once: two writes, and every one of them ends."""
+        threads = Threads()
+        asked = []
+        for number in range(1000):
+            self.metadata.topics.put(TopicConfig(topic_name=f"T{number}"), number)
+            asked.append(self.metadata.save(threads))
+        threads.run()
+        threads.run()
+        for one in asked:
+            self.successResultOf(one)
+        self.assertEqual((len(loaded(self.disk).topics.entries), threads.waiting), (1000, []))
+        self.metadata.topics.put(TopicConfig(topic_name="later"), 1)
+        later = self.metadata.save(threads)
+        threads.run()
+        self.successResultOf(later)
+
     def test_failed(self) -> None:
         """It stays dirty, and the next save writes it."""
         disk = SimDisk(random.Random(1))

@@ -116,6 +116,18 @@ class TopicsTests(SynchronousTestCase):
         self.assertEqual((answer["topicQueueMappingDetailMap"], answer["topicQueueMappingInfoMap"]), ({}, {}))
         self.assertIn(b"+message.type", self.topics.file_bytes())
 
+    def test_kept_for_a_version(self) -> None:
+        """The answer is made once for a version; every change makes another."""
+        first = self.topics.wire_bytes()
+        self.assertIs(self.topics.wire_bytes(), first)
+        self.topics.put(TopicConfig(topic_name="another"), 5)
+        second = self.topics.wire_bytes()
+        self.assertIn("another", json.loads(second)["topicConfigTable"])
+        self.topics.delete("another", 6)
+        self.assertNotIn("another", json.loads(self.topics.wire_bytes())["topicConfigTable"])
+        self.assertTrue(self.topics.adopt(second))
+        self.assertIn("another", json.loads(self.topics.wire_bytes())["topicConfigTable"])
+
     def test_adopt(self) -> None:
         """Another version replaces everything; the same version is not looked at."""
         self.topics.put(TopicConfig(topic_name="Mine"), 5)

@@ -366,11 +366,11 @@ class DirectoryTests(SynchronousTestCase):
         self.last = log.end_offset // LOG_SIZE * LOG_SIZE
         close_log(log, self.disk)
 
-    def refused(self, part: str, config: StoreConfig | None = None) -> None:
+    def refused(self, part: str, config: StoreConfig | None = None, *, is_slave: bool = False) -> None:
         """Opening is refused, and no file changes but for the abort file."""
         before = {path: bytes(one.data) for path, one in self.disk.files.items()}
         with self.assertRaises(DirectoryError) as caught:
-            open_log(self.disk, config=config)
+            open_log(self.disk, config=config, is_slave=is_slave)
         self.assertIn(part, str(caught.exception))
         after = {path: bytes(one.data) for path, one in self.disk.files.items() if path != "base/abort"}
         self.assertEqual(after, before)
@@ -393,6 +393,25 @@ class DirectoryTests(SynchronousTestCase):
         """A file in the middle is gone."""
         self.disk.unlink(f"base/commitlog/{LOG_SIZE:020d}")
         self.refused("is missing between")
+
+    def test_first_file_gone(self) -> None:
+        """No expiry has deleted it: refused, unless an operator removes the mark."""
+        first = self.disk.read_file("base/commitlog/" + "0" * 20)
+        for is_slave in (False, True):
+            self.disk.unlink("base/commitlog/" + "0" * 20)
+            self.refused("00000000000000000000 is gone: the log begins there", is_slave=is_slave)
+            self.disk.write_file("base/commitlog/" + "0" * 20, first)
+            self.disk.unlink("base/abort")
+        self.disk.unlink("base/commitlog/" + "0" * 20)
+        self.disk.unlink("base/commitlogmark")
+        self.assertEqual(open_log(self.disk).begin_offset, LOG_SIZE)
+
+    def test_expiry_cut_short(self) -> None:
+        """The mark is written before the file goes: a crash between the two leaves a longer log."""
+        log = open_log(self.disk)
+        log.flusher.expire(LOG_SIZE)
+        log.abandon()
+        self.assertEqual(open_log(self.disk).begin_offset, 0)
 
     def test_last_file_gone(self) -> None:
         """Records that were on stable storage are gone: a master refuses, a slave fetches them again."""

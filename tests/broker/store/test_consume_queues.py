@@ -11,6 +11,7 @@ from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.errors import DirectoryError
 from dledger.broker.store import consume_queues
 from dledger.broker.store.consume_queues import ConsumeQueues, is_topic
+from dledger.broker.store.queue_list import decode_queue_list
 from dledger.broker.store.unit_check import TornUnits
 from tests.broker.support import config_of
 
@@ -81,15 +82,57 @@ class ConsumeQueuesTests(SynchronousTestCase):
         for number in range(10):
             self.put("T", number, 0, number * 10)
         self.assertLessEqual(len(self.queues._touched), 2)
-        self.assertEqual(len(self.queues.prepare_flush()), 20)
+        self.assertEqual(len(self.queues.prepare_flush()), 21)  # a file and a directory each, and the list
         self.queues.finish_flush(has_failed=True)
         steps = self.queues.prepare_flush()
-        self.assertEqual(len(steps), 20)
+        self.assertEqual(len(steps), 21)
         for step in steps:
             step()
         self.queues.finish_flush()
         self.assertEqual(self.queues.prepare_flush(), [])
         self.queues.finish_flush()
+
+    def flush(self) -> object:
+        """A whole flush. @return: the queues that are listed then."""
+        for step in self.queues.prepare_flush():
+            step()
+        self.queues.finish_flush()
+        return decode_queue_list(self.disk.read_file("base/consumequeue.list"))
+
+    def test_listed(self) -> None:
+        """Every flush lists the queues that have files: new ones, and not deleted ones."""
+        self.put("T", 0, 0, 0)
+        self.assertEqual(self.flush(), {("T", 0)})
+        self.put("T", 1, 0, 10)
+        self.assertEqual(self.flush(), {("T", 0), ("T", 1)})
+        self.queues.cut(10)
+        self.assertEqual(self.flush(), {("T", 0), ("T", 1)})
+        self.queues.destroy("T")
+        self.assertEqual(self.flush(), set())
+
+    def test_list_not_written(self) -> None:
+        """The next flush writes it."""
+        self.put("T", 0, 0, 0)
+        self.flush()
+        self.queues.destroy("T")
+        for _ in range(2):
+            self.assertEqual(len(self.queues.prepare_flush()), 1)
+            self.queues.finish_flush(has_failed=True)
+        self.flush()
+        self.assertEqual(self.queues.prepare_flush(), [])
+
+    def test_lost(self) -> None:
+        """That all must be dispatched again is recorded first; an empty log has lost nothing."""
+        self.put("T", 0, 0, 0)
+        self.flush()
+        self.disk.unlink(f"base/consumequeue/T/0/{0:020d}")
+        told: list[bool] = []
+        for log_end, lost in ((0, []), (10, [True])):
+            again = ConsumeQueues.open(
+                config_of(), self.disk, log_begin=0, log_end=log_end, is_trusted=True, crashed=False,
+                torn=TornUnits(lambda at, size: b"", range(0), 0), losing=lambda: told.append(True),
+            )
+            self.assertEqual((told, again.has_lost), (lost, bool(lost)))
 
     def test_bound(self) -> None:
         """A share of the descriptors, within bounds."""

@@ -9,7 +9,15 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.errors import StoreError
-from dledger.broker.store.index_file import ENTRY, HEADER, IndexFile, IndexHeader, IndexShape, header_problem
+from dledger.broker.store.index_file import (
+    ENTRY,
+    HEADER,
+    IndexEntry,
+    IndexFile,
+    IndexHeader,
+    IndexShape,
+    header_problem,
+)
 
 SHAPE = IndexShape(3, 6)
 PATH = "index/20231114221320000"
@@ -213,3 +221,33 @@ class UnwindTests(SynchronousTestCase):
         self.assertRaises(StoreError, again.unwind, header)
         raw.pwrite(b"\xff" * 4, SHAPE.slot_at(0))
         self.assertRaises(StoreError, again.unwind, header)
+
+    def test_slots_of_another_program(self) -> None:
+        """
+        Slots with numbers of entries that nobody wrote are refused at once: RocketMQ with smaller
+        C{maxHashSlotNum} and C{maxIndexNum} writes its entries over our slots.
+        """
+        shape = IndexShape(1000, 20_000_000)
+        disk = MemoryDisk()
+        file = create(disk, shape)
+        file.put(KEYS[:1])
+        flush(file)
+        header, raw = file.header, disk.open(PATH)
+        for number in (19_999_999, 20_000_000, 2**31 - 1):
+            for slot in (0, 7):
+                before = raw.pread(4, shape.slot_at(slot))
+                raw.pwrite(number.to_bytes(4, "big"), shape.slot_at(slot))
+                again = IndexFile.open(disk, PATH, shape)
+                read: list[int] = []
+
+                def entries(first: int, count: int, inner=again._entries, read=read) -> list[IndexEntry]:
+                    read.append(count)
+                    return inner(first, count)
+
+                self.patch(again, "_entries", entries)
+                self.assertRaisesRegex(StoreError, f"no entry {number}", again.unwind, header)
+                self.assertLess(sum(read), 10)
+                raw.pwrite(before, shape.slot_at(slot))
+        again = IndexFile.open(disk, PATH, shape)
+        again.unwind(header)
+        self.assertEqual(again.header, header)

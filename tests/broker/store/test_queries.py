@@ -63,7 +63,8 @@ class QueriesTests(SynchronousTestCase):
         self.assertFalse(self.store.is_sound(unit.offset + 1, record))
         self.assertFalse(self.store.is_sound(unit.offset + 2, record[:-1]))
         self.assertFalse(self.store.is_sound(unit.offset + 3, record[:50]))
-        self.assertEqual(self.store.bad_records.count, 3)
+        self.assertFalse(self.store.is_sound(unit.offset, record[:4] + b"\xde" + record[5:]))
+        self.assertEqual(self.store.bad_records.count, 4)
 
     def get(self, offset: int, **options: object) -> Got:
         """Of the queue."""

@@ -68,6 +68,22 @@ class LifeTests(SynchronousTestCase):
         self.assertEqual(again.units(), expected(again.store.log))
         self.assertTrue(self.disk.exists("base/abort"))
 
+    def test_without_the_directory_of_queues(self) -> None:
+        """It is made again from the log, as RocketMQ does, so that no index is given twice."""
+        opened = self.open()
+        filled(opened, 1)
+        opened.settle()
+        units = opened.units()
+        opened.close()
+        for path in [path for path in self.disk.files if path.startswith("base/consumequeue")]:
+            self.disk.unlink(path)
+        gone = {path for path in self.disk.directories if path.startswith("base/consumequeue")}
+        self.disk.directories -= gone
+        again = self.open()
+        self.assertEqual(again.units(), units)
+        self.assertEqual(again.units(), expected(again.store.log))
+        again.close()
+
     def test_stall(self) -> None:
         """A reactor that is busy for seconds is noticed; ordinary ticks are not."""
         opened = self.open()

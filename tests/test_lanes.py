@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.interop.test_lanes -*-
+# -*- test-case-name: tests.test_lanes -*-
 """Programs side by side: each is counted once, and its output stays whole."""
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.interop.__main__ import LONGEST, jobs
-from tests.interop.lanes import Job, Lanes
+from tests import lanes
+from tests.lanes import SUITES, Job, Lanes, module_jobs
 from tests.run_all import SUMMARY, read_total
 
 _SAYING = """
@@ -99,10 +99,31 @@ class LanesTests(SynchronousTestCase):
         self.assertIn("slow begins", out.getvalue())
         self.assertIn("slow running", out.getvalue())
 
+
+class SuitesTests(SynchronousTestCase):
+    """The folders of test modules."""
+
     def test_every_module_is_a_job(self) -> None:
-        """The jobs are all test modules here, once each, and the scenarios."""
-        names = [job.name for job in jobs(Path("x"))]
-        modules = [path.stem for path in Path(__file__).parent.glob("test_*.py")]
-        self.assertEqual(sorted(names[1:]), sorted(modules))
-        self.assertLessEqual(set(LONGEST), set(modules))
-        self.assertIn("scenarios", names[0])
+        """The jobs have all test modules of the folder, once each; none is named that is not there."""
+        for suite, settings in SUITES.items():
+            jobs = module_jobs(suite, Path("x"))
+            names = [word.rpartition(".")[2] for job in jobs for word in job.command
+                     if word.startswith(f"tests.{suite}.")]
+            modules = [path.stem for path in (Path(__file__).parent / suite).glob("test_*.py")]
+            self.assertEqual(sorted(names), sorted(modules))
+            self.assertEqual(tuple(job.name for job in jobs[: len(settings.longest)]), settings.longest)
+            self.assertEqual(len({job.name for job in jobs}), len(jobs))
+            self.assertLessEqual(set(settings.alone), set(modules))
+
+    def test_alone(self) -> None:
+        """Modules that measure run one after the other, and before all others; everything is counted."""
+        jobs = [saying(name, 1, int(name == "c")) for name in "abcd"]
+        out = io.StringIO()
+        self.patch(lanes, "module_jobs", lambda *_: jobs)
+        self.patch(lanes.sys, "stdout", out)
+        self.patch(lanes, "SUITES", {"it": lanes.Suite(2, (), alone=("b", "d"))})
+        count = lanes.run_suite("it", first=[saying("e", 1, 0)])
+        self.assertEqual((count.passed, count.failed), (5, 1))
+        told = re.findall(r"^\[ +\d+ s\] (\w) (begins|took)", out.getvalue(), re.MULTILINE)
+        self.assertEqual(told[:4], [("b", "begins"), ("b", "took"), ("d", "begins"), ("d", "took")])
+        self.assertEqual({name for name, _ in told[4:]}, set("ace"))

@@ -1,0 +1,225 @@
+# -*- test-case-name: tests.test_guard -*-
+"""
+A group of three members and its clients in one process, without sockets, threads, files or real time.
+
+The members are whole L{MemberService}s with file stores on disks in memory. Everything that is random is
+seeded, and bytes move only in L{Wires.settle}, so that a run always takes the same steps.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.address import IPv4Address
+from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.error import ConnectionDone, ConnectionRefusedError
+from twisted.internet.interfaces import IStreamClientEndpoint, IStreamServerEndpoint
+from twisted.internet.task import Clock
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.config import DLedgerConfig
+from dledger.node.service import MemberService
+
+GROUP_NAME = "guard"
+PEERS = {f"n{number}": f"127.0.0.1:{20911 + number}" for number in range(3)}
+_PEERS_TEXT = ";".join(f"{peer_id}-{address}" for peer_id, address in PEERS.items())
+_FILES: dict[str, Any] = {
+    "mapped_file_size_for_entry_data": 1 << 26, "mapped_file_size_for_entry_index": 32 << 16
+}  # fmt: skip
+_TICK_S = 0.02
+_LEADER_S = 30.0
+
+
+class End:
+    """
+    One end of a connection: the part of Twisted's transports that our protocols use.
+
+    @ivar outbox: bytes written and not yet delivered.
+    """
+
+    disconnecting = False
+
+    def __init__(self, wires: Wires) -> None:
+        self.outbox: list[bytes] = []
+        self.protocol: Any = None
+        self.other: End
+        self._wires = wires
+
+    def write(self, data: bytes) -> None:
+        """One call is one write."""
+        self._wires.writes += 1
+        self._wires.bytes_written += len(data)
+        self.outbox.append(bytes(data))
+
+    def writeSequence(self, pieces: list[bytes]) -> None:
+        """One call is one write."""
+        self.write(b"".join(pieces))
+
+    def getPeer(self) -> IPv4Address:
+        """The same for all."""
+        return IPv4Address("TCP", "127.0.0.1", 1)
+
+    getHost = getPeer
+
+    def loseConnection(self) -> None:
+        """The connection ends at once, for both ends."""
+        for end in (self, self.other):
+            if end in self._wires.ends:
+                self._wires.ends.remove(end)
+                end.protocol.connectionLost(Failure(ConnectionDone()))
+
+    abortConnection = loseConnection
+
+    def registerProducer(self, producer: object, streaming: bool) -> None:
+        """An end is never full."""
+
+    def unregisterProducer(self) -> None:
+        """An end is never full."""
+
+    def pauseProducing(self) -> None:
+        """The peer has no more to send than one window."""
+
+    def resumeProducing(self) -> None:
+        """See L{pauseProducing}."""
+
+    def setTcpNoDelay(self, enabled: bool) -> None:
+        """There is no delay."""
+
+
+class Wires:
+    """
+    All connections of a rig, and its clock.
+
+    @ivar writes, bytes_written: of all ends so far.
+    """
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.ends: list[End] = []
+        self.writes = self.bytes_written = 0
+        self._factories: dict[str, Any] = {}
+
+    def listen_at(self, address: str, factory: Any) -> None:
+        """Accept connections to C{address}."""
+        self._factories[address] = factory
+
+    def connect(self, address: str, factory: Any) -> Deferred[Any]:
+        """@return: fires with the protocol of the connecting end."""
+        if address not in self._factories:
+            return fail(ConnectionRefusedError())
+        near, far = End(self), End(self)
+        near.other, far.other = far, near
+        for end, maker in ((far, self._factories[address]), (near, factory)):
+            end.protocol = maker.buildProtocol(None)
+            self.ends.append(end)
+        for end in (far, near):
+            end.protocol.makeConnection(end)
+        return succeed(near.protocol)
+
+    def settle(self) -> None:
+        """Deliver all bytes, each end's as one read, until nobody writes any more."""
+        is_busy = True
+        while is_busy:
+            self.clock.advance(0)
+            is_busy = False
+            for end in [*self.ends]:
+                if end.outbox:
+                    data, end.outbox = b"".join(end.outbox), []
+                    end.other.protocol.dataReceived(data)
+                    is_busy = True
+
+    def pass_time(self, done: Callable[[], bool], *, what: str) -> None:
+        """Let ticks pass until C{done()}. @raise RuntimeError: it took too long; names C{what}."""
+        for _tick in range(round(_LEADER_S / _TICK_S)):
+            self.settle()
+            if done():
+                return
+            self.clock.advance(_TICK_S)
+        raise RuntimeError(f"not within {_LEADER_S:g} s: {what}")
+
+
+@implementer(IStreamClientEndpoint, IStreamServerEndpoint)
+class WireEndpoint:
+    """An address of L{Wires}."""
+
+    def __init__(self, wires: Wires, address: str) -> None:
+        self._wires = wires
+        self._address = address
+
+    def connect(self, factory: Any) -> Deferred[Any]:
+        """See L{IStreamClientEndpoint.connect}."""
+        return self._wires.connect(self._address, factory)
+
+    def listen(self, factory: Any) -> Deferred[Any]:
+        """See L{IStreamServerEndpoint.listen}. The port is its address."""
+        self._wires.listen_at(self._address, factory)
+        return succeed(WirePort())
+
+
+class WirePort:
+    """A listening port."""
+
+    def getHost(self) -> IPv4Address:
+        """The same for all."""
+        return IPv4Address("TCP", "127.0.0.1", 1)
+
+    def stopListening(self) -> None:
+        """The rig ends with its program."""
+
+
+class InlineThread:
+    """The disk's thread: a call has always run already."""
+
+    def start(self) -> None:
+        """There is no thread."""
+
+    def stop(self) -> None:
+        """There is no thread."""
+
+    def run(self, call: Callable[[], None]) -> Deferred[None]:
+        """Run C{call} at once."""
+        call()
+        return succeed(None)
+
+
+def _failed(reason: str) -> None:
+    raise RuntimeError(f"a member failed: {reason}")
+
+
+class GuardGroup:
+    """Three members, one of which leads."""
+
+    def __init__(self, *, flush: str = "async") -> None:
+        """@param flush: C{async} or C{sync}."""
+        self.wires = Wires()
+        self.services = {peer_id: self._make(peer_id, flush) for peer_id in PEERS}
+        for service in self.services.values():
+            service.startService()
+        self.wires.pass_time(lambda: self.leader_id != "", what="a leader")
+        # A second more, so that everybody has greeted everybody.
+        end_s = self.wires.clock.seconds() + 1.0
+        self.wires.pass_time(lambda: self.wires.clock.seconds() >= end_s, what="a second")
+
+    def _make(self, peer_id: str, flush: str) -> MemberService:
+        config = DLedgerConfig(
+            group=GROUP_NAME, self_id=peer_id, peers=_PEERS_TEXT, store_base_dir="guard",
+            flush_disk_type=flush, **_FILES,
+        )
+        return MemberService(
+            config, self.wires.clock, disk=MemoryDisk(), rng=random.Random(peer_id), failed=_failed,
+            listen=WireEndpoint(self.wires, PEERS[peer_id]),
+            dial=lambda _peer_id, address: WireEndpoint(self.wires, address),
+            flush_thread=InlineThread(), local_time=lambda: (1e9, 4),
+        )  # fmt: skip
+
+    @property
+    def leader_id(self) -> str:
+        """Empty if no member leads."""
+        for peer_id, service in self.services.items():
+            if service.node is not None and service.node.status().member.role == "leader":
+                return peer_id
+        return ""

@@ -1,0 +1,189 @@
+# -*- test-case-name: tests.admin.test_browsing -*-
+"""
+The committed entries of one member, from an index or a time on.
+
+Rule 1: only entries that the member knows to be committed are shown.
+Rule 2: a turn of the reactor reads at most L{PAGE_BYTES_MAX} bytes, or one record; a search by time takes one
+look in a turn. Searches follow one another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import attrs
+from twisted.internet.defer import DeferredLock
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
+
+from dledger.admin.browsing.query import PAGE_BYTES_MAX, Query, QueryProblem, preview_of, short
+from dledger.base.errors import DLedgerError, StoreError
+from dledger.base.time_search import TimeSearch
+from dledger.client.values import Entry, entries_of
+from dledger.node.status import NodeStatus
+from protocols.wire.errors import WireError
+from protocols.wire.ledger.batches import EntryBatch
+
+NAMES = ("from", "count", "time")
+#: Entries without a time that one look passes over, and bytes that it reads.
+LOOK_ENTRIES = 64
+LOOK_BYTES = 32 * 1024
+#: Looks of a search: halving, and as many more as entries without a time may take.
+LOOKS_MAX = 256
+
+
+@attrs.frozen(kw_only=True)
+class ShownEntry:
+    """
+    An entry.
+
+    @ivar position: stream offset of its record, in bytes.
+    @ivar kind: C{body}; C{control}: the members wrote it for themselves.
+    @ivar time_ms: since 1970, by the clock of its client; None without one.
+    @ivar body_bytes: size of the whole body.
+    @ivar body: its beginning, as text or in hexadecimal.
+    """
+
+    index: int
+    term: int
+    position: int
+    kind: str
+    time_ms: int | None
+    headers: Mapping[str, str]
+    body_bytes: int
+    body: str
+    is_text: bool
+
+
+@attrs.frozen(kw_only=True)
+class ShownEntries:
+    """
+    A page of entries.
+
+    @ivar begin_index, committed_index: of the member's log.
+    @ivar first_index: the first that was asked for.
+    @ivar next_index: behind the last that is shown.
+    """
+
+    begin_index: int
+    committed_index: int
+    first_index: int
+    next_index: int
+    entries: tuple[ShownEntry, ...]
+
+
+class EntrySource(Protocol):
+    """The part of a node that this module needs."""
+
+    def status(self) -> NodeStatus:
+        """The current status."""
+
+    def read_committed(self, first_index: int, *, max_bytes: int) -> EntryBatch | None:
+        """See L{dledger.node.node.Node.read_committed}."""
+
+
+class EntryBrowser:
+    """Reads the entries for pages."""
+
+    def __init__(self, node: EntrySource, clock: IReactorTime) -> None:
+        self._node = node
+        self._clock = clock
+        self._lock = DeferredLock()
+
+    async def page(self, query: Query) -> ShownEntries:
+        """
+        The entries that a query asks for.
+
+        @raise QueryProblem: the query is wrong, or the entries cannot be read.
+        """
+        count, moment = query.count(), query.moment_ms()
+        if moment is not None and query.text("from"):
+            raise QueryProblem(400, "give either from or time, not both")
+        await self._lock.acquire()
+        try:
+            await deferLater(self._clock, 0)  # (The lock lets the next one go on in the turn of the last.)
+            begin, end = self._bounds()
+            if moment is None:
+                first = query.first(begin, end, count)
+            else:
+                first = await self._first_since(moment, begin, end)
+            return self._page(first, count)
+        finally:
+            self._lock.release()
+
+    def _bounds(self) -> tuple[int, int]:
+        member = self._node.status().member
+        return max(member.ledger_begin_index, 0), member.committed_index + 1
+
+    def _page(self, first: int, count: int) -> ShownEntries:
+        begin, end = self._bounds()
+        if first < begin:
+            raise QueryProblem(404, f"entry {first} was deleted: the log begins at {begin}")
+        if first > end:
+            raise QueryProblem(404, f"entry {first} is not committed: the last one is {end - 1}")
+        entries = self._read(first, PAGE_BYTES_MAX)[:count]
+        return ShownEntries(
+            begin_index=begin, committed_index=end - 1, first_index=first, next_index=first + len(entries),
+            entries=tuple(map(_shown, entries)),
+        )
+
+    def _read(self, first: int, max_bytes: int) -> list[Entry]:
+        try:
+            batch = self._node.read_committed(first, max_bytes=max_bytes)
+            return entries_of(batch) if batch is not None else []
+        except (DLedgerError, StoreError, WireError, OSError) as error:
+            raise QueryProblem(503, f"entries from {first} on cannot be read: {error}") from None
+
+    async def _first_since(self, moment: int, begin: int, end: int) -> int:
+        """The first entry with a time of C{moment} or later, as far as times rise; C{end} without one."""
+        search = TimeSearch(begin, end, moment)
+        for _look in range(LOOKS_MAX):
+            if (look := search.look) is None:
+                break
+            timed, behind = self._first_timed(*look)
+            if timed is not None and timed.timestamp is not None:
+                search.met(timed.index, timed.timestamp)
+            else:
+                search.met_none(behind)
+            await deferLater(self._clock, 0)
+        if begin < end and not search.has_times:
+            raise QueryProblem(404, "the entries that were looked at have no time: entries have one if their "
+                                    "client appends with envelope=True")  # fmt: skip
+        return await self._exactly(moment, search.found, end)
+
+    async def _exactly(self, moment: int, first: int, end: int) -> int:
+        """
+        Go on from the tolerance of clocks to the time itself.
+
+        @raise QueryProblem: after L{LOOKS_MAX} looks the search has to be continued.
+        """
+        for _look in range(LOOKS_MAX):
+            entries = self._read(first, PAGE_BYTES_MAX) if first < end else []
+            for entry in entries:
+                if entry.timestamp is not None and entry.timestamp >= moment:
+                    return entry.index
+            if not entries:
+                return first
+            first = entries[-1].index + 1
+            await deferLater(self._clock, 0)
+        raise QueryProblem(503, f"not found up to entry {first}: too many entries are of the minute before; "
+                                f"ask for a later time, or from={first}")  # fmt: skip
+
+    def _first_timed(self, first: int, end: int) -> tuple[Entry | None, int]:
+        """@return: the first entry with a time among the next ones, and the index behind those looked at."""
+        entries = [entry for entry in self._read(first, LOOK_BYTES)[:LOOK_ENTRIES] if entry.index < end]
+        for entry in entries:
+            if entry.timestamp is not None:
+                return entry, entry.index
+        return None, entries[-1].index + 1 if entries else end
+
+
+def _shown(entry: Entry) -> ShownEntry:
+    body, is_text = preview_of(entry.body)
+    return ShownEntry(
+        index=entry.index, term=entry.term, position=entry.pos,
+        kind="control" if entry.is_control else "body", time_ms=entry.timestamp,
+        headers={name: short(preview_of(value)[0]) for name, value in entry.headers.items()},
+        body_bytes=len(entry.body), body=body, is_text=is_text,
+    )

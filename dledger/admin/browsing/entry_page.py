@@ -1,0 +1,89 @@
+# -*- test-case-name: tests.admin.test_browsing -*-
+"""The page of entries as HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+from urllib.parse import urlencode
+
+from dledger.admin.browsing.entries import ShownEntries, ShownEntry
+from dledger.admin.browsing.query import COUNT_DEFAULT, LAST, Query
+from dledger.admin.dashboard.frame import number_cell, search_form, still_page, table_section, text_cell
+from dledger.base.time_text import time_text
+
+#: To the dashboard, and to the same page for programs.
+LINKS = (".", "status", "config")
+_COLUMNS = (
+    ("Index", True), ("Term", True), ("Position", True), ("Kind", False), ("Time, UTC", False),
+    ("Headers", False), ("Bytes", True), ("Body", False),
+)
+
+
+def entry_page(group: str, query: Query, shown: ShownEntries | None, problem: str = "") -> bytes:
+    """
+    The page.
+
+    @param shown: None: the form alone.
+    @param problem: why nothing is shown.
+    """
+    sections = [entry_form(query)]
+    said = problem or "Search by index or time; without either, the last entries are shown."
+    if shown is not None:
+        table = table_section("Entries", "entries", _COLUMNS, map(_row, shown.entries))
+        sections += [_turning(query, shown), table]
+        said = _range_of(shown)
+    return still_page(
+        title=f"Entries of {group}", heading=f"Entries of group {group}", said=said, live=sections,
+        links=LINKS, is_problem=bool(problem),
+    )
+
+
+def entry_form(query: Query) -> str:
+    """The form of the search."""
+    return search_form("entries", (
+        ("from", "From index", query.text("from")), ("time", "Or from time (UTC)", query.text("time")),
+        ("count", "Number", query.text("count")),
+    ))
+
+
+def _range_of(shown: ShownEntries) -> str:
+    log = f"the log has {shown.begin_index:,} to {shown.committed_index:,}"
+    if not shown.entries:
+        return f"No entry from {shown.first_index:,} on; {log}."
+    return f"Entries {shown.first_index:,} to {shown.next_index - 1:,}; {log}."
+
+
+def _turning(query: Query, shown: ShownEntries) -> str:
+    """Links to other pages."""
+    count = query.count()
+
+    def link(words: str, first: object) -> str:
+        more = {} if count == COUNT_DEFAULT else {"count": count}
+        return f'<a href="entries?{escape(urlencode({"from": first, **more}))}">{words}</a>'
+
+    links = [link("first", shown.begin_index)]
+    if shown.first_index > shown.begin_index:
+        links.append(link("earlier", max(shown.begin_index, shown.first_index - count)))
+    if shown.next_index <= shown.committed_index:
+        links.append(link("later", shown.next_index))
+    links.append(link("last", LAST))
+    return f"<p>{' '.join(links)}</p>"
+
+
+def _row(entry: ShownEntry) -> Iterable[str]:
+    headers = ", ".join(f"{name}: {value}" for name, value in entry.headers.items())
+    at = time_text(entry.time_ms) if entry.time_ms is not None else ""
+    return (
+        number_cell(entry.index), number_cell(entry.term), number_cell(entry.position), text_cell(entry.kind),
+        text_cell(at), text_cell(headers, "words"), number_cell(entry.body_bytes),
+        body_cell(entry.body, entry.is_text, entry.body_bytes),
+    )
+
+
+def body_cell(preview: str, is_text: bool, body_bytes: int) -> str:
+    """A cell with the beginning of a body, see L{dledger.admin.browsing.query.preview_of}."""
+    shown_bytes = len(preview.encode("utf-8")) if is_text else len(preview.replace(" ", "")) // 2
+    more = "..." if shown_bytes < body_bytes else ""
+    kind = "" if is_text or not body_bytes else '<span class="soft">hex</span> '
+    return f"<td class=words>{kind}<code>{escape(preview)}{more}</code></td>"

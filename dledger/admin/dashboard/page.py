@@ -1,0 +1,117 @@
+# -*- test-case-name: tests.admin.test_dashboard -*-
+"""The dashboard of a member: an L{Overview} as HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+
+from dledger.admin.cluster import MemberReport
+from dledger.admin.dashboard.frame import (
+    empty_frame,
+    facts_of,
+    framed_page,
+    number_cell,
+    size_text,
+    span_text,
+    table_section,
+    text_cell,
+    utc_text,
+)
+from dledger.admin.dashboard.overview import Overview, plotted_numbers
+from dledger.node.reports import SeenEvent
+from dledger.node.status import NodeStatus
+
+_LINKS = ("browse", "status", "cluster", "events", "config", "metrics", "openapi.json")
+#: Of a page that no member serves.
+_GROUP_LINKS = ("cluster",)
+
+
+def dashboard_page(overview: Overview | None) -> bytes:
+    """The page. @param overview: None: without a number, see L{empty_frame}."""
+    if overview is None:
+        return empty_frame(_LINKS)
+    who = f", member {overview.status.member.self_id}" if overview.status is not None else ""
+    return framed_page(
+        title=overview.group, heading=f"Group {overview.group}{who}", problem=overview.problem,
+        good="All members serve.", live=_live(overview), numbers=plotted_numbers(overview),
+        links=_LINKS if overview.status is not None else _GROUP_LINKS,
+    )
+
+
+def _live(overview: Overview) -> Iterable[str]:
+    yield _members(overview)
+    if overview.status is not None:
+        yield _facts(overview.status)
+    if overview.status is not None or overview.events:
+        whose = "this member" if overview.status is not None else "the members"
+        yield _events("Changes of role and leader", "elections", reversed(overview.elections))
+        yield _events(f"Last events of {whose}", "events", overview.events)
+
+
+#: Known to the leader, so to the page of a member only.
+_LAG_BYTES = "Lag, bytes"
+_MEMBER_COLUMNS = (
+    ("Member", False), ("Role", False), ("Term", True), ("First", True), ("Last", True), ("Committed", True),
+    ("Lag, entries", True), (_LAG_BYTES, True), ("State", False), ("Version", False), ("Address", False),
+)
+
+
+def _members(overview: Overview) -> str:
+    rows = (_member(one, overview) for one in overview.reports)
+    columns = (one for one in _MEMBER_COLUMNS if overview.status is not None or one[0] != _LAG_BYTES)
+    return table_section("Members", "members", columns, rows)
+
+
+def _member(report: MemberReport, overview: Overview) -> Iterable[str]:
+    name = escape(report.member_id)
+    if report.admin_url.startswith(("http://", "https://")):
+        name = f'<a href="{escape(report.admin_url)}/">{name}</a>'
+    yield f'<th scope="row">{name}</th>'
+    yield text_cell(report.role or "unknown")
+    yield number_cell(report.term, 0)
+    yield from (number_cell(one) for one in (report.begin_index, report.end_index, report.committed_index))
+    yield number_cell(report.lag, 0)
+    if overview.status is not None:
+        yield number_cell(overview.lag_bytes.get(report.member_id, 0 if report.role == "leader" else -1), 0)
+    trouble = report.problem or report.health
+    yield text_cell(trouble or "serves", "bad" if trouble else "good")
+    yield text_cell(report.version)
+    yield text_cell(report.address)
+
+
+def _facts(status: NodeStatus) -> str:
+    """The numbers of the member itself."""
+    member, machine = status.member, status.machine
+    refusals = ", ".join(f"{name} {count:,}" for name, count in sorted(status.refusals.items()))
+    facts: list[tuple[str, str]] = [
+        ("Up", span_text(status.uptime_s)),
+        ("Appends", f"{status.appends:,}, {size_text(status.append_bytes)}"),
+        ("Without an answer", f"{member.pending_appends:,} appends, {member.pending_reads:,} reads"),
+        ("On stable storage", f"up to {member.flushed_index:,}, {size_text(status.unsynced_bytes)} behind"),
+        ("Disk", f"{size_text(status.disk_free_bytes)} of {size_text(status.disk_total_bytes)} free"),
+        ("Connections", f"{status.connections:,} open, {status.connections_refused:,} refused"),
+        ("Leaders so far", f"{status.leader_changes:,}"),
+        ("Reactor", f"missed {status.stalls:,} ticks, {status.stall_s:.1f} s"),
+        ("Refusals", refusals or "none"),
+        ("Set aside", f"{status.set_aside_files:,} files, {size_text(status.set_aside_bytes)}"),
+        ("Begin moved", status.begin_moved or "not since the start"),
+        ("Files", status.store_path or "in memory"),
+    ]
+    if machine is not None:
+        facts.append((f"Machine {machine.name}", f"{machine.state}, {machine.lag:,} behind"))
+    return facts_of("This member", facts)
+
+
+_EVENT_COLUMNS = (("Time, UTC", False), ("Level", False), ("Event", False), ("Facts", False))
+
+
+def _events(title: str, name: str, events: Iterable[SeenEvent]) -> str:
+    rows = [
+        (text_cell(utc_text(one.at_s)), text_cell(one.level, "" if one.level == "info" else "bad"),
+         text_cell(one.event), text_cell(one.facts, "words"))
+        for one in events
+    ]
+    return table_section(title, name, _EVENT_COLUMNS, rows)
+
+

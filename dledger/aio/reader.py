@@ -1,0 +1,100 @@
+# -*- test-case-name: tests.aio.test_readers -*-
+"""
+A named reader for programs with an asyncio event loop.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Protocol, TypeVar
+
+from twisted.internet.defer import Deferred
+
+from dledger.client.readers import NamedReader
+from dledger.client.values import Entry
+
+_T = TypeVar("_T")
+
+
+class WaitInLoop(Protocol):
+    """Waits for a Deferred in the event loop of the log."""
+
+    def __call__(self, call: Callable[[], Deferred[_T]]) -> Awaitable[_T]:
+        """@return: its result."""
+
+
+class AsyncReader:
+    """
+    An asynchronous iterator of the entries that no process of this name has committed. Use it with C{async
+    with}, or L{close} it. The event loop must not stand still for the time of its lease.
+    """
+
+    def __init__(self, wait: WaitInLoop, reader: NamedReader) -> None:
+        self._wait, self._reader = wait, reader
+        self._ready: deque[Entry] = deque()
+
+    @property
+    def name(self) -> str:
+        """Of the reader."""
+        return self._reader.name
+
+    @property
+    def holder(self) -> str:
+        """Id of this process."""
+        return self._reader.holder
+
+    @property
+    def token(self) -> int:
+        """Fencing token of the lease; see L{NamedReader.token}."""
+        return self._reader.token
+
+    def __aiter__(self) -> AsyncReader:
+        return self
+
+    async def __anext__(self) -> Entry:
+        """
+        The next entry; waits for it. Cancelling stops the wait.
+
+        @raise LeaseLost: another process has the entries of this one, or may get them.
+        @raise LeaseHeld: other processes had them until the time-out.
+        @raise Expired: expiry has deleted the next entry. L{commit} of a later one goes on.
+        """
+        while True:
+            if self._reader.must_check:
+                await self._wait(self._reader.check_lease)
+            while self._ready:
+                entry = self._ready.popleft()
+                if entry.index > self._reader.done_index:
+                    self._reader.handed_index = entry.index
+                    return entry
+            entries = await self._wait(self._reader.next_batch)
+            if not entries:
+                raise StopAsyncIteration
+            self._ready.extend(entries)
+
+    async def commit(self, index: int | None = None) -> int:
+        """
+        All entries up to one are done; see L{NamedReader.commit}.
+
+        @param index: the last one; None: the last one that was handed out.
+        @return: the next index of the reader: all before it is done.
+        @raise LeaseLost: nothing was committed: another process has these entries, or may get them.
+        @raise NotYet: it is not in the log.
+        @raise Timeout: it may have been committed: commit again.
+        """
+        return await self._wait(lambda: self._reader.commit(index))
+
+    async def close(self) -> None:
+        """Read no more, and give the lease back. Nothing is committed."""
+        self._ready.clear()
+        await self._wait(self._reader.close)
+
+    async def __aenter__(self) -> AsyncReader:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -1,0 +1,62 @@
+# -*- test-case-name: tests.base.test_time_search -*-
+"""
+The first entry of a log from a time on, found by halving; whoever searches reads the entries.
+
+Entries have times if their clients give them (docs/envelopes.md). Each time is of the clock of one client, so
+times rise with the index only as far as these clocks agree.
+
+Rule 1: the search takes a time of L{SKEW_MS} before the one that is wanted: clocks that differ by less hide
+no entry.
+Rule 2: a run of entries without a time counts as older: a log has no times before its clients began to give
+them.
+"""
+
+from __future__ import annotations
+
+#: Clocks of clients may differ by this, milliseconds.
+SKEW_MS = 60_000
+
+
+class TimeSearch:
+    """
+    Ask L{look} where to read, and tell what was found there, until L{look} is None.
+
+    @ivar found: the first entry, when L{look} is None; the end of the range if all are older.
+    @ivar has_times: an entry with a time was met.
+    @ivar has_older: one of them is older than what is searched, and so is what came before it.
+    """
+
+    def __init__(self, begin: int, end: int, moment_ms: int) -> None:
+        """
+        @param end: exclusive.
+        @param moment_ms: since 1970.
+        """
+        self.found = end
+        self.has_times = self.has_older = False
+        self._low, self._high = begin, end
+        self._wanted = max(moment_ms - SKEW_MS, 0)
+
+    @property
+    def look(self) -> tuple[int, int] | None:
+        """Read from the first of these indexes on, at most up to the second, exclusive. None: the end."""
+        return ((self._low + self._high) // 2, self._high) if self._low < self._high else None
+
+    def met(self, index: int, time_ms: int) -> None:
+        """The first entry with a time, from the look's begin on."""
+        self.has_times = True
+        if time_ms >= self._wanted:
+            self.found, self._high = index, (self._low + self._high) // 2
+        else:
+            self.has_older = True
+            self._low = index + 1
+
+    def met_none(self, behind: int) -> None:
+        """
+        No entry has a time.
+
+        @param behind: the index behind the last one that was read.
+        """
+        if behind >= self._high:
+            self._high = (self._low + self._high) // 2
+        else:
+            self._low = behind

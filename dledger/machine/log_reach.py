@@ -1,0 +1,72 @@
+# -*- test-case-name: tests.machine.test_runner -*-
+"""How snapshots lie to the log of their member: of the same log, within it, and usable."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from dledger.base.errors import DamagedEntryError, DLedgerError
+from dledger.machine.snapshot_file import SnapshotHead, SnapshotRefused
+from protocols.wire.ledger.batches import EntryBatch
+from protocols.wire.ledger.entry import iterate_records
+
+
+class CommittedEntries(Protocol):
+    """The part of a node that is needed here: L{dledger.node.node.Node}."""
+
+    @property
+    def committed_index(self) -> int:
+        """Highest index known to be committed, inclusive."""
+
+    def read_committed(self, first_index: int, *, max_bytes: int) -> EntryBatch | None:
+        """See L{dledger.node.node.Node.read_committed}."""
+
+
+def check_base(entries: CommittedEntries, head: SnapshotHead) -> bool:
+    """
+    Whether it is known that a snapshot is of this log.
+
+    @raise SnapshotRefused: it is of another one.
+    """
+    try:
+        found = entries.read_committed(head.index, max_bytes=1)
+    except DLedgerError:
+        return True  # expired, or damaged: nothing here can tell
+    if found is None:
+        return False
+    ((entry, _),) = iterate_records(found)
+    chain_crc = entry.chain_crc if head.chain_crc else 0
+    if (entry.term, chain_crc) != (head.term, head.chain_crc if entry.chain_crc else 0):
+        raise SnapshotRefused(
+            f"the snapshot behind the entry {head.index} is of another log: there the entry is of term "
+            f"{head.term} and has the chain checksum {head.chain_crc}, here {entry.term} and "
+            f"{entry.chain_crc}"
+        )
+    return True
+
+
+def lowest_usable(entries: CommittedEntries, applied_index: int) -> int:
+    """The oldest snapshot behind which the log goes on, and which is newer than the state."""
+    lowest = applied_index + 1
+    try:
+        entries.read_committed(lowest, max_bytes=1)
+    except DLedgerError as error:
+        begin_index = error.facts.get("ledger_begin_index")
+        if isinstance(begin_index, int):
+            return max(lowest, begin_index - 1)
+    return lowest
+
+
+def is_reached(entries: CommittedEntries, head: SnapshotHead) -> bool:
+    """
+    Whether the log has come to the last entry of a snapshot, so that both can be compared.
+
+    Where the log begins just behind it, nothing here can tell whether they fit. That is so only if a member
+    of an earlier version has shortened it: this one keeps the last entry of its snapshots.
+    """
+    try:
+        return entries.read_committed(head.index, max_bytes=1) is not None
+    except DamagedEntryError:
+        return False  # a peer gives it back
+    except DLedgerError:
+        return True

@@ -1,0 +1,57 @@
+# -*- test-case-name: tests.node.test_tracing -*-
+"""A state machine whose calls of C{apply} are spans: the last part of what L{dledger.node.tracing} tells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from dledger.client.values import Entry
+from dledger.machine.state_machine import MachineFactory, StateMachine
+from dledger.node.tracing import OpenSpans
+
+
+class TracedMachine(StateMachine):
+    """Passes everything on to another machine, and keeps its name and version."""
+
+    def __init__(self, machine: StateMachine, trace: OpenSpans) -> None:
+        self._machine, self._trace = machine, trace
+        self.name, self.version = machine.name, machine.version
+
+    def apply(self, entries: Sequence[Entry]) -> Iterable[bytes]:
+        """See L{StateMachine.apply}. The span ends with the last result, or the exception."""
+        first = entries[0]
+        span = self._trace.begin("apply", {
+            "first_index": first.index, "count": len(entries), "term": entries[-1].term,
+            "bytes": sum(len(entry.body) for entry in entries),
+        }, self._trace.root_with(first.index))
+        try:
+            results = self._machine.apply(entries)
+        except BaseException:
+            self._trace.end(span, result="failed")
+            raise
+        return self._traced(span, results)
+
+    def _traced(self, span: object | None, results: Iterable[bytes]) -> Iterator[bytes]:
+        result = "failed"
+        try:
+            yield from results
+            result = "applied"
+        finally:
+            self._trace.end(span, result=result)
+
+    def query(self, request: bytes) -> bytes:
+        """See L{StateMachine.query}."""
+        return self._machine.query(request)
+
+    def snapshot(self) -> Iterable[bytes]:
+        """See L{StateMachine.snapshot}."""
+        return self._machine.snapshot()
+
+    def restore(self, chunks: Iterable[bytes]) -> None:
+        """See L{StateMachine.restore}."""
+        self._machine.restore(chunks)
+
+
+def traced_factory(factory: MachineFactory, trace: OpenSpans) -> MachineFactory:
+    """Makes the machines of C{factory}, traced."""
+    return lambda: TracedMachine(factory(), trace)

@@ -1,0 +1,45 @@
+# -*- test-case-name: tests.node.test_node -*-
+"""Tells what a ledger sets aside, and how much it has."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from twisted.logger import Logger
+
+from dledger.base.disk.set_aside import KeptFile
+
+
+class AsideLedger(Protocol):
+    """The part of a store that is needed here."""
+
+    @property
+    def set_aside(self) -> list[KeptFile]:
+        """What this process has set aside, in order."""
+
+    def kept_files(self) -> list[KeptFile]:
+        """Everything that was ever set aside."""
+
+
+class AsideWatch:
+    """
+    @ivar files, size: number of files that were ever set aside, and their bytes; C{files} is -1 until known.
+    """
+
+    def __init__(self, store: AsideLedger, log: Logger, self_id: str) -> None:
+        self.files, self.size = -1, 0
+        self._store, self._log, self._self_id = store, log, self_id
+        self._told = 0
+
+    def look(self) -> None:
+        """Log what is new. @raise StoreError: the files cannot be listed."""
+        new = self._store.set_aside[self._told :]
+        self._told += len(new)
+        for one in new:
+            self._log.warn(
+                "{size} bytes were cut from the ledger and set aside in {path}; they are never deleted here",
+                size=one.size, path=one.path, self_id=self._self_id,
+            )
+        if new or self.files < 0:
+            kept = self._store.kept_files()
+            self.files, self.size = len(kept), sum(one.size for one in kept)

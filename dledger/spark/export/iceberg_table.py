@@ -1,0 +1,320 @@
+# -*- test-case-name: tests.spark.test_tables,tests.spark.test_tables_cli,tests.spark.test_table_kills -*-
+"""
+An Iceberg table as the target of an export, with the package C{pyiceberg}, and its catalog beside it.
+
+    OUT/catalog.db                       SQLite: the catalog; it says which metadata file is the newest
+    OUT/log/metadata/, OUT/log/data/     the table C{log} of the namespace C{dledger}
+    OUT/_lock                            as in an export of files
+
+A snapshot and the properties of the table change in one commit, which is one update of the catalog's row. The
+state is in both: in the snapshot for people and to notice that the table was rolled back, in the properties
+because snapshots expire. A crash before the update leaves files that no reader of the table sees.
+
+Rule: every file is brought to stable storage before the catalog names it.
+
+The rows of a part are in memory until it ends.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    CommitStateUnknownException,
+    NoSuchTableError,
+    ValidationException,
+)
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io import OutputFile
+from pyiceberg.io.pyarrow import ArrowScan, PyArrowFileIO, _dataframe_to_data_files, schema_to_pyarrow
+from pyiceberg.table import FileScanTask, Table
+from pyiceberg.table.snapshots import Snapshot, ancestors_of
+from pyiceberg.transforms import IdentityTransform
+from sqlalchemy.exc import SQLAlchemyError
+
+from dledger.spark.export.files import ExportError, ExportPart, sync_directory
+from dledger.spark.export.table_target import RANGE, STATE, ExportTable, TableState
+
+CATALOG_NAME = "catalog.db"
+NAMESPACE, TABLE = "dledger", "log"
+#: Bytes of files that a compaction reads at a time, and writes as one file.
+COMPACT_BYTES = 128 * 1024 * 1024
+#: Seconds for which a catalog that another program has locked is waited for.
+CATALOG_WAIT_S = 5.0
+#: Another try by the package would not look whether the other commit was that of an export.
+_NO_RETRY = {"commit.retry.num-retries": "0"}
+_CODECS = {"none": "uncompressed"}
+_SCHEME = "file://"
+
+
+class SyncedFile(OutputFile):  # type: ignore[misc]
+    """A local file that is in stable storage, with its name, when it is closed."""
+
+    def __init__(self, location: str, inner: OutputFile) -> None:
+        super().__init__(location)
+        self._inner = inner
+
+    def __len__(self) -> int:
+        """Bytes."""
+        return len(self._inner)
+
+    def exists(self) -> bool:
+        """Whether it exists."""
+        return bool(self._inner.exists())
+
+    def to_input_file(self) -> object:
+        """For reading."""
+        return self._inner.to_input_file()
+
+    def create(self, overwrite: bool = False) -> io.FileIO:
+        """The open file. @raise FileExistsError: it exists."""
+        path = Path(self.location.removeprefix(_SCHEME))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return _SyncedStream(path, "wb" if overwrite else "xb")
+
+
+class _SyncedStream(io.FileIO):
+    def close(self) -> None:
+        if not self.closed:
+            os.fsync(self.fileno())
+            super().close()
+            sync_directory(Path(str(self.name)).parent)
+
+
+class SyncedFileIO(PyArrowFileIO):  # type: ignore[misc]
+    """The files of a table in a directory."""
+
+    def new_output(self, location: str) -> SyncedFile:
+        """A file to write."""
+        return SyncedFile(location, super().new_output(location))
+
+
+class HeldPart:
+    """Rows in memory. @ivar rows: written so far."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.batches: list[pa.RecordBatch] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add rows."""
+        self.rows += batch.num_rows
+        self.batches.append(batch)
+
+    def close(self) -> list[tuple[str, str]]:
+        """No file is staged."""
+        return []
+
+    def abandon(self) -> None:
+        """Give the rows up."""
+        self.batches = []
+
+
+class IcebergExport(ExportTable):
+    """See the module."""
+
+    kind = "Iceberg"
+    errors = (
+        CommitFailedException, CommitStateUnknownException, ValidationException, SQLAlchemyError, OSError,
+        ValueError,
+    )
+    _table: Table
+    _part: HeldPart
+    _opened: SqlCatalog | None = None
+
+    def is_there(self) -> bool:
+        """See L{ExportTable.is_there}."""
+        return (self.path / CATALOG_NAME).is_file()
+
+    def _catalog(self) -> SqlCatalog:
+        if self._opened is None:
+            self._opened = SqlCatalog(NAMESPACE, **{
+                "uri": f"sqlite:///{self.path}/{CATALOG_NAME}?timeout={CATALOG_WAIT_S:g}",
+                "warehouse": f"{_SCHEME}{self.path}", "py-io-impl": f"{__name__}.{SyncedFileIO.__name__}",
+            })
+        return self._opened
+
+    def close(self) -> None:
+        """See L{ExportTable.close}."""
+        if self._opened is not None:
+            self._opened.close()
+        super().close()
+
+    def load(self) -> bool:
+        """See L{ExportTable.load}."""
+        if re.search(r"[?#%]", str(self.path)):
+            raise ExportError(
+                f"{self.path} cannot hold an Iceberg table: allowed are paths without ?, # and %"
+            )
+        if not self.is_there():
+            return False
+        try:
+            self._table = self._catalog().load_table((NAMESPACE, TABLE))
+        except NoSuchTableError:
+            return False
+        except (SQLAlchemyError, OSError, ValueError) as error:
+            raise ExportError(
+                f"the Iceberg table {self.path} cannot be read: {self.said(error)}"
+            ) from error
+        place = _local(self._table.location())
+        if place != os.path.realpath(self.path / TABLE):
+            raise ExportError(
+                f"{self.path} holds the catalog of a table at {place}: an Iceberg table cannot be moved or "
+                "copied. Name the directory in which it was made, or a new one"
+            )
+        return True
+
+    def said(self, error: Exception) -> str:
+        """See L{ExportTable.said}."""
+        if isinstance(error, SQLAlchemyError) and "locked" in str(error):
+            return (f"another program holds the lock of its catalog {CATALOG_NAME}, for more than "
+                    f"{CATALOG_WAIT_S:g} s: end that program, then give the same command again")
+        return super().said(error)
+
+    def create(self) -> None:
+        """See L{ExportTable.create}."""
+        catalog = self._catalog()
+        catalog.create_namespace_if_not_exists(NAMESPACE)
+        codec = _CODECS.get(self.form.compression, self.form.compression)
+        with catalog.create_table_transaction(
+            (NAMESPACE, TABLE), schema=self.form.schema, location=f"{_SCHEME}{self.path}/{TABLE}",
+            properties={"write.parquet.compression-codec": codec, **_NO_RETRY},
+        ) as change, change.update_spec() as spec:
+            for name in self.form.partition_by:
+                spec.add_field(name, IdentityTransform(), name)
+
+    def _ancestors(self) -> Iterable[Snapshot]:
+        current = self._table.current_snapshot()
+        return ancestors_of(current, self._table.metadata) if current is not None else ()
+
+    def recorded(self) -> TableState | None:
+        """See L{ExportTable.recorded}."""
+        text = self._table.properties.get(STATE)
+        if text is None:
+            return None
+        state = TableState.of_json(text, self.path)
+        for snapshot in self._ancestors():
+            seen = snapshot.summary.additional_properties.get(STATE) if snapshot.summary else None
+            if seen is None:
+                continue
+            if seen != text:
+                raise ExportError(
+                    f"the Iceberg table {self.path} was rolled back behind offset {state.next}, to which the "
+                    "export has come: go to its newest snapshot again, or name a new directory"
+                )
+            break
+        return state
+
+    def layout(self) -> tuple[pa.Schema, tuple[str, ...], bool]:
+        """See L{ExportTable.layout}."""
+        schema = self._table.schema()
+        fields = tuple(
+            schema.find_column_name(field.source_id) if isinstance(field.transform, IdentityTransform)
+            else f"{field.transform}({schema.find_column_name(field.source_id)})"
+            for field in self._table.spec().fields
+        )
+        found = schema_to_pyarrow(schema, include_field_ids=False)
+        return found, fields, self._table.current_snapshot() is not None
+
+    def new_part(self) -> HeldPart:
+        """See L{ExportTable.new_part}: rows in memory."""
+        self._part = HeldPart()
+        return self._part
+
+    def prepare(self, added: list[pa.Field]) -> bool:
+        """See L{ExportTable.prepare}: the package reads the property before a commit."""
+        if _NO_RETRY.items() <= self._table.properties.items():
+            return False
+        with self._table.transaction() as change:
+            change.set_properties(_NO_RETRY)
+        return True
+
+    def append(self, part: ExportPart, added: list[pa.Field], properties: Mapping[str, str]) -> None:
+        """See L{ExportTable.append}."""
+        rows = pa.Table.from_batches(self._part.batches, schema=self.form.schema)
+        change = self._table.transaction()
+        if added:
+            with change.update_schema() as schema:
+                schema.union_by_name(self.form.schema)
+        change.append(rows, snapshot_properties=dict(properties))
+        change.set_properties({STATE: properties[STATE]})
+        change.commit_transaction()
+
+    def compact(self) -> tuple[int, int]:
+        """See L{ExportTable.compact}: each partition in groups of L{COMPACT_BYTES}, one commit for each."""
+        groups: dict[object, list[list[FileScanTask]]] = {}
+        tasks = sorted(self._table.scan().plan_files(), key=lambda task: str(task.file.file_path))
+        for task in tasks:
+            size = task.file.file_size_in_bytes
+            if size >= COMPACT_BYTES // 2:
+                continue
+            of_partition = groups.setdefault(repr(task.file.partition), [[]])
+            if sum(one.file.file_size_in_bytes for one in of_partition[-1]) + size > COMPACT_BYTES:
+                of_partition.append([])
+            of_partition[-1].append(task)
+        count = len(tasks)
+        for of_partition in groups.values():
+            for group in of_partition:
+                if len(group) > 1:
+                    count += self._rewrite(group) - len(group)
+        return len(tasks), count
+
+    def _rewrite(self, tasks: list[FileScanTask]) -> int:
+        """@return: the number of new files."""
+        table, state = self._table, self.recorded()
+        assert state is not None
+        rows = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue()).to_table(tasks)
+        change = table.transaction()
+        count = 0
+        with change.update_snapshot(
+            snapshot_properties={STATE: table.properties[STATE], RANGE: "compacted"}
+        ).overwrite() as files:
+            for task in tasks:
+                files.delete_data_file(task.file)
+            for made in _dataframe_to_data_files(table.metadata, rows, table.io):
+                files.append_data_file(made)
+                count += 1
+        change.commit_transaction()
+        self.load()
+        return count
+
+    def expire(self, days: float, now_s: float) -> int:
+        """See L{ExportTable.expire}."""
+        limit_s = now_s - days * 86_400
+        self._table.maintenance.expire_snapshots().older_than(
+            datetime.fromtimestamp(limit_s, UTC)
+        ).commit()
+        self.load()
+        needed = self._needed()
+        gone = 0
+        for path in sorted((self.path / TABLE).rglob("*")):
+            is_ours = path.name.endswith((".parquet", ".avro", ".metadata.json"))
+            if is_ours and os.path.realpath(path) not in needed and path.stat().st_mtime < limit_s:
+                path.unlink()
+                gone += 1
+        return gone
+
+    def _needed(self) -> set[str]:
+        """The paths of all files that a version of the table needs."""
+        table = self._table
+        found = {table.metadata_location, *(entry.metadata_file for entry in table.metadata.metadata_log)}
+        for snapshot in table.snapshots():
+            found.add(snapshot.manifest_list)
+            for manifest in snapshot.manifests(table.io):
+                found.add(manifest.manifest_path)
+                found |= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io)}
+        return {_local(location) for location in found}
+
+
+def _local(location: str) -> str:
+    """The path of a file; other programs may spell its address in another way, and links may lead to it."""
+    return os.path.realpath(re.sub("^file:/*", "/", location))
+

@@ -1,0 +1,438 @@
+# -*- test-case-name: tests.spark.test_tables,tests.spark.test_tables_cli,tests.spark.test_table_kills -*-
+"""
+What tables of every kind have in common as targets of an export.
+
+Each commit of the export adds the rows of a range of offsets, and in the same commit records two properties:
+
+    dledger-range    0-99                                 first and last offset of this commit, both inclusive
+    dledger-export   {"next": 100, "proof": {...}, ...}   how far the export is, see L{TableState}
+
+Rule 1: only the table says how far the export is: the next range begins where the newest commit of the
+export says. A lock keeps other exports of this machine away; those of other machines meet the check of the
+kind of table that nobody has committed since.
+Rule 2: a commit that fails is looked up in the table. If it is there it has not failed; if the table has not
+changed it is tried again; anything else is an error.
+Rule 3: nothing is ever deleted, except by L{ExportTable.expire}.
+
+The column C{day}, the day (UTC) of the log's time, partitions the table if there is a time.
+
+Knows nothing of ledgers and Spark, nor of the packages for tables.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import attrs
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dledger.spark.export.files import PENDING_NAME, ExportError, ExportPart, staged_path, take_lock
+from dledger.spark.export.writers import OpenPart
+from protocols.wire.fastjson import as_int
+
+#: Properties of a commit.
+RANGE, STATE = "dledger-range", "dledger-export"
+#: The column by which tables are partitioned.
+DAY = "day"
+#: The columns with a time by which days are counted; a log has at most one of them.
+TIME_COLUMNS = ("storeTimestamp", "timestamp")
+_VERSION = 1
+#: Commits of one part, while nothing of the export changes but others commit to the table.
+_ATTEMPTS = 4
+#: Days outside of these years are null: Python, which writes paths of partitions, has no others.
+_YEARS = (1, 9999)
+
+
+@attrs.frozen(kw_only=True)
+class TableState:
+    """
+    How far the export is.
+
+    @ivar first, next: where the export began, and where its next range begins.
+    @ivar rows: in all commits of the export.
+    @ivar proof: the log is recognised by it.
+    @ivar source: rows of C{dledger} or C{rocketmq}.
+    @ivar columns: of the log.
+    """
+
+    first: int
+    next: int
+    rows: int
+    proof: Mapping[str, int | str]
+    source: str
+    columns: tuple[str, ...]
+
+    def to_json(self) -> str:
+        """The value of the property L{STATE}."""
+        return json.dumps({"version": _VERSION, **attrs.asdict(self)})
+
+    @classmethod
+    def of_json(cls, text: str, path: Path) -> TableState:
+        """@raise ExportError: the text is not one of ours."""
+        try:
+            found = json.loads(text)
+            if found["version"] != _VERSION:
+                raise ExportError(
+                    f"the newest commit of the table {path} is of version {found['version']} of this export; "
+                    f"this program knows {_VERSION}"
+                )
+            return cls(
+                first=as_int(found["first"]), next=as_int(found["next"]), rows=as_int(found["rows"]),
+                proof=dict(found["proof"]), source=str(found["source"]), columns=tuple(found["columns"]),
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise ExportError(
+                f"the property {STATE} of the newest commit of the table {path} is damaged "
+                f"({type(error).__name__}: {error}), so the progress of the export is unknown: export to a "
+                "new directory"
+            ) from None
+
+
+@attrs.frozen(kw_only=True)
+class TableForm:
+    """
+    What a table must look like.
+
+    @ivar schema: of the log, with L{DAY} as the last column if the log has a time.
+    @ivar partition_by: L{DAY}, if there is one, and what the user names.
+    @ivar source: as in L{TableState}.
+    """
+
+    schema: pa.Schema
+    partition_by: tuple[str, ...]
+    source: str
+    compression: str
+
+    @classmethod
+    def of(
+        cls, schema: pa.Schema, partition_by: Sequence[str], *, source: str, compression: str
+    ) -> TableForm:
+        """The form for rows with this schema."""
+        if time_column(schema) is not None:
+            schema = schema.append(pa.field(DAY, pa.date32()))
+            partition_by = (DAY, *partition_by)
+        return cls(
+            schema=schema, partition_by=tuple(partition_by), source=source, compression=compression
+        )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Those of the log."""
+        return tuple(name for name in self.schema.names if name != DAY)
+
+
+def time_column(schema: pa.Schema) -> str | None:
+    """The column whose days partition the table."""
+    return next((name for name in TIME_COLUMNS if name in schema.names), None)
+
+
+def with_day(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch with its L{DAY}, if C{schema} has one. @param schema: that of a L{TableForm}."""
+    name = time_column(batch.schema)
+    if DAY not in schema.names or name is None:
+        return batch
+    times = batch.column(name)
+    years = pc.year(times)
+    is_known = pc.and_(pc.greater_equal(years, _YEARS[0]), pc.less_equal(years, _YEARS[1]))
+    days = pc.if_else(is_known, times, None).cast(pa.date32(), safe=False)
+    return pa.RecordBatch.from_arrays([*batch.columns, days], schema=schema)
+
+
+class ExportTable(ABC):
+    """
+    An open table in a directory of its own; no other export of this machine writes to it.
+
+    @cvar kind: its name for people.
+    @cvar errors: what the package raises when a commit fails.
+    @ivar path: the directory.
+    """
+
+    kind: str
+    errors: tuple[type[Exception], ...]
+
+    def __init__(self, path: Path, form: TableForm) -> None:
+        """
+        Open the table, if there is one.
+
+        @raise ExportError: the directory is in use or has other files; its table has another form, belongs to
+            nobody we know, or has changed in a way that does not allow to continue.
+        """
+        self.path = path.absolute()
+        self.form = form
+        self._begin: int | None = None
+        self._state: TableState | None = None
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._check_names()
+            self._lock = take_lock(path)
+        except OSError as error:
+            raise ExportError(f"{path} cannot be written: {error.strerror}") from error
+        try:
+            shutil.rmtree(self.path / PENDING_NAME, ignore_errors=True)
+            if self.load():
+                self._state = self.recorded()
+                self._check()
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def _check_names(self) -> None:
+        if self.is_there():
+            return
+        foreign = [name for name in sorted(os.listdir(self.path)) if not name.startswith(("_", "."))]
+        if foreign:
+            raise ExportError(
+                f"{self.path} is not empty and holds no {self.kind} table ({foreign[0]!r} is in it): "
+                "name a new directory, or that of a table which an export has begun"
+            )
+
+    @property
+    def next_index(self) -> int | None:
+        """Where the next part begins; None until the first L{begin}."""
+        return self._begin if self._state is None else self._state.next
+
+    @property
+    def first(self) -> int | None:
+        """Where the export begins; None until the first L{begin}."""
+        return self._begin if self._state is None else self._state.first
+
+    @property
+    def rows(self) -> int:
+        """In all commits of the export."""
+        return 0 if self._state is None else self._state.rows
+
+    @property
+    def proof(self) -> Mapping[str, int | str]:
+        """Given with the last part."""
+        return {} if self._state is None else self._state.proof
+
+    # -- what each kind does ----------------------------------------------------------------------
+
+    @abstractmethod
+    def is_there(self) -> bool:
+        """Whether the directory holds a table of this kind, or a beginning of one."""
+
+    @abstractmethod
+    def load(self) -> bool:
+        """Read the newest version of the table. @return: whether there is one. @raise ExportError."""
+
+    @abstractmethod
+    def create(self) -> None:
+        """Make an empty table of the form."""
+
+    @abstractmethod
+    def recorded(self) -> TableState | None:
+        """The state in the newest commit of the export, as of the last L{load}; None: there is none."""
+
+    @abstractmethod
+    def layout(self) -> tuple[pa.Schema, tuple[str, ...], bool]:
+        """The table's schema, its partition columns, and whether it has rows, as of the last L{load}."""
+
+    @abstractmethod
+    def new_part(self) -> OpenPart:
+        """Rows of the form, not visible yet."""
+
+    @abstractmethod
+    def prepare(self, added: list[pa.Field]) -> bool:
+        """
+        Change the table as far as L{append} cannot.
+
+        @param added: columns that the table lacks.
+        @return: whether there was something to change.
+        """
+
+    @abstractmethod
+    def append(self, part: ExportPart, added: list[pa.Field], properties: Mapping[str, str]) -> None:
+        """
+        Make a part visible if nobody has committed since the last L{load}, or fail and leave the table as it
+        was.
+
+        @param added: columns that the table lacks.
+        @raise Exception: one of L{errors}; perhaps the part is visible nevertheless.
+        """
+
+    @abstractmethod
+    def compact(self) -> tuple[int, int]:
+        """Write small files together. @return: files before and after."""
+
+    @abstractmethod
+    def expire(self, days: float, now_s: float) -> int:
+        """
+        Forget versions that are older, and delete files that no other version needs.
+
+        @return: the number of deleted files.
+        """
+
+    def said(self, error: Exception) -> str:
+        """The first line of an error of a package, which may have many."""
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return f"{type(error).__name__}: {lines[0] if lines else '-'}"
+
+    # -- what all do ------------------------------------------------------------------------------
+
+    def begin(self, index: int) -> None:
+        """The first part begins at C{index}; makes the table. @raise ExportError: it cannot be made."""
+        assert self._state is None, "only a new export begins"
+        self._begin = index
+        if self.load():
+            return
+        try:
+            self.create()
+        except self.errors as error:
+            raise ExportError(
+                f"the {self.kind} table {self.path} cannot be made: {self.said(error)}"
+            ) from error
+        self.load()
+
+    def stage(self, name: str) -> Path:
+        """A new path for an unfinished file."""
+        return staged_path(self.path, name)
+
+    def commit(self, part: ExportPart, proof: Mapping[str, int | str]) -> None:
+        """
+        Make a part visible.
+
+        @raise ExportError: the table cannot be written, or another export writes to it.
+        """
+        first, before = self.first, self._state
+        assert first is not None and part.first == self.next_index, "parts follow one another"
+        state = TableState(
+            first=first, next=part.last + 1, rows=self.rows + part.rows, proof=dict(proof),
+            source=self.form.source, columns=self.form.columns,
+        )
+        properties = {RANGE: f"{part.first}-{part.last}", STATE: state.to_json()}
+        failure: Exception | None = None
+        for _attempt in range(_ATTEMPTS):
+            try:
+                added = self._check()
+                # Behind a change of the table, look again whether another export has committed meanwhile.
+                if not self.prepare(added):
+                    self.append(part, added, properties)
+            except self.errors as error:
+                failure = error
+            self.load()
+            found = self.recorded()
+            if found == state:
+                self._state = state
+                return
+            if found != before:
+                raise ExportError(
+                    f"another export writes to the {self.kind} table {self.path}: it has come to offset "
+                    f"{found.next if found else '?'}, this one to {part.first}. Let one of them go on"
+                )
+        raise ExportError(
+            f"offsets {part.first} to {part.last} cannot be committed to the {self.kind} table {self.path}: "
+            f"{self.said(failure) if failure is not None else 'the table does not show the commit'}"
+        ) from failure
+
+    def maintain(self, *, compacts: bool, expire_days: float | None, now_s: float) -> str:
+        """
+        Write small files together, and then forget old versions.
+
+        @param expire_days: None: forget nothing.
+        @param now_s: since 1970.
+        @return: what was done.
+        @raise ExportError: it cannot be done; the rows of the table are the same.
+        """
+        if self._state is None:
+            return "the table has no rows yet"
+        done = []
+        try:
+            if compacts:
+                before, after = self.compact()
+                done.append(f"compacted {before} files into {after}")
+            if expire_days is not None:
+                gone = self.expire(expire_days, now_s)
+                done.append(f"deleted {gone} files that no version of the last {expire_days:g} days needs")
+        except self.errors as error:
+            raise ExportError(
+                f"the {self.kind} table {self.path} cannot be maintained: {self.said(error)}"
+            ) from error
+        return "; ".join(done)
+
+    def _check(self) -> list[pa.Field]:
+        """
+        Compare the table with the form.
+
+        @return: columns that the table lacks.
+        @raise ExportError: they do not go together.
+        """
+        found, partition_by, has_rows = self.layout()
+        what = f"the {self.kind} table {self.path}"
+        if self._state is None and has_rows:
+            raise ExportError(
+                f"{what} has rows and no property {STATE}, so no export has written them: name a new "
+                "directory, or an empty table"
+            )
+        if partition_by != self.form.partition_by:
+            raise ExportError(
+                f"{what} is partitioned by {_names(partition_by)}, and this export by "
+                f"{_names(self.form.partition_by)}: use the same columns, or name a new directory"
+            )
+        if self._state is not None:
+            self._check_state(what, self._state)
+        added = []
+        for field in self.form.schema:
+            if field.name not in found.names:
+                if self._state is not None and field.name in (DAY, *self._state.columns):
+                    raise ExportError(
+                        f"{what} has no column {field.name} any more, which the export has written: allowed "
+                        "are further columns, none renamed or dropped. Name a new directory"
+                    )
+                added.append(field)
+                continue
+            there = plain_type(found.field(field.name).type)
+            if there != plain_type(field.type):
+                raise ExportError(
+                    f"{what} has column {field.name} of type {there}, and this export writes {field.type}: "
+                    "allowed are the same types, and columns that the table does not have yet. Name a new "
+                    "directory, or leave the column out with --columns"
+                )
+        for field in found:
+            if field.name not in self.form.schema.names and not field.nullable:
+                raise ExportError(
+                    f"{what} has column {field.name}, which must not be null and which this export does not "
+                    "write: allowed are further columns that may be null"
+                )
+        return added
+
+    def _check_state(self, what: str, state: TableState) -> None:
+        if state.source != self.form.source:
+            raise ExportError(
+                f"{what} was begun with format={state.source}, and now format={self.form.source} is asked "
+                "for: use the same as before, or name a new directory"
+            )
+        missing = [name for name in state.columns if name not in self.form.columns]
+        if missing:
+            raise ExportError(
+                f"{what} was written with columns {_names(state.columns)}, and now {missing[0]} is missing: "
+                "allowed are the same columns and more of them, or a new directory"
+            )
+
+    def close(self) -> None:
+        """Remove the files that are not committed, and release the directory."""
+        shutil.rmtree(self.path / PENDING_NAME, ignore_errors=True)
+        os.close(self._lock)
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type without differences in memory alone: large and small offsets, names of UTC."""
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+        return pa.binary()
+    if pa.types.is_timestamp(kind) and kind.tz in ("+00:00", "Etc/UTC"):
+        return pa.timestamp(kind.unit, tz="UTC")
+    if pa.types.is_map(kind):
+        return pa.map_(plain_type(kind.key_type), plain_type(kind.item_type))
+    return kind
+
+
+def _names(columns: Sequence[str]) -> str:
+    return ",".join(columns) or "nothing"

@@ -1,0 +1,96 @@
+# -*- test-case-name: tests.protocols.test_costly_reads -*-
+"""The reads of one connection that wait, because a turn was late; see L{protocols.turn}."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from protocols.turn import Turn
+
+#: Bytes of a read that was put off which one turn handles, and up to which such a read is short: more than a
+#: client with one small request at a time sends. A slice of small requests takes about half of a turn's time.
+SLICE_BYTES = 8 * 1024
+SHORT_READ_BYTES = 4 * 1024
+
+
+class PutOffReads:
+    """
+    Invariant: while bytes wait and are not held, the turn has one call that handles a slice of them.
+
+    @param handle: takes the next bytes in order.
+    @param changed: called when bytes begin or cease to wait, or some were handled.
+    @param cost_s: seconds that the connection has cost lately.
+    @ivar is_waiting: whether bytes wait, or are held; further ones must wait, too.
+    """
+
+    def __init__(
+        self, turn: Turn, handle: Callable[[bytes], None], *, changed: Callable[[], None],
+        cost_s: Callable[[], float],
+    ) -> None:
+        self._turn = turn
+        self._handle = handle
+        self._changed = changed
+        self._cost_s = cost_s
+        self._pieces: list[bytes] = []
+        self._is_held = self.is_waiting = False
+
+    def add(self, data: bytes) -> None:
+        """Let a read wait."""
+        self._pieces.append(data)
+        self.is_waiting = True
+        if len(self._pieces) == 1 and not self._is_held:
+            self._ask()
+
+    def hold(self) -> None:
+        """Requests of the present read wait; further bytes must wait behind them, until L{release}."""
+        self._is_held = self.is_waiting = True
+        self._changed()
+
+    def release(self) -> None:
+        """No request waits any more."""
+        self._is_held = False
+        self._go_on()
+
+    def drop(self) -> None:
+        """
+        The connection has ended: refer to it no longer, or it would keep its memory until the collector of
+        reference cycles comes.
+        """
+        self._pieces = []
+        self.is_waiting = self._is_held
+        self._handle, self._changed, self._cost_s = _no_bytes, _nothing, _no_cost
+
+    def _ask(self) -> None:
+        is_short = len(self._pieces[0]) <= SHORT_READ_BYTES
+        self._turn.put_off(self._handle_slice, self._cost_s(), is_short=is_short)
+        self._changed()
+
+    def _go_on(self) -> None:
+        """Handle the next slice in another turn, if there is one."""
+        self.is_waiting = bool(self._pieces)
+        if self._pieces:
+            self._ask()
+        else:
+            self._changed()
+
+    def _handle_slice(self) -> None:
+        data = b"".join(self._pieces)
+        # The rest waits while the slice is handled, and is dropped if that ends the connection.
+        self._pieces = [data[SLICE_BYTES:]] if len(data) > SLICE_BYTES else []
+        self.is_waiting = self._is_held or bool(self._pieces)
+        if data:
+            self._handle(data[:SLICE_BYTES])
+        if not self._is_held:
+            self._go_on()
+
+
+def _no_bytes(_data: bytes) -> None:
+    """Instead of the handler of a connection that has ended."""
+
+
+def _nothing() -> None:
+    """Instead of its listener."""
+
+
+def _no_cost() -> float:
+    return 0.0

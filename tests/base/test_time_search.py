@@ -1,0 +1,69 @@
+# -*- test-case-name: tests.base.test_time_search -*-
+"""The halving by time, with a reader that sees a few entries at a time."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.base.time_search import SKEW_MS, TimeSearch
+
+_NOW_MS = 1_800_000_000_000
+
+
+def searched(times: list[int | None], begin: int, moment_ms: int, at_once: int) -> tuple[TimeSearch, int]:
+    """@return: the search at its end, and the number of looks."""
+    search, looks = TimeSearch(begin, len(times), moment_ms), 0
+    while (look := search.look) is not None:
+        first, behind = look
+        looks += 1
+        assert begin <= first < behind <= len(times) and looks < 1000
+        for index in range(first, min(behind, first + at_once)):
+            time_ms = times[index]
+            if time_ms is not None:
+                search.met(index, time_ms)
+                break
+        else:
+            search.met_none(min(behind, first + at_once))
+    return search, looks
+
+
+class SearchTests(SynchronousTestCase):
+    """See L{TimeSearch}."""
+
+    @settings(max_examples=200, deadline=None)
+    @given(st.lists(st.none() | st.integers(0, 30), max_size=60), st.integers(0, 31), st.integers(0, 5))
+    def test_rising(self, drawn: list[int | None], wanted: int, begin: int) -> None:
+        """With times that rise it finds the first entry, with entries without a time between them."""
+        rising = iter(sorted(one for one in drawn if one is not None))
+        times = [None if one is None else _NOW_MS + next(rising) for one in drawn]
+        begin = min(begin, len(times))
+        search, _looks = searched(times, begin, _NOW_MS + wanted + SKEW_MS, len(times) + 1)
+        fitting = [at for at, time_ms in enumerate(times)
+                   if at >= begin and time_ms is not None and time_ms >= _NOW_MS + wanted]
+        has_times = any(one is not None for one in times[begin:])
+        self.assertEqual(search.found, fitting[0] if fitting else len(times))
+        self.assertLessEqual(search.has_times, has_times)
+        if search.has_older:
+            self.assertLess(min(one for one in times[begin:] if one is not None), _NOW_MS + wanted)
+
+    def test_clocks(self) -> None:
+        """Clocks that differ by less than the tolerance hide no entry."""
+        times: list[int | None] = [
+            _NOW_MS + 1000 * number + (SKEW_MS * number * 7 % 11 * 2 // 11 - SKEW_MS // 2) * (number % 2)
+            for number in range(500)
+        ]
+        for wanted in range(0, 500, 7):
+            moment = _NOW_MS + 1000 * wanted
+            search, _looks = searched(times, 0, moment, 1)
+            first = next(at for at, time_ms in enumerate(times) if time_ms is not None and time_ms >= moment)
+            self.assertLessEqual(search.found, first)
+
+    def test_cost(self) -> None:
+        """About log2 of the entries are looked at, whether times begin early or late."""
+        for untimed in (0, 75_000, 99_000):
+            times: list[int | None] = [None] * untimed + list(range(_NOW_MS, _NOW_MS + 100_000 - untimed))
+            search, looks = searched(times, 0, _NOW_MS + 500 + SKEW_MS, 2_000)
+            self.assertEqual(search.found, untimed + 500)
+            self.assertLess(looks, 20 + untimed // 2_000)

@@ -1,0 +1,238 @@
+# -*- test-case-name: tests.browser.test_dashboard -*-
+"""The dashboard of a real member in Chromium, while its group loses its leader."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+from axe_selenium_python import Axe
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from twisted.trial.unittest import SynchronousTestCase
+
+import dledger
+from dledger.base.tokens import new_token
+from tests.processes.children import free_ports, wait_until
+from tests.processes.members import Group, Member
+
+#: Where Debian has the driver; C{DLEDGER_CHROMEDRIVER} names another.
+DRIVER = os.environ.get("DLEDGER_CHROMEDRIVER", "/usr/bin/chromedriver")
+#: A folder for pictures of the page; none are taken without it.
+PICTURES = os.environ.get("DLEDGER_PICTURES", "")
+SECONDS = 60.0
+
+
+def chromium() -> webdriver.Chrome:
+    """A browser without a window."""
+    options = webdriver.ChromeOptions()
+    # (In a container there is no user to keep apart from the page's processes.)
+    for word in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+                 "--window-size=1200,1500"):
+        options.add_argument(word)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    return webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+
+
+class BrowserCase(SynchronousTestCase):
+    """
+    A page in a browser.
+
+    @ivar browser: quits with the test.
+    """
+
+    browser: webdriver.Chrome
+
+    def text(self, name: str) -> str:
+        """The text of the element with this id, as a person sees it: none while it is hidden."""
+        text: str = self.browser.execute_script(
+            "const one = document.getElementById(arguments[0]); return one ? one.innerText : '';", name
+        )
+        return text
+
+    def rows(self, name: str) -> list[list[str]]:
+        """The cells of the table with this name."""
+        rows: list[list[str]] = self.browser.execute_script(
+            "return [...document.querySelectorAll(`section[aria-labelledby=${arguments[0]}-title] tbody tr`)]"
+            ".map((row) => [...row.cells].map((cell) => cell.innerText));", name,
+        )
+        return rows
+
+    def until(self, condition: Any, what: str) -> None:
+        """Wait for it; the browser looks every two seconds."""
+        wait_until(condition, seconds=SECONDS, what=what, every=0.2)
+
+    def picture(self, name: str) -> None:
+        """For the documents, on request."""
+        if PICTURES:
+            self.browser.save_screenshot(f"{PICTURES}/{name}.png")
+
+    def violations(self) -> list[str]:
+        """What axe says of the page as it is."""
+        axe = Axe(self.browser)
+        axe.inject()
+        found = axe.run()["violations"]
+        return [f"{one['id']}: {one['nodes'][0]['html']}" for one in found]
+
+    def errors(self) -> list[str]:
+        """What the page's scripts and policy complained of."""
+        return [line["message"] for line in self.browser.get_log("browser") if line["level"] == "SEVERE"]
+
+    def is_within(self) -> bool:
+        """Whether nothing runs out of the window."""
+        fits: bool = self.browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
+        return fits
+
+
+class DashboardTests(BrowserCase):
+    """Three members and a writer; the page is that of a follower."""
+
+    def setUp(self) -> None:
+        """Start them, and open the page."""
+        held = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self.addCleanup(held.cleanup)
+        self.group = Group(Path(held.name))
+        self.ports = dict(zip(self.group.peers, free_ports(3), strict=True))
+        for peer_id, port in self.ports.items():
+            self.group.members[peer_id] = Member(
+                peer_id, self.group.peers, Path(held.name) / peer_id,
+                extra=("--admin", f"tcp:{port}:interface=127.0.0.1"),
+            )
+        self.addCleanup(self.group.kill)
+        self.group.start()
+        self.leader_id = self.group.leader()
+        self.shown_id = next(one for one in self.group.peers if one != self.leader_id)
+        self.browser = chromium()
+        self.addCleanup(self.browser.quit)
+        self.browser.get(f"http://127.0.0.1:{self.ports[self.shown_id]}/")
+
+    def start_writer(self) -> None:
+        """Append until the test ends, whatever happens to the leader."""
+        is_over = threading.Event()
+
+        def write() -> None:
+            with dledger.connect(self.group.peers_text) as log:
+                while not is_over.wait(0.005):
+                    try:
+                        log.append(b"x" * 100)
+                    except dledger.AppendError:
+                        continue
+
+        writer = threading.Thread(target=write, daemon=True)
+        writer.start()
+
+        def stop() -> None:
+            is_over.set()
+            writer.join(timeout=120)
+
+        self.addCleanup(stop)
+
+    def row(self, member_id: str) -> list[str]:
+        """The cells of a member's row."""
+        return next((row for row in self.rows("members") if row[0] == member_id), [])
+
+    def test_failover(self) -> None:
+        """The page shows the group, the loss of its leader, the next one, and in the end that it is old."""
+        self.start_writer()
+        self.until(lambda: self.text("state") == "All members serve.", "all serve")
+        self.until(lambda: self.row(self.leader_id)[1:2] == ["leader"], "the leader is shown")
+        self.until(lambda: "Entries a second" in self.text("plots"), "curves")
+        self.until(lambda: int(self.row(self.leader_id)[4].replace(",", "")) > 5, "entries")
+        self.assertEqual(self.violations(), [])
+        self.picture("dashboard")
+        self.group.members[self.leader_id].kill()
+        self.until(lambda: f"{self.leader_id}: " in self.text("state"), "the loss is shown")
+        self.assertIn("PROBLEM", self.browser.title)
+        others = [one for one in self.group.peers if one != self.leader_id]
+        self.until(lambda: "leader" in [self.row(one)[1] for one in others], "the next leader")
+        self.until(lambda: self.text("elections-title") != "" and "leader_id=" in self.text("live"), "events")
+        self.picture("dashboard-failover")
+        self.small_and_dark()
+        self.assertEqual(self.text("stale"), "")
+        self.assertEqual(self.errors(), [])
+        self.group.members[self.shown_id].kill()
+        self.until(lambda: self.text("stale").startswith("No answer for "), "the page says that it is old")
+
+    def small_and_dark(self) -> None:
+        """On a phone at night: nothing runs out of the window, and everything can be read."""
+        dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+        self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
+        self.browser.set_window_size(420, 900)
+        self.assertTrue(self.is_within())
+        self.assertEqual(self.violations(), [])
+        self.picture("dashboard-phone")
+
+    def test_without_script(self) -> None:
+        """The tables are in the page itself."""
+        self.browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+        self.browser.refresh()
+        words = self.browser.find_element(By.TAG_NAME, "main").text
+        for one in self.group.peers:
+            self.assertIn(one, words)
+        self.assertIn("Last events of this member", words)
+
+
+class BrowseTests(BrowserCase):
+    """The entries of a member whose pages know a token."""
+
+    def setUp(self) -> None:
+        """Start it, with 50 entries that have times and headers."""
+        held = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self.addCleanup(held.cleanup)
+        (port,), self.browser = free_ports(1), chromium()
+        self.addCleanup(self.browser.quit)
+        self.token, line = new_token("ops")
+        tokens = Path(held.name) / "tokens"
+        tokens.write_text(line)
+        group = Group(Path(held.name), size=1)
+        group.members["n0"] = Member(
+            "n0", group.peers, Path(held.name) / "n0", options={"admin_token_file": tokens},
+            extra=("--admin", f"tcp:{port}:interface=127.0.0.1"),
+        )
+        self.addCleanup(group.kill)
+        group.start()
+        group.leader()
+        with dledger.connect(group.peers_text, envelope=True) as log:
+            for number in range(50):
+                log.append(f"order {number} <i>".encode(), headers={"kind": b"order"})
+        self.url = f"http://127.0.0.1:{port}"
+
+    def bodies(self) -> list[str]:
+        """The last column."""
+        return [row[-1] for row in self.rows("entries")]
+
+    def press(self, words: str) -> None:
+        """Follow the link with these words."""
+        self.browser.find_element(By.LINK_TEXT, words).click()
+
+    def test_browse(self) -> None:
+        """The token opens the entries; links and the form turn pages, and so does the browser's way back."""
+        self.browser.get(f"{self.url}/")
+        self.press("browse")
+        field = self.browser.find_element(By.ID, "entries-from")
+        field.send_keys("10")
+        self.browser.find_element(By.CSS_SELECTOR, "form.search button").click()
+        self.until(lambda: "holders of a token" in self.text("stale"), "the page asks for a token")
+        self.assertEqual(self.bodies(), [])
+        self.assertEqual([one for one in self.errors() if "401" not in one], [])
+        self.browser.find_element(By.ID, "token").send_keys(self.token)
+        self.browser.find_element(By.CSS_SELECTOR, "#ask button").click()
+        self.until(lambda: len(self.bodies()) == 20, "entries")
+        first = [row[0] for row in self.rows("entries")]
+        self.assertEqual(first, [str(index) for index in range(10, 30)])
+        self.assertIn("kind: order", self.rows("entries")[0][5])
+        self.assertEqual(self.violations(), [])
+        self.picture("browse")
+        self.press("later")
+        self.until(lambda: self.rows("entries")[0][0] == "30", "the next page")
+        self.browser.back()
+        self.until(lambda: self.rows("entries")[0][0] == "10", "the page before")
+        self.press("last")
+        self.until(lambda: self.bodies()[-1:] == ["order 49 <i>"], "the last page")
+        self.browser.set_window_size(420, 900)
+        self.assertTrue(self.is_within())
+        self.assertEqual(self.violations(), [])
+        self.assertEqual(self.errors(), [])

@@ -1,0 +1,86 @@
+# -*- test-case-name: tests.client.test_readers -*-
+"""The readers of a scripted group: decided by the rules of real members, in one list of entries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dledger.base.errors import DLedgerError
+from dledger.node import reader_rules as rules
+from dledger.storage.reader_table import ReaderTable
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.messages import ReaderRequest, ReaderResponse
+from protocols.wire.ledger.readers import (
+    ReaderInfo,
+    ReaderPart,
+    ReaderState,
+    encode_reader_entry,
+    encode_readers,
+)
+
+
+class FakeDesk:
+    """
+    @ivar own: indexes of the entries of readers.
+    """
+
+    def __init__(self, log: list[bytes], seconds: Callable[[], float]) -> None:
+        self.readers = ReaderTable()
+        self.own: set[int] = set()
+        self._log = log
+        self._seconds = seconds
+        self._heard_s: dict[int, float] = {}
+
+    def answer(self, request: ReaderRequest, span: rules.Span, base: dict[str, Any]) -> ReaderResponse:
+        """@raise DLedgerError: as a leader refuses."""
+        problem = rules.reader_problem(request)
+        if problem:
+            raise DLedgerError(ResponseCode.UNEXPECTED_ARGUMENT, reason=problem)
+        known = self.readers.at(len(self._log))
+        if request.does == "list":
+            return ReaderResponse(readers=encode_readers(
+                ReaderInfo(name, one.state.next_index, 0, tuple(part.holder for part in one.state.parts))
+                for name, one in sorted(known.items()) if not one.state.is_forgotten
+            ), **base)
+        one = known.get(request.name)
+        is_new = False
+        state = one.state if one is not None and not one.state.is_forgotten else None
+        if state is None:
+            if request.does in ("commit", "renew"):
+                raise DLedgerError(ResponseCode.LEASE_LOST, reason="the group does not know the reader")
+            state = ReaderState(request.name, -1, rules.begin_of(request.index, span))
+            is_new = request.does == "move"
+        decision = rules.Decision(state) if is_new else self._decision(request, state, span)
+        part = decision.part
+        if decision.state is not None:
+            index, before = len(self._log), -1 if one is None else one.index
+            body = encode_reader_entry(decision.state._replace(previous=before))
+            self._log.append(body)
+            self.own.add(index)
+            self.readers.note(index, decision.state._replace(previous=before))
+            state = self.readers.at(index)[request.name].state
+            if part is not None and part.token < 0:
+                part = part._replace(token=index)
+        token, begin, end = (-1, -1, -1) if part is None else (part.token, part.begin, part.end)
+        self._heard_s[token] = self._seconds()
+        return ReaderResponse(
+            token=token, begin_index=begin, end_index=end, next_index=state.next_index,
+            committed_index=span.committed_index, **base,
+        )
+
+    def _decision(
+        self, request: ReaderRequest, state: ReaderState, span: rules.Span
+    ) -> rules.Decision:
+        if request.does == "renew":
+            return rules.Decision(None, rules.part_of(state, request.token))
+        if request.does == "take":
+            return rules.take(state, request, span, self._is_live)
+        if request.does == "commit":
+            return rules.commit(state, request, span)
+        if request.does == "release":
+            return rules.release(state, request.token)
+        return rules.moved(state, request.index, span) if request.does == "move" else rules.forgotten(state)
+
+    def _is_live(self, part: ReaderPart) -> bool:
+        return bool(part.holder) and self._seconds() < self._heard_s[part.token] + part.lease_ms / 1000

@@ -1,0 +1,117 @@
+# -*- test-case-name: tests.commands.test_administration -*-
+"""C{dledger token}, C{dledger flush}, and what commands show to administrations."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.defer import Deferred, fail, succeed
+
+from dledger.base.tokens import ClientTokenFile, TokenFile
+from dledger.commands import administration
+from tests.base.keys import KeyRoom
+from tests.commands.fakes import CliCase
+
+
+class TokenCommandTests(CliCase):
+    """C{dledger token}."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.path = Path(self.mktemp())
+
+    def make(self, *words: str) -> str:
+        """A token."""
+        result = self.run_cli("token", str(self.path), *words)
+        self.assertExit(result, 0, "is not kept anywhere")
+        return str(result.stdout).strip()
+
+    def test_life(self) -> None:
+        """Made, a second one beside it, the first taken out."""
+        first, second = self.make("ops"), self.make("night")
+        self.assertEqual(stat.S_IMODE(self.path.stat().st_mode), 0o600)
+        file = TokenFile(str(self.path))
+        self.assertEqual((file.holder(first), file.holder(second)), ("ops", "night"))
+        self.assertNotIn(first, self.path.read_text())
+        self.assertExit(self.run_cli("token", str(self.path), "ops", "--remove"), 0, "no token any more")
+        file = TokenFile(str(self.path))
+        self.assertEqual((file.holder(first), file.holder(second)), (None, "night"))
+
+    def test_refused(self) -> None:
+        """Names, files of another kind, the last token; nothing is changed."""
+        self.assertExit(self.run_cli("token", str(self.path), "two words"), 64, "is no name")
+        self.make("ops")
+        held = self.path.read_text()
+        self.assertExit(self.run_cli("token", str(self.path), "ops", "--remove"), 1, "make another first")
+        self.assertExit(self.run_cli("token", str(self.path), "x", "--remove"), 1, "has no token of x")
+        self.assertEqual(self.path.read_text(), held)
+        self.path.write_text("tick_ms = 20\n")
+        self.assertExit(self.run_cli("token", str(self.path), "ops"), 1, "line 1 is not NAME sha256 HASH")
+        self.assertEqual(self.path.read_text(), "tick_ms = 20\n")
+
+    def test_of_clients(self) -> None:
+        """With a role, and groups; files of both kinds do not mix."""
+        token = self.make("app", "--role", "append", "--group", "orders", "--group", "a b")
+        grant = ClientTokenFile(str(self.path)).grant(token)
+        assert grant is not None
+        self.assertEqual((grant.name, grant.role, grant.groups), ("app", "append", {"orders", "a b"}))
+        self.assertExit(self.run_cli("token", str(self.path), "ops"), 1, "line 1 is not NAME sha256 HASH:")
+        self.assertExit(self.run_cli("token", str(self.path), "x", "--group", "g"), 64, "needs --role")
+        self.make("other", "--role", "read")
+        result = self.run_cli("token", str(self.path), "app", "--remove")
+        self.assertExit(result, 0, "no token any more")
+
+    def test_mode_stays(self) -> None:
+        """A file that its group may read stays so."""
+        self.make("ops")
+        self.path.chmod(0o640)
+        self.make("night")
+        self.assertEqual(stat.S_IMODE(self.path.stat().st_mode), 0o640)
+
+
+class FlushTests(CliCase):
+    """C{dledger flush}."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.asked: list[tuple[object, ...]] = []
+        self.pages: dict[str, Any] = {"https://a:1": {"flushed_index": 41, "end_index": 41}}
+
+        async def fetch(agent: Any, url: str, path: str, timeout_s: float, clock: object, method: str) -> Any:
+            self.asked.append((url, path, method, getattr(agent, "token", "")))
+            page = self.pages.get(url)
+            answer: Deferred[Any] = fail(ValueError("HTTP status 401")) if page is None else succeed(page)
+            return await answer
+
+        self.patch(administration, "fetch_page", fetch)
+        room = KeyRoom(Path(self.mktemp()))
+        self.authority = str(room.directory / "authority.pem")
+        self.token_path = Path(self.mktemp())
+        self.token_path.write_text("secret\n")
+
+    def test_flush(self) -> None:
+        """Each member is asked with the token; one that refuses makes status 1."""
+        access = ("--admin-authority", self.authority, "--admin-token-file", str(self.token_path))
+        self.assertExit(self.run_cli(*access, "flush", "--admin", "https://a:1"), 0, "flushed up to 41")
+        self.assertEqual(self.asked, [("https://a:1", "/flush", "POST", "secret")])
+        result = self.run_cli(*access, "flush", "--admin", "https://a:1", "--admin", "http://127.0.0.1:2")
+        self.assertExit(result, 1, "flushed up to 41", "http://127.0.0.1:2: HTTP status 401")
+        self.assertExit(self.run_cli("flush"), 64, "give --admin URL")
+
+    def test_environment(self) -> None:
+        """All of it."""
+        env = {"DLEDGER_ADMIN": "https://a:1", "DLEDGER_ADMIN_AUTHORITY": self.authority,
+               "DLEDGER_ADMIN_TOKEN_FILE": str(self.token_path)}
+        self.assertExit(self.run_cli("flush", "--json", env=env), 0, '"flushed_index": 41')
+
+    def test_files(self) -> None:
+        """A token or an authority that cannot be read is an error of one line."""
+        for text in ("", "two words\n", "x" * 1000, "\u00e9"):
+            self.token_path.write_text(text)
+            result = self.run_cli("--admin-token-file", str(self.token_path), "flush", "--admin", "http://a")
+            self.assertExit(result, 64, "write the token into it")
+        self.assertExit(self.run_cli("--admin-token-file", "nowhere", "flush"), 64, "No such file")
+        result = self.run_cli("--admin-authority", "nowhere", "flush", "--admin", "https://a:1")
+        self.assertExit(result, 1, "nowhere")

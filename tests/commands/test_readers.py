@@ -1,0 +1,57 @@
+# -*- test-case-name: tests.commands.test_readers -*-
+"""C{dledger readers}, and what C{dledger tail} shows of readers."""
+
+from __future__ import annotations
+
+import json
+
+from dledger.base.errors import DLedgerError
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.readers import NO_END, ReaderInfo
+from tests.commands.fakes import CliCase
+
+
+class ReadersTests(CliCase):
+    """Show, move, forget."""
+
+    def test_shown(self) -> None:
+        """A table, or JSON."""
+        self.assertExit(self.run_cli("readers"), 0, "no readers")
+        self.log.reader_infos = (
+            ReaderInfo("audit", 3, 7, ()), ReaderInfo("billing", 10, 0, ("h:1:x", "h:2:y")),
+        )
+        self.assertExit(self.run_cli("readers"), 0, "audit", "billing", "h:1:x, h:2:y", "lag")
+        shown = json.loads(self.run_cli("readers", "--json").stdout)
+        self.assertEqual(shown[0], {"name": "audit", "next_index": 3, "lag": 7, "holders": []})
+
+    def test_moved(self) -> None:
+        """To an entry, to the begin, to the end; anything else is an error of usage."""
+        for to, index in (("17", 17), ("begin", 0), ("end", NO_END)):
+            self.assertExit(self.run_cli("readers", "move", "billing", to), 0, "billing goes on at 17")
+            self.assertEqual(self.log.calls[-1], ("move_reader", "billing", index))
+        self.assertExit(self.run_cli("readers", "move", "billing", "x1"), 64, "begin or end")
+        self.assertExit(self.run_cli("readers", "move", "billing", "--", "-1"), 64, "begin or end")
+
+    def test_forgotten(self) -> None:
+        """By its name."""
+        self.assertExit(self.run_cli("readers", "forget", "billing"), 0, "billing is forgotten")
+        self.assertEqual(self.log.calls, [("forget_reader", "billing")])
+
+    def test_refused(self) -> None:
+        """With the reason of the leader."""
+        self.log.fails = DLedgerError(ResponseCode.UNSUPPORTED, reason="n0 keeps no readers")
+        self.assertExit(self.run_cli("readers"), 1, "UNSUPPORTED", "n0 keeps no readers")
+
+
+class TailTests(CliCase):
+    """Entries that members write for themselves are no data."""
+
+    def test_control(self) -> None:
+        """They are shown on request only."""
+        self.log.bodies, self.log.control = [b"one", b"RDNM", b"two"], {1}
+        shown = self.run_cli("tail", "--from", "0", "--format", "raw").stdout
+        self.assertEqual(shown, "one\ntwo\n")
+        shown = self.run_cli("tail", "--from", "0", "--format", "raw", "--control").stdout
+        self.assertEqual(shown, "one\nRDNM\ntwo\n")
+        shown = self.run_cli("tail", "--from", "0", "-n", "2", "--format", "raw").stdout
+        self.assertEqual(shown, "one\ntwo\n")

@@ -1,0 +1,258 @@
+# -*- test-case-name: tests.test_lanes -*-
+"""
+Programs that run side by side, one in each lane: they wait for elections and time-outs more than they work.
+
+    python -m tests.lanes processes
+
+runs each module of C{tests/processes} as one program. Its output is written as a whole when it has ended, so
+that outputs do not mix; that it began, ended, or still runs is told meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+import attrs
+
+from tests.run_all import Count, Reader, read_trial_strictly
+
+TELL_S = 60.0
+#: Seconds after which a program is ended: several times the time of the slowest.
+LIMIT_S = 1000.0
+
+#: The JVMs of the tests live for seconds: compiling their code for speed would cost a third of their time.
+#: Only the launcher is told: javac would say that it has read JAVA_TOOL_OPTIONS, in the place of its version.
+JVM_OPTIONS = "-XX:TieredStopAtLevel=1"
+
+
+@attrs.frozen
+class Suite:
+    """
+    One folder of test modules.
+
+    @ivar lanes: programs at a time. More than the processors of a small machine where tests mostly wait.
+    @ivar longest: the slowest modules come first, so that the lanes end at about the same time.
+    @ivar alone: modules that measure: each runs by itself, before the others.
+    @ivar together: groups of quick modules, each run as one program, which starts once, after all others.
+    @ivar prepare: a program that makes the others faster; it is not a check, and may fail.
+    @ivar beside: the others do not wait for it.
+    """
+
+    lanes: int
+    longest: tuple[str, ...]
+    alone: tuple[str, ...] = ()
+    together: tuple[tuple[str, ...], ...] = ()
+    prepare: str = ""
+    beside: bool = False
+
+
+SUITES = {
+    "hostile": Suite(2, ("test_disks",), alone=("test_forged", "test_peers", "test_brokers", "test_floods")),
+    "interop": Suite(5, (
+        "test_ha_ours_leads", "test_raft_broker", "test_name_server", "test_ha_ours_follows",
+        "test_rocketmq", "test_mixed_groups", "test_query_by_key", "test_java_client", "test_versions",
+        "test_raft_transactions", "test_transactions", "test_pop", "test_directories", "test_ha_tls",
+        "test_ha_consumers", "test_weaknesses", "test_ha_access", "test_gallop", "test_operator_steps",
+        "test_broker_tail", "test_weak_files", "test_clients", "test_stray_leader", "test_java_group",
+    ), prepare="tests.interop.jvms", beside=True),
+    "processes": Suite(3, (
+        "test_raft_broker", "test_members", "test_broker", "test_group", "test_demo", "test_load",
+        "test_chaos", "test_operator", "test_tls", "test_examples", "test_readers", "test_backup",
+        "test_archive",
+    )),
+    "spark": Suite(2, (
+        "test_cluster", "test_sink_kills", "test_exactly_once", "test_sink", "test_export_spark",
+        "test_live", "test_stream", "test_source", "test_groups", "test_columnar",
+    ), together=(
+        ("test_export", "test_sidecar", "test_export_sources", "test_scan", "test_sink_crashes",
+         "test_choice", "test_export_follow", "test_export_writers", "test_sink_batch", "test_sink_markers",
+         "test_options"),
+        ("test_seam", "test_members", "test_messages", "test_member_tls", "test_executor", "test_envelopes",
+         "test_export_files", "test_bodies", "test_sink_group_log", "test_sink_options",
+         "test_sink_staging", "test_scale", "test_docs"),
+    ), prepare="tests.spark.jvms"),
+}  # fmt: skip
+
+
+@attrs.frozen(kw_only=True)
+class Job:
+    """
+    One program.
+
+    @ivar read: from the whole output and the exit status to the count.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    read: Reader
+
+
+class Lanes:
+    """
+    Invariant: a job is in the queue, or runs in one lane, or is counted.
+
+    @ivar counts: of the jobs, by name.
+    """
+
+    def __init__(
+        self, jobs: Sequence[Job], out: TextIO, *, tell_s: float = TELL_S, limit_s: float = LIMIT_S
+    ) -> None:
+        self.counts: dict[str, Count] = {}
+        self._out = out
+        self._tell_s = tell_s
+        self._limit_s = limit_s
+        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        for job in jobs:
+            self._jobs.put(job)
+        self._began = time.monotonic()
+        self._writing = threading.Lock()
+        self._running: dict[str, subprocess.Popen[str]] = {}
+
+    def run(self, lanes: int) -> Count:
+        """
+        Run all jobs in their order, as lanes become free.
+
+        @return: the sum of the counts.
+        """
+        threads = [threading.Thread(target=self._lane, daemon=True) for _lane in range(lanes)]
+        for thread in threads:
+            thread.start()
+        try:
+            for thread in threads:
+                while thread.is_alive():
+                    thread.join(self._tell_s)
+                    if thread.is_alive():
+                        self._tell(f"{', '.join(self._running) or 'nothing'} running")
+        finally:
+            self._end_all()
+        counts = self.counts.values()
+        return Count(
+            passed=sum(count.passed for count in counts), failed=sum(count.failed for count in counts)
+        )
+
+    def _lane(self) -> None:
+        while True:
+            try:
+                job = self._jobs.get_nowait()
+            except queue.Empty:
+                return
+            self._tell(f"{job.name} begins")
+            self.counts[job.name] = Count(failed=1)  # until the job is counted
+            self.counts[job.name] = self._play(job)
+
+    def _play(self, job: Job) -> Count:
+        began = time.monotonic()
+        process = subprocess.Popen(
+            job.command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, errors="replace",
+        )
+        self._running[job.name] = process
+        try:
+            output, _nothing = process.communicate(timeout=self._limit_s)
+        except subprocess.TimeoutExpired:
+            # An orderly end first: the program has children.
+            process.terminate()
+            try:
+                output, _nothing = process.communicate(timeout=20.0)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                output, _nothing = process.communicate()
+            output += f"\n{job.name} was ended after {self._limit_s:.0f} s\n"
+        del self._running[job.name]
+        count = job.read(output, process.returncode)
+        with self._writing:
+            self._out.write(output)
+        took = time.monotonic() - began
+        self._tell(f"{job.name} took {took:.0f} s: {count.passed} passed, {count.failed} failed")
+        return count
+
+    def _tell(self, what: str) -> None:
+        with self._writing:
+            self._out.write(f"[{time.monotonic() - self._began:4.0f} s] {what}\n")
+            self._out.flush()
+
+    def _end_all(self) -> None:
+        for process in list(self._running.values()):
+            process.terminate()
+
+
+def module_jobs(suite: str, temporary: Path, *, folder: Path | None = None) -> list[Job]:
+    """
+    One program for each test module of a folder, or for a group of them, the slowest first.
+
+    @param suite: a key of L{SUITES}.
+    @param temporary: for the files of trial.
+    """
+    folder = folder if folder is not None else Path(__file__).parent / suite
+    longest, together = SUITES[suite].longest, SUITES[suite].together
+    grouped = {name for group in together for name in group}
+    modules = sorted(
+        (path.stem for path in folder.glob("test_*.py") if path.stem not in grouped),
+        key=lambda name: (longest.index(name) if name in longest else len(longest), name),
+    )
+    return [
+        Job(
+            name=f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0],
+            read=read_trial_strictly,
+            command=(sys.executable, "-m", "twisted.trial", f"--temp-directory={temporary / names[0]}",
+                     *(f"tests.{suite}.{name}" for name in names)),
+        )
+        for names in (*((name,) for name in modules), *together)
+    ]
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a program that may still run."""
+    process.terminate()
+    process.wait()
+
+
+def run_suite(suite: str, *, first: Sequence[Job] = (), lanes: int = 0) -> Count:
+    """
+    Run every module of a suite, telling the progress on standard output.
+
+    @param first: jobs to begin with.
+    @param lanes: instead of the suite's own number.
+    """
+    os.environ.setdefault("JDK_JAVA_OPTIONS", JVM_OPTIONS)
+    with contextlib.ExitStack() as held:
+        if prepare := SUITES[suite].prepare:
+            preparing = subprocess.Popen([sys.executable, "-m", prepare])
+            held.callback(_end, preparing)
+            if not SUITES[suite].beside:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    preparing.wait(LIMIT_S)
+        temporary = held.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+        jobs = module_jobs(suite, Path(temporary))
+        alone = [job for job in jobs if job.name in SUITES[suite].alone]
+        others = [*first, *(job for job in jobs if job not in alone)]
+        count = Lanes(alone, sys.stdout).run(1)
+        return count + Lanes(others, sys.stdout).run(lanes or SUITES[suite].lanes)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """@return: exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.lanes", description="Run modules side by side.")
+    parser.add_argument("suite", choices=SUITES)
+    parser.add_argument("--lanes", type=int, default=0, help="programs at a time")
+    options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the programs are ended, too
+    count = run_suite(options.suite, lanes=options.lanes)
+    sys.stdout.write(f"{count.passed} tests passed, {count.failed} failed\n")
+    return 1 if count.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+# -*- test-case-name: tests.sim.test_mutants -*-
+"""Mutants of named readers. Of the mutated packages this module knows only their text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tests.mutants.patching import Patch
+
+_TABLE = "dledger.storage.reader_table"
+_LIST = "dledger.storage.producer_list"
+_RULES = "dledger.node.reader_rules"
+_DESK = "dledger.node.readers"
+_CLIENT = "dledger.client.readers"
+_PLAYS = "tests.node.test_reader_rules.PlayTests"
+_REQUESTS = "tests.node.test_readers"
+
+READER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], ...] = (
+    ("void-reader-entry-counts", "a decision about a reader counts though another one came first", (
+        Patch(_TABLE, "state.previous == known.index < index", "known.index < index"),
+    ), {"test": "tests.storage.test_reader_table.FoldTests.test_void"}),
+    ("reader-entry-counts-early", "a reader entry counts before it is committed", (
+        Patch(_TABLE, "self._pending[0][0] <= committed_index", "True"),
+    ), {"test": "tests.storage.test_reader_table.FoldTests.test_only_committed"}),
+    ("cut-reader-entry-counts", "a reader entry that was cut counts", (
+        Patch(_LIST, "            self.readers.cut(first_gone)\n", ""),
+    ), {"test": "tests.storage.test_reader_table.StoreTests.test_cut"}),
+    ("pushed-reader-entry-not-noted", "a follower does not notice the reader entries of its leader", (
+        Patch(_LIST, "                self.readers.note(at, runs)\n", "                pass\n"),
+    ), {"test": "tests.storage.test_reader_table.StoreTests.test_pushed"}),
+    ("readers-not-read-at-start", "a start does not read the reader entries of the log", (
+        Patch(_LIST, "                        readers.note(header.index, runs)\n", ""),
+    ), {"test": "tests.storage.test_reader_table.StoreTests.test_opened_again"}),
+    ("readers-of-lost-entries", "a start believes a file about entries that the power took", (
+        Patch(_TABLE, "            if int(str(index)) > end_index:\n", "            if False:\n"),
+    ), {"test": "tests.storage.test_reader_table.FoldTests.test_rows"}),
+    ("forgotten-reader-comes-back", "a decision from before brings a forgotten reader back", (
+        Patch(_TABLE, "        self._known[state.name] = ",
+              "        if state.is_forgotten:\n            return\n        self._known[state.name] = "),
+    ), {"test": "tests.storage.test_reader_table.FoldTests.test_forgotten"}),
+    ("commit-without-lease", "a process commits with the token of another lease", (
+        Patch(_RULES, "        if part.token == token and part.holder:\n            return part\n",
+              "        if part.holder:\n            return part\n"),
+    ), {"test": f"{_REQUESTS}.LeaseTests.test_fenced"}),
+    ("lease-taken-from-the-living", "a part goes to another process before its lease is over", (
+        Patch(_RULES, "not is_live(part)), None)", "part.holder != holder), None)"),
+        Patch(_RULES, "    if live and (", "    if False and ("),
+    ), {"test": f"{_REQUESTS}.LeaseTests.test_held"}),
+    ("done-parts-given-again", "a part is given again from its begin, not from what is done", (
+        Patch(_RULES, "    done = part._replace(begin=index + 1)\n", "    done = part\n"),
+    ), {"test": _PLAYS}),
+    ("leases-of-the-last-leader", "a new leader takes leases that it never heard of for over", (
+        Patch(_DESK, "self._heard_ms.setdefault((name, part.token), self._now_ms())",
+              "self._heard_ms.get((name, part.token), -10**9)"),
+    ), {"test": f"{_REQUESTS}.LeaseTests.test_new_leader"}),
+    ("reader-answered-too-early", "a decision that did not count is answered as made", (
+        Patch(_DESK, "if known is None or known.index != result.index:", "if known is None:"),
+    ), {"test": f"{_REQUESTS}.OrderTests.test_void"}),
+    ("decisions-cross", "two decisions about one reader are made from one state", (
+        Patch(_DESK, "return await turns.run(lambda: Deferred.fromCoroutine(ask()))", "return await ask()"),
+    ), {"test": f"{_REQUESTS}.OrderTests.test_one_at_a_time"}),
+    ("expiry-before-readers", "expiry deletes entries that a reader has not done", (
+        Patch("dledger.node.node", "self.desk.needed_index, readers)", "self.desk.needed_index)"),
+    ), {"test": f"{_REQUESTS}.KeepingTests.test_needed"}),
+    ("handed-out-without-lease", "a client hands out entries behind a pause longer than its lease", (
+        Patch(_CLIENT, "        if self._problem is None and self.must_check:\n", "        if False:\n"),
+    ), {"test": "tests.client.test_readers.LeaseTests.test_asks_before_it_hands_out"}),
+)

@@ -1,0 +1,398 @@
+# -*- test-case-name: tests.node.test_readers -*-
+"""READER at a member."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import Deferred, fail
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.base.errors import DLedgerError
+from dledger.node import readers as desk_module
+from dledger.node.readers import ASKED_MAX
+from protocols.wire.ledger.codes import WIRE_FLAG_READERS, ResponseCode
+from protocols.wire.ledger.entry import iterate_records
+from protocols.wire.ledger.messages import MetadataRequest, ReaderRequest, ReaderResponse
+from protocols.wire.ledger.producers import PRODUCER_CHANNEL
+from protocols.wire.ledger.readers import NO_END, READERS_MAX, decode_reader_entry, decode_readers
+from tests.node.rig import Rig
+
+
+class ReaderCase(SynchronousTestCase):
+    """A member that leads alone, with ten entries behind its first one, and a client."""
+
+    def setUp(self) -> None:
+        self.rig = Rig().lead()
+        self.client = self.rig.client()
+        self.rig.node.append([b"%d" % number for number in range(10)])
+        self.pass_time()
+
+    def pass_time(self, seconds: float = 0.0) -> None:
+        """Turns of the reactor, and ticks."""
+        self.rig.clock.pump([0.0] * 5)
+        for _ in range(int(seconds / 0.02)):
+            self.rig.clock.advance(0.02)
+
+    def ask(self, does: str, name: str = "billing", **fields: Any) -> ReaderResponse:
+        """One request."""
+        if does == "take":
+            fields = {"holder": "p1", "lease_ms": 1000, **fields}
+        self.client.send(ReaderRequest(**self.rig.base(), does=does, name=name, **fields))
+        self.pass_time()
+        (answer,) = self.client.answers()
+        assert isinstance(answer, ReaderResponse)
+        return answer
+
+    def good(self, does: str, name: str = "billing", **fields: Any) -> ReaderResponse:
+        """One that succeeds."""
+        answer = self.ask(does, name, **fields)
+        self.assertIs(answer.code, ResponseCode.SUCCESS, answer.reason)
+        return answer
+
+    def refused(
+        self, code: ResponseCode, reason: str, does: str, name: str = "billing", **fields: Any
+    ) -> None:
+        """One that does not; its reason has these words."""
+        end = self.end
+        answer = self.ask(does, name, **fields)
+        self.assertIs(answer.code, code, answer.reason)
+        self.assertIn(reason, answer.reason)
+        self.assertEqual(self.end, end, "a refusal has written something")
+
+    @property
+    def end(self) -> int:
+        """Committed index."""
+        return self.rig.node.committed_index
+
+
+class LeaseTests(ReaderCase):
+    """Take, renew, commit, release."""
+
+    def test_a_life(self) -> None:
+        """The place is kept; the token is the index of the entry that gave it."""
+        begin_end = self.end
+        taken = self.good("take")
+        self.assertEqual((taken.begin_index, taken.end_index), (0, NO_END))
+        self.assertEqual(taken.token, begin_end + 1)
+        self.assertEqual(self.good("commit", token=taken.token, index=4).next_index, 5)
+        self.good("release", token=taken.token)
+        again = self.good("take", holder="p2")
+        self.assertEqual(again.begin_index, 5)
+        self.assertGreater(again.token, taken.token)
+
+    def test_entries_are_control(self) -> None:
+        """What readers write has a channel, and one entry each."""
+        self.good("take")
+        batch = self.rig.node.read_committed(self.end, max_bytes=1)
+        assert batch is not None
+        ((header, body),) = iterate_records(batch)
+        self.assertEqual(header.channel, PRODUCER_CHANNEL)
+        self.assertEqual(decode_reader_entry(body).name, "billing")
+
+    def test_repeated(self) -> None:
+        """Each request may come twice; the second one writes nothing."""
+        first = self.good("take")
+        end = self.end
+        self.assertEqual(self.good("take").token, first.token)
+        self.assertEqual(self.end, end)
+        for _ in range(2):
+            self.assertEqual(self.good("commit", token=first.token, index=3).next_index, 4)
+            self.assertEqual(self.end, end + 1)
+        for _ in range(2):
+            self.good("release", token=first.token)
+            self.assertEqual(self.end, end + 2)
+        for _ in range(2):
+            self.assertEqual(self.good("move", index=2).next_index, 2)
+            self.assertEqual(self.end, end + 3)
+        for _ in range(2):
+            self.good("forget")
+            self.assertEqual(self.end, end + 4)
+
+    def test_held(self) -> None:
+        """Another process waits for the end of the lease; a renewal makes that later."""
+        token = self.good("take").token
+        self.refused(ResponseCode.LEASE_HELD, "p1 reads as billing", "take", holder="p2")
+        self.pass_time(0.6)
+        self.good("renew", token=token)
+        self.pass_time(0.6)
+        self.refused(ResponseCode.LEASE_HELD, "p1", "take", holder="p2")
+        self.pass_time(0.6)
+        self.assertGreater(self.good("take", holder="p2").token, token)
+
+    def test_fenced(self) -> None:
+        """A process that has lost its lease cannot commit, renew or give anything back."""
+        token = self.good("take").token
+        self.pass_time(1.2)
+        late = self.good("take", holder="p2")
+        self.refused(ResponseCode.LEASE_LOST, "another process", "commit", token=token, index=2)
+        self.refused(ResponseCode.LEASE_LOST, "another process", "renew", token=token)
+        end = self.end
+        self.good("release", token=token)
+        self.assertEqual(self.end, end)
+        self.assertEqual(self.good("commit", token=late.token, index=9).next_index, 10)
+
+    def test_late_but_alone(self) -> None:
+        """A lease that is over still commits while nobody else has the entries."""
+        token = self.good("take").token
+        self.pass_time(30)
+        self.assertEqual(self.good("commit", token=token, index=2).next_index, 3)
+
+    def test_new_leader(self) -> None:
+        """A leader counts the leases that it finds from its own beginning."""
+        self.good("take")
+        self.pass_time(0.9)
+        self.rig.node.reader_desk._leases.begin(99)  # as in a new term
+        self.refused(ResponseCode.LEASE_HELD, "p1", "take", holder="p2")
+        self.pass_time(0.3)
+        self.refused(ResponseCode.LEASE_HELD, "p1", "take", holder="p2")
+
+    def test_shares(self) -> None:
+        """Two processes have different entries; all before the first one that is not done counts."""
+        one = self.good("take", share=4)
+        two = self.good("take", holder="p2", share=4)
+        self.assertEqual((one.begin_index, one.end_index, two.begin_index, two.end_index), (0, 4, 4, 8))
+        self.assertEqual(self.good("commit", token=two.token, index=7).next_index, 0)
+        self.assertEqual(self.good("commit", token=one.token, index=3).next_index, 8)
+        third = self.good("take", share=100)
+        self.assertEqual((third.begin_index, third.end_index), (8, self.end))
+        self.refused(ResponseCode.LEASE_HELD, "p1", "take", holder="p3")
+
+    def test_nothing_to_share(self) -> None:
+        """At the end of the log there is no part, and nothing is written."""
+        self.good("move", index=NO_END)
+        self.rig.node.append(b"x")
+        self.pass_time()
+        self.good("take", share=9)
+        end = self.end
+        # (The reader entry of the first one is there to be read.)
+        self.good("take", holder="p2", share=9)
+        self.assertEqual(self.end, end + 1)
+
+    def test_abandoned_share(self) -> None:
+        """A part whose lease is over goes to the next process, from where the first one has come to."""
+        one = self.good("take", share=4)
+        self.good("commit", token=one.token, index=1)
+        self.pass_time(1.2)
+        two = self.good("take", holder="p2", share=4)
+        self.assertEqual((two.begin_index, two.end_index), (2, 4))
+
+
+class RefusalTests(ReaderCase):
+    """Bad requests."""
+
+    def test_names(self) -> None:
+        """Length, and what is printable."""
+        for name in ("", "x" * 65, "ä" * 33, "a\nb", " a", "\x7f"):
+            self.refused(ResponseCode.UNEXPECTED_ARGUMENT, "the name of a reader", "take", name)
+            self.refused(ResponseCode.UNEXPECTED_ARGUMENT, "the name of a reader", "commit", name)
+        self.refused(ResponseCode.UNEXPECTED_ARGUMENT, "id of a process", "take", holder="")
+
+    def test_numbers(self) -> None:
+        """Leases and shares within their bounds."""
+        for lease_ms in (0, 499, 3_600_001):
+            self.refused(ResponseCode.UNEXPECTED_ARGUMENT, "500 to 3600000", "take", lease_ms=lease_ms)
+        for share in (-1, 1_000_001):
+            self.refused(ResponseCode.UNEXPECTED_ARGUMENT, "share", "take", share=share)
+        self.refused(ResponseCode.UNEXPECTED_ARGUMENT, "does='dance'", "dance")
+
+    def test_places(self) -> None:
+        """Beyond the end, back, before the lease."""
+        self.refused(ResponseCode.INDEX_OUT_OF_RANGE, "the log ends with", "take", index=1000)
+        self.refused(ResponseCode.INDEX_OUT_OF_RANGE, "the log ends with", "move", index=1000)
+        token = self.good("take").token
+        self.refused(ResponseCode.INDEX_OUT_OF_RANGE, "is not in the log", "commit", token=token, index=1000)
+        self.good("commit", token=token, index=5)
+        self.refused(
+            ResponseCode.UNEXPECTED_ARGUMENT, "a reader does not go back", "commit", token=token, index=4
+        )
+        self.refused(ResponseCode.LEASE_LOST, "is over", "commit", token=token + 1, index=6)
+        self.refused(ResponseCode.LEASE_LOST, "does not know", "commit", "other", token=token, index=6)
+        self.refused(ResponseCode.LEASE_LOST, "does not know", "renew", "other", token=token)
+
+    def test_beyond_a_share(self) -> None:
+        """A process commits its own entries only."""
+        token = self.good("take", share=3).token
+        self.refused(ResponseCode.UNEXPECTED_ARGUMENT, "before 3", "commit", token=token, index=3)
+
+    def test_too_many(self) -> None:
+        """A group has a number of readers; one that is forgotten makes room."""
+        for number in range(READERS_MAX):
+            self.good("move", f"r{number}")
+        self.refused(ResponseCode.UNEXPECTED_ARGUMENT, "which is the most", "take")
+        self.good("forget", "r7")
+        self.good("take")
+        self.assertEqual(len(decode_readers(self.good("list", "").readers)), READERS_MAX)
+
+    def test_not_leader(self) -> None:
+        """A member that does not lead keeps no readers."""
+        rig = Rig(peers="n0-127.0.0.1:1;n1-127.0.0.1:2")
+        rig.node.start()
+        client = rig.client()
+        client.send(ReaderRequest(**rig.base(), does="take", name="a", holder="p", lease_ms=1000))
+        client.send(ReaderRequest(**rig.base(), does="renew", name="a", token=1))
+        rig.clock.pump([0.0] * 5)
+        self.assertEqual([one.code for one in client.answers()], [ResponseCode.NOT_LEADER] * 2)
+
+    def test_damaged(self) -> None:
+        """While entries are damaged that may tell of readers, nothing is answered, and expiry keeps all."""
+        self.good("take")
+        self.rig.store._producers.readers = None
+        self.refused(ResponseCode.LEADER_NOT_READY, "damaged", "take")
+        self.refused(ResponseCode.LEADER_NOT_READY, "damaged", "list", "")
+        self.assertEqual(self.rig.node.reader_desk.needed_index(), -1)
+        self.assertEqual(self.rig.node.status().readers, ())
+
+    def test_pressure(self) -> None:
+        """Too many at once are refused before anything is done."""
+        self.rig.node.reader_desk._asked = ASKED_MAX
+        self.refused(ResponseCode.LEADER_PENDING_FULL, "", "take")
+
+    def test_a_broker(self) -> None:
+        """A log to which a broker alone appends keeps no readers."""
+        self.rig.node.reader_desk._is_refused = True
+        self.refused(ResponseCode.UNSUPPORTED, "a broker alone", "take")
+
+    def test_told(self) -> None:
+        """METADATA tells that the member takes READER."""
+        told = self.client.ask(MetadataRequest(**self.rig.base()))
+        self.assertTrue(told.wire_version & WIRE_FLAG_READERS)
+
+
+class PlaceTests(ReaderCase):
+    """Begin, move, forget, list, lag."""
+
+    def test_begin(self) -> None:
+        """A reader that is not known begins where it says; one that is known does not."""
+        end = self.end
+        for name, index, begin in (("a", 3, 3), ("b", -2, end), ("c", NO_END, end + 3), ("d", -1000, 0)):
+            self.assertEqual(self.good("take", name, index=index).begin_index, begin, name)
+        self.assertEqual(self.good("take", "a", index=7).begin_index, 3)
+
+    def test_move_and_forget(self) -> None:
+        """Both end the leases; a reader that was forgotten begins anew, and its old tokens stay void."""
+        token = self.good("take").token
+        self.good("commit", token=token, index=8)
+        self.assertEqual(self.good("move", index=2).next_index, 2)
+        self.refused(ResponseCode.LEASE_LOST, "is over", "commit", token=token, index=9)
+        token = self.good("take").token
+        self.good("forget")
+        self.refused(ResponseCode.LEASE_LOST, "does not know", "commit", token=token, index=9)
+        again = self.good("take")
+        self.assertEqual(again.begin_index, 0)
+        self.assertGreater(again.token, token)
+        self.refused(ResponseCode.LEASE_LOST, "is over", "commit", token=token, index=9)
+
+    def test_list(self) -> None:
+        """Lag does not count what readers write."""
+        token = self.good("take").token
+        self.good("take", "audit", share=3)
+        rows = decode_readers(self.good("list", "").readers)
+        self.assertEqual([(one.name, one.next_index, one.lag, one.holders) for one in rows], [
+            ("audit", 0, 10, ("p1",)), ("billing", 0, 10, ("p1",)),
+        ])
+        self.good("commit", token=token, index=9)
+        self.good("release", token=token)
+        status = {one.name: one for one in self.rig.node.status().readers}
+        self.assertEqual((status["billing"].lag, status["billing"].holders), (0, ()))
+        self.rig.node.append(b"more")
+        self.pass_time()
+        self.assertEqual({one.name: one.lag for one in self.rig.node.status().readers}["billing"], 1)
+
+
+class OrderTests(ReaderCase):
+    """Decisions about one reader, one at a time."""
+
+    def test_one_at_a_time(self) -> None:
+        """Two processes that ask in one turn do not both get the log."""
+        for holder in ("p1", "p2", "p3"):
+            self.client.send(ReaderRequest(
+                **self.rig.base(), does="take", name="billing", holder=holder, lease_ms=1000
+            ))
+        self.pass_time()
+        codes = [answer.code for answer in self.client.answers()]
+        self.assertEqual(codes, [ResponseCode.SUCCESS, ResponseCode.LEASE_HELD, ResponseCode.LEASE_HELD])
+        self.assertEqual(self.rig.node.reader_desk._under_way, {})
+
+    def test_many_that_fail_at_once(self) -> None:
+        """A thousand requests about one reader wait; when the leader steps down, each is answered."""
+        first: Deferred[int] = Deferred()
+        waits = [first]
+        lost = DLedgerError(ResponseCode.NOT_LEADER)
+        desk = self.rig.node.reader_desk
+        self.patch(desk._reads, "read_index", lambda: waits.pop() if waits else fail(lost))
+        for _ in range(1000):
+            self.client.send(ReaderRequest(
+                **self.rig.base(), does="take", name="billing", holder="p", lease_ms=1000
+            ))
+        self.pass_time()
+        self.assertEqual(self.client.answers(), [])
+        first.errback(lost)
+        self.pass_time()
+        self.assertEqual([answer.code for answer in self.client.answers()], [ResponseCode.NOT_LEADER] * 1000)
+        self.assertEqual(desk._under_way, {})
+
+    def test_void(self) -> None:
+        """A decision that does not count, because another one came first, is not answered as made."""
+        token = self.good("take").token
+        desk = self.rig.node.reader_desk
+        append = desk._append
+
+        def with_another_first(body: bytes) -> Any:
+            desk._append = append
+            append(body)  # as one of an earlier try whose outcome was not known
+            return append(body)
+
+        desk._append = with_another_first
+        answer = self.ask("commit", token=token, index=3)
+        self.assertIs(answer.code, ResponseCode.LEADER_NOT_READY)
+        self.assertEqual(self.good("commit", token=token, index=3).next_index, 4)
+
+
+class KeepingTests(ReaderCase):
+    """Expiry, and entries that come again."""
+
+    def test_needed(self) -> None:
+        """The first entry that a reader has not done stays, and so does the entry that says so."""
+        desk = self.rig.node.reader_desk
+        self.assertGreater(desk.needed_index(), self.end)
+        token = self.good("take").token
+        self.assertEqual(desk.needed_index(), -1)
+        self.good("commit", token=token, index=6)
+        self.assertEqual(desk.needed_index(), 6)
+        self.assertEqual(self.rig.node._keep_from_index(), 7)
+        self.good("forget")
+        self.assertGreater(desk.needed_index(), self.end)
+
+    def test_bound(self) -> None:
+        """No further than the bound: then the reader learns that its entries are gone."""
+        desk = self.rig.node.reader_desk
+        self.good("take")
+        self.rig.node.append([b"x" * 100] * 20)
+        self.pass_time()
+        desk._hold_bytes = 10 * 148 + 20
+        self.assertEqual(desk.needed_index(), self.end - 10)
+        desk._hold_bytes = 1
+        self.assertEqual(desk.needed_index(), self.end)
+        desk._hold_bytes = 0
+        self.assertEqual(desk.needed_index(), -1)
+        desk._hold_bytes = 10**9
+        self.assertEqual(desk.needed_index(), -1)
+
+    def test_refreshed(self) -> None:
+        """The leader writes the last entry of a reader again when the log has grown."""
+        self.patch(desk_module, "REFRESH_BYTES", 2000)
+        token = self.good("take").token
+        self.good("commit", token=token, index=4)
+        self.good("move", "idle", index=3)
+        end = self.end
+        self.pass_time(1)
+        self.assertEqual(self.end, end)
+        self.rig.node.append([b"x" * 100] * 30)
+        self.pass_time(2)
+        self.assertEqual(self.end, end + 30 + 2)
+        known = self.rig.store.readers.at(self.end)  # type: ignore[union-attr]
+        self.assertEqual(known["billing"].state.next_index, 5)
+        self.assertEqual(known["idle"].state.next_index, 3)
+        self.assertGreater(min(one.index for one in known.values()), end)
+        self.assertEqual(self.good("commit", token=token, index=5).next_index, 6)

@@ -1,0 +1,64 @@
+# -*- test-case-name: tests.processes.test_deploy -*-
+"""The services of C{deploy/systemd} as they start, and C{deploy/compose.yaml}'s health check as it asks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.twistd.common import TABLES
+from tests.processes.children import Child, free_ports, free_triple, wait_until
+from tests.processes.members import ROOT, TWISTD, ended_well
+from tests.test_deploy import UNITS, compose, unit, words_of
+
+
+def health_check(port: int) -> int:
+    """The exit status of the check in compose.yaml, at another port."""
+    _kind, _python, *words = compose()["services"]["n0"]["healthcheck"]["test"]
+    asked = [word.replace(":8080/", f":{port}/") for word in words]
+    return subprocess.run([sys.executable, *asked], capture_output=True, timeout=240).returncode
+
+
+class ServicesTests(SynchronousTestCase):
+    """Their own commands, in their directories, with one file of options for all."""
+
+    def test_start_and_stop(self) -> None:
+        """
+        Each stays in the foreground, logs to standard output, serves, writes nothing outside its directory
+        nor beside its store, and ends by SIGTERM in the time that the unit gives it.
+        """
+        held = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self.addCleanup(held.cleanup)
+        pages = dict(zip(UNITS, free_ports(3), strict=True))
+        listens = dict(zip(UNITS, (free_ports(1)[0], free_triple(), free_ports(1)[0]), strict=True))
+        options = Path(held.name) / "all.toml"
+        options.write_text("".join(
+            f'[{table}]\nlisten = "tcp:{listens[name]}:interface=127.0.0.1"\nadmin = {pages[name]}\n'
+            for table, name in zip(TABLES, UNITS, strict=True)
+        ))
+        children: dict[str, Child] = {}
+        for name, (_service, instance) in UNITS.items():
+            state = Path(held.name) / "state" / name
+            state.mkdir(parents=True)
+            words = words_of(*unit(name, instance)["ExecStart"], options)
+            children[name] = Child(
+                name, ["env", "-C", str(state), sys.executable, "-c", TWISTD, *words],
+                log_path=Path(held.name) / f"{name}.log",
+                environment={"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
+            )
+            self.addCleanup(children[name].kill)
+            children[name].start()
+        for name, child in children.items():
+            wait_until(lambda port=pages[name]: health_check(port) == 0, seconds=60, every=0.2,
+                       what=f"{name} is healthy", tell=child.log_tail)  # fmt: skip
+            self.assertTrue(child.is_running)
+        for name, child in children.items():
+            self.assertTrue(ended_well(child.stop(seconds=float(unit(name, "x")["TimeoutStopSec"][0]))))
+            self.assertIn("Server Shut Down", child.log_tail(5))
+            self.assertNotEqual(health_check(pages[name]), 0)
+        written = sorted(path.name for path in (Path(held.name) / "state").glob("*/*"))
+        self.assertEqual(written, ["dledger-broker-data", "dledger-data", "dledger-namesrv-data"])

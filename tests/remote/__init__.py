@@ -1,0 +1,2 @@
+# -*- test-case-name: tests.remote -*-
+"""Tests of L{dledger.remote}."""

@@ -1,0 +1,236 @@
+# -*- test-case-name: tests.remote.test_archive_retention -*-
+"""What goes from an archive by retention, when, and what is left of a run that is cut short."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import attrs
+
+from dledger.base.errors import DirectoryError, StoreError
+from dledger.storage.archive_manifest import SLOT_NAMES, ArchiveBusy, ArchiveManifest, read_archive
+from dledger.storage.archive_place import ArchivePlace, DirectoryPlace
+from dledger.storage.archive_retention import ArchiveRetention, ExpirySummary, expire_archive
+from dledger.storage.backup_reader import verify_backup
+from dledger.testing.crashes.disk import CrashDisk
+from dledger.testing.crashes.engine import Enumeration, demand
+from tests.remote.support import AFTER, BEFORE, FaultyStore, Killed
+from tests.remote.test_place import SEEDS, URL
+from tests.remote.test_writers import WritersCase
+from tests.storage.test_backup import PLACE, body_of
+
+DAY_S = 86_400
+ALL = ArchiveRetention(keep_bytes=0)
+
+
+class RetentionCase(WritersCase):
+    """An archive with many segments."""
+
+    def expire(
+        self, files: FaultyStore, retention: ArchiveRetention = ALL, *, now_s: float = 2, deletes: bool = True
+    ) -> ExpirySummary:
+        """One run."""
+        return expire_archive(self.remote(files), retention, now_s=now_s, deletes=deletes)
+
+    def manifest_of(self, files: FaultyStore) -> ArchiveManifest:
+        """The one that counts."""
+        found = read_archive(self.remote(files).disk, URL).manifest
+        assert found is not None
+        return found
+
+    def assert_whole(self, place: ArchivePlace) -> None:
+        """Every file that any manifest lists is there: of the one that counts, and of those before it."""
+        state = read_archive(place.disk, place.directory, reads_all=True)
+        assert state.manifest is not None
+        sizes = place.sizes()
+        for manifest in (state.manifest, *state.others):
+            for piece in manifest.pieces:
+                self.assertEqual(sizes.get(piece.name), piece.size, manifest.generation)
+
+
+class RuleTests(RetentionCase):
+    """Which segments go."""
+
+    def test_days(self) -> None:
+        """Those that were shipped longer ago, up to the first that was not; without a time, none."""
+        pieces = tuple(attrs.evolve(piece, shipped_s=number * DAY_S)
+                       for number, piece in enumerate(self.manifest_of(self.begun(3)).pieces))
+        rule = ArchiveRetention(keep_s=2 * DAY_S)
+        for day in range(len(pieces) + 9):
+            wanted = min(max(day - 2, 0), len(pieces) - 1)
+            self.assertEqual(len(rule.expired(pieces, day * DAY_S)), wanted, day)
+        untold = (attrs.evolve(pieces[0], shipped_s=-1), *pieces[1:])
+        self.assertEqual(rule.expired(untold, 1e9), ())
+        self.assertEqual(rule.expired(pieces, -1e9), ())
+
+    def test_bytes(self) -> None:
+        """Those with enough bytes behind them; never the last one."""
+        pieces = self.manifest_of(self.begun(3)).pieces
+        sizes = [piece.size for piece in pieces]
+        for keep in (0, 1, sizes[-1], sizes[-1] + 1, sum(sizes[3:]), sum(sizes), 10**9):
+            count = len(ArchiveRetention(keep_bytes=keep).expired(pieces, 0))
+            self.assertGreaterEqual(sum(sizes[count:]), min(keep, sum(sizes)))
+            self.assertTrue(count == len(sizes) - 1 or sum(sizes[count + 1:]) < keep)
+        self.assertEqual(ArchiveRetention().expired(pieces, 1e12), ())
+        self.assertEqual(ALL.expired((), 0), ())
+
+    def test_either(self) -> None:
+        """One of the two is enough."""
+        pieces = self.manifest_of(self.begun(3)).pieces
+        rule = ArchiveRetention(keep_bytes=10**9, keep_s=5)
+        self.assertEqual(len(rule.expired(pieces, 100)), len(pieces) - 1)
+
+
+class ExpireTests(RetentionCase):
+    """A run."""
+
+    def test_dry_run(self) -> None:
+        """Says what a run would do, and changes nothing."""
+        files = self.begun(3)
+        before = files.contents()
+        told = self.expire(files, deletes=False)
+        self.assertEqual(files.contents(), before)
+        done = self.expire(files)
+        self.assertEqual(attrs.evolve(told, is_dry_run=False), done)
+        self.assertEqual((done.segments, done.end_index), (1, self.whole[3] - 1))
+        self.assertEqual(len([path for path in files.contents() if "/data/" in path]), 1)
+
+    def test_goes_on(self) -> None:
+        """A member continues the archive, which is sound; what has gone does not come back."""
+        files = self.begun(2)
+        begin = self.expire(files).begin_index
+        self.ship_to(self.remote(files), self.stages[3])
+        self.assertEqual(self.bodies_at(self.remote(files)), list(map(body_of, range(begin, self.whole[3]))))
+        self.assertEqual(self.expire(files, ArchiveRetention(keep_bytes=10**9)).expired_segments, 0)
+
+    def test_refused(self) -> None:
+        """A damaged manifest, a file to stay that is missing, and no archive: nothing goes."""
+        files = self.begun(3)
+        piece = self.manifest_of(files).pieces[-1]
+        for path, words in ((f"{URL}/{SLOT_NAMES[0]}", SLOT_NAMES[0]), (f"{URL}/{piece.name}", piece.name)):
+            hurt = self.copied(files)
+            hurt.rm_file(path)
+            before = hurt.contents()
+            error = self.assertRaises(DirectoryError, self.expire, hurt)
+            self.assertIn(words, str(error))
+            self.assertIn("nothing was removed", str(error))
+            self.assertEqual(hurt.contents(), before)
+        self.assertIn("no archive", str(self.assertRaises(DirectoryError, self.expire, FaultyStore())))
+
+    def test_every_step(self) -> None:
+        """A run that ends at any step leaves every listed file there; the next one removes the rest."""
+        begun = self.begun(3)
+        count = len(self.manifest_of(begun).pieces)
+        rule = ArchiveRetention(keep_bytes=sum(piece.size for piece in self.manifest_of(begun).pieces[4:]))
+        whole = self.copied(begun)
+        self.assertEqual(self.expire(whole, rule).expired_segments, 4)
+        calls = len(whole.calls)
+        kept = self.manifest_of(whole).pieces
+        self.assertEqual(len(kept), count - 4)
+        for number in range(calls):
+            for kind, kills in ((BEFORE, True), (AFTER, True), (BEFORE, False)):
+                files = self.copied(begun)
+                files.faults, files.kills = {number: kind}, kills
+                self.assertRaises(Killed if kills else StoreError, self.expire, files, rule)
+                files.faults = {}
+                self.assert_whole(self.remote(files))
+                if read_archive(self.remote(files).disk, URL, reads_all=True).trouble:
+                    self.ship_to(self.remote(files), self.stages[3])
+                self.expire(files, rule)
+                self.assert_whole(self.remote(files))
+                self.assertEqual(self.manifest_of(files).pieces, kept)
+                self.assertEqual(len([one for one in files.contents() if "/data/" in one]), len(kept))
+
+    def test_seeds(self) -> None:
+        """Runs that ship and runs that remove, of two programs in turns, with kills at random."""
+        for seed in range(1, SEEDS + 1):
+            chance = random.Random(f"retention {seed}")
+            files, end = self.begun(0), 0
+
+            def one(chance: random.Random = chance, files: FaultyStore = files) -> None:
+                stage = chance.randrange(len(self.stages))
+                rule = ArchiveRetention(keep_bytes=chance.randrange(5000))
+                try:
+                    if chance.random() < 0.5:
+                        self.expire(files, rule)
+                    else:
+                        self.ship_to(self.remote(files), self.stages[stage])
+                except (StoreError, Killed):
+                    pass
+
+            for _ in range(chance.randrange(2, 8)):
+                files.calls = []
+                files.kills = chance.random() < 0.5
+                files.faults = {chance.randrange(40): chance.choice((BEFORE, AFTER))
+                                for _ in range(chance.randrange(2))}
+                files.between = {chance.randrange(40): one for _ in range(chance.randrange(2))}
+                one()
+                files.faults, files.between = {}, {}
+                now = self.manifest_of(files)
+                self.assertGreaterEqual(now.end_index, end, seed)
+                end = now.end_index
+                sizes = self.remote(files).sizes()
+                for piece in now.pieces:
+                    self.assertEqual(sizes.get(piece.name), piece.size, seed)
+            self.ship_to(self.remote(files), self.stages[-1])
+            begin = self.manifest_of(files).begin_index
+            self.assertEqual(self.bodies_at(self.remote(files)),
+                             list(map(body_of, range(begin, self.whole[-1]))), seed)
+
+    def test_second_writer(self) -> None:
+        """A run of another program between the manifests and the first removal: no file goes."""
+        files = self.begun(1)
+        whole = self.copied(files)
+        self.expire(whole)
+        first = whole.calls.index("rm_file", whole.calls.index("pipe_file") + 1)
+        refused = 0
+        for number in range(first + 1):
+            other = self.copied(files)
+            other.between[number] = lambda other=other: self.ship_to(  # type: ignore[misc]
+                self.remote(other), self.stages[3])
+            try:
+                self.expire(other)
+            except ArchiveBusy:
+                refused += 1
+            except DirectoryError as error:
+                self.assertIn("nothing was removed", str(error))
+            self.assert_whole(self.remote(other))
+            self.assertEqual(self.manifest_of(other).end_index + 1, self.whole[3])
+        self.assertGreater(refused, 5)
+
+
+@attrs.frozen
+class _Story:
+    """Retention on a directory; the only promise is that everything that is listed is there."""
+
+    case: RetentionCase
+    name: str = "archive retention"
+
+    def run(self, disk: CrashDisk, promised: Callable[[int], None]) -> None:
+        """Ship and remove."""
+        case = self.case
+        promised(0)
+        case.ship_to(DirectoryPlace(disk, PLACE), case.stages[1])
+        expire_archive(DirectoryPlace(disk, PLACE), ALL, now_s=2, deletes=True)
+
+    def check(self, disk: CrashDisk, promise: int, *, boots: int, goes_on: object) -> None:
+        """All that is listed is there, and the next runs go on."""
+        place = DirectoryPlace(disk, PLACE)
+        if disk.exists(PLACE) and read_archive(disk, PLACE).manifest is not None:
+            self.case.assert_whole(place)
+        self.case.ship_to(place, self.case.stages[1])
+        expire_archive(place, ALL, now_s=2, deletes=True)
+        report = verify_backup(disk, PLACE)
+        demand(report.is_clean and not report.left_over, "the next run does not complete it")
+        demand(report.end_index + 1 == self.case.whole[1], "its end is lost")
+
+
+class CrashTests(RetentionCase):
+    """In a directory."""
+
+    def test_every_crash(self) -> None:
+        """The end of the process, and power cuts, at every file call."""
+        tally = Enumeration(_Story(self), second_share=0.0).run()
+        self.assertEqual(tally.bad, [])
+        self.assertGreater(tally.images, 100)
