@@ -1,6 +1,6 @@
 # Everything runs in .venv, which the first target that needs it makes: without PySpark for unit tests and lint,
 # with it for everything else. PYTHON=python3.12 chooses another interpreter, make test ONLY=lint,unit some of the
-# checks, make unit SUITE=tests.core some of the unit tests.
+# checks, SKIP=spark all others, make unit SUITE=tests.core some of the unit tests.
 
 PYTHON ?= python3
 VENV := .venv
@@ -11,14 +11,22 @@ SEED ?= 1
 ONLY ?=
 SUITE ?=
 SCHEDULES ?= 2000
-comma := ,
+SKIP ?=
+RESUME ?=
+STAGE ?= processes
+N ?= 5
+LATEST := .venv-latest
+CHOSEN = $(if $(ONLY),--only $(ONLY)) $(if $(SKIP),--skip $(SKIP))
+#: What the checks need, and what only some of them use by hand.
+CHECKS := dev,spark,connect,browser,tables-test
+EVERYTHING := $(CHECKS),s3-test,bench
 
 # Images of containers set it. The tests start a thousand processes, each of which would compile every module of ours
 # again: half a second of a processor.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-rocketmq test unit lint types sim mutants fuzz processes hostile browser spark interop bench docs format clean
+.PHONY: help venv demo demo-rocketmq test test-all test-latest constraints steady unit lint types sim mutants fuzz processes hostile browser spark interop bench docs format clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,11 +39,27 @@ demo: $(READY) ## three members on this machine, the leader killed half-way, not
 demo-rocketmq: $(LIGHT) ## three brokers and a name server, the master killed half-way, nothing lost
 	@$(BIN)/python -m demo.rocketmq
 
-test: $(READY) ## every check: style, types, unit, simulation, fuzz, real processes, Java peers, attacks (about 55 minutes on two processors)
-	@$(BIN)/python -m tests.run_all $(if $(ONLY),--only $(ONLY))
+test: $(READY) ## every kind of check: style, types, unit, simulation, fuzz, processes, attacks, Spark, Java (under 15 minutes on two idle processors)
+	@$(BIN)/python -m tests.run_all $(CHOSEN)
 
-unit: $(LIGHT) ## unit tests: failures and one line; make unit SUITE=tests.core for some
-	@$(BIN)/python -m tests.run_all $(if $(SUITE),--only unit $(SUITE),--only unit$(comma)unit-sim)
+test-all: $(READY) ## every check there is; RESUME=1 leaves out the stages that were green on the same tree
+	@$(BIN)/python -m tests.run_all --all $(CHOSEN) $(if $(RESUME),--resume)
+
+test-latest: ## unit tests with the newest versions of what we need, in .venv-latest
+	@$(PYTHON) -m venv --clear $(LATEST)
+	@$(LATEST)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' # unpinned
+	@$(LATEST)/bin/python -m tests.lanes unit
+
+constraints: ## constraints.txt anew, with the newest versions; run make test after it
+	@$(PYTHON) -m venv --clear $(LATEST)
+	@$(LATEST)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EVERYTHING)]' # unpinned
+	@$(LATEST)/bin/python -m tests.runner.constraints
+
+steady: $(READY) ## one stage N times: make steady STAGE=processes N=5
+	@$(BIN)/python -m tests.runner.steady $(STAGE) --times $(N)
+
+unit: $(LIGHT) ## all unit tests; make unit SUITE=tests.core for some
+	@$(BIN)/python -m tests.run_all --only unit $(SUITE)
 
 lint: $(LIGHT) ## style, rooms, names in the documents
 	@$(BIN)/python -m ruff check dledger protocols tests benchmarks demo examples twisted setup.py
@@ -63,7 +87,7 @@ browser: $(READY) ## the dashboard in Chromium (needs chromium and chromium-driv
 	@$(BIN)/python -m twisted.trial tests.browser
 
 spark: $(READY) ## the Spark source and export, in a local session and on small clusters
-	@$(BIN)/python -m tests.run_all --only spark
+	@$(BIN)/python -m tests.run_all --all --only spark
 
 interop: $(LIGHT) ## groups with Java DLedger (needs a JDK and Maven)
 	@$(BIN)/python -m tests.interop
@@ -79,7 +103,7 @@ format: $(LIGHT) ## import order and what else can be fixed by itself
 	@$(BIN)/python -m ruff check --fix dledger protocols tests benchmarks demo examples twisted setup.py
 
 clean: ## remove what can be made again, .venv included
-	@rm -rf $(VENV) build dist *.egg-info .tox .mypy_cache .ruff_cache .hypothesis _trial_temp* demo-data
+	@rm -rf $(VENV) $(LATEST) build dist *.egg-info .tox .mypy_cache .ruff_cache .hypothesis _trial_temp* demo-data
 
 # constraints.txt has the versions with which every test passed; a newer version comes with a commit.
 $(LIGHT): setup.py setup.cfg pyproject.toml constraints.txt
@@ -93,5 +117,5 @@ $(LIGHT): setup.py setup.cfg pyproject.toml constraints.txt
 
 $(READY): $(LIGHT)
 	@echo "installing PySpark, Selenium and packages for tables into $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,spark,connect,browser,tables-test]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(CHECKS)]'
 	@touch $(READY)

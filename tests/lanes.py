@@ -2,10 +2,12 @@
 """
 Programs that run side by side, one in each lane: they wait for elections and time-outs more than they work.
 
-    python -m tests.lanes processes
+    python -m tests.lanes processes             each module of tests/processes as one program
+    python -m tests.lanes processes --quick     each promise once, for make test
+    python -m tests.lanes unit                  each package of unit tests
 
-runs each module of C{tests/processes} as one program. Its output is written as a whole when it has ended, so
-that outputs do not mix; that it began, ended, or still runs is told meanwhile.
+The output of a program is written as a whole when it has ended, so that outputs do not mix; meanwhile one
+line each says that it began, ended, or still runs.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ from typing import TextIO
 
 import attrs
 
-from tests.run_all import Count, Reader, read_trial_strictly
+from tests.runner.counts import Count, Reader, judge, read_trial, read_trial_strictly
+from tests.runner.stages import TRIAL, unit_suites
+from tests.slowness import patient
 
 TELL_S = 60.0
 #: Seconds after which a program is ended: several times the time of the slowest.
@@ -46,6 +50,7 @@ class Suite:
     @ivar longest: the slowest modules come first, so that the lanes end at about the same time.
     @ivar alone: modules that measure: each runs by itself, before the others.
     @ivar together: groups of quick modules, each run as one program, which starts once, after all others.
+    @ivar quick: programs for C{make test}, each some modules, classes or tests of the folder.
     @ivar prepare: a program that makes the others faster; it is not a check, and may fail.
     @ivar beside: the others do not wait for it.
     """
@@ -54,23 +59,47 @@ class Suite:
     longest: tuple[str, ...]
     alone: tuple[str, ...] = ()
     together: tuple[tuple[str, ...], ...] = ()
+    quick: tuple[tuple[str, ...], ...] = ()
     prepare: str = ""
     beside: bool = False
 
 
 SUITES = {
-    "hostile": Suite(2, ("test_disks",), alone=("test_forged", "test_peers", "test_brokers", "test_floods")),
+    "hostile": Suite(2, ("test_disks",), alone=(
+        "test_forged", "test_peers", "test_brokers", "test_floods",
+    ), quick=(
+        ("test_forged.TermTests", "test_forged.PushTests", "test_peers.KilledTests"),
+        ("test_memory.HalfFrameTests", "test_memory.UnreadAnswerTests.test_pipelined_reads",
+         "test_brokers.MemoryTests.test_unread_pulls", "test_brokers.SlavePortTests",
+         "test_disks.FullDiskTests.test_all_full"),
+        ("test_tls.SecuredGroupTests",),
+    )),
     "interop": Suite(5, (
         "test_ha_ours_leads", "test_raft_broker", "test_name_server", "test_ha_ours_follows",
         "test_rocketmq", "test_mixed_groups", "test_query_by_key", "test_java_client", "test_versions",
         "test_raft_transactions", "test_transactions", "test_pop", "test_directories", "test_ha_tls",
         "test_ha_consumers", "test_weaknesses", "test_ha_access", "test_gallop", "test_operator_steps",
         "test_broker_tail", "test_weak_files", "test_clients", "test_stray_leader", "test_java_group",
+    ), quick=(
+        ("test_ha_ours_leads.ShortStoryTests",),
+        ("test_raft_broker.RaftBrokersTests.test_two_of_ours_with_5",),
+        ("test_mixed_groups.MixedGroupTests.test_leader_of_either_kind_dies",
+         "test_mixed_groups.MixedGroupTests.test_one_of_ours_follows_java"),
     ), prepare="tests.interop.jvms", beside=True),
     "processes": Suite(3, (
         "test_raft_broker", "test_members", "test_broker", "test_group", "test_demo", "test_load",
         "test_chaos", "test_operator", "test_tls", "test_examples", "test_readers", "test_backup",
         "test_archive",
+    ), quick=(
+        ("test_members.GrowTests", "test_name_server", "test_tls.TlsGroupTests.test_life", "test_chunks"),
+        ("test_broker.KillTests", "test_broker.ReplacedTests.test_empty_master", "test_exactly_once",
+         "test_machines.KeyValueTests.test_kill_under_load"),
+        ("test_group.GroupTests",),
+        ("test_raft_broker.FailOverTests.test_sends_to_a_follower", "test_raft_broker.JudgeTests",
+         "test_chaos.ChaosTests.test_sync", "test_backup.BackupTests"),
+        ("test_demo.DemoTests.test_nothing_lost", "test_demo.JudgeTests", "test_readers.PlaceTests",
+         "test_conditions", "test_envelopes"),
+        ("test_histories", "test_ledgers", "test_writer", "test_locks", "test_children"),
     )),
     "spark": Suite(2, (
         "test_cluster", "test_sink_kills", "test_exactly_once", "test_sink", "test_export_spark",
@@ -82,8 +111,22 @@ SUITES = {
         ("test_seam", "test_members", "test_messages", "test_member_tls", "test_executor", "test_envelopes",
          "test_export_files", "test_bodies", "test_sink_group_log", "test_sink_options",
          "test_sink_staging", "test_scale", "test_docs"),
+    ), quick=(
+        ("test_sink",),
+        ("test_source", "test_columnar", "test_stream", "test_messages"),
+        ("test_seam", "test_executor", "test_envelopes", "test_sink_options", "test_sink_markers",
+         "test_options", "test_sink_staging", "test_docs", "test_export", "test_scan", "test_sink_crashes",
+         "test_choice", "test_sink_batch", "test_archive"),
     ), prepare="tests.spark.jvms"),
 }  # fmt: skip
+
+
+#: The slowest packages of unit tests.
+UNIT_LONGEST = (
+    "tests.sim", "tests.broker", "tests.client", "tests.storage", "tests.core", "tests.test_tidy",
+    "tests.commands",
+)
+UNIT_LANES = 2
 
 
 @attrs.frozen(kw_only=True)
@@ -107,12 +150,12 @@ class Lanes:
     """
 
     def __init__(
-        self, jobs: Sequence[Job], out: TextIO, *, tell_s: float = TELL_S, limit_s: float = LIMIT_S
+        self, jobs: Sequence[Job], out: TextIO, *, tell_s: float = TELL_S, limit_s: float | None = None
     ) -> None:
         self.counts: dict[str, Count] = {}
         self._out = out
         self._tell_s = tell_s
-        self._limit_s = limit_s
+        self._limit_s = patient(LIMIT_S) if limit_s is None else limit_s
         self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
         for job in jobs:
             self._jobs.put(job)
@@ -138,9 +181,7 @@ class Lanes:
         finally:
             self._end_all()
         counts = self.counts.values()
-        return Count(
-            passed=sum(count.passed for count in counts), failed=sum(count.failed for count in counts)
-        )
+        return sum(counts, Count())
 
     def _lane(self) -> None:
         while True:
@@ -171,7 +212,7 @@ class Lanes:
                 output, _nothing = process.communicate()
             output += f"\n{job.name} was ended after {self._limit_s:.0f} s\n"
         del self._running[job.name]
-        count = job.read(output, process.returncode)
+        count = judge(job.read, output, process.returncode)
         with self._writing:
             self._out.write(output)
         took = time.monotonic() - began
@@ -202,14 +243,32 @@ def module_jobs(suite: str, temporary: Path, *, folder: Path | None = None) -> l
         (path.stem for path in folder.glob("test_*.py") if path.stem not in grouped),
         key=lambda name: (longest.index(name) if name in longest else len(longest), name),
     )
+    programs = (*((name,) for name in modules), *together)
+    return [_job(suite, names, temporary) for names in programs]
+
+
+def quick_jobs(suite: str, temporary: Path) -> list[Job]:
+    """What C{make test} has of a folder, see L{module_jobs}."""
+    return [_job(suite, names, temporary) for names in SUITES[suite].quick]
+
+
+def _job(suite: str, names: Sequence[str], temporary: Path) -> Job:
+    """One program for some modules, classes or tests of a folder."""
+    return Job(
+        name=f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0],
+        read=read_trial_strictly,
+        command=(*TRIAL, f"--temp-directory={temporary / names[0]}",
+                 *(f"tests.{suite}.{name}" for name in names)),
+    )
+
+
+def unit_jobs(temporary: Path) -> list[Job]:
+    """One program for each package of unit tests and each module beside them, the slowest first."""
+    suites = sorted(unit_suites(), key=lambda name: (UNIT_LONGEST.index(name) if name in UNIT_LONGEST
+                                                     else len(UNIT_LONGEST), name))
     return [
-        Job(
-            name=f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0],
-            read=read_trial_strictly,
-            command=(sys.executable, "-m", "twisted.trial", f"--temp-directory={temporary / names[0]}",
-                     *(f"tests.{suite}.{name}" for name in names)),
-        )
-        for names in (*((name,) for name in modules), *together)
+        Job(name=name, read=read_trial, command=(*TRIAL, f"--temp-directory={temporary / name}", name))
+        for name in suites
     ]
 
 
@@ -219,12 +278,19 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def run_suite(suite: str, *, first: Sequence[Job] = (), lanes: int = 0) -> Count:
+def run_units() -> Count:
+    """Run all unit tests; they need no process but their own, and a skip is no failure."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
+        return Lanes(unit_jobs(Path(temporary)), sys.stdout).run(UNIT_LANES)
+
+
+def run_suite(suite: str, *, first: Sequence[Job] = (), lanes: int = 0, is_quick: bool = False) -> Count:
     """
-    Run every module of a suite, telling the progress on standard output.
+    Run every module of a suite, reporting the progress on standard output.
 
     @param first: jobs to begin with.
     @param lanes: instead of the suite's own number.
+    @param is_quick: run what C{make test} has of it.
     """
     os.environ.setdefault("JDK_JAVA_OPTIONS", JVM_OPTIONS)
     with contextlib.ExitStack() as held:
@@ -234,8 +300,8 @@ def run_suite(suite: str, *, first: Sequence[Job] = (), lanes: int = 0) -> Count
             if not SUITES[suite].beside:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     preparing.wait(LIMIT_S)
-        temporary = held.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
-        jobs = module_jobs(suite, Path(temporary))
+        temporary = Path(held.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
+        jobs = quick_jobs(suite, temporary) if is_quick else module_jobs(suite, temporary)
         alone = [job for job in jobs if job.name in SUITES[suite].alone]
         others = [*first, *(job for job in jobs if job not in alone)]
         count = Lanes(alone, sys.stdout).run(1)
@@ -245,12 +311,16 @@ def run_suite(suite: str, *, first: Sequence[Job] = (), lanes: int = 0) -> Count
 def main(arguments: Sequence[str] | None = None) -> int:
     """@return: exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.lanes", description="Run modules side by side.")
-    parser.add_argument("suite", choices=SUITES)
+    parser.add_argument("suite", choices=[*SUITES, "unit"])
     parser.add_argument("--lanes", type=int, default=0, help="programs at a time")
+    parser.add_argument("--quick", action="store_true", help="what make test has of the suite")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the programs are ended, too
-    count = run_suite(options.suite, lanes=options.lanes)
-    sys.stdout.write(f"{count.passed} tests passed, {count.failed} failed\n")
+    if options.suite == "unit":
+        count = run_units()
+    else:
+        count = run_suite(options.suite, lanes=options.lanes, is_quick=options.quick)
+    sys.stdout.write(f"{count.passed} tests passed, {count.failed} failed, {count.skipped} skipped\n")
     return 1 if count.failed else 0
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import re
 import sys
@@ -13,7 +14,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests import lanes
 from tests.lanes import SUITES, Job, Lanes, module_jobs
-from tests.run_all import SUMMARY, read_total
+from tests.runner.counts import SUMMARY, read_total
+from tests.runner.stages import unit_suites
 
 _SAYING = """
 import sys
@@ -35,9 +37,9 @@ class LanesTests(SynchronousTestCase):
 
     def test_sum(self) -> None:
         """The counts of all jobs are added up; none is left out or counted twice."""
-        lanes = Lanes([saying(f"job{number}", number, number % 2) for number in range(5)], io.StringIO())
+        lanes = Lanes([saying(f"job{number}", number + 1, number % 2) for number in range(5)], io.StringIO())
         count = lanes.run(2)
-        self.assertEqual((count.passed, count.failed), (10, 2))
+        self.assertEqual((count.passed, count.failed), (15, 2))
         self.assertEqual(list(sorted(lanes.counts)), [f"job{number}" for number in range(5)])
 
     def test_output_is_whole(self) -> None:
@@ -114,6 +116,25 @@ class SuitesTests(SynchronousTestCase):
             self.assertEqual(tuple(job.name for job in jobs[: len(settings.longest)]), settings.longest)
             self.assertEqual(len({job.name for job in jobs}), len(jobs))
             self.assertLessEqual(set(settings.alone), set(modules))
+
+    def test_quick(self) -> None:
+        """C{make test} has tests of every suite, under the names that they have."""
+        for suite, settings in SUITES.items():
+            self.assertGreater(len(settings.quick), 0, suite)
+            for name in (name for program in settings.quick for name in program):
+                module, *inner = name.split(".")
+                source = (Path(__file__).parent / suite / f"{module}.py").read_text()
+                body: list[ast.stmt] = ast.parse(source).body
+                for part in inner:
+                    (found,) = [each for each in body if isinstance(each, ast.ClassDef | ast.FunctionDef)
+                                and each.name == part]  # fmt: skip
+                    body = found.body
+
+    def test_units(self) -> None:
+        """Every package of unit tests is one job; the slow ones are there, and come first."""
+        names = [job.name for job in lanes.unit_jobs(Path("x"))]
+        self.assertEqual(tuple(names[: len(lanes.UNIT_LONGEST)]), lanes.UNIT_LONGEST)
+        self.assertEqual(sorted(names), sorted(unit_suites()))
 
     def test_alone(self) -> None:
         """Modules that measure run one after the other, and before all others; everything is counted."""

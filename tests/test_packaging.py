@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 import tomllib
 from configparser import ConfigParser
+from importlib.metadata import distributions
 from pathlib import Path
+from unittest import SkipTest
 
 from setuptools import find_packages
 from twisted.trial.unittest import SynchronousTestCase
@@ -36,6 +39,16 @@ def numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in found[0].strip(".").split("."))
 
 
+def pins() -> dict[str, str]:
+    """The versions in constraints.txt, by name."""
+    found = {}
+    for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines():
+        if line and not line.startswith("#"):
+            name, _, version = line.partition("==")
+            found[plain(name)] = version
+    return found
+
+
 class SetupTests(SynchronousTestCase):
     """setup.py and its neighbours."""
 
@@ -61,16 +74,34 @@ class SetupTests(SynchronousTestCase):
     def test_constraints(self) -> None:
         """constraints.txt pins every package that we need, at versions that setup.py allows."""
         source = (ROOT / "setup.py").read_text("utf-8")
-        needed = dict(re.findall(r'"([A-Za-z_.0-9-]+)>=([0-9.]+)"', source))
-        pinned = {}
-        for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines():
-            if line and not line.startswith("#"):
-                name, _, version = line.partition("==")
-                pinned[plain(name)] = version
+        needed = dict(re.findall(r'"([A-Za-z_.0-9-]+)(?:\[[a-z0-9]+\])?>=([0-9.]+)"', source))
+        self.assertIn("moto", needed)
+        pinned = pins()
         for name, least in needed.items():
             with self.subTest(name=name):
                 version = pinned[plain(name)]
                 self.assertGreaterEqual(numbers(version), numbers(least), f"{name} {version}")
+
+    def test_constraints_are_complete(self) -> None:
+        """What is installed beside us in C{.venv} is what constraints.txt names, at the same versions."""
+        if Path(sys.prefix).resolve() != (ROOT / ".venv").resolve():
+            raise SkipTest("this is not the environment that make installs")
+        installed = {plain(each.name): each.version for each in distributions()}
+        for name in ("dledger", "pip", "setuptools", "wheel"):
+            installed.pop(name, None)
+        pinned = pins()
+        self.assertEqual(installed, {name: pinned.get(name) for name in installed})
+
+    def test_everything_is_pinned(self) -> None:
+        """What make and tox install for tests are the versions of constraints.txt."""
+        make = (ROOT / "Makefile").read_text("utf-8")
+        installing = [line for line in make.splitlines() if "pip install" in line]
+        self.assertGreater(len(installing), 2)
+        for line in installing:
+            self.assertTrue("--constraint constraints.txt" in line or "# unpinned" in line, line)
+        tox = ConfigParser()
+        tox.read(ROOT / "tox.ini")
+        self.assertEqual(tox["testenv"]["constraints"], "constraints.txt")
 
     def test_command(self) -> None:
         """The command has its name and its function."""

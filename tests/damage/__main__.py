@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
 from collections import Counter
@@ -18,12 +19,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--within", type=float, default=math.inf, help="seconds after which no case begins")
     given = parser.parse_args()
     begin_s = time.monotonic()
-    failed = 0
+    failed = played = 0
     ways: Counter[str] = Counter()
     with bench() as table:
         for case in all_cases(table.shapes, given.cases, given.seed):
+            if time.monotonic() - begin_s >= given.within:
+                break
+            played += 1
             ways[case.reading] += 1
             problem = table.run(case)
             if problem:
@@ -33,7 +38,7 @@ def main() -> int:
             click.echo(f"{count:7,} {outcome}")
         click.echo(", ".join(f"{way} {count}" for way, count in sorted(ways.items())))
     click.echo(f"seed {given.seed}, {time.monotonic() - begin_s:.1f} s")
-    click.echo(f"{given.cases - failed} damage cases passed, {failed} failed")
+    click.echo(f"{played - failed} damage cases passed, {failed} failed")
     return 1 if failed else 0
 
 

@@ -12,6 +12,7 @@ failed one can be repeated alone. The last line counts the targets; the exit sta
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import sys
 import time
@@ -45,13 +46,18 @@ def chance_of(seed: int, number: int) -> random.Random:
 
 
 def fuzz(
-    target: Target, *, seed: int, first: int, executions: int, clock: Callable[[], float] = time.monotonic
+    target: Target, *, seed: int, first: int, executions: int, within_s: float = math.inf,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Outcome:
     """
-    Execute C{target} until it fails, at most C{executions} times.
+    Execute C{target} until it fails, at most C{executions} times, and at least once.
+
+    @param within_s: seconds after which no further execution begins.
     """
     began = clock()
     for number in range(first, first + executions):
+        if number > first and clock() - began >= within_s:
+            return Outcome(executions=number - first, seconds=clock() - began)
         try:
             target(chance_of(seed, number))
         except Exception:
@@ -64,15 +70,19 @@ def fuzz(
     return Outcome(executions=executions, seconds=clock() - began)
 
 
-def run(names: Sequence[str], out: TextIO, *, seed: int, first: int, executions: int) -> int:
+def run(
+    names: Sequence[str], out: TextIO, *, seed: int, first: int, executions: int, within_s: float = math.inf
+) -> int:
     """
     Fuzz the named targets, one after the other.
 
+    @param within_s: seconds for all of them, of which each gets the same share.
     @return: number of targets that failed.
     """
     failed = 0
     for name in names:
-        outcome = fuzz(TARGETS[name], seed=seed, first=first, executions=executions)
+        outcome = fuzz(TARGETS[name], seed=seed, first=first, executions=executions,
+                       within_s=within_s / len(names))
         speed = outcome.executions / max(outcome.seconds, 1e-9)
         out.write(
             f"{name:<12} {outcome.executions:>9} executions in {outcome.seconds:7.1f} s  {speed:9.0f}/s  "
@@ -97,12 +107,15 @@ def main(arguments: Sequence[str] | None = None, out: TextIO = sys.stdout) -> in
     parser.add_argument("--executions", type=int, default=20_000, help="number of executions of each target")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="number of the first execution")
+    parser.add_argument("--within", type=float, default=math.inf, help="seconds for all targets together")
     options = parser.parse_args(arguments)
     names = list(TARGETS) if options.target == "all" else options.target.split(",")
     for name in names:
         if name not in TARGETS:
             parser.error(f"no target {name!r}; there are {', '.join(TARGETS)}")
-    return 1 if run(names, out, seed=options.seed, first=options.first, executions=options.executions) else 0
+    failed = run(names, out, seed=options.seed, first=options.first, executions=options.executions,
+                 within_s=options.within)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from protocols.wire.ledger.push import encode_request_frame
 from tests.processes.children import Child, ChildError, free_ports, peers_text, wait_until
 from tests.processes.ledgers import assert_identical, read_records
 from tests.processes.members import ROOT, Member
+from tests.slowness import patient
 
 MIB = 1024 * 1024
 
@@ -337,7 +338,7 @@ def send_slowly(connection: socket.socket, data: bytes, *, seconds: float = 5.0)
 
 def until(condition: Callable[[], bool], *, seconds: float) -> bool:
     """Whether C{condition} became true within C{seconds}."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + patient(seconds)
     while not condition():
         if time.monotonic() > deadline:
             return False

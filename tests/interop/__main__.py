@@ -13,7 +13,7 @@ import sys
 
 from tests.interop import scenarios
 from tests.lanes import Job, run_suite
-from tests.run_all import SUMMARY, read_total
+from tests.runner.counts import SUMMARY, read_total
 
 ROUNDS, SEED = 20, 1
 

@@ -26,6 +26,7 @@ from protocols.wire.rocketmq.message import Message, decode_message, decode_star
 from tests.interop.rocketmq import PATIENCE, Server, body_of, java_command
 from tests.processes.children import Child, ChildError, TalkingChild, free_ports, free_triple, wait_until
 from tests.processes.members import ROOT
+from tests.slowness import patient
 
 FILE_SIZE = 1 << 16
 BROKER = "broker-a"
@@ -56,6 +57,7 @@ def ask(
     host, _, port = address.rpartition(":")
     command = RemotingCommand(code=code, opaque=1, version=409, ext_fields=fields or {}, body=body)
     frames = FrameBuffer()
+    seconds = patient(seconds)
     deadline = time.monotonic() + seconds
     try:
         with socket.create_connection((host, int(port)), timeout=seconds) as connection:

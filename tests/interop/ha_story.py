@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
@@ -95,7 +96,7 @@ class Story(SynchronousTestCase):
     #: C{java} or C{ours}.
     master = slave = ""
     #: Number of kills of each side under load; twenty in the four stories.
-    kills = {"master": 3, "slave": 2}
+    kills: ClassVar[dict[str, int]] = {"master": 3, "slave": 2}
 
     def begin(self, version: str) -> None:
         """Start a name server, the master, its slave with the whole log, and a producer."""

@@ -29,6 +29,7 @@ from tests.processes.asking import Asker, NoAnswer, ask
 from tests.processes.children import ChildError, free_ports, wait_until
 from tests.processes.ledgers import assert_identical, read_records
 from tests.processes.members import Member
+from tests.slowness import patient
 
 JAVA, OURS = "java", "ours"
 DATA_FILE_BYTES = 1 << 16
@@ -148,7 +149,7 @@ class MixedGroup:
 
         @return: the term of the last acknowledgement.
         """
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + patient(seconds)
         term = -1
         for body in bodies:
             while True:
@@ -214,7 +215,7 @@ class MixedGroup:
 
     def lead(self, peer_id: str, *, seconds: float = DEADLINE_S) -> None:
         """Transfer leadership to a member, and repeat the request until it leads."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + patient(seconds)
         while (leader_id := self.leader()) != peer_id:
             answer = self.transfer(leader_id, peer_id)
             if time.monotonic() > deadline:

@@ -16,6 +16,7 @@ from tests.interop.ha import OurBroker
 from tests.interop.java import JavaMissing
 from tests.interop.rocketmq import PATIENCE, Server, class_path, java_command
 from tests.processes.children import TalkingChild, free_ports, free_triple, wait_until
+from tests.slowness import patient
 
 #: The broker's default for a new topic.
 QUEUES = 4
@@ -128,7 +129,7 @@ class ConsumerTests(SynchronousTestCase):
             self.addCleanup(child.kill)
             child.start()
             child.wait_started(seconds=PATIENCE)
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + patient(PATIENCE)
         while self.java.ask("send first A 0 -1 x", seconds=PATIENCE).startswith("failed"):
             self.assertLess(time.monotonic(), deadline, "the broker is not known")
             time.sleep(0.2)

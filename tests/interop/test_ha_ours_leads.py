@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import ClassVar
+
 from tests.interop.ha_story import Story
 
 
@@ -14,6 +17,22 @@ class OursLeadsTests(Story):
     def test_4_9_8(self) -> None:
         """The last of the releases before 5."""
         self.play("4.9.8")
+
+    def test_5_3_3(self) -> None:
+        """The present release."""
+        self.play("5.3.3")
+
+
+class ShortStoryTests(Story):
+    """What C{make test} has of it: copied, acknowledged, and each side killed once."""
+
+    master, slave = "ours", "java"
+    kills: ClassVar[dict[str, int]] = {"master": 1, "slave": 1}
+
+    def parts(self) -> list[Callable[[], None]]:
+        """The parts without directories that change hands."""
+        return [self.replicate_asynchronously, self.replicate_synchronously, self.lose_master,
+                self.compare_metadata, self.lose_slave]
 
     def test_5_3_3(self) -> None:
         """The present release."""

@@ -17,6 +17,7 @@ from tests.interop.mixed import DEADLINE_S, JAVA, OURS, MixedGroup
 from tests.interop.test_mixed_groups import bodies
 from tests.processes.asking import Asker, NoAnswer, ask
 from tests.processes.children import wait_until
+from tests.slowness import patient
 from tests.wire.golden import PUSHES_0_4
 
 
@@ -94,7 +95,7 @@ class VersionTests(SynchronousTestCase):
 
     def test_0_4_0_led_by_ours(self) -> None:
         """A leader of ours that two members of 0.4.0 do not understand gives way to one that they do."""
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + patient(DEADLINE_S)
         # A Java member asks for votes when it starts, and then so seldom that we win the first election.
         group = self.group_of(
             "0.4.0", JAVA, JAVA, OURS, start=("n0",), minVoteIntervalMs=6_000, maxVoteIntervalMs=7_000,

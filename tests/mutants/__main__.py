@@ -3,6 +3,7 @@
 Runs every mutant under the simulator until it is noticed.
 
     python -m tests.mutants [--only NAME] [--seconds 60] [--jobs 2]
+    python -m tests.mutants --within 40 --drawn 1       a sample, in an order that the seed 1 draws
 
 Each runs in its own process, forked from one that has other people's modules, but none of ours: those are
 imported with their patches. Seconds are those of the processor: the load of the machine changes no result.
@@ -13,8 +14,10 @@ longer in the source.
 from __future__ import annotations
 
 import multiprocessing
+import random
 import sys
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import attrs
@@ -67,24 +70,40 @@ def _judge(mutant: Mutant, seconds: float, sound: bool) -> Verdict:
 @click.option("--seconds", default=60.0, show_default=True, help="Longest time of the processor for each.")
 @click.option("--jobs", default=2, show_default=True, help="Processes.")
 @click.option("--sound", is_flag=True, help="Break nothing: the same schedules must all pass.")
-def main(only: tuple[str, ...], seconds: float, jobs: int, sound: bool) -> None:
+@click.option("--within", type=float, help="Seconds after which no further mutant begins.")
+@click.option("--drawn", type=int, help="The seed of a random order.")
+def main(
+    only: tuple[str, ...], seconds: float, jobs: int, sound: bool, within: float | None, drawn: int | None
+) -> None:
     """Break one guard at a time; the simulator must notice."""
     by_name = {mutant.name: mutant for mutant in MUTANTS}
     unknown = [name for name in only if name not in by_name]
     if unknown:
         raise click.UsageError(f"no mutant {unknown[0]!r}; there are {', '.join(by_name)}")
     chosen = [by_name[name] for name in only] or list(MUTANTS)
-    noticed = 0
+    if drawn is not None:
+        random.Random(drawn).shuffle(chosen)
+    end_s = None if within is None else time.monotonic() + within
+
+    def judge_in_time(mutant: Mutant) -> Verdict | None:
+        if end_s is not None and time.monotonic() >= end_s:
+            return None
+        return _judge(mutant, seconds, sound)
+
+    judged = noticed = 0
     with ThreadPoolExecutor(jobs) as pool:
-        for verdict in pool.map(lambda mutant: _judge(mutant, seconds, sound), chosen):
+        for verdict in pool.map(judge_in_time, chosen):
+            if verdict is None:
+                continue
+            judged += 1
             noticed += verdict.is_good is not sound
             word = {NOTICED: "FAILED" if sound else "noticed", SURVIVED: "passed" if sound else "SURVIVED",
                     OUT_OF_DATE: "OUT OF DATE"}
             became = word.get(verdict.status, "CRASHED")
             click.echo(f"{verdict.name:28} {became:12} {verdict.seconds:5.1f} s  {verdict.told}")
     good = "passed" if sound else "noticed"
-    click.echo(f"{len(chosen)} mutants, {noticed} {good}, {len(chosen) - noticed} not")
-    sys.exit(0 if noticed == len(chosen) else 1)
+    click.echo(f"{judged} mutants, {noticed} {good}, {judged - noticed} not")
+    sys.exit(0 if noticed == judged else 1)
 
 
 if __name__ == "__main__":

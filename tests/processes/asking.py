@@ -19,6 +19,7 @@ from protocols.wire.ledger.json_bodies import decode_response, encode_request
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, Request, Response
 from protocols.wire.ledger.push import decode_frame, encode_request_frame
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
+from tests.slowness import patient
 
 
 class NoAnswer(Exception):
@@ -96,7 +97,7 @@ class Asker:
 
         @raise NoAnswer: the answer did not come in time, or the connection ended.
         """
-        deadline = time.monotonic() + (self._seconds if seconds is None else seconds)
+        deadline = time.monotonic() + patient(self._seconds if seconds is None else seconds)
         while opaque not in self._answers:
             left = deadline - time.monotonic()
             if left <= 0:

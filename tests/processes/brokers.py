@@ -18,6 +18,7 @@ from protocols.wire.remoting import RemotingCommand, decode_command, encode_comm
 from protocols.wire.rocketmq.message import Message, decode_message, decode_start
 from tests.processes.children import Child, ChildError, wait_until
 from tests.processes.members import ROOT
+from tests.slowness import patient
 
 _TWISTD = "from twisted.scripts.twistd import run; run()"
 
@@ -170,7 +171,7 @@ class Broker(Child):
         @param count: wait until there are at least this many.
         @raise ChildError: there are fewer when the time is over.
         """
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + patient(seconds)
         while True:
             try:
                 found = self._pull_all(topic)

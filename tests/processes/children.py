@@ -29,6 +29,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from tests.slowness import patient
+
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _ALIVE: set[Child] = set()
@@ -120,9 +122,11 @@ def wait_until(
     """
     Poll until C{condition()} is true.
 
+    @param seconds: on an idle machine, see L{patient}; so it is for all time limits here.
     @param tell: what the message says besides, of the time when it is too late.
     @raise ChildError: it was not true within C{seconds}; the message names C{what}.
     """
+    seconds = patient(seconds)
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -227,10 +231,11 @@ class Child:
         @raise ChildError: it did not end in time and was killed.
         """
         try:
-            return self._reap(seconds)
+            return self._reap(patient(seconds))
         except subprocess.TimeoutExpired:
             self.kill()
-            raise ChildError(f"{self.name} did not end within {seconds:g} s\n{self.log_tail()}") from None
+            late = f"{self.name} did not end within {patient(seconds):g} s"
+            raise ChildError(f"{late}\n{self.log_tail()}") from None
 
     def _reap(self, seconds: float) -> int:
         if self._process is None:
@@ -314,9 +319,9 @@ class TalkingChild(Child):
 
     def _next(self, seconds: float, what: str) -> str:
         try:
-            return self._answers.get(timeout=seconds)
+            return self._answers.get(timeout=patient(seconds))
         except queue.Empty:
-            late = f"{self.name}: {what} did not come within {seconds:g} s"
+            late = f"{self.name}: {what} did not come within {patient(seconds):g} s"
             raise ChildError(f"{late}\n{self.log_tail()}") from None
 
     def stop(self, *, seconds: float = 15.0) -> int:

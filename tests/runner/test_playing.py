@@ -1,0 +1,111 @@
+# -*- test-case-name: tests.runner.test_playing -*-
+"""Stages as processes, and the second look at failed tests."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import attrs
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.runner import playing
+from tests.runner.counts import Count, Reader, read_check, read_trial_strictly
+from tests.runner.playing import AGAIN_MAX, Result, once_more, run_stage, run_together
+from tests.runner.stages import Stage
+from tests.runner.test_counts import END, failure
+
+A, B = "tests.x.y.Tests.test_a", "tests.x.y.Tests.test_b"
+
+
+def stage(code: str, *, read: Reader = read_check) -> Stage:
+    """A stage that runs a piece of Python."""
+    return Stage(name="it", command=(sys.executable, "-c", code), budget_s=20, read=read, counts="checks")
+
+
+class StageTests(SynchronousTestCase):
+    """One stage, or some at a time."""
+
+    def test_hangs(self) -> None:
+        """A stage that hangs is killed with its children."""
+        code = (
+            "import subprocess, sys, time\n"
+            "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+            "time.sleep(60)"
+        )
+        result = run_stage(stage(code), io.StringIO(), limit_s=0.5)
+        self.assertEqual((result.count, result.note), (Count(failed=1), "hung: ended after 0 s"))
+
+    def test_missing_program(self) -> None:
+        """A command that does not exist has failed."""
+        missing = attrs.evolve(stage(""), command=("./no-such",))
+        self.assertEqual(run_stage(missing, io.StringIO()).count, Count(failed=1))
+
+    def test_together(self) -> None:
+        """Stages that join run at the same time; all are counted, and their outputs do not mix."""
+        meet = (
+            "import pathlib, sys, time\n"
+            "mine, other = map(pathlib.Path, ({mine!r}, {other!r}))\n"
+            "mine.touch()\n"
+            "deadline = time.monotonic() + 20\n"
+            "while not other.exists() and time.monotonic() < deadline: time.sleep(0.01)\n"
+            "print('{word} one'); print('{word} two'); sys.exit(not other.exists())"
+        )
+        a, b = (str(Path(self.mktemp()).resolve()) for _ in range(2))
+        first = stage(meet.format(mine=a, other=b, word="first"))
+        second = attrs.evolve(stage(meet.format(mine=b, other=a, word="second")), name="other", joins=True)
+        out = io.StringIO()
+        self.assertEqual([each.count.passed for each in run_together([first, second], out)], [1, 1])
+        said = [line for line in out.getvalue().splitlines() if line.startswith(("first ", "second "))]
+        self.assertEqual(said, ["first one", "first two", "second one", "second two"])
+
+
+class OnceMoreTests(SynchronousTestCase):
+    """A test that failed is run once more, alone."""
+
+    def setUp(self) -> None:
+        """Count the second looks, which only A passes."""
+        self.asked: list[str] = []
+
+        def run_again(stage: Stage, _out: object, *, limit_s: float | None = None) -> Result:
+            name = stage.command[-1]
+            self.asked.append(name)
+            count = Count(passed=1) if name == A else Count(failed=1)
+            return Result(stage=stage, count=count, seconds=2.0)
+
+        self.patch(playing, "run_stage", run_again)
+
+    def look_again(self, output: str, count: Count) -> Result:
+        """The result after the second looks."""
+        trial = stage("", read=read_trial_strictly)
+        return once_more(Result(stage=trial, count=count, seconds=10.0, output=output), io.StringIO())
+
+    def test_unsteady(self) -> None:
+        """One that passes alone is unsteady and not failed; one that fails again has failed."""
+        result = self.look_again(failure("FAIL", "1 != 2", A, B) + END + "\n", Count(passed=5, failed=2))
+        self.assertEqual(self.asked, [A, B])
+        self.assertEqual((result.count, result.unsteady), (Count(passed=6, failed=1), (A,)))
+        self.assertEqual((result.failed_tests, result.seconds), ([B], 14.0))
+
+    def test_failed_in_two_ways(self) -> None:
+        """A test that trial counts twice is looked at once, and counted as one that passed."""
+        output = failure("FAIL", "1 != 2", A) + failure("ERROR", "dirty", A) + END + "\n"
+        result = self.look_again(output, Count(passed=5, failed=2))
+        self.assertEqual((self.asked, result.count), ([A], Count(passed=6)))
+
+    def test_other_failures(self) -> None:
+        """A failure beside the tests stays one: a program that died is not mended by a test that passes."""
+        result = self.look_again(failure("FAIL", "1 != 2", A) + END + "\n", Count(passed=5, failed=2))
+        self.assertEqual(result.count, Count(passed=6, failed=1))
+
+    def test_skips(self) -> None:
+        """A skip that counts as a failure is no accident: it is not tried again."""
+        result = self.look_again(failure("SKIPPED", "no javac", A) + END + "\n", Count(failed=1))
+        self.assertEqual((self.asked, result.count, result.failed_tests), ([], Count(failed=1), [A]))
+
+    def test_broken(self) -> None:
+        """Many failures are no accident either."""
+        names = [f"{A}{number}" for number in range(AGAIN_MAX + 1)]
+        result = self.look_again(failure("FAIL", "1 != 2", *names) + END + "\n", Count(failed=len(names)))
+        self.assertEqual((self.asked, result.count.failed), ([], len(names)))
