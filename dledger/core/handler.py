@@ -8,7 +8,8 @@ Rule 2: commit information counts only up to the highest index known to equal th
 connection on which a COMPARE or TRUNCATE of this term succeeded.
 Rule 3: entries found equal in a term are never cut in it: the leader's ledger only grows, so such a
 TRUNCATE is late or wrong. No entry at or below C{committed_index} is ever cut. The ledger starts anew behind
-committed entries only when the leader itself has said that its own begins behind them (L{BeginProof}).
+committed entries only when the leader itself has said that its own begins behind them (L{BeginProof}), and a
+quorum without this member confirms it (L{BeginWitnesses}).
 Rule 4: every push is answered exactly once, unless its connection is lost. With C{sync} flushing
 the answer "I hold these entries" waits until they are on stable storage.
 
@@ -27,6 +28,7 @@ from dledger.base.waiters import ThresholdWaiters
 from dledger.core import effects as fx
 from dledger.core.member_state import MemberState
 from dledger.core.proofs import BeginProof
+from dledger.core.witnesses import BeginWitnesses
 from protocols.wire.ledger.batches import EntryBatch, EntryChunk
 from protocols.wire.ledger.codes import WIRE_FLAG_CHUNKS, WIRE_VERSION, PushType, ResponseCode
 from protocols.wire.ledger.messages import PushEntryRequest, PushEntryResponse
@@ -68,6 +70,7 @@ class EntryHandler:
     is_diverged: bool = False
     _refused: int = 0
     _proof: BeginProof = attrs.Factory(lambda self: BeginProof(self.member), takes_self=True)
+    _witnesses: BeginWitnesses = attrs.Factory(lambda self: BeginWitnesses(self.member), takes_self=True)
     _matched_term: int = -1
     _matched_channel: int = -1
     _channel: int = -1
@@ -174,6 +177,12 @@ class EntryHandler:
             else:
                 self._answer(token, request, ResponseCode.INCONSISTENT_STATE)
             self._proof.ask(known_index + 1)
+        elif anew and not self._is_confirmed(index, known_index):
+            if self._witnesses.unheard:
+                self._answer(token, request, ResponseCode.INCONSISTENT_STATE)
+            else:
+                self._refuse_truncate(token, request, index)
+            self._witnesses.ask()
         elif holds and index == end_index:
             self._truncated(token, request)
         else:
@@ -191,6 +200,13 @@ class EntryHandler:
         """Whether the leader has said that it lacks the entry behind C{known_index} and may have C{index}."""
         proof = self._proof
         return proof.lacks(known_index + 1) is True and proof.reaches(index) and proof.told(index) is not None
+
+    def _is_confirmed(self, index: int, known_index: int) -> bool:
+        """Whether nothing is set aside, so that the leader's word is enough, or others confirm it."""
+        if self.member.ledger_end_index < 0:
+            return True
+        # Whether entries are committed is not asked: a mark may be lost, or never have been written.
+        return self._witnesses.confirm(lacks_index=known_index + 1, begin_index=index)
 
     def _refuse_truncate(self, token: int, request: PushEntryRequest, index: int) -> None:
         member = self.member

@@ -23,12 +23,9 @@ from dledger.base.producers import SequenceTable
 from dledger.config import DLedgerConfig
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
-from dledger.core.handler import EntryHandler
 from dledger.core.member_state import MemberState, Outbox
-from dledger.core.proofs import LeaderBegins
 from dledger.core.replica import DLedgerCore
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.bounds import INDEX_MAX
 from protocols.wire.ledger.codes import PushType, ResponseCode, VoteResult
 from protocols.wire.ledger.configuration import encode_configuration
 from protocols.wire.ledger.messages import (
@@ -365,16 +362,6 @@ def pushed(
     """A follower's answer to a push."""
     return PushEntryResponse(
         group="g", code=code, term=term, begin_index=begin_index, end_index=end_index, wire_version=1
-    )
-
-
-def proved(handler: EntryHandler, begin_index: int) -> None:
-    """The leader of the present term has said that its ledger begins there."""
-    member = handler.member
-    assert member.leader_id is not None
-    handler._proof._said = LeaderBegins(
-        leader_id=member.leader_id, term=member.term, lowest=begin_index, highest=begin_index,
-        end_index=INDEX_MAX,
     )
 
 

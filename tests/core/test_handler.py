@@ -22,10 +22,10 @@ from tests.core.helpers import (
     kinds,
     make_member,
     of_type,
-    proved,
     push,
     quiet,
 )
+from tests.core.proving import proved
 
 OK, NO = "Reply SUCCESS", "Reply INCONSISTENT_STATE"
 

@@ -43,7 +43,7 @@ class ProofTests(SynchronousTestCase):
         self.bench = Bench.make(ListLedger.of(1, 1, 1, 1), term=3, committed_index=2).follow("n1", 3)
 
     def questions(self) -> list[fx.SendRequest]:
-        """What it asked n1."""
+        """What it asked others."""
         return [one for one in of_type(self.bench.seen, fx.SendRequest)
                 if not isinstance(one.request, HeartBeatRequest)]
 
@@ -62,6 +62,8 @@ class ProofTests(SynchronousTestCase):
         self.assertEqual(kinds(self.bench.request(truncate(1_000))), [NO])  # one question at a time
         self.is_whole()
         self.answered(metadata(900, 1_100))
+        self.assertEqual(kinds(self.bench.request(truncate(1_000))), [NO, "n2<-MetadataRequest"])
+        self.answered(metadata(0, 1_050, committed_index=1_010))
         self.assertEqual(kinds(self.bench.request(truncate(1_000, commit_index=1_000))),
                          ["TruncateLedger", "RecordCommit", OK])
         self.assertEqual(self.bench.ledger.ledger_begin_index, 1_000)
@@ -119,7 +121,7 @@ class ProofTests(SynchronousTestCase):
 
     def test_java_leader(self) -> None:
         """It says so with 419 to a GET of the first entry that it would have to have."""
-        self.bench.core._member.wire_versions["n1"] = 0
+        self.bench.core._member.wire_versions.update({"n1": 0, "n2": 0})
         request = attrs.evolve(truncate(1_000), wire_version=0)
         self.assertEqual(kinds(self.bench.request(request)), [NO, "n1<-GetRequest"])
         question = self.questions()[-1].request

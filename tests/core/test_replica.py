@@ -29,7 +29,6 @@ from tests.core.helpers import (
     kinds,
     of_type,
     propose,
-    proved,
     push,
     pushed,
     pushes,
@@ -37,6 +36,7 @@ from tests.core.helpers import (
     sent,
     vote_request,
 )
+from tests.core.proving import proved
 
 
 class TableTests(SynchronousTestCase):

@@ -19,7 +19,8 @@ from dledger.core.member_state import MemberState, Role
 from dledger.core.quota import Quota
 from protocols.wire.ledger.codes import PushType, ResponseCode
 from protocols.wire.ledger.messages import PushEntryRequest, PushEntryResponse
-from tests.core.helpers import ListLedger, make_member, of_type, proved, pushes
+from tests.core.helpers import ListLedger, make_member, of_type, pushes
+from tests.core.proving import proved
 
 TERM = 1_000
 

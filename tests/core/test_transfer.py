@@ -25,11 +25,11 @@ from tests.core.helpers import (
     kinds,
     of_type,
     propose,
-    proved,
     push,
     quiet,
     sent,
 )
+from tests.core.proving import proved
 
 
 def leader(*matched: str, **options: Any) -> Bench:
