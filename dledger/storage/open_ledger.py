@@ -70,8 +70,10 @@ class OpenLedger:
 
     @classmethod
     def of(cls, config: DLedgerConfig, disk: Disk, recovered: RecoveredLedger) -> OpenLedger:
-        """The ledger that recovery has found."""
+        """The ledger that recovery has found. From now on any damage is borne."""
         found = recovered.found
+        for files in (recovered.data, recovered.index):
+            files.unreadable.opened()
         return cls(
             config=config, disk=disk, data=recovered.data, index=recovered.index,
             guard=DiskGuard("the store", path=config.self_path), begin_index=found.begin_index,

@@ -19,6 +19,7 @@ from zlib import crc32
 import attrs
 from construct import Int32sb, Struct
 
+from dledger.base.disk.unreadable import FILLER_WORD
 from dledger.base.errors import DLedgerError
 from dledger.config import MAX_RECORD_BYTES
 from dledger.storage.body_stamps import Stamp
@@ -431,6 +432,8 @@ def walk_records(
         end = offset + size
         if magic != 1 or size != length + 48 or length < 0 or size > size_max:
             what = f"no record: magic={magic} size={size} body_length={length}"
+            if magic == FILLER_WORD:
+                what = "the disk cannot read it"
             break
         if index != expected or pos != position or term < last_term:
             what = f"wrong record: index={index} pos={pos} term={term} after term {last_term}"

@@ -7,8 +7,9 @@ A segment is closed when a later one has a record. Only committed entries are re
 every damaged read: L{dledger.storage.hole_finder} makes a hole of it, and the core gets the entries from the
 peers. Two things need no peer, because they are derived: index units, and the blank at the end of a segment.
 
-A sector that cannot be read at all is told and passed over: a member does not stop for an entry that nobody
-has asked for. The system may answer from its memory; that says nothing about the disk.
+A sector that cannot be read is damage, too (L{dledger.base.disk.unreadable}); a file that cannot be read for
+another reason is reported and passed over: a member does not stop for an entry that nobody has asked for. The
+system may answer from its memory; that says nothing about the disk.
 """
 
 from __future__ import annotations

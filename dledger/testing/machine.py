@@ -39,7 +39,7 @@ class MachineDisk(SimDisk):
                 self.death = death
         if self.death is not None:
             self.is_armed = True  # so that every later change comes here
-            raise OSError(errno.EIO, f"the process has died {self.death}", path)
+            raise OSError(errno.EBADF, f"the process has died {self.death}", path)
 
     # -- directories that no process has open --------------------------------------------------------
 

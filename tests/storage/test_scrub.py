@@ -203,12 +203,25 @@ class ScrubTests(HookedCase):
             self.disk = disk
 
     def test_unreadable(self) -> None:
-        """A sector that cannot be read is told; the member goes on, and so does the pass."""
+        """What cannot be read is damage; the member goes on, and so does the pass."""
         self.rot(self.store.position_of(50) + 50)
         self.disk.failures[("pread", f"data/{DATA_SIZE:020d}")] = BROKEN
         steps = one_pass(self.store)
+        self.assertEqual([step.trouble for step in steps if step.trouble], [])
+        self.assertGreater(sum(step.damaged for step in steps), 1)
+        self.disk.failures.clear()
+        while self.store.look_again():
+            pass
+        self.assertEqual(len(self.store.holes), 1)
+        self.assertEqual(self.store.append_bodies((b"on",), 1)[0], self.store.end_position - 50)
+
+    def test_trouble(self) -> None:
+        """Any other error of a read is reported; the member goes on, and so does the pass."""
+        self.rot(self.store.position_of(50) + 50)
+        self.disk.failures[("pread", f"data/{DATA_SIZE:020d}")] = errno.EBADF
+        steps = one_pass(self.store)
         (trouble,) = [step.trouble for step in steps if step.trouble]
-        self.assertIn(os.strerror(errno.EIO), trouble)
+        self.assertIn(os.strerror(errno.EBADF), trouble)
         self.assertEqual(sum(step.damaged for step in steps), 1)
         self.disk.failures.clear()
         self.assertEqual(self.store.append_bodies((b"on",), 1)[0], self.store.end_position - 50)

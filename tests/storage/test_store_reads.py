@@ -10,9 +10,12 @@ import attrs
 from dledger.base.errors import DamagedEntryError
 from dledger.storage import recovery
 from dledger.storage.file_store import FileStore
+from dledger.storage.hole_finder import HoleFinder
 from dledger.storage.recent import ENTRIES_KEPT
+from dledger.storage.store_reads import StoreReads
 from protocols.wire.ledger.entry import bodies_of
 from tests.storage.support import (
+    BROKEN,
     DATA_SIZE,
     INDEX_SIZE,
     ROOT,
@@ -71,6 +74,16 @@ class CallTests(HookedCase):
         self.assertEqual(bodies_in(self.store), [b"a", b"b", b"x", b"y"])
         self.store.truncate_to(batch_of([our_record(b"anew", index=2, term=9, pos=DATA_SIZE)]), anew=True)
         self.assertEqual(bodies_of(self.store.read_batch(2, max_count=9, max_bytes=999)), [b"anew"])
+
+    def test_units_that_cannot_be_read_any_more(self) -> None:
+        """Recovery could read the index, and the disk cannot now: nothing is remembered, all is served."""
+        self.store.append_bodies((b"a", b"b", b"c"), 1)
+        ledger, marks = self.store._ledger, self.store._marks
+        self.disk.failures = {("pread", "/index/"): BROKEN}
+        reads = StoreReads(ledger, marks, 0, HoleFinder(ledger, marks))
+        self.assertTrue(reads._recent.is_empty)
+        self.disk.failures.clear()
+        self.assertEqual(bodies_of(reads.read_batch(0, max_count=9, max_bytes=999)), [b"a", b"b", b"c"])
 
     def test_catching_up(self) -> None:
         """A thousand entries from the files cost a few calls."""

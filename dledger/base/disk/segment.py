@@ -8,6 +8,10 @@ A writer makes files with their final length, and reserves room in them before i
 steps, so that a file of a gibibyte does not take that much for its first record. Files are opened when first
 used; at most L{HANDLES_MAX} clean ones stay open.
 
+A sector that the disk cannot read is damage like any other: it reads as bytes that no record, index unit or
+blank has, and that are not the zeros behind the end (L{dledger.base.disk.unreadable}). The checks of the
+readers find it, and it is mended if there is another copy.
+
 Source: MmapFileList.java (0.3.1.2).
 """
 
@@ -20,6 +24,7 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from dledger.base.disk.disk import Disk, File
+from dledger.base.disk.unreadable import Unreadable, is_unreadable
 from dledger.base.errors import DirectoryError
 
 HANDLES_MAX = 64
@@ -114,10 +119,12 @@ class SegmentReader:
 
     @ivar offsets: of the files, rising; as of the last L{show}.
     @ivar file_size: bytes of every file; 0 if there is none.
+    @ivar unreadable: what the disk could not read, and how much of it is borne.
     """
 
     def __init__(self, disk: Disk, directory: str, *, handles_max: int = HANDLES_MAX) -> None:
         """@param handles_max: files that stay open at most."""
+        self.unreadable = Unreadable()
         self._disk = disk
         self.directory = directory
         self.file_size = 0
@@ -154,7 +161,15 @@ class SegmentReader:
             file = self._file(base)
         except FileNotFoundError:
             return b""
-        return file.pread(min(size, base + self.file_size - position), position - base)
+        return self._read(file, min(size, base + self.file_size - position), position - base)
+
+    def _read(self, file: File, size: int, start: int) -> bytes:
+        try:
+            return file.pread(size, start)
+        except OSError as error:
+            if not is_unreadable(error):
+                raise
+            return self.unreadable.read_around(file, size, start)
 
     def _file(self, offset: int) -> File:
         file = self._handles.get(offset)
@@ -275,7 +290,7 @@ class SegmentList(SegmentReader):
         Up to C{size} bytes at stream offset C{position}, which a file holds; not beyond the end of that file.
         """
         start = position % self.file_size
-        return self._file(position - start).pread(min(size, self.file_size - start), start)
+        return self._read(self._file(position - start), min(size, self.file_size - start), start)
 
     def pwrite(self, data: bytes | memoryview, position: int) -> None:
         """Write at stream offset C{position}, within one file."""

@@ -197,6 +197,10 @@ class CommitLog:
             raise OSError(f"{self._segments.path(self._segments.base(offset))} is shorter than it was")
         return data
 
+    def opened(self) -> None:
+        """The store is open: from now on, whatever the disk cannot read is damage, however much it is."""
+        self._segments.unreadable.opened()
+
     def file_at(self, offset: int) -> tuple[int, int] | None:
         """
         The file that holds C{offset}, for C{sendfile}: an open file descriptor, valid until control returns

@@ -110,6 +110,7 @@ class CommitLogStore(MessageStore):
                     timestamp=decode_checkpoint(checkpoint or b"").index_msg_timestamp,
                 )
                 indexing = KeyIndexing(index, log, clock=clock)
+            log.opened()
             return cls(
                 config, disk, lock, log, queues, dispatcher, indexing, is_slave=is_slave,
                 clock=clock, run_in_thread=run_in_thread, failed=failed, events=events,

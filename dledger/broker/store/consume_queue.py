@@ -85,6 +85,7 @@ class _Segments(SegmentList):
     def __init__(self, disk: Disk, directory: str, file_size: int, offsets: tuple[int, ...] = ()) -> None:
         super().__init__(disk, directory, file_size, offsets)
         self._handles_max = HANDLES_MAX
+        self.unreadable.opened()  # units are derived from the log
         self.unsynced: set[int] = set()
 
     def shed(self) -> None:
