@@ -11,7 +11,11 @@ that joins a group has a file with an empty membership of index -1.
 Rule 4: while there is a file, the identity of the directory says so: from before the first entry is in the
 ledger until the file is to be removed. So a start without the file is refused, if it was lost.
 
-The file is replaced as a whole, by rename. It has a checksum: a damaged one refuses the start.
+Rule 5: C{members.copy} is written before C{members}, and both before the ledger. So each of them lists every
+entry of the ledger, and one that is sound is enough.
+
+The files are replaced as a whole, by rename. They have checksums: a start is refused if both are damaged, and
+writes a damaged one again.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from construct import Int32sb, Int32ub, Struct
 
 from dledger.base.disk.disk import Disk, is_no_room
 from dledger.base.disk.guard import DiskGuard
+from dledger.base.disk.unreadable import is_unreadable
 from dledger.base.errors import DamagedEntryError, DirectoryError, DLedgerError, StoreError
 from dledger.base.membership import Membership
 from dledger.config import DLedgerConfig
@@ -36,9 +41,12 @@ from protocols.wire.ledger.configuration import decode_configuration
 from protocols.wire.ledger.memberships import member_lists
 
 MEMBERS_NAME = "members"
+#: Behind the path of the list, for its copy.
+COPY_SUFFIX = ".copy"
 #: For people: the way out if the file is lost or damaged.
 WITHOUT_LIST = (
-    "Put the file back, not an older copy; or give the member an empty directory: remove it with dledger "
+    "Put the file back (members.copy beside it has the same), not an older one; or give the member an empty "
+    "directory: remove it with dledger "
     "member remove, start it with join=true, and add it again"
 )
 #: Memberships that are kept, at most; the oldest go. All but the last few are committed long since.
@@ -61,15 +69,24 @@ JOINING = Membership(voters={})
 
 def read_memberships(disk: Disk, path: str) -> tuple[Membership, ...]:
     """
-    The memberships in the file, by index; none without a file.
+    The memberships in the file, by index, or in its copy if it is damaged; none without a file.
 
-    @raise DirectoryError: the file is damaged, or of a later version.
+    @raise DirectoryError: the file is damaged, and so is its copy, or one is of a later version.
     @raise OSError: it cannot be read.
     """
     if not disk.exists(path):
         return ()
-    data = disk.read_file(path)
     try:
+        return _memberships_in(disk, path)
+    except DirectoryError:
+        if not disk.exists(path + COPY_SUFFIX):
+            raise
+        return _memberships_in(disk, path + COPY_SUFFIX)
+
+
+def _memberships_in(disk: Disk, path: str) -> tuple[Membership, ...]:
+    try:
+        data = _content_of(disk, path)
         magic, version, crc = _HEADER.unpack_from(data)
         text = data[_HEADER.size :]
         if magic != _MAGIC or crc32(text) != crc:
@@ -86,6 +103,16 @@ def read_memberships(disk: Disk, path: str) -> tuple[Membership, ...]:
             f"{path} is damaged ({error}): it tells who the members of the group are, and without it this "
             f"member could count a majority of the wrong ones. {WITHOUT_LIST}"
         ) from error
+
+
+def _content_of(disk: Disk, path: str) -> bytes:
+    """@return: nothing if the disk cannot read the file, which is damaged then. @raise OSError: otherwise."""
+    try:
+        return disk.read_file(path)
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
+        return b""
 
 
 def encode_memberships(memberships: Iterable[Membership]) -> bytes:
@@ -158,6 +185,20 @@ class ConfigurationList:
                 return True
 
         self._save(tuple(filter(is_held, self._known)))
+        if self._known:
+            content = encode_memberships(self._known)
+            with self._guard.storing("writing the list of members failed"):
+                for path in (self._path + COPY_SUFFIX, self._path):
+                    if not self._disk.exists(path) or _content_of(self._disk, path) != content:
+                        self._write(path, content)
+
+    def _write(self, path: str, content: bytes) -> None:
+        """Write one of the two files again; without room it stays as it is until the next start."""
+        try:
+            self._disk.write_file(path, content)
+        except OSError as error:
+            if not is_no_room(error):
+                raise
 
     def note(self, found: Iterable[ConfigurationFound]) -> None:
         """
@@ -208,11 +249,14 @@ class ConfigurationList:
         with self._guard.storing("writing the list of members failed"):
             try:
                 if known:
-                    self._disk.write_file(self._path, encode_memberships(known))
+                    for path in (self._path + COPY_SUFFIX, self._path):
+                        self._disk.write_file(path, encode_memberships(known))
                     self._told_by_log(True)
                 elif self._disk.exists(self._path):
                     self._told_by_log(False)
-                    self._disk.unlink(self._path)
+                    for path in (self._path + COPY_SUFFIX, self._path):
+                        if self._disk.exists(path):
+                            self._disk.unlink(path)
                     self._disk.sync_directory(self._path.rpartition("/")[0])
             except OSError as error:
                 if not is_no_room(error):

@@ -14,7 +14,7 @@ from dledger.base.errors import DirectoryError, DLedgerError, StoreError
 from dledger.base.group_name import GroupName
 from dledger.base.membership import Membership
 from dledger.config import DLedgerConfig
-from dledger.storage.configurations import MEMBERS_NAME, encode_memberships, read_memberships
+from dledger.storage.configurations import COPY_SUFFIX, MEMBERS_NAME, encode_memberships, read_memberships
 from dledger.storage.file_store import FileStore
 from dledger.storage.group_setup import force_new_group
 from dledger.storage.identity import IDENTITY_NAME
@@ -191,6 +191,7 @@ class CutTests(ListCase):
         self.assertEqual([one.index for one in read_memberships(self.disk, self.path)], [1])
         self.store.truncate_to(self.store.read_range(0, end_index=0, max_bytes=1))
         self.assertEqual((self.voters(), self.disk.exists(self.path)), ("start", False))
+        self.assertFalse(self.disk.exists(self.path + COPY_SUFFIX))
 
     def test_replaced(self) -> None:
         """By another leader's entry at the same index."""
@@ -361,15 +362,63 @@ class JoinTests(SynchronousTestCase):
         assert store.membership is not None
         self.assertEqual(sorted(store.membership.addresses), ["n0", "n1", "n2", "n3"])
 
-    def test_damaged(self) -> None:
+class DamageTests(ListCase):
+    """The list is there twice."""
+
+    def setUp(self) -> None:
+        """A list of one entry, in both files."""
+        super().setUp()
+        self.store.append_configuration(FOUR, 1)
+        self.store.clean_close()
+        self.copy = self.path + COPY_SUFFIX
+        self.data = self.disk.read_file(self.path)
+
+    def test_both(self) -> None:
         """Refuses the start, and says why."""
-        disk = MemoryDisk()
-        store = FileStore.open(config_of(), disk)
-        store.append_configuration(FOUR, 1)
-        store.clean_close()
-        path = f"{config_of().self_path}/{MEMBERS_NAME}"
-        data = disk.read_file(path)
+        data = self.data
         for spoilt in (data[:-1], data[:5], b"", data[:20] + b"x" + data[21:]):
-            disk.write_file(path, spoilt)
-            error = self.assertRaises(DirectoryError, FileStore.open, config_of(), disk)
+            for path in (self.path, self.copy):
+                self.disk.write_file(path, spoilt)
+            error = self.assertRaises(DirectoryError, FileStore.open, self.config, self.disk)
             self.assertIn("who the members of the group are", str(error))
+
+    def test_one(self) -> None:
+        """The other one counts, and both are whole after the start; also without any bytes."""
+        flipped = [bytes(byte ^ 1 << bit if at == place else byte for at, byte in enumerate(self.data))
+                   for place in range(len(self.data)) for bit in (0, 7)]
+        for path in (self.path, self.copy):
+            for spoilt in (b"", self.data[:-1], *flipped):
+                self.disk.write_file(path, spoilt)
+                self.store = FileStore.open(self.config, self.disk)
+                self.assertEqual(self.voters(), "n0 n1 n2")
+                self.store.clean_close()
+                for one in (self.path, self.copy):
+                    self.assertEqual(self.disk.read_file(one), self.data)
+
+    def test_unreadable(self) -> None:
+        """A sector that cannot be read is damage."""
+        hooked = HookedDisk()
+        hooked.files, hooked.directories = self.disk.files, self.disk.directories
+        hooked.failures = {("read_file", self.path): errno.EIO}
+        self.assertRaises(DirectoryError, FileStore.open, self.config, hooked)  # the copy has that path, too
+        hooked.failures = {("read_file", self.copy): errno.EIO}
+        FileStore.open(self.config, hooked).clean_close()
+        self.assertGreater(hooked.count("write_file", self.copy), 0)
+
+    def test_without_a_copy(self) -> None:
+        """A directory of an earlier release has none: it is made."""
+        self.disk.unlink(self.copy)
+        FileStore.open(self.config, self.disk).clean_close()
+        self.assertEqual(self.disk.read_file(self.copy), self.data)
+
+    def test_copy_first(self) -> None:
+        """The copy lists what the ledger has: it is written before the list, and both before the ledger."""
+        hooked = HookedDisk()
+        hooked.files, hooked.directories = self.disk.files, self.disk.directories
+        store = FileStore.open(self.config, hooked)
+        hooked.calls.clear()
+        store.append_configuration(TWO, 2)
+        steps = [path.rpartition("/")[2] for operation, path in hooked.calls
+                 if operation == "write_file" or (operation == "pwrite" and "/data/" in path)]
+        self.assertEqual([step for step in steps if step.startswith("members")], ["members.copy", "members"])
+        self.assertEqual(steps[:2], ["members.copy", "members"])
