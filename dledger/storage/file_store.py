@@ -56,6 +56,7 @@ from dledger.storage.mark_writer import MarkWriter
 from dledger.storage.open_ledger import End, OpenLedger
 from dledger.storage.producer_list import ProducerList
 from dledger.storage.reader_table import ReaderTable
+from dledger.storage.record_writer import RecordWriter
 from dledger.storage.records import Layout, check_batch, pack_bodies
 from dledger.storage.scrub import SegmentScrub
 from dledger.storage.store_flush import LedgerFlush, StoreFlush
@@ -97,6 +98,7 @@ class FileStore:
         self._flush = StoreFlush(ledger, self._marks)
         self._sums = ChunkSums(ledger)
         self._room = StoreRoom(ledger, self._marks)
+        self._records = RecordWriter(ledger, self._room)
         self.identity = MemberIdentity(config, disk, ledger.guard)
         path = f"{config.self_path}/{MEMBERS_NAME}"
         self._members = ConfigurationList(
@@ -337,11 +339,13 @@ class FileStore:
         ledger, announced = self._ledger, self._producers.read(layout) if layout.producers else ()
         with self._writing:
             self._room.make(first, layout)
-            if listed:  # (With the room made, nothing refuses the write any more.)
+            if listed:
                 self._members.note(listed)
-            for position, blob in layout.runs:
-                self._data.pwrite(blob, position)
-            self._write_units(first, layout.units)
+            try:
+                self._records.write(first, layout)
+            except DLedgerError:
+                self._members.cut(first)
+                raise
         if ledger.begin_index < 0:
             ledger.begin_index = first
             self._marks.note_begin()
@@ -355,14 +359,6 @@ class FileStore:
             self._producers.written(layout, term_before, announced)
         if listed:
             self._flush.sync()
-
-    def _write_units(self, first: int, units: bytes) -> None:
-        index, position = self._index, first * INDEX_UNIT_SIZE
-        room = index.file_size - position % index.file_size
-        while len(units) > room:
-            index.pwrite(units[:room], position)
-            units, position, room = units[room:], position + room, index.file_size
-        index.pwrite(units, position)
 
     def truncate_to(
         self, entry: EntryBatch, *, anew: bool = False, told: tuple[Membership, ...] = ()
@@ -463,8 +459,7 @@ class FileStore:
         self._members.cut(keep + 1)
         self._producers.cut(keep + 1)
         if layout is not None:
-            self._members.note_after_cut(layout.configurations)
-            self._write(keep + 1, layout.terms[-1][1] if layout.terms else term, layout)
+            self._write_after_cut(keep + 1, layout.terms[-1][1] if layout.terms else term, layout)
         assert ledger.begin_index >= 0
         self._flush.sync()
 
@@ -513,14 +508,18 @@ class FileStore:
         self._members.begin_anew(index, ledger.committed_index, told)
         self._producers.cut(ledger.committed_index + 1)
         ledger.committed_index = max(ledger.committed_index, index - 1)
+        self._write_after_cut(index, header.term, layout)
+        self._flush.sync()
+
+    def _write_after_cut(self, first: int, term: int, layout: Layout) -> None:
+        """As L{_write}, when there is no way back. @raise StoreError: it failed, also for want of room."""
         self._members.note_after_cut(layout.configurations)
         try:
-            self._write(index, header.term, layout)
+            self._write(first, term, layout)
         except StoreError:
             raise
         except DLedgerError as error:  # the ledger is smaller than before, and there is still no room
-            raise ledger.guard.fail(str(error)) from error
-        self._flush.sync()
+            raise self._ledger.guard.fail(str(error)) from error
 
     def record_commit(self, committed_index: int) -> None:
         """Record the last index that readers may see; the next flush or checkpoint writes it."""

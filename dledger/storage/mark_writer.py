@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import attrs
 
+from dledger.base.disk.disk import is_no_room
 from dledger.base.disk.flush_job import FlushJob
 from dledger.storage.commit_mark import CommitMark, MarkFile
 from dledger.storage.open_ledger import End, OpenLedger
@@ -46,8 +47,13 @@ class MarkWriter:
 
         @raise OSError: it could not be written, and no file may go.
         """
+        before = self._begin_position, self.begin_crc
         self._begin_position, self.begin_crc = position, begin_crc_of(self._ledger.data, position)
-        self._file.write_durably(self._now())
+        try:
+            self._file.write_durably(self._now())
+        except OSError:
+            self._begin_position, self.begin_crc = before
+            raise
 
     def lower(self, end: End, *, repair_end_index: int | None = None) -> None:
         """
@@ -95,11 +101,21 @@ class MarkWriter:
         self._file.synced(job.mark_generation)
 
     def write(self) -> None:
-        """Write the mark if it says something new; it does not wait for stable storage."""
+        """
+        Write the mark if it says something new; it does not wait for stable storage.
+
+        Without room (a file system may need some to overwrite) a later call tries again: the mark in the file
+        says less, and a start reads more of the log.
+        """
         before = self._mark
         if self._now() != before:
             with self._ledger.guard.storing("writing the commit mark failed"):
-                self._file.write(self._mark)
+                try:
+                    self._file.write(self._mark)
+                except OSError as error:
+                    if not is_no_room(error):
+                        raise
+                    self._mark = before
 
     def close_clean(self) -> None:
         """Record, durably, that the store was closed in order."""

@@ -165,7 +165,12 @@ class StoreRoom:
                 if not why:
                     break
                 path = ledger.data.path(ledger.data.offsets[0])
-                self._marks.begin_will_be(ledger.data.offsets[1])
+                try:
+                    self._marks.begin_will_be(ledger.data.offsets[1])
+                except OSError as error:
+                    if not is_no_room(error):
+                        raise
+                    break  # no file may go before the mark says so
                 ledger.data.drop_first()
                 ledger.begin_index = following[0]
                 ledger.holes.begin_at(following[0], following[2])

@@ -184,10 +184,15 @@ class SlotFile(Generic[_Mark]):
         return not self._is_synced
 
     def write(self, mark: _Mark) -> None:
-        """Write without waiting for stable storage."""
+        """
+        Write without waiting for stable storage.
+
+        @raise OSError: that failed; the durable slot is as it was, and a later write goes to the other one.
+        """
         self._generation += 1
-        self._is_synced = False
+        self._is_synced = True  # until there is something that could be synced
         self._file.pwrite(self.form.encode(mark, self._generation), (1 - self._durable_slot) * SLOT_SIZE)
+        self._is_synced = False
 
     def datasync(self) -> None:
         """Bring the file to stable storage; call L{synced} afterwards. May run in another thread."""

@@ -1,0 +1,138 @@
+# -*- test-case-name: tests.storage.test_record_writer -*-
+"""File systems that need room to overwrite: appends are refused, marks wait, and the store lives."""
+
+from __future__ import annotations
+
+import errno
+
+from dledger.base.disk.disk import File
+from dledger.base.errors import DLedgerError, StoreError
+from dledger.base.membership import Membership
+from dledger.storage.file_store import FileStore
+from protocols.wire.ledger.codes import ResponseCode
+from tests.storage.support import NO_SPACE, HookedCase, HookedDisk, bodies_in, flush
+
+TWO = Membership(voters={"n0": "h:1", "n1": "h:2"})
+
+
+class PartlyFile:
+    """A file whose next write in C{data} gets only so far."""
+
+    def __init__(self, file: File, disk: PartlyDisk) -> None:
+        self._file = file
+        self._disk = disk
+
+    def pwrite(self, data: bytes | memoryview, position: int) -> None:
+        """Write a part, and fail."""
+        disk = self._disk
+        if disk.room >= 0 and disk.part in self._file.path:
+            written, disk.room = min(disk.room, len(data)), max(disk.room - len(data), 0)
+            self._file.pwrite(bytes(data[:written]), position)
+            if written < len(data):
+                disk.room = disk.room_after
+                raise OSError(errno.ENOSPC, "No space left on device", self._file.path)
+        else:
+            self._file.pwrite(data, position)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._file, name)
+
+
+class PartlyDisk(HookedDisk):
+    """
+    @ivar room: bytes that can be written to files whose path has C{part}; -1: all that are wanted.
+    @ivar room_after: the same, after a write has failed.
+    """
+
+    room = room_after = -1
+    part = "/data/"
+
+    def open(self, path: str, *, create: bool = False, size: int = 0, reserved: int = -1) -> File:
+        """A file that fails as told."""
+        file = super().open(path, create=create, size=size, reserved=reserved)
+        return PartlyFile(file, self)  # type: ignore[return-value]
+
+
+class NoRoomTests(HookedCase):
+    """A store with ten entries of fifty bytes."""
+
+    def setUp(self) -> None:
+        """On a disk that can run full in the middle of a write."""
+        super().setUp()
+        self.store.abandon()
+        self.disk = PartlyDisk()
+        self.reopen_new()
+        self.bodies = [bytes([65 + number]) * 50 for number in range(10)]
+        for body in self.bodies:
+            self.store.append_bodies((body,), 1)
+        flush(self.store)
+
+    def reopen_new(self) -> None:
+        """Open what is on the disk, as after SIGKILL."""
+        self.store = FileStore.open(self.config, self.disk)
+
+    def test_every_length(self) -> None:
+        """However much of it was written, the append is refused, and a start does not find it."""
+        more = (b"x" * 40, b"y" * 40, b"z" * 40)
+        for part in ("/data/", "/index/"):
+            for room in range(0, 3 * 88 if part == "/data/" else 3 * 32, 7):
+                self.disk.part, self.disk.room, self.disk.room_after = part, room, -1
+                error = self.assertRaises(DLedgerError, self.store.append_bodies, more, 1)
+                self.assertIs(error.code, ResponseCode.DISK_FULL, f"{part} {room}")
+                self.assertEqual(bodies_in(self.store), self.bodies)
+                self.store.abandon()
+                self.reopen_new()
+                self.assertEqual((bodies_in(self.store), self.store.repair_end_index), (self.bodies, -1))
+        self.store.append_bodies(more, 1)
+        self.assertEqual(bodies_in(self.store), [*self.bodies, *more])
+
+    def test_traces_stay(self) -> None:
+        """If the part that was written cannot be zeroed, nothing is known: the store ends."""
+        self.disk.room, self.disk.room_after = 100, 0
+        self.assertRaises(StoreError, self.store.append_bodies, (b"x" * 300,), 1)
+        self.assertRaises(StoreError, self.store.append_bodies, (b"x",), 1)
+
+    def test_no_traces(self) -> None:
+        """If nothing was written, nothing needs to be zeroed, on a disk that takes no write at all."""
+        self.disk.room = self.disk.room_after = 0
+        self.assertRaises(DLedgerError, self.store.append_bodies, (b"x" * 300,), 1)
+        self.disk.room = -1
+        self.store.house_keeping(0, 0, keep_from_index=0)  # there is room again
+        self.store.append_bodies((b"on",), 1)
+        self.assertEqual(bodies_in(self.store)[-1], b"on")
+
+    def test_change_of_members(self) -> None:
+        """A configuration entry that is refused is not in force, now and after a start."""
+        self.disk.room = 0
+        self.assertRaises(DLedgerError, self.store.append_configuration, TWO, 1)
+        self.assertIs(self.store.membership, None)
+        self.store.abandon()
+        self.disk.room = -1
+        self.reopen_new()
+        self.assertIs(self.store.membership, None)
+
+    def test_mark_waits(self) -> None:
+        """A mark that finds no room is written later; the one in the file stays sound."""
+        self.store.record_commit(9)
+        self.disk.failures = {("pwrite", "commitmark"): NO_SPACE}
+        flush(self.store)
+        self.store.append_bodies((b"on",), 1)
+        self.disk.failures.clear()
+        self.store.record_commit(10)
+        flush(self.store)
+        self.store.abandon()
+        self.reopen_new()
+        self.assertEqual(self.store.committed_index, 10)
+
+    def test_expiry_waits(self) -> None:
+        """Files stay while the mark cannot say that they go."""
+        for _ in range(100):
+            self.store.append_bodies((b"m" * 200,), 1)
+        self.store.record_commit(self.store.ledger_end_index)
+        flush(self.store)
+        self.disk.failures = {("pwrite", "commitmark"): NO_SPACE}
+        drop = self.store.ledger_end_index - 5
+        self.assertEqual(self.store.house_keeping(0, 0, keep_from_index=drop, drop_to_index=drop), [])
+        self.disk.failures.clear()
+        self.assertGreater(len(self.store.house_keeping(0, 0, keep_from_index=drop, drop_to_index=drop)), 0)
+        self.assertGreater(self.store.ledger_begin_index, 0)
