@@ -8,9 +8,10 @@ import errno
 from dledger.base.disk.disk import File
 from dledger.base.errors import DLedgerError, StoreError
 from dledger.base.membership import Membership
+from dledger.storage.commit_mark import read_mark
 from dledger.storage.file_store import FileStore
 from protocols.wire.ledger.codes import ResponseCode
-from tests.storage.support import NO_SPACE, HookedCase, HookedDisk, bodies_in, flush
+from tests.storage.support import NO_SPACE, ROOT, HookedCase, HookedDisk, bodies_in, flush
 
 TWO = Membership(voters={"n0": "h:1", "n1": "h:2"})
 
@@ -123,6 +124,31 @@ class NoRoomTests(HookedCase):
         self.store.abandon()
         self.reopen_new()
         self.assertEqual(self.store.committed_index, 10)
+
+    def test_mark_waits_alone(self) -> None:
+        """It is tried again though nothing else has changed since."""
+        self.store.record_commit(9)
+        self.disk.failures = {("pwrite", "commitmark"): NO_SPACE}
+        self.store._marks.write()
+        self.disk.failures.clear()
+        self.store._marks.write()
+        self.store.abandon()
+        self.reopen_new()
+        self.assertEqual(self.store.committed_index, 9)
+
+    def test_torn_marks(self) -> None:
+        """Marks of which a part was written never take the place of the sound one, whatever syncs between."""
+        self.store._marks.all_synced()
+        self.disk.part = "commitmark"
+        for committed_index in (5, 6, 7, 8):
+            self.store.record_commit(committed_index)
+            self.disk.room = 20
+            self.store._marks.write()
+            file = self.store._marks._file
+            file.synced(file._generation)
+            found = read_mark(self.disk, f"{ROOT}/commitmark")
+            assert found is not None
+            self.assertEqual(found[1].end_index, 9)
 
     def test_expiry_waits(self) -> None:
         """Files stay while the mark cannot say that they go."""
