@@ -37,6 +37,7 @@ from dledger.broker.store.log_flush import LogFlusher
 from dledger.broker.store.log_mark import LOG_MARK_NAME, LogMark, LogMarkFile
 from dledger.broker.store.log_mending import LogMending
 from dledger.broker.store.log_start import LogSeen, find_log_end
+from dledger.broker.store.mark_fit import contradiction
 from dledger.broker.store.open_log import LogSegments, OpenLog
 from dledger.broker.store.plain_records import Placed, PlainMessage, lay_out, plain_batch
 from dledger.broker.store.records import MIN_BLANK_SIZE, NewMessage, problem_of, size_of
@@ -196,6 +197,11 @@ class CommitLog:
         if len(data) != wanted:
             raise OSError(f"{self._segments.path(self._segments.base(offset))} is shorter than it was")
         return data
+
+    def contradiction(self, offset: int) -> str:
+        """See L{dledger.broker.store.mark_fit.contradiction}, of the end of some record."""
+        with self._storing("looking for a record"):
+            return contradiction(self._segments, offset, is_clean=False)
 
     def opened(self) -> None:
         """The store is open: from now on, whatever the disk cannot read is damage, however much it is."""

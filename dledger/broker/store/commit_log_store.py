@@ -22,7 +22,7 @@ from twisted.python.failure import Failure
 
 from dledger.base.disk.disk import Disk, File
 from dledger.base.disk.expiry import Expiry
-from dledger.base.errors import DLedgerError, StoreError
+from dledger.base.errors import DirectoryError, DLedgerError, StoreError
 from dledger.base.threads import RunInThread
 from dledger.broker.common.events import BrokerEvents
 from dledger.broker.store.bad_records import BadRecords
@@ -287,6 +287,13 @@ def _open_queues(
         return queues, end
     if seen.mark is None and not seen.crashed and not queues.has_lost:
         known = max(queues.log_end, begin)
+        if misfit := log.contradiction(known):
+            queues.close()
+            raise DirectoryError(
+                f"{config.consume_queue_path} ends with a message that would end at {known}, but in the "
+                f"commit log {misfit}: these are the queues of another log. Move consumequeue, index and "
+                "checkpoint away: the start makes them again from the log"
+            )
     if seen.mark is None:
         log.flusher.record_dispatched(known)
     return queues, known

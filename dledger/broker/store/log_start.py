@@ -26,7 +26,15 @@ from dledger.broker.store.log_recovery import (
     start_after_close,
     start_after_crash,
 )
+from dledger.broker.store.mark_fit import contradiction
 from dledger.broker.store.store_config import StoreConfig
+
+#: For people: how a store is opened with a commit log that was put there.
+_WAY_OUT = (
+    "If the commit log is the right one (copied from another broker, or from a backup), move "
+    f"{LOG_MARK_NAME}, checkpoint, consumequeue and index away: the start makes them again from the log. If "
+    "it is older than what this broker has stored, restore the store from the other broker"
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -122,6 +130,12 @@ def find_log_end(segments: SegmentList, seen: LogSeen, *, is_slave: bool) -> Log
         found = find_end(segments, start, crashed=True, is_strict=True)
         gone = f"files up to {mark.end_offset} are gone, of {file_name(mark.end_offset)}"
         return LogEnd(offset=found.offset, why=gone)
+    misfit = contradiction(segments, mark.end_offset, is_clean=seen.is_clean)
+    if misfit:
+        raise DirectoryError(
+            f"{LOG_MARK_NAME} says that the log ends at {mark.end_offset}, but {misfit}: it is the mark of "
+            f"another log. {_WAY_OUT}"
+        )
     if seen.is_clean:
         return LogEnd(offset=mark.end_offset)
     return find_end(segments, mark.end_offset, crashed=True, is_strict=True)
