@@ -23,7 +23,7 @@ WIRE = ("protocols.wire",)
 VALUES = (
     "dledger.base.addresses", "dledger.base.append_refusals", "dledger.base.chunks",
     "dledger.base.client_token", "dledger.base.errors",
-    "dledger.base.group_name", "dledger.base.holes", "dledger.base.lineage",
+    "dledger.base.group_name", "dledger.base.holes", "dledger.base.hosts", "dledger.base.lineage",
     "dledger.base.membership", "dledger.base.option_values", "dledger.base.producers",
     "dledger.base.quorum", "dledger.base.rights",
     "dledger.base.tls_files",

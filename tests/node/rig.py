@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable
 from typing import Any, cast
 
+from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
@@ -66,12 +67,15 @@ class FakeThread:
 class FakeClient:
     """Somebody who has connected to the node."""
 
-    def __init__(self, rig: Rig) -> None:
+    def __init__(self, rig: Rig, host: str = "") -> None:
+        """@param host: where it comes from; empty: from another machine."""
         self.rig = rig
         connection = rig.server.buildProtocol(None)
         assert isinstance(connection, ServerConnection)
         self.connection = connection
         self.transport: FakeTransport = plug(connection)
+        if host:
+            self.transport.peerAddr = IPv4Address("TCP", host, 4711)
         self.kinds: dict[int, RequestCode] = {}
         self.opaque = 0
 
@@ -130,9 +134,9 @@ class Rig:
             self.clock.advance(0.02)
         return self
 
-    def client(self) -> FakeClient:
-        """Somebody connects."""
-        return FakeClient(self)
+    def client(self, host: str = "") -> FakeClient:
+        """Somebody connects. @param host: from there; empty: from another machine."""
+        return FakeClient(self, host)
 
     def base(self, **fields: Any) -> dict[str, Any]:
         """Base fields of a client's request to this member."""
