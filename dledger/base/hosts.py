@@ -16,6 +16,7 @@ import ipaddress
 from collections.abc import Iterable
 
 from dledger.base.addresses import is_loopback
+from dledger.base.option_values import listed
 
 #: Addresses.
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -35,8 +36,15 @@ def networks_of(hosts: Iterable[str], option: str) -> tuple[Network, ...]:
     return tuple(_network(host, option) for host in hosts)
 
 
-def _network(host: str, option: str) -> Network:
+def host_list(value: str | Iterable[str]) -> tuple[str, ...]:
+    """The value of an option that lists hosts. @param value: C{a;b}, or a list."""
+    return listed(value) if isinstance(value, str) else tuple(value)
+
+
+def _network(host: object, option: str) -> Network:
     try:
+        if not isinstance(host, str):  # a number would be an address, too
+            raise ValueError("it is no text")
         network = ipaddress.ip_network(host)
     except ValueError as error:
         raise ValueError(f"{option}: {host!r} is neither an IP address nor a network ({error})") from None
@@ -45,6 +53,15 @@ def _network(host: str, option: str) -> Network:
         if mapped is not None:
             return ipaddress.IPv4Network((mapped, network.prefixlen - 96))
     return network
+
+
+def host_text(host: str) -> str:
+    """The usual form of an IP address: IPv4 in IPv6 is IPv4, without a zone. Other text stays as it is."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    return str(getattr(address, "ipv4_mapped", None) or address)
 
 
 def is_within(host: str, networks: Iterable[Network]) -> bool:

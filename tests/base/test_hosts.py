@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.hosts import ChangeHosts, is_within, networks_of
+from dledger.base.hosts import ChangeHosts, host_list, is_within, networks_of
 
 
 class NetworksTests(SynchronousTestCase):
@@ -54,3 +54,9 @@ class ChangeHostsTests(SynchronousTestCase):
         """The option is named."""
         error = self.assertRaises(ValueError, ChangeHosts, ("*", "localhost"), "changeHosts")
         self.assertIn("changeHosts: 'localhost' is neither", str(error))
+        self.assertRaises(ValueError, ChangeHosts, (1,))
+
+    def test_list(self) -> None:
+        """Text with semicolons, or a list."""
+        self.assertEqual(host_list(" 10.0.0.7; ::1;"), ("10.0.0.7", "::1"))
+        self.assertEqual(host_list(["10.0.0.7"]), ("10.0.0.7",))
