@@ -203,11 +203,11 @@ class RequestRouter:
         note: Note,
         greeting: Greeting,
         told: Callable[[], Told],
-        introduced: Callable[[MetadataRequest], None],
+        greeted: Callable[[MetadataRequest], None],
     ) -> None:
         """
         @param told: what METADATA tells about this member besides the core's facts.
-        @param introduced: called when a member has greeted, and may belong here.
+        @param greeted: called when a member has greeted, and may belong here.
         """
         self._greeting = greeting
         self._note = note
@@ -215,7 +215,7 @@ class RequestRouter:
         self._report = report
         self._self_id = self_id
         self._group = group
-        self._introduced = introduced
+        self._greeted = greeted
         self._body_bytes_max = body_bytes_max
         self._core = core
         self._feed = feed
@@ -473,7 +473,7 @@ class RequestRouter:
                                           "reason": problem})
             connection.close()
         else:
-            self._introduced(request)
+            self._greeted(request)
         return bool(problem)
 
     def _refusal_for_core(self, connection: ServerConnection, request: Request) -> DLedgerError | None:

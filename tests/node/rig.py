@@ -26,7 +26,7 @@ from dledger.storage.memory_store import MemoryStore
 from dledger.storage.term_file import TermVote
 from protocols.ledger.connection import ServerConnection
 from protocols.wire.ledger.codes import RequestCode
-from protocols.wire.ledger.messages import Request
+from protocols.wire.ledger.messages import MetadataResponse, Request
 from protocols.wire.ledger.push_layout import JSON_ONLY
 from tests.protocols.fakes import FakeTransport, native_request, plug, remoting_request, sent_messages
 
@@ -148,6 +148,7 @@ class FakePeers(Peers):
     Peers that remember what is sent to them and never answer by themselves.
 
     @ivar absent: those that cannot be reached.
+    @ivar asked_again: those that are to tell what they know.
     """
 
     def __init__(self, rig: Rig) -> None:
@@ -159,11 +160,20 @@ class FakePeers(Peers):
         )
         self._rig = rig
         self.absent: set[str] = set()
+        self.asked_again: list[str] = []
         self.swept: list[float] = []
 
     def vouches(self, peer_id: str) -> bool:
         """Unless it is absent."""
         return peer_id not in self.absent
+
+    def ask_again(self, peer_id: str) -> None:
+        """Remember."""
+        self.asked_again.append(peer_id)
+
+    def answer(self, peer_id: str, response: MetadataResponse) -> None:
+        """The member says so at its own address."""
+        self._tell(peer_id, response)
 
     def send(self, peer_id: str, request_id: int, request: Request) -> None:
         """Remember."""
