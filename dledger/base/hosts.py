@@ -7,7 +7,8 @@ server for all, is taken there from this machine's loopback interface, and from 
 an operator has the machine, or an address that somebody has named.
 
 Rule 1: an IPv4 address in the form of IPv6 (C{::ffff:10.0.0.7}) is one of IPv4; a zone does not count.
-Rule 2: a host that is no IP address (a socket of the file system, a name) is allowed by C{*} alone.
+Rule 2: an end without a host is a socket of the file system, so of this machine. A host that is no IP address
+is allowed by C{*} alone.
 """
 
 from __future__ import annotations
@@ -53,6 +54,17 @@ def _network(host: object, option: str) -> Network:
         if mapped is not None:
             return ipaddress.IPv4Network((mapped, network.prefixlen - 96))
     return network
+
+
+def end_host(end: object) -> str:
+    """
+    The host of one end of a connection; empty if there is none.
+
+    @param end: what its transport tells, such as C{getPeer()}. That of a socket of the file system has a
+        C{name} instead of a host.
+    """
+    host = getattr(end, "host", None)
+    return ("localhost" if hasattr(end, "name") else "") if host is None else str(host)
 
 
 def host_text(host: str) -> str:

@@ -21,7 +21,7 @@ import attrs
 from twisted.logger import Logger
 
 from dledger.base.errors import DLedgerError
-from dledger.base.hosts import ChangeHosts
+from dledger.base.hosts import ChangeHosts, end_host
 from dledger.base.rights import ALL_RIGHTS, INCLUDED_ROLES, ClientRole, Rights
 from dledger.base.tokens import ClientTokenFile, Grant, hashed_token
 from dledger.node.server import Note
@@ -182,8 +182,7 @@ class Door:
         """Why a request that L{allowed} has passed is refused by the address of its sender."""
         if self.is_guarded or NEEDED[request.kind] is not ClientRole.ADMIN:
             return None
-        host = str(getattr(connection.transport.getPeer(), "host", ""))
-        reason = self._changers.refusal(host, request.kind.name)
+        reason = self._changers.refusal(end_host(connection.transport.getPeer()), request.kind.name)
         if not reason:
             return None
         self._note_forbidden(connection, request, "")

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+from twisted.internet.address import IPv4Address, UNIXAddress
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.hosts import ChangeHosts, host_list, is_within, networks_of
+from dledger.base.hosts import ChangeHosts, end_host, host_list, host_text, is_within, networks_of
 
 
 class NetworksTests(SynchronousTestCase):
@@ -25,6 +26,22 @@ class NetworksTests(SynchronousTestCase):
         for bad in ("localhost", "10.0.0.7/24", "10.0.0", ""):
             error = self.assertRaises(ValueError, networks_of, (bad,), "some_hosts")
             self.assertIn(f"some_hosts: {bad!r} is neither an IP address nor a network", str(error))
+
+
+class EndsTests(SynchronousTestCase):
+    """L{end_host}, L{host_text}."""
+
+    def test_hosts(self) -> None:
+        """A socket of the file system is of this machine."""
+        self.assertEqual(end_host(IPv4Address("TCP", "10.0.0.7", 1)), "10.0.0.7")
+        for name in (b"/s", None):
+            self.assertTrue(ChangeHosts().allows(end_host(UNIXAddress(name))))
+        self.assertFalse(ChangeHosts().allows(end_host(object())))
+
+    def test_text(self) -> None:
+        """The usual form."""
+        for host, text in (("::ffff:10.0.0.7", "10.0.0.7"), ("fd00::0:7%eth0", "fd00::7"), ("name", "name")):
+            self.assertEqual(host_text(host), text)
 
 
 class ChangeHostsTests(SynchronousTestCase):

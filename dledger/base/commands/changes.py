@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dledger.base.commands.refusals import Code, Refused
-from dledger.base.hosts import ChangeHosts
-from protocols.rocketmq.commands import CommandConnection, hosts_of
+from dledger.base.hosts import ChangeHosts, end_host
+from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.remoting import RemotingCommand
 
 
@@ -39,7 +39,8 @@ class ChangeGate:
         """@raise Refused: NO_PERMISSION: the other end may not ask for C{change}."""
         if has_certificate(connection):
             return
-        refusal = self._hosts.refusal(hosts_of(connection)[0], f"{change} (request {request.code})")
+        host = end_host(connection.transport.getPeer())
+        refusal = self._hosts.refusal(host, f"{change} (request {request.code})")
         if refusal:
             raise Refused(Code.NO_PERMISSION, refusal)
 
