@@ -17,6 +17,7 @@ import attrs
 from attrs.validators import ge, gt, in_, instance_of, le
 
 from dledger.base.addresses import checked_members
+from dledger.base.hosts import ChangeHosts, networks_of
 from dledger.base.option_values import (
     check_type,
     converted,
@@ -27,7 +28,7 @@ from dledger.base.option_values import (
     raise_findings,
     unknown_option,
 )
-from dledger.base.tls_files import TlsFiles, check_admin_options, networks_of, tls_files
+from dledger.base.tls_files import TlsFiles, check_admin_options, tls_files
 
 #: A Java follower gives up its leader after 3 missed heartbeats of 2000 ms; used for a leader that
 #: does not advertise its interval.
@@ -91,6 +92,8 @@ class DLedgerConfig:
         C{tls_plain_hosts} is mutual TLS, see L{dledger.base.tls.keys}.
     @ivar tls_plain_hosts: IP addresses or networks from which connections without TLS are taken, with all
         rights: of Java members.
+    @ivar change_hosts: IP addresses or networks that may ask for changes of the group where neither TLS nor
+        tokens decide, besides this machine's loopback interface; C{*} for all.
     @ivar tls_plain_members: members to which this one connects without TLS: Java's.
     @ivar admin_access_log: write a log line for each request to the administration.
     @ivar tracing: hand spans of appends to OpenTelemetry, see docs/operations.md; needs the extra C{tracing}.
@@ -181,6 +184,7 @@ class DLedgerConfig:
     tls_authority: str = attrs.field(default="", validator=instance_of(str))
     tls_plain_hosts: tuple[str, ...] = attrs.field(default=(), converter=_ids)
     tls_plain_members: tuple[str, ...] = attrs.field(default=(), converter=_ids)
+    change_hosts: tuple[str, ...] = attrs.field(default=(), converter=_ids)
     admin_access_log: bool = attrs.field(default=False, validator=instance_of(bool))
     tracing: bool = attrs.field(default=False, validator=instance_of(bool))
     admin_tls: bool = attrs.field(default=False, validator=instance_of(bool))
@@ -373,9 +377,13 @@ class DLedgerConfig:
             if peer_id not in self.peers:
                 raise ValueError(f"tls_plain_members: {peer_id!r} is not among {sorted(self.peers)}")
 
+    @change_hosts.validator
+    def _changers_are_hosts(self, attribute: attrs.Attribute[object], value: tuple[str, ...]) -> None:
+        ChangeHosts(value, attribute.name)
+
     @tls_plain_hosts.validator
-    def _plain_are_hosts(self, _attribute: object, value: tuple[str, ...]) -> None:
-        networks_of(value)
+    def _plain_are_hosts(self, attribute: attrs.Attribute[object], value: tuple[str, ...]) -> None:
+        networks_of(value, attribute.name)
         if (value or self.tls_plain_members) and not self.tls_certificate:
             raise ValueError(
                 "tls_plain_hosts and tls_plain_members name exceptions from TLS, and this member has no TLS: "
@@ -431,7 +439,9 @@ ALIASES: Mapping[str, str] = {
 }
 
 #: Options whose converters take several types.
-_OWN_TYPES = ("peers", "preferred_leader_ids", "admin_hosts", "tls_plain_hosts", "tls_plain_members")
+_OWN_TYPES = (
+    "peers", "preferred_leader_ids", "admin_hosts", "tls_plain_hosts", "tls_plain_members", "change_hosts",
+)
 
 #: Java's defaults for options whose defaults are safer here. They apply to a Java-style file of properties.
 JAVA_FILE_DEFAULTS: Mapping[str, object] = {"file_reserved_hours": 72, "enable_disk_force_clean": True}

@@ -23,7 +23,7 @@ WIRE = ("protocols.wire",)
 VALUES = (
     "dledger.base.addresses", "dledger.base.append_refusals", "dledger.base.chunks",
     "dledger.base.client_token", "dledger.base.errors",
-    "dledger.base.group_name", "dledger.base.holes", "dledger.base.lineage",
+    "dledger.base.group_name", "dledger.base.holes", "dledger.base.hosts", "dledger.base.lineage",
     "dledger.base.membership", "dledger.base.option_values", "dledger.base.producers",
     "dledger.base.quorum", "dledger.base.rights",
     "dledger.base.tls_files",
@@ -150,8 +150,9 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="base commands",
         covers=("dledger.base.commands",),
-        ours=("dledger.base.listening", "dledger.base.folding", "protocols.budgets", "protocols.connection",
-              "protocols.rocketmq", "protocols.turn", "protocols.wire", *ROCKETMQ_WIRE),
+        ours=("dledger.base.hosts", "dledger.base.listening", "dledger.base.folding", "protocols.budgets",
+              "protocols.connection", "protocols.rocketmq", "protocols.turn", "protocols.wire",
+              *ROCKETMQ_WIRE),
         third=TWISTED,
         refused=("twisted.web", "logging", "asyncio"),
     ),
@@ -342,7 +343,7 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="broker access",
         covers=("dledger.broker.access",),
-        ours=("protocols.rocketmq", *ROCKETMQ_WIRE),
+        ours=("dledger.base.hosts", "protocols.rocketmq", *ROCKETMQ_WIRE),
         third=(*ATTRS, "yaml"),
         refused=("twisted.web", "logging", "asyncio"),
         late=("yaml",),

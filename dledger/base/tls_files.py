@@ -1,13 +1,11 @@
 # -*- test-case-name: tests.base.test_securing -*-
 """
-The files of a TLS identity, and the hosts that may do without. The contents of the files are read by
-L{dledger.base.tls.keys}.
+The files of a TLS identity. Their contents are read by L{dledger.base.tls.keys}.
 """
 
 from __future__ import annotations
 
-import ipaddress
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import attrs
 from attrs.validators import instance_of
@@ -19,9 +17,6 @@ CLIENT_AUTHS = ("none", "require")
 
 #: Which certificates make a slave of a broker: those that say so, or any of the authority.
 SLAVE_AUTHS = ("role", "any")
-
-#: Addresses.
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 @attrs.frozen(kw_only=True)
@@ -93,28 +88,3 @@ def check_admin_options(*, admin_tls: bool, has_keys: bool, token_file: str, tok
         raise ValueError("admin_tls=true needs tls_certificate, tls_key and tls_authority")
     if token_reads and not token_file:
         raise ValueError("admin_token_reads=true needs admin_token_file: without it nobody could read a page")
-
-
-def networks_of(hosts: Iterable[str]) -> tuple[Network, ...]:
-    """
-    The networks of the option C{tls_plain_hosts}.
-
-    @param hosts: IP addresses or networks; an IPv4 address in the form of IPv6 (C{::ffff:10.0.0.7}) is one
-        of IPv4.
-    @raise ValueError: an entry is neither an address nor a network.
-    """
-    return tuple(map(_network, hosts))
-
-
-def _network(host: str) -> Network:
-    try:
-        network = ipaddress.ip_network(host)
-    except ValueError as error:
-        raise ValueError(
-            f"tls_plain_hosts: {host!r} is neither an IP address nor a network ({error})"
-        ) from None
-    if isinstance(network, ipaddress.IPv6Network) and network.prefixlen >= 96:
-        mapped = network.network_address.ipv4_mapped
-        if mapped is not None:
-            return ipaddress.IPv4Network((mapped, network.prefixlen - 96))
-    return network

@@ -1,6 +1,7 @@
 # -*- test-case-name: tests.broker.test_gate -*-
 """
-Decides for each request whether its sender may make it.
+Decides for each request whether its sender may make it: by accounts, or, without them, by the address of
+those who ask for changes (L{broker_change}).
 
 Rule 1: every request is checked before its handler sees it: the signature, then the rights of its account to
 topics and groups. From a white address everything is allowed.
@@ -11,7 +12,7 @@ open all roads of its account: a signature covers neither the code of a request 
 Rule 3: a change of the files counts within L{CHECK_TICKS} ticks, also for requests that wait for messages:
 they are answered without one then. Files that are not sound change nothing.
 
-Rule 4: a request that no table here names needs an administrator.
+Rule 4: a request that no table here names needs an administrator. Without accounts it is a change.
 
 Stricter than Java: batches need PUB, locks of queues SUB of their group, a message that is named by its
 place in the log SUB of its topic, the end of a transaction PUB of its topic, resets of offsets and decisions
@@ -37,8 +38,9 @@ from dledger.base.commands.refusals import (
     Handlers,
     Refused,
 )
+from dledger.base.hosts import host_text
 from dledger.broker.access.accounts import RETRY, AccessRight, BrokerAccount, file_names, read_accounts
-from dledger.broker.access.address_patterns import host_text
+from dledger.broker.admin.ha_resolve import RESOLVE_HA, SHOW
 from dledger.broker.consuming.queue_locks import read_queues
 from dledger.broker.consuming.subscriptions import read_heartbeat
 from dledger.broker.popping.acks import REFUSED, read_batch_names
@@ -130,6 +132,24 @@ def needs_of(request: RemotingCommand) -> Iterator[_Need]:
         yield RETRY + group, _SUB
 
 
+#: What requests change, for the sentence that refuses them.
+CHANGES: Mapping[int, str] = {
+    17: "to create or change a topic", 215: "to delete a topic", 200: "to create or change a consumer group",
+    207: "to delete a consumer group", 25: "to change options", 222: "to reset offsets",
+    RESOLVE_HA: "to decide about a slave",
+}  # fmt: skip
+
+
+def broker_change(request: RemotingCommand) -> str:
+    """What a request changes for all; empty: nothing. The same requests need an administrator's account."""
+    code = request.code
+    if code in SIGNED_CODES or code in _NAMING:
+        return ""
+    if code == RESOLVE_HA and request.ext_fields.get("action", SHOW) == SHOW:
+        return ""  # it needs an administrator, as it shows messages
+    return CHANGES.get(code, "what it asks")
+
+
 class AccessGate(CommandGroup):
     """
     The accounts of one broker, and the accounts of its connections.
@@ -139,6 +159,7 @@ class AccessGate(CommandGroup):
     """
 
     log = Logger()
+    judges_sends = True
 
     def __init__(self, path: str, *, topic_at: Callable[[int], str]) -> None:
         """

@@ -24,9 +24,11 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.base.commands.answering import CONNECTIONS_MAX
+from dledger.base.commands.changes import ChangeGate
 from dledger.base.commands.refusals import Code, CommandGroup, RefusalCounts, Refused
 from dledger.base.descriptors import connections_allowed
 from dledger.base.errors import StoreError
+from dledger.base.hosts import ChangeHosts
 from dledger.broker.access.accounts import read_credentials
 from dledger.broker.admin.commands import AdminCommands, AdminParts
 from dledger.broker.admin.reset_offsets import ResetOffsets
@@ -44,7 +46,7 @@ from dledger.broker.consuming.offset_commands import OffsetCommands
 from dledger.broker.consuming.producers import ProducerTable
 from dledger.broker.consuming.pulls import PullCommands, usual_slow_bytes
 from dledger.broker.consuming.queue_locks import QueueLocks
-from dledger.broker.gate import AccessGate, GuardedNatives
+from dledger.broker.gate import AccessGate, GuardedNatives, broker_change
 from dledger.broker.lost_topics import TopicsAtStart, lost_topic, lost_topics
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.name_server import BrokerIdentity, NameServerRegistrar
@@ -229,7 +231,8 @@ class BrokerParts(BrokerEvents):
         return CommandRouter(
             self.turn, groups, together=self.sends, plain=self.sends if gate is None else None,
             native=self.native if gate is None else GuardedNatives(gate, self.native),
-            refusals=self.refusals, gate=gate,
+            refusals=self.refusals,
+            gate=gate or ChangeGate(ChangeHosts(config.change_hosts, "changeHosts"), broker_change),
             connections_max=connections_allowed(CONNECTIONS_MAX, files=open_queues_max()),
         )
 

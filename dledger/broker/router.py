@@ -20,7 +20,7 @@ from typing import Protocol
 
 from twisted.python.failure import Failure
 
-from dledger.base.commands.answering import CONNECTIONS_MAX, AnsweringSide
+from dledger.base.commands.answering import CONNECTIONS_MAX, AnsweringSide, RequestGate
 from dledger.base.commands.refusals import CommandGroup, RefusalCounts
 from protocols.rocketmq.broker import BrokerConnection, NativeSink, SendSink
 from protocols.rocketmq.commands import CommandConnection
@@ -39,13 +39,6 @@ class SendCommands(Protocol):
         """Requests of one read, in order. Each is answered once, now or later."""
 
 
-class RequestGate(Protocol):
-    """Decides who may make which request."""
-
-    def check(self, connection: CommandConnection, request: RemotingCommand) -> None:
-        """@raise Refused: the sender may not make it."""
-
-
 class CommandRouter(AnsweringSide):
     """An L{AnsweringSide} that also takes sends and native frames."""
 
@@ -61,14 +54,14 @@ class CommandRouter(AnsweringSide):
         @param plain: takes the usual sends before they are decoded as commands; None: decode all sends.
         @param native: answers native frames; None: native frames are format errors.
         @param refusals: shared with other parts; by default a new one.
-        @param gate: asked before every handler; C{plain} and C{native} are not asked here. None: everybody
-            may do everything.
+        @param gate: asked before every handler; about C{plain} and C{native} it is not asked here. None:
+            everybody may do everything.
         """
-        super().__init__(turn, groups, refusals=refusals, connections_max=connections_max)
+        super().__init__(turn, groups, refusals=refusals, gate=gate, connections_max=connections_max)
         self._together = together
         self._together_codes = together.codes
         self._plain = plain
-        self._gate = gate
+        self._send_gate = gate if gate is not None and gate.judges_sends else None
         self._native = native
         twice = sorted(self._handlers.keys() & together.codes)
         assert not twice, f"codes {twice} have handlers already"
@@ -103,17 +96,11 @@ class CommandRouter(AnsweringSide):
             self._send(connection, sends)
 
     def _send(self, connection: CommandConnection, sends: list[RemotingCommand]) -> None:
-        gate = self._gate
+        gate = self._send_gate
         if gate is not None:
             sends = [command for command in sends if self._passes(gate, connection, command)]
         if sends:
             self._hand_over(connection, sends)
-
-    def _handle(self, connection: CommandConnection, command: RemotingCommand) -> None:
-        gate = self._gate
-        is_known = command.code in self._handlers
-        if gate is None or not is_known or self._passes(gate, connection, command):
-            super()._handle(connection, command)
 
     def _passes(self, gate: RequestGate, connection: CommandConnection, command: RemotingCommand) -> bool:
         """Whether the gate allows a request; if not, it is answered."""

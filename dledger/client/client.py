@@ -507,6 +507,13 @@ class LogClient:
             answer = await leader.ask(request, _TRANSFER_TIMEOUT_S)
         except RequestLost as lost:
             raise failure_of(ResponseCode.NETWORK_ERROR, reason=str(lost)) from None
+        if answer.code is ResponseCode.FORBIDDEN:
+            raise failure_of(
+                answer.code, member_id=leader.member_id, transferee_id=to,
+                reason=f"{leader.member_id} takes changes of the group only from those with the role admin; "
+                "without TLS and tokens, from its own machine's loopback interface and from the hosts in its "
+                "option change_hosts",
+            )
         if answer.code is not ResponseCode.SUCCESS:
             raise failure_of(answer.code, member_id=leader.member_id, transferee_id=to)
         return answer.term

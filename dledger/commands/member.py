@@ -50,7 +50,7 @@ def _changing(command: _Command) -> _Command:
         click.option("--dry-run", "is_dry", is_flag=True, help="Only ask the leader whether, and what."),
         click.option("--force", "is_forced", is_flag=True,
                      help="Also if no quorum of the new members is known to be alive and caught up: then the "
-                     "group takes no appends until enough of them are."),
+                     "group takes no appends until enough of them are. Also if a single voter is left."),
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
     )):
         command = option(command)

@@ -6,7 +6,8 @@ Rule 1: a change is written only when the last one is committed, and when an ent
 committed. Then the majorities of every two memberships that can be in force at once have a member in common
 (Raft dissertation, 4.1, with the correction of 2015: the second condition).
 Rule 2: a learner is promoted when it is alive and has nearly all entries. A change that would leave no quorum
-of live members with nearly all entries is refused, unless the operator forces it.
+of live members with nearly all entries is refused, unless the operator forces it; so is the removal that
+leaves a single voter, the only copy that counts.
 Rule 3: a leader that is to be removed hands over first; the next leader removes it. So a leader is a voter.
 Rule 4: no member is known not to read configuration entries, as Java's members and those of earlier versions.
 Before the first change of a group, every member that stays must have said that it reads them.
@@ -144,6 +145,11 @@ class MembershipChanges:
             raise ChangeRefused(ResponseCode.FALL_BEHIND_TOO_MUCH, reason)
         if request.change == ADD or request.is_forced:
             return
+        if len(wanted.voters) == 1 < len(member.membership.voters):
+            raise ChangeRefused(ResponseCode.UNEXPECTED_ARGUMENT, (
+                f"without {target} a single voter, {''.join(wanted.voters)}, would be left, and with it the "
+                "only copy that counts: add and promote another member first, or force the change"
+            ))
         alive = (close | {member.self_id}) - ({target} if request.change in (MOVE, REMOVE) else set())
         if not wanted.is_quorum(alive):
             raise ChangeRefused(ResponseCode.FALL_BEHIND_TOO_MUCH, (

@@ -5,21 +5,28 @@ The requests that a name server answers: those of brokers, of clients, and of C{
 Rule 1: where RocketMQ 4.9 and 5.3 differ, C{answers_as} decides; an unknown code is always answered with 3.
 Rule 2: an answer that does not fit a frame is refused, and so is a large one while the connection has not
 read those before.
+Rule 3: every code is in one of L{READS}, L{OF_BROKERS} and L{CHANGES}. A change is taken only from those who
+may ask for one. A broker registers from everywhere, and ends its own registration: 104 and 217 are changes
+unless they come over the connection on which the broker that they name has registered.
+Rule 4: the last registration of a name and an id counts, as in Java: a master that takes over must not wait
+for the end of the one before. If that one is still connected, from another host, the log warns.
 
 Source: DefaultRequestProcessor, ClientRequestProcessor (4.9.8, 5.3.3).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from zlib import crc32
 
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from dledger.base.commands.changes import ChangeGate
 from dledger.base.commands.refusals import LONG_MAX, LONG_MIN, Code, CommandGroup, Fields, Handlers, Refused
 from dledger.base.folding import Folding
+from dledger.base.hosts import ChangeHosts, host_text
 from dledger.namesrv.answers import (
     STRICT_VERSION,
     cluster_body,
@@ -46,10 +53,21 @@ from dledger.namesrv.routes import (
     Registering,
     RouteTable,
 )
-from protocols.rocketmq.commands import CommandConnection
+from protocols.rocketmq.commands import CommandConnection, hosts_of
 from protocols.wire.errors import BodyError
 from protocols.wire.fastjson import read_object
 from protocols.wire.remoting import FRAME_BYTES_MAX, RemotingCommand
+
+#: Requests that change nothing.
+READS = frozenset({101, 105, 106, 206, 219, 224, 304, 311, 312, 313, 319, 901})
+#: Requests of brokers about themselves: register, unregister, register a topic, live (twice).
+OF_BROKERS = frozenset({103, 104, 217, 322, 904})
+#: What the others change, for the sentence that refuses them.
+CHANGES: Mapping[int, str] = {
+    100: "to write the KV configuration", 102: "to delete from the KV configuration",
+    205: "to take the permission to write", 216: "to delete a topic", 318: "to change options",
+    327: "to give the permission to write",
+}  # fmt: skip
 
 #: Bytes of the body of an answer, at most: the header needs some of the frame.
 ANSWER_BODY_MAX = FRAME_BYTES_MAX - 64 * 1024
@@ -61,10 +79,17 @@ _FAQ = {
 }
 
 
+def name_server_change(request: RemotingCommand) -> str:
+    """What a request changes for all; empty: nothing, or it is one of brokers, and judged when it is read."""
+    code = request.code
+    return "" if code in READS or code in OF_BROKERS else CHANGES.get(code, "what it asks")
+
+
 class NameServerCommands(CommandGroup):
     """
     Invariant: no request changes C{routes} or C{values} and is refused.
 
+    @ivar gate: refuses changes.
     @ivar registrations: registrations that were taken. @ivar brokers_expired: brokers that were silent.
     @ivar brokers_lost: brokers whose connection ended.
     """
@@ -79,6 +104,7 @@ class NameServerCommands(CommandGroup):
         self._routes = routes
         self._values = values
         self._seconds = clock.seconds
+        self.gate = ChangeGate(ChangeHosts(options.config.change_hosts, "changeHosts"), name_server_change)
         self._folding = Folding(clock.seconds)
         self.registrations = 0
         self.brokers_expired = 0
@@ -144,13 +170,34 @@ class NameServerCommands(CommandGroup):
         body = self._made(connection, self._order_table)
         key = (asked.cluster, asked.address)
         is_new = key not in self._routes.live
+        before = self._routes.holders(asked)
         master = self._routes.register(asked, topics, connection, self._seconds())
         self.registrations += 1
+        for address, channel in before.items():
+            if not _is_of_host(connection, channel):
+                self._warn_of_overtaking(connection, asked, address, channel)
         if is_new:
             self._log("registered", key)
         found = {"haServerAddr": master.ha_address, "masterAddr": master.address}
         told = {name: value for name, value in found.items() if value is not None}
         self._answer(connection, request, body, told)
+
+    def _warn_of_overtaking(
+        self, connection: CommandConnection, asked: Registering, address: str, channel: Hashable
+    ) -> None:
+        group = self._routes.groups.get(asked.name)
+        if group is None or group.addresses.get(asked.broker_id) != asked.address:
+            return  # it was outranked
+        repeated = self._folding.happened(("taken over", asked.name, asked.broker_id))
+        if repeated is not None:
+            self.log.warn(
+                "broker {name} id {broker_id}: {address}, registered from {host}, takes the place of "
+                "{before}, whose connection from {before_host} lives",
+                name=asked.name, broker_id=asked.broker_id, address=asked.address,
+                host=hosts_of(connection)[0], before=address,
+                before_host=hosts_of(channel)[0] if isinstance(channel, CommandConnection) else "?",
+                **repeated,
+            )
 
     def _order_table(self) -> bytes:
         """The queues of ordered topics, for a broker; empty if there are none."""
@@ -178,8 +225,12 @@ class NameServerCommands(CommandGroup):
 
     def _unregister(self, connection: CommandConnection, request: RemotingCommand) -> None:
         fields = Fields(request.ext_fields)
-        cluster, address = fields.text("clusterName"), fields.text("brokerAddr")
-        self._routes.unregister(cluster, address, fields.text("brokerName"))
+        cluster, address, name = (
+            fields.text("clusterName"), fields.text("brokerAddr"), fields.text("brokerName")
+        )
+        if self._routes.channels(cluster, address, name) - {connection}:
+            self.gate.demand(connection, request, "to unregister another one's broker")
+        self._routes.unregister(cluster, address, name)
         self._log("unregistered", (cluster[:255], address[:255]))
         connection.answer(request)
 
@@ -253,6 +304,9 @@ class NameServerCommands(CommandGroup):
             queues = read_topic_route(request.body)
         except BodyError as error:
             raise Refused(Code.SYSTEM_ERROR, str(error)) from None
+        known = [channels for name in queues if (channels := self._routes.channels_of(name))]
+        if any(connection not in channels for channels in known):
+            self.gate.demand(connection, request, "to register a topic of another one's broker")
         self._routes.put_topic(topic, queues)
         connection.answer(request)
 
@@ -383,6 +437,15 @@ class NameServerCommands(CommandGroup):
         if not request.is_oneway:  # what is not sent would be held for ever
             connection.account.hold(len(body))
         connection.answer(request, body=body, ext_fields=fields)
+
+
+def _is_of_host(connection: CommandConnection, channel: Hashable) -> bool:
+    """Whether a registration came from where C{connection} comes from. @param channel: its connection."""
+    if channel is connection:
+        return True
+    return isinstance(channel, CommandConnection) and (
+        host_text(hosts_of(channel)[0]) == host_text(hosts_of(connection)[0])
+    )
 
 
 def _shown(text: str | None) -> str:

@@ -20,6 +20,7 @@ import attrs
 from attrs.validators import ge, in_, instance_of, le
 
 from dledger.base.commands.answering import CONNECTIONS_MAX
+from dledger.base.hosts import ChangeHosts, host_list
 from dledger.base.option_values import (
     converted,
     findings_of,
@@ -78,6 +79,8 @@ class NameServerConfig:
     @ivar kv_entries_max, kv_bytes_max: namespaces and keys of the KV configuration; bytes of its texts.
     @ivar tls_mode: its port takes connections by TLS: none, beside plain ones, or no others.
     @ivar tls_client_auth: C{require}: the other end must show a certificate of C{tls_authority}.
+    @ivar change_hosts: IP addresses or networks that may ask for changes, of topics, of the KV configuration,
+        of options, besides this machine's loopback interface; C{*} for all. Brokers register from everywhere.
     @ivar tls_certificate, tls_key, tls_authority: PEM files, see L{dledger.base.tls_files.TlsFiles}.
     @ivar admin_tls, admin_token_file, admin_token_reads, insecure: as of a
         L{member <dledger.config.DLedgerConfig>}.
@@ -104,6 +107,7 @@ class NameServerConfig:
     kv_bytes_max: int = _number(4 * 1024 * 1024, 1024, 8 * 1024 * 1024)
     tls_mode: str = attrs.field(default="disabled", validator=in_(TLS_MODES))
     tls_client_auth: str = attrs.field(default="none", validator=in_(CLIENT_AUTHS))
+    change_hosts: tuple[str, ...] = attrs.field(default=(), converter=host_list)
     tls_certificate: str = _text("")
     tls_key: str = _text("")
     tls_authority: str = _text("")
@@ -127,6 +131,10 @@ class NameServerConfig:
     def _is_a_path(self, attribute: attrs.Attribute[str], value: str) -> None:
         if not value or value.endswith("/") or "\0" in value:
             raise ValueError(f"{attribute.name}={value!r}: write the path of a file")
+
+    @change_hosts.validator
+    def _changers_are_hosts(self, attribute: attrs.Attribute[object], value: tuple[str, ...]) -> None:
+        ChangeHosts(value, java_spelling(attribute.name))
 
     @tls_authority.validator
     def _tls_is_whole(self, _attribute: attrs.Attribute[str], value: str) -> None:
@@ -252,5 +260,7 @@ def properties_text(config: NameServerConfig) -> str:
     lines = []
     for name in sorted(_KNOWN, key=java_spelling):
         value = getattr(config, name)
+        if isinstance(value, tuple):
+            value = ";".join(value)
         lines.append(f"{java_spelling(name)}={str(value).lower() if isinstance(value, bool) else value}\n")
     return "".join(lines)

@@ -309,6 +309,43 @@ class RouteTable:
             live.heard_s = now_s
         return changed, live.version
 
+    # -- who registered what --------------------------------------------------------------------
+
+    def holders(self, asked: Registering) -> dict[str, Hashable]:
+        """
+        The live brokers whose place a registration takes: the one that has its name and id, and the one that
+        has its address. By address, the connection of each.
+        """
+        group = self.groups.get(asked.name)
+        addresses, clusters = {asked.address}, {asked.cluster}
+        if group is not None:
+            addresses.add(group.addresses.get(asked.broker_id, asked.address))
+            clusters |= group.clusters
+        return {
+            address: live.channel for address in addresses for cluster in clusters
+            if (live := self.live.get((cluster, address))) is not None
+        }  # fmt: skip
+
+    def channels(self, cluster: str, address: str, name: str) -> set[Hashable]:
+        """The connections of the registrations that L{unregister} would touch."""
+        live = self.live.get((cluster, address))
+        if live is not None:
+            return {live.channel}
+        group = self.groups.get(name)
+        if group is None or address not in group.ids:
+            return set()
+        return self.channels_of(name)
+
+    def channels_of(self, name: str) -> set[Hashable]:
+        """The connections over which the brokers of a name registered."""
+        group = self.groups.get(name)
+        if group is None:
+            return set()
+        return {
+            live.channel for address in group.ids for cluster in group.clusters
+            if (live := self.live.get((cluster, address))) is not None
+        }  # fmt: skip
+
     # -- the end of brokers ----------------------------------------------------------------------
 
     def unregister(self, cluster: str, address: str, name: str) -> None:

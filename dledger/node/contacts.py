@@ -4,7 +4,8 @@ The members to which a member connects: those in the membership of its own log; 
 tell, those of the start list, and those that a member of this group has told as a later membership.
 
 A member that was told of does not count. It is connected to, and heard: it may lead, or stand, by a list that
-this member does not have yet.
+this member does not have yet. So only a member of this group may tell of others, and only over this member's
+own connection to it: who merely calls in the name of a member that is down tells nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dledger.config import DLedgerConfig
 from dledger.core.inputs import MembersIntroduced
 from dledger.node.greeting import Greeting, KnownMembers
 from protocols.wire.ledger.memberships import decode_told
-from protocols.wire.ledger.messages import MetadataRequest
+from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse
 
 
 class Contacts:
@@ -27,11 +28,16 @@ class Contacts:
         changed: Callable[[], None],
     ) -> None:
         """@param changed: called when L{addresses}, or the members that may speak, have changed."""
+        self._ask: Callable[[str], None] = lambda peer_id: None
         self._config = config
         self._known = known
         self._greeting = greeting
         self._feed = feed
         self._changed = changed
+
+    def ask_with(self, ask: Callable[[str], None]) -> None:
+        """Set the function that asks a member at its own address for its list. L{answered} is told."""
+        self._ask = ask
 
     @property
     def members(self) -> dict[str, str]:
@@ -57,24 +63,36 @@ class Contacts:
         told, own = self._known.introduced.get(peer_id), self._known.membership.addresses.get(peer_id)
         return told is not None and own is not None and told != own
 
-    def introduced(self, request: MetadataRequest) -> None:
+    def greeted(self, request: MetadataRequest) -> None:
         """
-        A member has greeted. Only the word of one that is known counts: anybody can read the id of the group.
+        A member has greeted on a connection of its own making. Anybody can say its name and the id of the
+        group there: if it is known, and names a later list, it is asked at its own address.
         """
-        own_id, sender_id = self._greeting.group_id, request.local_id
-        is_ours = not own_id or request.group_id == own_id
-        if sender_id is None or not (is_ours and self._known.knows(sender_id)):
+        sender_id = request.local_id
+        if sender_id is not None and self._later(sender_id, request.group_id, request.configuration):
+            self._ask(sender_id)
+
+    def answered(self, peer_id: str, response: MetadataResponse) -> None:
+        """A member has answered at its own address. Its word counts if it is known, and of this group."""
+        group_id = response.group_id if response.is_group_known else ""
+        told = self._later(peer_id, group_id, response.configuration)
+        if told is None:
             return
+        before = self.addresses
+        self._feed(MembersIntroduced(teller_id=peer_id, membership=told))
+        if self.addresses != before:
+            self._changed()
+
+    def _later(self, teller_id: str, group_id: str, configuration: str) -> Membership | None:
+        """The list that a known member tells, if it is later than that of the own log."""
+        own_id = self._greeting.group_id
+        if not ((not own_id or group_id == own_id) and self._known.knows(teller_id)):
+            return None
         try:
             told = [
                 Membership(index=one.index, term=one.term, **one.members._asdict())
-                for one in decode_told(request.configuration)[-1:]
+                for one in decode_told(configuration)[-1:]
             ]
         except ValueError:
-            return
-        if not told or told[0].index <= self._known.membership.index:
-            return
-        before = self.addresses
-        self._feed(MembersIntroduced(teller_id=sender_id, membership=told[0]))
-        if self.addresses != before:
-            self._changed()
+            return None
+        return told[0] if told and told[0].index > self._known.membership.index else None

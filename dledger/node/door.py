@@ -1,35 +1,43 @@
 # -*- test-case-name: tests.node.test_door -*-
 """
 What the other end of each connection may ask: by its certificate, by its token, or, in a group without both,
-everything.
+by its address: everything but changes from everywhere, changes from the hosts that may (C{change_hosts}).
 
 Rule 1: a request beyond the rights of its connection is answered FORBIDDEN (440), and reaches nobody.
 Rule 2: a token counts for the connection on which it was shown. Here is only its hash, and its grant is
 looked up again whenever the file has changed: a connection whose token grants something else, or nothing,
 ends.
 Rule 3: a member is known by its certificate. Without TLS nobody is, and a connection that was taken for a
-member's needs no role.
+member's needs no role for what members ask one another. No member asks another for a change of the group: a
+leader's LEADERSHIP_TRANSFER to its successor, which names itself, is a member's word like a push.
+Rule 4: what changes the group is what needs the role C{admin}.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import attrs
 from twisted.logger import Logger
 
 from dledger.base.errors import DLedgerError
+from dledger.base.hosts import ChangeHosts, end_host
 from dledger.base.rights import ALL_RIGHTS, INCLUDED_ROLES, ClientRole, Rights
 from dledger.base.tokens import ClientTokenFile, Grant, hashed_token
 from dledger.node.server import Note
 from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
 from protocols.wire.ledger.codes import RequestCode, ResponseCode
-from protocols.wire.ledger.messages import MetadataRequest, Request
+from protocols.wire.ledger.messages import LeadershipTransferRequest, MetadataRequest, Request
 
-#: What a client must be allowed to do for these requests. METADATA needs nothing; what only members may do is
-#: judged by their connections.
-_NEEDED = {
+#: What a client must be allowed to do, for every request. METADATA needs nothing (None); what only members
+#: ask is judged by their connections.
+NEEDED: Mapping[RequestCode, ClientRole | None] = {
+    RequestCode.METADATA: None,
+    RequestCode.VOTE: None,
+    RequestCode.HEART_BEAT: None,
+    RequestCode.PUSH: None,
+    RequestCode.SNAPSHOT: None,
     RequestCode.GET: ClientRole.READ,
     RequestCode.PULL: ClientRole.READ,
     RequestCode.APPEND: ClientRole.APPEND,
@@ -53,7 +61,7 @@ class Door:
     Invariant: C{_rights} has nothing of a connection that has ended, C{_shown} the hashes of the tokens that
     were known when they were shown.
 
-    @ivar is_guarded: whether anybody is refused anything.
+    @ivar is_guarded: whether certificates or tokens decide.
     """
 
     log = Logger()
@@ -65,17 +73,24 @@ class Door:
         self._note = note
         self._rights_of: RightsOf | None = None
         self._tokens: ClientTokenFile | None = None
+        self._changers = ChangeHosts()
         self._rights: dict[ServerConnection, Rights] = {}
         self._shown: dict[ServerConnection, str] = {}
         self.is_guarded = False
 
-    def judge_with(self, rights_of: RightsOf | None, tokens: ClientTokenFile | None = None) -> None:
+    def judge_with(
+        self, rights_of: RightsOf | None, tokens: ClientTokenFile | None = None,
+        changers: ChangeHosts | None = None,
+    ) -> None:
         """
         Set what gives rights.
 
-        @param rights_of: None: certificates give none. Without tokens, too, everybody may do everything.
+        @param rights_of: None: certificates give none. Without tokens, too, everybody may do everything but
+            change the group.
+        @param changers: who may do that then; None: this machine's loopback interface.
         """
         self._rights_of, self._tokens = rights_of, tokens
+        self._changers = changers or ChangeHosts()
         self.is_guarded = rights_of is not None or tokens is not None
 
     def forget(self) -> None:
@@ -148,20 +163,34 @@ class Door:
             return requests
         allowed: list[tuple[Ticket, Request]] = []
         for ticket, request in requests:
-            needed = _NEEDED.get(request.kind)
+            needed = NEEDED[request.kind]
             if isinstance(request, MetadataRequest) and request.token:
                 if self._is_shown(connection, ticket, request):
                     allowed.append((ticket, request))
                 continue
             rights = self.rights(connection)
-            is_member = connection.peer_id is not None and rights.members is None
+            is_member = rights.members is None and _is_of_member(connection, request)
             if needed is None or needed in rights.roles or is_member:
                 allowed.append((ticket, request))
                 continue
-            self._note("request-forbidden", {"address": connection.address, "who": rights.who,
-                                             "request": request.kind.name, "role": str(needed)})
-            self._refuse(connection, ticket, request, DLedgerError(ResponseCode.FORBIDDEN, role=str(needed)))
+            self._note_forbidden(connection, request, rights.who)
+            self._refuse(connection, ticket, request, DLedgerError(
+                ResponseCode.FORBIDDEN, reason=f"{request.kind.name} needs the role {needed}"))
         return allowed
+
+    def refusal_of_change(self, connection: ServerConnection, request: Request) -> DLedgerError | None:
+        """Why a request that L{allowed} has passed is refused by the address of its sender."""
+        if self.is_guarded or NEEDED[request.kind] is not ClientRole.ADMIN:
+            return None
+        reason = self._changers.refusal(end_host(connection.transport.getPeer()), request.kind.name)
+        if not reason:
+            return None
+        self._note_forbidden(connection, request, "")
+        return DLedgerError(ResponseCode.FORBIDDEN, reason=reason)
+
+    def _note_forbidden(self, connection: ServerConnection, request: Request, who: str) -> None:
+        self._note("request-forbidden", {"address": connection.address, "who": who,
+                                         "request": request.kind.name, "role": str(NEEDED[request.kind])})
 
     def _is_shown(self, connection: ServerConnection, ticket: Ticket, request: MetadataRequest) -> bool:
         """Whether the request goes on: its token counts from now on, or there are none here."""
@@ -176,3 +205,10 @@ class Door:
         self._shown[connection] = hashed
         self._rights.pop(connection, None)
         return True
+
+
+def _is_of_member(connection: ServerConnection, request: Request) -> bool:
+    """Whether a request is one of those that members make, on a connection that was taken for a member's."""
+    if connection.peer_id is None or NEEDED[request.kind] is not ClientRole.ADMIN:
+        return connection.peer_id is not None
+    return isinstance(request, LeadershipTransferRequest) and request.transfer_id == connection.peer_id

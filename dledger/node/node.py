@@ -197,7 +197,7 @@ class Node:
             report=self._reports.report, next_token=self._next_token, counters=self.counters,
             refusals=self.refusals, appends=self._appends, reads=self._reads, desk=self.desk,
             reader_desk=self.reader_desk, snapshot_desk=self.snapshot_desk, note=self.note,
-            greeting=self.greeting, told=self._tell_about_me, introduced=self.contacts.introduced,
+            greeting=self.greeting, told=self._tell_about_me, greeted=self.contacts.greeted,
         )
 
     def _next_token(self) -> int:

@@ -11,7 +11,9 @@ Rule 4: that answer also tells the peer's group and its list of members. If they
 ends before any later answer counts, see L{dledger.node.greeting}.
 Rule 5: an idle connection to a member of ours carries a METADATA request every L{SIGN_OF_LIFE_S}, so that
 the peer knows it to live, and lets no other connection speak for this member.
-Rule 6: a member is I{present} while its own address answers: a message in its name while it is not present
+Rule 6: what a member tells counts from its own address only: if one that calls seems to know more, it is
+asked there, at most once in L{ASK_AGAIN_S}.
+Rule 7: a member is I{present} while its own address answers: a message in its name while it is not present
 comes from somebody else, or will be repeated when this member has reached it. See L{Peers.vouches}.
 """
 
@@ -61,6 +63,10 @@ PRESENT_S = 4.0
 #: time, seconds.
 HURRY_S = 0.2
 
+#: A member is asked for its list, because a caller in its name seems to have a later one, not sooner than
+#: this after the last time, seconds.
+ASK_AGAIN_S = 0.2
+
 #: Tokens of the METADATA requests of this module; the core's ids are positive. The answer to the first kind
 #: tells whether the peer belongs to the group. That to the second does not: a native one has no room for the
 #: id of the group. Below it are the tokens of L{Peers.ask}.
@@ -72,6 +78,7 @@ Dial = Callable[[str, str], IStreamClientEndpoint]
 Answered = Callable[[str, list[tuple[int, Response]]], None]
 Failed = Callable[[str, list[tuple[int, str]], bool], None]
 Connected = Callable[[str], None]
+Told = Callable[[str, MetadataResponse], None]
 
 
 def retry_policy(rng: random.Random) -> Callable[[int], float]:
@@ -115,8 +122,10 @@ class Peers:
             return _Peer(
                 peer_id, config=config, endpoint=dial(peer_id, address), clock=clock, turn=turn, rng=rng,
                 answered=answered, failed=failed, connected=connected, greeting=greeting,
+                told=lambda greeted: self._tell(peer_id, greeted),
             )
 
+        self._tell: Told = lambda _peer_id, _greeted: None
         self._make = make
         self._turn = turn
         self._failed = failed
@@ -140,6 +149,16 @@ class Peers:
                 peer = self._peers[peer_id] = self._make(peer_id, address)
                 if self._is_started:
                     peer.start()
+
+    def tell_with(self, tell: Told) -> None:
+        """Set the function that hears the answer of each member to a greeting."""
+        self._tell = tell
+
+    def ask_again(self, peer_id: str) -> None:
+        """Ask a connected member for its list, soon."""
+        peer = self._peers.get(peer_id)
+        if peer is not None:
+            peer.ask_again()
 
     def greet(self, peer_id: str | None = None) -> None:
         """Tell a connected member, or every one, what there is to tell about this one."""
@@ -275,8 +294,10 @@ class _Peer(Factory):
         failed: Failed,
         connected: Connected,
         greeting: Greeting,
+        told: Callable[[MetadataResponse], None],
     ) -> None:
         self._greeting = greeting
+        self._tell_told = told
         self._peer_id = peer_id
         self._config = config
         self._turn = turn
@@ -295,7 +316,8 @@ class _Peer(Factory):
         self._refused: list[tuple[int, str]] = []
         self._probed_s = 0.0
         self._heard_s = self._swept_s = self._hurried_s = 0.0
-        self._is_waiting = False
+        self._asked_again_s = -ASK_AGAIN_S
+        self._is_waiting = self._is_to_ask = False
         self._was_used = False
         self._asked: dict[int, Deferred[Response]] = {}
         self._last_token = SIGN_OF_LIFE
@@ -405,6 +427,8 @@ class _Peer(Factory):
         if connection is None:
             return
         connection.sweep(now_s, self._config.rpc_time_out_ms / 1000)
+        if self._is_to_ask:
+            self.ask_again()
         if self._was_used:
             self._was_used = False
             self._probed_s = now_s
@@ -416,6 +440,14 @@ class _Peer(Factory):
         """The members of the group are others: tell the peer, which may not know this member yet."""
         if self._connection is not None:
             self._probe(self._connection, is_sign_of_life=False)
+
+    def ask_again(self) -> None:
+        """A caller in its name seems to have a later list."""
+        now_s = self._turn.seconds()
+        self._is_to_ask = now_s - self._asked_again_s < ASK_AGAIN_S
+        if not self._is_to_ask:
+            self._asked_again_s = now_s
+            self.greet()
 
     def _probe(self, connection: ClientConnection[int], *, is_sign_of_life: bool = True) -> None:
         self._probed_s = self._turn.seconds()
@@ -444,6 +476,7 @@ class _Peer(Factory):
     def answers_received(
         self, connection: ClientConnection[int], answers: list[tuple[int, Response]]
     ) -> None:
+        told: MetadataResponse | None = None
         if [token for token, _ in answers if token <= PROBE]:
             greetings = [answer for token, answer in answers if token == PROBE]
             beside = [answer for answer in answers if answer[0] < PROBE]
@@ -457,11 +490,13 @@ class _Peer(Factory):
                     self._foreign(connection, [token for token, _ in [*answers, *beside]], problem)
                     return
                 self._is_foreign = False
-                self.told = greeting
+                self.told = told = greeting
             self._answered_beside(beside)
         self._unheard, self._heard_s = 0, self._turn.seconds()
         if answers:
             self._answered(self._peer_id, answers)
+        if told is not None:  # last: this may end the connection, because the member is elsewhere now
+            self._tell_told(told)
 
     def _answered_beside(self, answers: list[tuple[int, Response]]) -> None:
         """Answers to signs of life, and to L{ask}."""

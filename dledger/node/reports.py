@@ -27,7 +27,7 @@ _WARNINGS = frozenset({
     "stray-leader-called", "append-too-large", "message-refused", "terms-exhausted", "claim-refused",
     "agrees-again", "standing-in", "leaving-full", "unsure", "slow-fsync", "term-leap", "entries-damaged",
     "leaving-damaged", "leaving-slow-disk", "push-waits-for-damaged", "foreign-member", "request-forbidden",
-    "handshake-failed", "chunk-refused",
+    "handshake-failed", "chunk-refused", "change-asked",
 })
 _ERRORS = frozenset({"store-failed", "diverged", "disk-full", "entries-not-found"})
 _RESERVED = frozenset({"level", "format", "event", "facts", "self"})
@@ -50,6 +50,8 @@ _REPEATED = {
     "push-waits-for-damaged": ("peer_id", "write_index"),
     "dispatcher-state": ("peer_id", "old", "new"),
     "append-too-large": (),
+    # (Not the port: a client that asks again connects again. A change that was made has another index.)
+    "change-asked": ("change", "member_id", "member_address", "is_forced", "configuration"),
     "claim-refused": ("peer_id", "reason"),
     "foreign-member": (),
     "request-forbidden": ("who", "request"),

@@ -21,8 +21,9 @@ member that they name, and while that member's own address answers; the first me
 introduces the connection.
 Rule 3: the first METADATA of a member tells its group and its list of members; if they are not ours, it is
 answered, and the connection ends before any other of its requests is heard (L{dledger.node.greeting}).
-Rule 4: a request beyond the rights of its connection is answered FORBIDDEN (440) before it gets here
-(L{dledger.node.door}); a connection that claims to be a member that it may not speak for ends.
+Rule 4: a request beyond the rights of its connection is answered FORBIDDEN (440): L{dledger.node.door}
+decides, before anything else, or, without TLS, here about changes; a connection that claims to be a member
+that it may not speak for ends. The log tells from where a change of the members was asked for.
 Rule 5: every request is answered exactly once, with a code in a body, unless its connection is lost;
 then the core receives C{RequestAbandoned} for its unanswered requests.
 
@@ -69,6 +70,8 @@ from protocols.wire.ledger.messages import (
     AppendRequest,
     GetRequest,
     LeadershipTransferRequest,
+    MembershipRequest,
+    MembershipResponse,
     MetadataRequest,
     MetadataResponse,
     PullRequest,
@@ -165,6 +168,8 @@ class Refusals:
         if isinstance(refusal, MetadataResponse) and error.code is ResponseCode.NOT_LEADER:
             # This member stops: it may be the last one of those that the client knows.
             return attrs.evolve(refusal, peers=self._core.members.membership.addresses)
+        if isinstance(refusal, MembershipResponse):
+            return attrs.evolve(refusal, reason=str(error.facts.get("reason", "")))
         return refusal
 
 
@@ -198,11 +203,11 @@ class RequestRouter:
         note: Note,
         greeting: Greeting,
         told: Callable[[], Told],
-        introduced: Callable[[MetadataRequest], None],
+        greeted: Callable[[MetadataRequest], None],
     ) -> None:
         """
         @param told: what METADATA tells about this member besides the core's facts.
-        @param introduced: called when a member has greeted, and may belong here.
+        @param greeted: called when a member has greeted, and may belong here.
         """
         self._greeting = greeting
         self._note = note
@@ -210,7 +215,7 @@ class RequestRouter:
         self._report = report
         self._self_id = self_id
         self._group = group
-        self._introduced = introduced
+        self._greeted = greeted
         self._body_bytes_max = body_bytes_max
         self._core = core
         self._feed = feed
@@ -303,8 +308,8 @@ class RequestRouter:
                 is_greeting = request.members and self._is_greeting(connection, request)
                 if is_greeting and self._turned_away(connection, request):
                     return
-            elif self._is_of_absent(connection, request):
-                self._refuse(connection, ticket, request, DLedgerError(ResponseCode.ILLEGAL_MEMBER_STATE))
+            elif (refusal := self._refusal_for_core(connection, request)) is not None:
+                self._refuse(connection, ticket, request, refusal)
             else:
                 for_core.append((ticket, request))
         if for_core:
@@ -468,22 +473,32 @@ class RequestRouter:
                                           "reason": problem})
             connection.close()
         else:
-            self._introduced(request)
+            self._greeted(request)
         return bool(problem)
 
-    def _is_of_absent(self, connection: ServerConnection, request: Request) -> bool:
+    def _refusal_for_core(self, connection: ServerConnection, request: Request) -> DLedgerError | None:
         """
-        Whether a binding request comes in the name of a member that is not present (L{Peers.vouches}).
+        Why the core does not hear a request: a binding one comes in the name of a member that is not present
+        (L{Peers.vouches}), or its sender may not change the group.
 
         Otherwise whoever speaks for a member that is down could depose leaders, or seem to lead for ever.
         """
         named = self._named_by(request)
-        if named is None or (isinstance(request, VoteRequest) and request.pre_vote) or self._vouches(named):
-            return False
+        if named is None:
+            refusal = self.door.refusal_of_change(connection, request)
+            if refusal is None and isinstance(request, MembershipRequest) and not request.is_dry:
+                self._note("change-asked", {
+                    "address": connection.address, "change": request.change, "member_id": request.member_id,
+                    "member_address": request.address, "is_forced": request.is_forced,
+                    "configuration": self._core.members.membership.index,
+                })
+            return refusal
+        if (isinstance(request, VoteRequest) and request.pre_vote) or self._vouches(named):
+            return None
         if self._core.members.knows(named):
             self._note("sender-absent", {"sender_id": named, "kind": request.kind.name,
                                          "address": connection.address})
-        return True
+        return DLedgerError(ResponseCode.ILLEGAL_MEMBER_STATE)
 
     def _named_by(self, request: Request) -> str | None:
         """The member in whose name a request is binding; None if it binds nobody."""

@@ -33,6 +33,7 @@ from dledger.base.addresses import is_loopback, parse_address
 from dledger.base.descriptors import connections_allowed
 from dledger.base.disk.disk import Disk
 from dledger.base.errors import DirectoryError, StoreError
+from dledger.base.hosts import ChangeHosts
 from dledger.base.lineage import LINEAGE_BITS
 from dledger.base.reactor import Reactor
 from dledger.base.threads import DiskRunner, DiskThreads, RunInThread
@@ -274,7 +275,7 @@ class MemberService(MultiService):
         """What listens: C{server}, behind TLS if this member has keys."""
         keys, tokens = self.keys, self._tokens
         if keys is None:
-            node.router.door.judge_with(None, tokens)
+            node.router.door.judge_with(None, tokens, ChangeHosts(self.config.change_hosts))
             return server
         node.router.door.judge_with(
             lambda connection: keys.rights_of(connection.transport, node.contacts.ids), tokens

@@ -30,6 +30,7 @@ def member_config(broker: BrokerConfig) -> DLedgerConfig:
         "mapped_file_size_for_entry_data": store.mapped_file_size_commit_log,
         "flush_disk_type": "sync" if broker.ha.flush_disk_type == SYNC_FLUSH else "async",
         "preferred_leader_ids": raft.preferred_leader_id, "enable_batch_push": raft.enable_batch_push,
+        "change_hosts": broker.change_hosts,
         "file_reserved_hours": store.file_reserved_time_h + 1, "delete_when": store.delete_when,
         "disk_space_ratio_to_check_expired": store.disk_max_used_space_ratio / 100,
         "disk_full_ratio": store.disk_space_warning_level_ratio,

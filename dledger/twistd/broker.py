@@ -212,6 +212,7 @@ class Options(ConfigurationOptions):
             listen_port=port, kv_config_path=path, tls_mode=broker.tls_mode,
             tls_client_auth=broker.tls_client_auth, tls_certificate=keys.certificate if keys else "",
             tls_key=keys.key if keys else "", tls_authority=keys.authority if keys else "",
+            change_hosts=broker.change_hosts,
         )
 
     def _parse_file(self, text: str) -> Mapping[str, object]:

@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import attrs
+from twisted.internet.address import IPv4Address
 from twisted.logger import capturedLogs
 
+from dledger.broker.gate import CHANGES, broker_change
 from protocols.rocketmq.signing import Credentials, signed
 from protocols.wire.remoting import RemotingCommand, encode_command
 from protocols.wire.rocketmq.broker_frames import (
@@ -470,6 +472,85 @@ class NativeTests(GateCase):
         self.connection.abort("enough")
         self.connection.connectionLost()
         self.assertEqual((len(gate._native), len(gate._challenges)), (0, 0))
+
+
+#: Needs an administrator, or, without accounts, a host that may.
+CHANGING = (17, 25, 200, 207, 215, 222, 90_907)
+
+
+class ChangesTests(ServiceCase):
+    """A broker without accounts."""
+
+    def codes(self, host: str, *requests: RemotingCommand) -> list[tuple[int, str]]:
+        """Of the answers to requests from there, with their remarks."""
+        found = []
+        for request in requests:
+            transport = self.connect()
+            transport.peerAddr = IPv4Address("TCP", host, 4711)
+            self.connection.dataReceived(encode_command(request))
+            self.settle(0.2)
+            answers = sent_commands(transport.value())
+            found += [(one.code, one.remark or "") for one in answers if one.is_response]
+            self.connection.abort("done")
+        return found
+
+    def test_every_request_is_classified(self) -> None:
+        """One that no table names is a change: look at it, and add it to a table or to this list."""
+        for options in ({}, {"role": "slave", "namesrv": "n:9876"}):
+            self.start(**options)
+            changes = [code for code in self.broker.router.codes if broker_change(command(code))]
+            self.assertEqual({*changes, 90_907}, {*CHANGING})
+            self.assertTrue(all(code in CHANGES for code in changes))
+            self.stop(8.0)
+        self.assertEqual(set(CHANGES), set(CHANGING))
+
+    def test_from_another_machine(self) -> None:
+        """Refused, with a sentence that names the option; nothing has changed."""
+        self.start(changeHosts="")
+        for code in CHANGING:
+            request = command(code, {"topic": "T1", "action": "take-master"})
+            ((code_of_answer, remark),) = self.codes("10.0.0.7", request)
+            self.assertEqual(code_of_answer, 16, code)
+            for part in (f"(request {code}) is a change", "10.0.0.7", "changeHosts"):
+                self.assertIn(part, remark)
+        self.assertEqual(self.broker.refusals.counts[17, 16], 1)
+        self.stop()
+
+    def test_from_a_host_that_may(self) -> None:
+        """This machine, and those of the option."""
+        self.start(changeHosts="10.0.0.0/24;fd00::7")
+        requests = [command(code, {"topic": "T1", "action": "take-master"}) for code in CHANGING]
+        for host in ("127.0.0.1", "::1", "::ffff:127.0.0.1", "10.0.0.7", "::ffff:10.0.0.7", "fd00::7"):
+            self.assertNotIn("is a change", "".join(remark for _, remark in self.codes(host, *requests)))
+        self.assertEqual({code for code, _ in self.codes("10.0.1.7", *requests)}, {16})
+        self.stop()
+
+    def test_the_rest(self) -> None:
+        """Clients and slaves work from everywhere, and topics are made by messages."""
+        self.start(changeHosts="")
+        self.assertEqual(self.codes("10.0.0.7", send_of(topic="T7"), heartbeat("G", "T7"))[0][0], 0)
+        self.assertIn("T7", self.broker.metadata.topics.entries)
+        for code in set(self.broker.router.codes) - {*CHANGING, 10, 310, 320}:
+            for _, remark in self.codes("10.0.0.7", command(code)):
+                self.assertNotIn("is a change", remark, code)
+        self.stop()
+
+    def test_a_decision(self) -> None:
+        """Only to look at what is to be decided changes nothing."""
+        for action in (None, "show"):
+            self.assertEqual(broker_change(command(90_907, {} if action is None else {"action": action})), "")
+        self.assertIn("slave", broker_change(command(90_907, {"action": "try-again"})))
+
+    def test_accounts_decide(self) -> None:
+        """Where there are any, the address does not count."""
+        path = Path(self.mktemp())
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(FILE % "")
+        self.start(aclEnable="true", acl_file=str(path), changeHosts="")
+        (told,) = self.codes("10.0.0.7", signed(command(215, {"topic": "T9"}), OPERATOR))
+        self.assertEqual(told[0], 0)
+        self.assertIn("accessKey", self.codes("127.0.0.1", command(215, {"topic": "T9"}))[0][1])
+        self.stop()
 
 
 class StartTests(ServiceCase):

@@ -103,7 +103,7 @@ class ServiceCase(SynchronousTestCase):
         config = broker_from_mapping({
             "store": "base", "name": "b", "brokerIP1": "10.0.0.1", "mapped_file_size_commit_log": 4096,
             "mapped_file_size_consume_queue": 200, "max_hash_slot_num": 16, "max_index_num": 64,
-            **options,
+            "changeHosts": "*", **options,
         })  # fmt: skip
         listen, fast, ha = self.endpoints
         ports = BrokerPorts(clients=listen, fast=fast, slaves=ha)  # type: ignore[arg-type]

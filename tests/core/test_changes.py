@@ -163,6 +163,18 @@ class RemoveTests(LeaderCase):
         self.assertEqual(self.bench.ledger.ledger_end_index, end_index + 1)
         self.assertEqual(self.bench.core.committed_index, end_index)
 
+    def test_the_last_copy(self) -> None:
+        """A removal that leaves a single voter must be forced; that of a learner beside it need not."""
+        self.make("add", "n3", "127.0.0.1:9")
+        self.make("remove", "n2")
+        self.assertRefused(change("remove", "n1"), ResponseCode.UNEXPECTED_ARGUMENT, "a single voter, n0,")
+        self.assertRefused(change("remove", "n1", dry=True), ResponseCode.UNEXPECTED_ARGUMENT, "force")
+        self.bench.request(change("remove", "n1", forced=True))
+        (answer,) = self.bench.replies(self.bench._tokens)
+        assert isinstance(answer, MembershipResponse)
+        self.assertEqual((answer.code, sorted(answer.voters)), (ResponseCode.SUCCESS, ["n0"]))
+        self.assertIs(self.make("remove", "n3").code, ResponseCode.SUCCESS)
+
     def test_introduced_no_longer(self) -> None:
         """A member that another list told is no stranger until the own ledger has a list as late."""
         told = Membership(voters={"n0": "h:1", "n9": "h:9"}, index=0, term=1)

@@ -84,6 +84,13 @@ class DLedgerConfigTests(ConfigCase):
         for alone in ({"tls_plain_hosts": "10.0.0.1"}, {"tls_plain_members": "n1"}):
             self.assertRefused("this member has no TLS: give tls_certificate", peers=THREE, **alone)
 
+    def test_change_hosts(self) -> None:
+        """Addresses, networks, or all; without TLS."""
+        config = DLedgerConfig(change_hosts="10.0.0.0/24;*")
+        self.assertEqual(config.change_hosts, ("10.0.0.0/24", "*"))
+        for bad in ("localhost", "10.0.0.1/24"):
+            self.assertRefused(f"change_hosts: '{bad}' is neither", change_hosts=bad)
+
     def test_choices(self) -> None:
         """Names that are chosen from a list."""
         for name in ("store_type", "flush_disk_type", "wire"):

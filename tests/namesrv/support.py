@@ -69,14 +69,16 @@ class NameServerCase(SynchronousTestCase):
 
     def make(self) -> None:
         """Start it (again), on the same disk."""
-        self.config: NameServerConfig = name_server_from_mapping({"kv": KV, **self.options})
+        self.config: NameServerConfig = name_server_from_mapping({
+            "kv": KV, "change_hosts": "*", **self.options,
+        })
         self.routes = RouteTable(self.config.limits, is_5=self.config.is_5)
         self.values = KeyValues(self.disk, KV, run_now, entries_max=self.config.kv_entries_max,
                                 bytes_max=self.config.kv_bytes_max)  # fmt: skip
         self.values.load()
         self.changeable = ChangeableConfig(self.config)
         self.commands = NameServerCommands(self.changeable, self.routes, self.values, clock=self.clock)
-        self.side = AnsweringSide(turn_of(self.clock), [self.commands])
+        self.side = AnsweringSide(turn_of(self.clock), [self.commands], gate=self.commands.gate)
         self.connection, self.transport = self.connect()
 
     def connect(self) -> tuple[CommandConnection, FakeTransport]:

@@ -44,8 +44,9 @@ class ServiceCase(SynchronousTestCase):
         self.threads = Threads()
         made: Any = endpoint or Endpoint(9876)
         reactor: Any = self.clock
+        config = name_server_from_mapping({"kv": KV, "changeHosts": "192.168.1.1", **options})
         return NameServerService(
-            name_server_from_mapping({"kv": KV, **options}), reactor, made, disk=self.disk,
+            config, reactor, made, disk=self.disk,
             failed=self.reasons.append, threads=self.threads, wall_s=lambda: 0.0,
         )
 
@@ -100,6 +101,14 @@ class LifeTests(ServiceCase):
         self.assertEqual((again.status().brokers, again.values.get("N", "k")), (0, "v"))
         self.stop(again)
         self.assertEqual(self.reasons, [])
+
+    def test_changes(self) -> None:
+        """Only from hosts that may."""
+        service = self.start(changeHosts="")
+        peer = self.connect(service)
+        answer = self.ask(peer, 100, {"namespace": "N", "key": "k", "value": "v"})
+        self.assertEqual((answer.code, service.values.get("N", "k")), (16, None))
+        self.stop(service)
 
     def test_stop_waits_for_the_write(self) -> None:
         """A change that is under way is in the file, and answered."""

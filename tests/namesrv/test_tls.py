@@ -62,8 +62,8 @@ class TlsServiceTests(ServiceCase):
         self.addCleanup(self.stop, service)
         return service
 
-    def ask(self, client: TlsFiles | None) -> bytes:
-        """The answer to a question for all clusters. @param client: None: without TLS."""
+    def ask(self, client: TlsFiles | None, code: int = 106) -> bytes:
+        """The answer to a question, by default for all clusters. @param client: None: without TLS."""
         theirs = End()
         outer: Any = theirs
         if client is not None:
@@ -74,7 +74,7 @@ class TlsServiceTests(ServiceCase):
         built = self.endpoint.factory.buildProtocol(IPv4Address("TCP", "10.0.0.7", 4711))
         served, asking = FakeTransport(built, isServer=True), FakeTransport(outer, isServer=False)
         pump = connect(built, served, outer, asking)
-        theirs.transport.write(encode_command(RemotingCommand(code=106, opaque=7, version=409)))
+        theirs.transport.write(encode_command(RemotingCommand(code=code, opaque=7, version=409)))
         for _ in range(3):
             pump.flush()
             self.settle()
@@ -107,6 +107,18 @@ class TlsServiceTests(ServiceCase):
         believing = attrs.evolve(other, authority=str(both))
         self.assertEqual(self.ask(believing), b"")
         self.assertIn(b"clusterAddrTable", self.ask(self.room.client("app")))
+
+    def test_changes(self) -> None:
+        """From another machine they need a certificate of the client, not only TLS."""
+        client = self.room.client("app")
+        for auth, is_taken in (("none", False), ("require", True)):
+            service = self.make(self.endpoint, tls_mode="permissive", tls_client_auth=auth,
+                                **options_of(self.files))  # fmt: skip
+            service.startService()
+            self.settle()
+            self.assertEqual(b"is a change" not in self.ask(client, 216), is_taken, auth)
+            self.assertIn(b"is a change", self.ask(None, 216))
+            self.stop(service)
 
     def test_missing_keys(self) -> None:
         """It does not start."""

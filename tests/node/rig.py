@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable
 from typing import Any, cast
 
+from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
@@ -25,7 +26,7 @@ from dledger.storage.memory_store import MemoryStore
 from dledger.storage.term_file import TermVote
 from protocols.ledger.connection import ServerConnection
 from protocols.wire.ledger.codes import RequestCode
-from protocols.wire.ledger.messages import Request
+from protocols.wire.ledger.messages import MetadataResponse, Request
 from protocols.wire.ledger.push_layout import JSON_ONLY
 from tests.protocols.fakes import FakeTransport, native_request, plug, remoting_request, sent_messages
 
@@ -66,12 +67,15 @@ class FakeThread:
 class FakeClient:
     """Somebody who has connected to the node."""
 
-    def __init__(self, rig: Rig) -> None:
+    def __init__(self, rig: Rig, host: str = "") -> None:
+        """@param host: where it comes from; empty: from another machine."""
         self.rig = rig
         connection = rig.server.buildProtocol(None)
         assert isinstance(connection, ServerConnection)
         self.connection = connection
         self.transport: FakeTransport = plug(connection)
+        if host:
+            self.transport.peerAddr = IPv4Address("TCP", host, 4711)
         self.kinds: dict[int, RequestCode] = {}
         self.opaque = 0
 
@@ -130,9 +134,9 @@ class Rig:
             self.clock.advance(0.02)
         return self
 
-    def client(self) -> FakeClient:
-        """Somebody connects."""
-        return FakeClient(self)
+    def client(self, host: str = "") -> FakeClient:
+        """Somebody connects. @param host: from there; empty: from another machine."""
+        return FakeClient(self, host)
 
     def base(self, **fields: Any) -> dict[str, Any]:
         """Base fields of a client's request to this member."""
@@ -144,6 +148,7 @@ class FakePeers(Peers):
     Peers that remember what is sent to them and never answer by themselves.
 
     @ivar absent: those that cannot be reached.
+    @ivar asked_again: those that are to tell what they know.
     """
 
     def __init__(self, rig: Rig) -> None:
@@ -155,11 +160,20 @@ class FakePeers(Peers):
         )
         self._rig = rig
         self.absent: set[str] = set()
+        self.asked_again: list[str] = []
         self.swept: list[float] = []
 
     def vouches(self, peer_id: str) -> bool:
         """Unless it is absent."""
         return peer_id not in self.absent
+
+    def ask_again(self, peer_id: str) -> None:
+        """Remember."""
+        self.asked_again.append(peer_id)
+
+    def answer(self, peer_id: str, response: MetadataResponse) -> None:
+        """The member says so at its own address."""
+        self._tell(peer_id, response)
 
     def send(self, peer_id: str, request_id: int, request: Request) -> None:
         """Remember."""

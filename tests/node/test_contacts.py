@@ -11,8 +11,10 @@ from dledger.config import DLedgerConfig
 from dledger.core.inputs import MembersIntroduced
 from dledger.node.contacts import Contacts
 from dledger.node.greeting import Greeting
+from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.memberships import MemberLists, ToldMembership, encode_told
-from protocols.wire.ledger.messages import MetadataRequest
+from protocols.wire.ledger.messages import HeartBeatRequest, MetadataRequest, MetadataResponse
+from tests.node.rig import Rig
 from tests.node.test_greeting import OURS, THEIRS, Known
 
 START = "n0-h:1;n1-h:2;n2-h:3"
@@ -38,10 +40,18 @@ class ContactsTests(SynchronousTestCase):
 
         return Contacts(DLedgerConfig(peers=START), known, greeting, feed, changed)
 
-    def greeted(self, contacts: Contacts, sender_id: str, index: int, group_id: str = OURS) -> None:
-        """Another member says who belongs to the group."""
+    def answered(
+        self, contacts: Contacts, sender_id: str, index: int, group_id: str = OURS, *, is_known: bool = True
+    ) -> None:
+        """Another member says, at its own address, who belongs to the group."""
         told = encode_told([ToldMembership(index, 1, MemberLists({"n5": "h:6", sender_id: "h:9"}, {}))])
-        contacts.introduced(MetadataRequest(group_id=group_id, local_id=sender_id, configuration=told))
+        contacts.answered(sender_id, MetadataResponse(
+            group_id=group_id, is_group_known=is_known, configuration=told))
+
+    def called(self, contacts: Contacts, sender_id: str, index: int, group_id: str = OURS) -> None:
+        """Somebody says so in the name of another member."""
+        told = encode_told([ToldMembership(index, 1, MemberLists({"n5": "h:6", sender_id: "h:9"}, {}))])
+        contacts.greeted(MetadataRequest(group_id=group_id, local_id=sender_id, configuration=told))
 
     def test_start_list(self) -> None:
         """Until the log tells something; a member that joins tells people the same."""
@@ -59,7 +69,7 @@ class ContactsTests(SynchronousTestCase):
         """A member whose address is another one in a list that was told: the own log is behind."""
         contacts = self.make(Membership(voters={"n0": "h:1", "n1": "h:2", "n2": "h:3"}, index=7))
         self.assertFalse(contacts.has_moved("n1"))
-        self.greeted(contacts, "n1", 8)
+        self.answered(contacts, "n1", 8)
         self.assertTrue(contacts.has_moved("n1"))
         self.assertFalse(contacts.has_moved("n2"))
         self.assertFalse(contacts.has_moved("n5"))
@@ -67,21 +77,56 @@ class ContactsTests(SynchronousTestCase):
     def test_later_members(self) -> None:
         """That a known member tells: they are connected to, and may speak."""
         contacts = self.make(Membership(voters={"n0": "h:1", "n1": "h:2"}, index=7))
-        self.greeted(contacts, "n1", 9)
+        self.answered(contacts, "n1", 9)
         self.assertEqual(contacts.addresses, {"n1": "h:2", "n5": "h:6"})
         told = Membership(voters={"n5": "h:6", "n1": "h:9"}, index=9, term=1)
         self.assertEqual(self.fed, [MembersIntroduced(teller_id="n1", membership=told)])
-        self.greeted(contacts, "n1", 9)
+        self.answered(contacts, "n1", 9)
         self.assertEqual(self.changes, 1)
 
     def test_nothing_to_believe(self) -> None:
         """An older list, another group, a stranger who has read the id of the group, garbage, no address."""
         contacts = self.make(Membership(voters={"n0": "h:1", "n1": "h:2"}, index=7))
-        self.greeted(contacts, "n1", 5)
-        self.greeted(contacts, "n1", 9, THEIRS)
-        self.greeted(contacts, "n4", 9)
-        self.greeted(contacts, "n0", 9)
-        contacts.introduced(MetadataRequest(group_id=OURS, local_id="n1", configuration="{"))
+        self.answered(contacts, "n1", 5)
+        self.answered(contacts, "n1", 9, THEIRS)
+        self.answered(contacts, "n4", 9)
+        self.answered(contacts, "n0", 9)
+        self.answered(contacts, "n1", 9, is_known=False)
+        contacts.answered("n1", MetadataResponse(group_id=OURS, is_group_known=True, configuration="{"))
         nowhere = encode_told([ToldMembership(9, 1, MemberLists({"n5": "junk"}, {}))])
-        contacts.introduced(MetadataRequest(group_id=OURS, local_id="n1", configuration=nowhere))
+        contacts.answered("n1", MetadataResponse(group_id=OURS, is_group_known=True, configuration=nowhere))
         self.assertEqual((contacts.addresses, self.fed, self.changes), ({"n1": "h:2"}, [], 0))
+
+    def test_calls(self) -> None:
+        """The word of a caller does not count: a member that is known, and seems to know more, is asked."""
+        contacts = self.make(Membership(voters={"n0": "h:1", "n1": "h:2"}, index=7))
+        asked: list[str] = []
+        contacts.ask_with(asked.append)
+        self.called(contacts, "n1", 1_000_000)
+        self.assertEqual((contacts.addresses, self.fed, asked), ({"n1": "h:2"}, [], ["n1"]))
+        self.called(contacts, "n1", 7)
+        self.called(contacts, "n1", 9, THEIRS)
+        self.called(contacts, "n4", 9)
+        self.assertEqual(asked, ["n1"])
+
+
+class ForgedTests(SynchronousTestCase):
+    """A node that is told lies."""
+
+    def test_in_the_name_of_a_member_that_is_down(self) -> None:
+        """Nobody is introduced, so nobody's term is adopted; the member is asked itself, and believed."""
+        rig = Rig(peers=START)
+        node = rig.node
+        node.start()
+        told = encode_told([ToldMembership(1_000_000, 1, MemberLists({"n2": "h:3", "n9": "h:9"}, {}))])
+        caller = rig.client()
+        forged = MetadataRequest(**rig.base(local_id="n2"), members="n0;n1;n2", configuration=told)
+        self.assertIs(caller.ask(forged, native=False).code, ResponseCode.SUCCESS)
+        self.assertEqual((caller.connection.peer_id, rig.peers.asked_again), ("n2", ["n2"]))
+        self.assertNotIn("n9", node.contacts.ids)
+        ninth = rig.client()
+        ninth.send(HeartBeatRequest(local_id="n9", leader_id="n9", term=7, **rig.base()))
+        self.assertNotIn(ResponseCode.SUCCESS, [answer.code for answer in ninth.answers()])
+        self.assertEqual(node.status().member.term, 0)
+        rig.peers.answer("n2", MetadataResponse(configuration=told))
+        self.assertIn("n9", node.contacts.ids)

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.node.test_door -*-
-"""Tokens of clients: what they allow, where, and what becomes of it when the file changes."""
+"""Tokens of clients: what they allow, where, and what a change of their file does. Without: addresses."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ import os
 from pathlib import Path
 from typing import Any
 
-from twisted.logger import capturedLogs
+import attrs
+from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.hosts import ChangeHosts
 from dledger.base.rights import NO_RIGHTS, ClientRole, Rights
 from dledger.base.tokens import ClientTokenFile, new_token
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.node.door import NEEDED
+from protocols.wire.ledger.codes import RequestCode, ResponseCode
 from protocols.wire.ledger.messages import (
     AppendRequest,
     GetRequest,
     HeartBeatRequest,
     LeadershipTransferRequest,
+    MembershipRequest,
     MetadataRequest,
 )
 from tests.node.rig import FakeClient, Rig
@@ -216,9 +220,115 @@ class PlainTests(DoorCase):
         client.send(transfer)
         self.assertNotIn(FORBIDDEN, [answer.code for answer in client.answers()])
 
+    def test_changes_of_members(self) -> None:
+        """Whoever speaks for a member that is down needs a token for what no member asks of another."""
+        rig = self.rig = Rig(peers="n0-h:1;n1-h:2;n2-h:3")
+        rig.node.start()
+        self.guard()
+        client = rig.client()
+        client.ask(MetadataRequest(local_id="n1", **rig.base()))
+        self.assertEqual(client.connection.peer_id, "n1")
+        for request in (
+            MembershipRequest(change="remove", member_id="n2", **rig.base(local_id="n1")),
+            LeadershipTransferRequest(transfer_id="n0", transferee_id="n1", **rig.base(local_id="n1")),
+        ):
+            self.assertIs(client.ask(request).code, FORBIDDEN)
+
     def test_no_tokens(self) -> None:
-        """A member without a file takes any token for nothing, as everybody may do everything."""
+        """A member without a file takes any token for nothing: addresses decide."""
         rig = self.rig = Rig().lead()
         client = rig.client()
         self.assertEqual(self.show(client, "any").code, 200)
-        self.assertEqual(self.may(client), [True] * 3)
+        self.assertEqual(self.may(client), [True, True, False])
+
+
+class AddressTests(SynchronousTestCase):
+    """Without TLS and without tokens: who may change the group."""
+
+    def setUp(self) -> None:
+        self.rig = Rig().lead()
+
+    def changes(self, **base: Any) -> list[Any]:
+        """One of each."""
+        asked = self.rig.base(**base)
+        return [
+            MembershipRequest(change="remove", member_id="n7", **asked),
+            LeadershipTransferRequest(transfer_id="n0", transferee_id="n7", **asked),
+        ]
+
+    def test_every_request_is_classified(self) -> None:
+        """A new one must say what it needs; changes are those of administrators."""
+        self.assertEqual(set(NEEDED), set(RequestCode))
+        changes = {kind for kind, role in NEEDED.items() if role is ClientRole.ADMIN}
+        self.assertEqual(changes, {request.kind for request in self.changes()})
+
+    def test_from_another_machine(self) -> None:
+        """Refused with a code, and, where the answer has room, a sentence that names the option."""
+        for local_id in (None, "n9"):
+            client = self.rig.client("10.0.0.7")
+            answers = [client.ask(one) for one in self.changes(local_id=local_id)]
+            self.assertEqual([answer.code for answer in answers], [FORBIDDEN] * 2)
+            for part in ("MEMBERSHIP is a change", "10.0.0.7", "change_hosts"):
+                self.assertIn(part, answers[0].reason)
+        self.assertEqual(self.rig.node.status().reports["request-forbidden"], 4)
+
+    def test_the_rest(self) -> None:
+        """Everything else is taken from everywhere."""
+        client, base = self.rig.client("10.0.0.7"), self.rig.base()
+        for request in (
+            MetadataRequest(**base), AppendRequest(bodies=(b"a",), **base), GetRequest(begin_index=0, **base),
+        ):
+            client.send(request)
+            self.assertNotIn(FORBIDDEN, [answer.code for answer in client.answers()], request)
+
+    def test_from_this_machine(self) -> None:
+        """In each form of the loopback interface."""
+        for host in ("127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"):
+            client = self.rig.client(host)
+            for request in self.changes():
+                self.assertIsNot(client.ask(request).code, FORBIDDEN, host)
+
+    def test_hosts(self) -> None:
+        """That the option names, and no others."""
+        door = self.rig.node.router.door
+        for hosts, host, is_taken in (
+            (("10.0.0.0/24", "fd00::7"), "10.0.0.7", True), (("10.0.0.0/24",), "::ffff:10.0.0.7", True),
+            (("10.0.0.0/24", "fd00::7"), "fd00::7", True), (("10.0.0.0/24",), "10.0.1.7", False),
+            (("*",), "10.0.1.7", True),
+        ):
+            door.judge_with(None, None, ChangeHosts(hosts))
+            codes = [self.rig.client(host).ask(one).code for one in self.changes()]
+            self.assertEqual([code is not FORBIDDEN for code in codes], [is_taken] * 2, host)
+
+    def test_in_the_name_of_a_member(self) -> None:
+        """Whoever speaks for one that is down may not change the group either."""
+        rig = self.rig = Rig(peers="n0-h:1;n1-h:2;n2-h:3")
+        rig.node.start()
+        client = rig.client("10.0.0.7")
+        client.ask(MetadataRequest(local_id="n1", **rig.base()))
+        self.assertEqual(client.connection.peer_id, "n1")
+        for request in self.changes(local_id="n1"):
+            self.assertIs(client.ask(request).code, FORBIDDEN)
+
+    def test_leaders_word(self) -> None:
+        """A leader that hands over is no client: its successor knows the connection as that member's."""
+        rig = self.rig = Rig(peers="n0-h:1;n1-h:2;n2-h:3")
+        rig.node.start()
+        client = rig.client("10.0.0.7")
+        beat = HeartBeatRequest(local_id="n1", leader_id="n1", term=5, **rig.base())
+        self.assertEqual(client.ask(beat).code, 200)
+        client.send(LeadershipTransferRequest(
+            local_id="n1", transfer_id="n1", transferee_id="n0", term=5, **rig.base()))
+        self.assertNotIn(FORBIDDEN, [answer.code for answer in client.answers()])
+
+    def test_log(self) -> None:
+        """Every change of members is a warning that names who asked; the same question again is folded."""
+        with capturedLogs() as logs:
+            client = self.rig.client("127.0.0.1")
+            remove = MembershipRequest(change="remove", member_id="n7", **self.rig.base())
+            for request in (remove, remove, attrs.evolve(remove, member_id="n8"),
+                            attrs.evolve(remove, member_id="n9", is_dry=True)):
+                client.ask(request)
+        told = [event for event in logs if event.get("event") == "change-asked"]
+        self.assertEqual([event["log_level"] for event in told], [LogLevel.warn] * 2)
+        self.assertIn("address=127.0.0.1:4711 change=remove member_id=n7", told[0]["facts"])

@@ -20,7 +20,15 @@ from dledger.base.errors import DLedgerError
 from dledger.base.group_name import GroupName
 from dledger.config import DLedgerConfig
 from dledger.node.greeting import Greeting
-from dledger.node.peers import HURRY_S, PRESENT_S, RETRY_MAX_S, SIGN_OF_LIFE_S, Peers, retry_policy
+from dledger.node.peers import (
+    ASK_AGAIN_S,
+    HURRY_S,
+    PRESENT_S,
+    RETRY_MAX_S,
+    SIGN_OF_LIFE_S,
+    Peers,
+    retry_policy,
+)
 from protocols.wire.ledger.codes import RequestCode, ResponseCode
 from protocols.wire.ledger.json_bodies import decode_request
 from protocols.wire.ledger.messages import (
@@ -288,6 +296,48 @@ class ConnectionTests(PeersTestCase):
             self.failed.clear()
             connection.connectionLost(Failure(ConnectionDone()))
             self.clock.advance(RETRY_MAX_S)
+
+    def test_told(self) -> None:
+        """What a member answers to a greeting at its own address is passed on, behind the other answers."""
+        told: list[tuple[str, object, int]] = []
+        self.peers.tell_with(lambda peer_id, said: told.append((peer_id, said, len(self.answered))))
+        connection, transport = self.endpoints["n1"].succeed()
+        ((probe, _),) = self.sent(transport)
+        self.peers.send("n1", 5, BEAT)
+        ((beat, _),) = self.sent(transport)
+        said = MetadataResponse(wire_version=1, configuration="x")
+        connection.dataReceived(
+            remoting_response(said, probe) + remoting_response(HeartBeatResponse(term=1), beat))
+        self.assertEqual(told, [("n1", said, 1)])
+
+    def test_told_by_others(self) -> None:
+        """That is not what one of another group says."""
+        told: list[str] = []
+        self.peers.tell_with(lambda peer_id, said: told.append(peer_id))
+        connection, transport = self.endpoints["n1"].succeed()
+        ((probe, _),) = self.sent(transport)
+        facts = {"group_id": "b" * 32, "is_group_known": True}
+        connection.dataReceived(remoting_response(MetadataResponse(wire_version=1, **facts), probe))
+        self.assertEqual(told, [])
+
+    def test_ask_again(self) -> None:
+        """At once, then once in a fifth of a second, and none of the questions is forgotten."""
+        self.peers.ask_again("n2")  # not connected: it is asked when it is
+        _connection, transport = self.connect()
+        asked = []
+        for _ in range(30):
+            self.peers.ask_again("n1")
+            asked.append(len(self.sent(transport)))
+            self.clock.advance(0.01)
+            self.peers.sweep(self.clock.seconds())
+        self.assertEqual((asked[0], sum(asked)), (1, 2))
+        self.clock.advance(ASK_AGAIN_S)
+        self.assertEqual(self.sent(transport), [])
+        self.peers.sweep(self.clock.seconds())
+        ((_, command),) = self.sent(transport)
+        self.assertEqual(decode_request(RequestCode.METADATA, command.body).members, "n0;n1;n2")
+        self.peers.sweep(self.clock.seconds())
+        self.assertEqual(self.sent(transport), [])
 
     def test_java_stays_with_json(self) -> None:
         """A peer that advertises nothing."""

@@ -38,11 +38,11 @@ from dledger.node.service import (
 )
 from dledger.storage.configurations import MEMBERS_NAME
 from dledger.storage.file_store import FileStore
-from protocols.wire.ledger.codes import ResponseCode
-from protocols.wire.ledger.messages import AppendRequest, HeartBeatRequest
+from protocols.wire.ledger.codes import RequestCode, ResponseCode
+from protocols.wire.ledger.messages import AppendRequest, HeartBeatRequest, MembershipRequest
 from tests.node.rig import FakeThread
 from tests.node.test_peers import FakeEndpoint
-from tests.protocols.fakes import native_request, plug, sent_messages
+from tests.protocols.fakes import native_request, plug, remoting_request, sent_messages
 
 PEERS = "n0-127.0.0.1:20911;n1-127.0.0.1:20912;n2-127.0.0.1:20913"
 
@@ -163,6 +163,21 @@ class UpTests(ServiceTestCase):
             if service.node is not None:
                 self.assertTrue(service.node.router.door.is_guarded)
             service.stopService()
+
+    def test_change_hosts(self) -> None:
+        """A member that listens knows who may change the group."""
+        service = self.make(change_hosts="10.0.0.0/24")
+        service.startService()
+        self.addCleanup(service.stopService)
+        self.run_for(1)
+        for host, is_taken in (("10.0.0.7", True), ("10.0.1.7", False), ("127.0.0.1", True)):
+            connection, transport = self.connection()
+            transport.peerAddr = IPv4Address("TCP", host, 4711)
+            connection.dataReceived(remoting_request(
+                MembershipRequest(group="default", remote_id="n0", change="remove", member_id="n7"), 1))
+            self.run_for(0.1)
+            ((_, answer),) = sent_messages(transport.value(), {1: RequestCode.MEMBERSHIP})
+            self.assertEqual(answer.code is not ResponseCode.FORBIDDEN, is_taken, host)
 
     def test_connects_to_the_others(self) -> None:
         """To each of them, once it listens."""

@@ -99,7 +99,8 @@ class RaftCase(ServiceCase):
             "store": "base", "name": "b", "brokerIP1": "10.0.0.1", "mapped_file_size_commit_log": FILE_SIZE,
             "mapped_file_size_consume_queue": 200, "enableDLegerCommitLog": True,
             "maxHashSlotNum": 16, "maxIndexNum": 64,
-            "dLegerPeers": "n0-10.0.0.1:20911", "dLegerSelfId": "n0", **options,
+            "dLegerPeers": "n0-10.0.0.1:20911", "dLegerSelfId": "n0", "changeHosts": "192.168.1.1",
+            **options,
         })  # fmt: skip
 
         def make_member(of_member: DLedgerConfig, embedding: Embedding) -> MemberService:

@@ -25,6 +25,12 @@ class MemberConfigTests(SynchronousTestCase):
         self.assertEqual((config.mapped_file_size_for_entry_data, config.is_sync), (65536, True))
         self.assertEqual((config.preferred_leader_ids, config.file_reserved_hours), (("n0",), 49))
         self.assertFalse(config.enable_disk_force_clean or config.enable_batch_push)
+        self.assertEqual(config.change_hosts, ())
+
+    def test_change_hosts(self) -> None:
+        """Of both ports."""
+        broker = broker_from_mapping({**RAFT, "changeHosts": "10.0.0.7;fd00::/64"})
+        self.assertEqual(member_config(broker).change_hosts, ("10.0.0.7", "fd00::/64"))
 
     def test_named(self) -> None:
         """A group and a directory of its own."""

@@ -120,6 +120,15 @@ class TogetherTests(SynchronousTestCase):
         self.assertEqual(options["namesrv-listen"], "tcp:9876:interface=127.0.0.1")
         self.assertIsNone(self.options().name_server)
 
+    def test_change_hosts(self) -> None:
+        """Of both."""
+        options = self.options("--with-namesrv", "--set", "changeHosts=10.0.0.7;10.0.1.0/24")
+        assert options.name_server is not None
+        for config in (options.broker, options.name_server):
+            self.assertEqual(config.change_hosts, ("10.0.0.7", "10.0.1.0/24"))
+        error = self.assertRaises(UsageError, self.options, "--set", "changeHosts=localhost")
+        self.assertIn("changeHosts: 'localhost' is neither an IP address nor a network", str(error))
+
     def test_refused(self) -> None:
         """A port that the broker has, none, and an option without the other."""
         for words, reason in (

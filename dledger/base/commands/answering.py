@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
+from typing import Protocol
 
 from twisted.python.failure import Failure
 
@@ -34,6 +35,17 @@ CONNECTIONS_MAX = 8192
 _FAILURES_MAX = 256
 
 
+class RequestGate(Protocol):
+    """Decides who may make which request."""
+
+    @property
+    def judges_sends(self) -> bool:
+        """Whether it may refuse sends of messages."""
+
+    def check(self, connection: CommandConnection, request: RemotingCommand) -> None:
+        """@raise Refused: the sender may not make it."""
+
+
 class AnsweringSide(ListeningSide[CommandConnection]):
     """
     A L{protocols.rocketmq.commands.CommandSink} for the connections that it makes.
@@ -50,15 +62,17 @@ class AnsweringSide(ListeningSide[CommandConnection]):
 
     def __init__(
         self, turn: Turn, groups: Sequence[CommandGroup], *, refusals: RefusalCounts | None = None,
-        connections_max: int = CONNECTIONS_MAX,
+        gate: RequestGate | None = None, connections_max: int = CONNECTIONS_MAX,
     ) -> None:
         """
         @param groups: no code is in two of them. They hear of connections in this order.
         @param refusals: shared with other parts; by default a new one.
+        @param gate: asked before every handler; None: everybody may do everything.
         """
         super().__init__(turn, connections_max=connections_max)
         self.budgets = Budgets()
         self._groups = tuple(groups)
+        self._gate = gate
         self._handlers: dict[int, Handler] = {}
         for group in groups:
             handlers = group.handlers()
@@ -127,6 +141,8 @@ class AnsweringSide(ListeningSide[CommandConnection]):
             connection.answer_not_supported(command)
             return
         try:
+            if self._gate is not None:
+                self._gate.check(connection, command)
             handler(connection, command)
         except Exception as error:
             self._refuse(connection, command, error)

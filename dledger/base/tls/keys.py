@@ -18,7 +18,6 @@ Source: RFC 8446, RFC 5280; Java DLedger has no authentication of members.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
@@ -53,8 +52,9 @@ from twisted.protocols.tls import TLSMemoryBIOFactory, TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
 from zope.interface import Attribute, implementer
 
+from dledger.base.hosts import Network, is_within, networks_of
 from dledger.base.rights import ALL_RIGHTS, NO_RIGHTS, Rights, rights_of
-from dledger.base.tls_files import Network, TlsFiles, networks_of
+from dledger.base.tls_files import TlsFiles
 
 #: The first byte of a TLS connection: the record type "handshake".
 _HANDSHAKE = 0x16
@@ -162,7 +162,7 @@ class TlsKeys:
             self, demands_certificate=demands_certificate, asks_certificate=asks_certificate,
             needed_uri=needed_uri,
         )
-        return _Listening(server, factory, networks_of(plain_hosts), clock)
+        return _Listening(server, factory, networks_of(plain_hosts, "tls_plain_hosts"), clock)
 
     def rights_of(self, transport: object, member_ids: Iterable[str]) -> Rights:
         """
@@ -418,7 +418,7 @@ class _Listening(ServerFactory):
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol | None:
         """See L{ServerFactory.buildProtocol}."""
-        if self._may_be_plain(getattr(addr, "host", "")):
+        if is_within(getattr(addr, "host", ""), self._plain):
             while len(self._waiting) >= FIRST_BYTES_MAX:
                 next(iter(self._waiting)).give_up()
             return _FirstByte(self, addr)
@@ -439,14 +439,6 @@ class _Listening(ServerFactory):
     def ended(self, waiting: _FirstByte) -> None:
         """It does so no longer."""
         self._waiting.pop(waiting, None)
-
-    def _may_be_plain(self, host: str) -> bool:
-        try:
-            address = ipaddress.ip_address(host.partition("%")[0])
-        except ValueError:
-            return False
-        mapped = getattr(address, "ipv4_mapped", None)
-        return any((mapped or address) in network for network in self._plain)
 
 
 class _Transport(ITCPTransport):

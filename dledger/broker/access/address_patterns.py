@@ -11,6 +11,8 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Callable
 
+from dledger.base.hosts import host_text
+
 _ALLOWED = ("allowed are *, an address, addresses separated by commas, 10.0.0.{1,2}, and 10.0.1-9.* "
             "(IPv4 only)")
 
@@ -36,15 +38,6 @@ def address_pattern(text: str) -> AddressPattern:
         raise ValueError(f"address {text!r}: {_ALLOWED}")
     numbers = [_one(head + part.strip(), text) for part in braces[:-1].split(",")]
     return lambda address: any(number(address) for number in numbers)
-
-
-def host_text(host: str) -> str:
-    """The usual form of an address: IPv4 in IPv6 is IPv4, without a zone. Other text stays as it is."""
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    return str(getattr(address, "ipv4_mapped", None) or address)
 
 
 def _one(text: str, whole: str) -> AddressPattern:

@@ -32,7 +32,9 @@ from protocols.wire.remoting import RemotingCommand
 
 RESOLVE_HA = 90_907
 
-ACTIONS = ("show", "take-master", "try-again")
+#: Changes nothing.
+SHOW = "show"
+ACTIONS = (SHOW, "take-master", "try-again")
 
 
 class HAResolve(CommandGroup):
@@ -56,13 +58,13 @@ class HAResolve(CommandGroup):
 
     def _resolve(self, connection: CommandConnection, request: RemotingCommand) -> None:
         fields = Fields(request.ext_fields)
-        action = fields.text("action", ACTIONS[0])
+        action = fields.text("action", SHOW)
         if action not in ACTIONS:
             raise Refused(Code.SYSTEM_ERROR, f"action={shown(action)} is none of {', '.join(ACTIONS)}")
         slave = self._ha.slave
         if slave is None:
             raise Refused(Code.SYSTEM_ERROR, "this broker is a master: ask its slave")
-        if action == "show":
+        if action == SHOW:
             self._answer_when(self._shown(slave), connection, request)
             return
         difference = slave.to_decide()

@@ -20,6 +20,7 @@ import attrs
 from attrs.validators import ge, in_, instance_of, le
 
 from dledger.base.addresses import Address, parse_address
+from dledger.base.hosts import ChangeHosts, host_list
 from dledger.base.option_values import (
     converted,
     findings_of,
@@ -131,6 +132,8 @@ class BrokerConfig:
     @ivar tls_namesrv_enable: it connects to name servers by TLS.
     @ivar tls_certificate, tls_key, tls_authority: PEM files, see L{dledger.base.tls_files.TlsFiles}.
     @ivar admin_tls, admin_token_file, admin_token_reads, insecure: of its pages, as of a member's.
+    @ivar change_hosts: IP addresses or networks that may ask for changes, of topics, groups, options, where
+        there are no accounts, besides this machine's loopback interface; C{*} for all.
     @ivar acl_enable: requests must be signed with an account of C{acl_file}.
     @ivar acl_file: a file in the form of C{plain_acl.yml}, or a directory of them.
     @ivar acl_credentials_file: a file in the form of C{tools.yml}; the broker signs its own requests, such as
@@ -189,6 +192,7 @@ class BrokerConfig:
     admin_token_file: str = _text()
     admin_token_reads: bool = _flag(False)
     insecure: bool = _flag(False)
+    change_hosts: tuple[str, ...] = attrs.field(default=(), converter=host_list)
     acl_enable: bool = _flag(False)
     acl_file: str = _text()
     acl_credentials_file: str = _text()
@@ -270,6 +274,10 @@ class BrokerConfig:
     def tls_files(self) -> TlsFiles | None:
         """Its keys; None without TLS."""
         return tls_files(certificate=self.tls_certificate, key=self.tls_key, authority=self.tls_authority)
+
+    @change_hosts.validator
+    def _changers_are_hosts(self, _attribute: attrs.Attribute[object], value: tuple[str, ...]) -> None:
+        ChangeHosts(value, "changeHosts")
 
     @acl_file.validator
     def _has_accounts(self, attribute: attrs.Attribute[str], value: str) -> None:

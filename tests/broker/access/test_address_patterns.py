@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.access.address_patterns import address_pattern, host_text
+from dledger.base.hosts import host_text
+from dledger.broker.access.address_patterns import address_pattern
 
 
 class PatternTests(SynchronousTestCase):
