@@ -237,6 +237,7 @@ class BrokerParts(BrokerEvents):
             native=self.native if gate is None else GuardedNatives(gate, self.native),
             refusals=self.refusals, gate=gate,
             connections_max=connections_allowed(CONNECTIONS_MAX, files=open_queues_max()),
+            share_percent=config.connections_share,
         )
 
     # -- events: see dledger.broker.common.events -------------------------------------------------

@@ -58,7 +58,10 @@ class NameServerSide(AnsweringSide):
     """
 
     def __init__(self, turn: Turn, commands: NameServerCommands, config: NameServerConfig) -> None:
-        super().__init__(turn, [commands], connections_max=connections_allowed(config.connections_max))
+        super().__init__(
+            turn, [commands], connections_max=connections_allowed(config.connections_max),
+            share_percent=config.connections_share,
+        )
         self._idle_s = float(config.server_channel_max_idle_time_seconds)
         self.requests = 0
 

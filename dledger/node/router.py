@@ -117,6 +117,28 @@ _Asked = tuple[ServerConnection, Ticket | Merged]
 NO_APPENDS = -1
 
 
+class Seats(Protocol):
+    """The places of clients, see L{dledger.base.listening.ListeningSide}."""
+
+    def has_place(self, connection: ServerConnection) -> bool:
+        """Whether there is one for a connection."""
+
+    def no_place(self, connection: ServerConnection) -> str:
+        """Give it one. @return: why there is none; empty: it has one from now on."""
+
+
+class _EndlessSeats:
+    """Everybody has a place."""
+
+    def has_place(self, connection: ServerConnection) -> bool:
+        """Yes."""
+        return True
+
+    def no_place(self, connection: ServerConnection) -> str:
+        """No reason."""
+        return ""
+
+
 class Claim(Protocol):
     """Claims a connection for a peer, see L{dledger.node.server.MemberServer.claim}."""
 
@@ -162,6 +184,8 @@ class Refusals:
             code=error.code, group=request.group, remote_id=request.remote_id, local_id=request.local_id,
             leader_id=self._core.leader_id, term=request.term, wire_version=WIRE_VERSION,
         )
+        if isinstance(refusal, MetadataResponse) and error.code is ResponseCode.TOO_MANY_CLIENTS:
+            return attrs.evolve(refusal, health=str(error.facts.get("reason", "")))
         if isinstance(refusal, MetadataResponse) and error.code is ResponseCode.NOT_LEADER:
             # This member stops: it may be the last one of those that the client knows.
             return attrs.evolve(refusal, peers=self._core.members.membership.addresses)
@@ -227,6 +251,7 @@ class RequestRouter:
         self._snapshot_desk = snapshot_desk
         self._claim: Claim = lambda connection, peer_id, *, is_binding: True
         self._vouches: Callable[[str], bool] = lambda peer_id: True
+        self._seats: Seats = _EndlessSeats()
         self._told = told
         #: What only clients ask, except L{AppendRequest}: that is the most frequent one.
         self._of_clients: dict[type[Request], Callable[..., None]] = {
@@ -235,9 +260,13 @@ class RequestRouter:
             GetRequest: self._read, PullRequest: self._read, QueryRequest: self._read,
         }
 
-    def claim_with(self, claim: Claim, vouches: Callable[[str], bool]) -> None:
-        """Set the functions that claim connections for peers, and that know which peers are present."""
-        self._claim, self._vouches = claim, vouches
+    def claim_with(self, claim: Claim, vouches: Callable[[str], bool], seats: Seats) -> None:
+        """
+        Set the functions that claim connections for peers, and that know which peers are present.
+
+        @param seats: the places of clients.
+        """
+        self._claim, self._vouches, self._seats = claim, vouches, seats
 
     def _metadata(self, request: MetadataRequest) -> MetadataResponse:
         answer, told = self._greeting.answer(request, self._core.metadata(request)), self._told()
@@ -278,10 +307,8 @@ class RequestRouter:
         if connection.peer_id is None:
             self._counters.client_requests += len(requests)
         self_id, group, append_for = self._self_id, self._group, self._appends.append_for
-        if not connection.account.is_proven:
-            first = requests[0][1]
-            if (first.remote_id, first.group) == (self_id, group) and self.door.is_known(connection):
-                connection.account.prove()
+        if not (connection.account.is_proven or self._is_settled(connection, requests)):
+            return
         for_core: list[tuple[Ticket, Request]] = []
         is_running = self._is_running()
         for ticket, request in requests:
@@ -309,6 +336,31 @@ class RequestRouter:
                 for_core.append((ticket, request))
         if for_core:
             self._ask_core(connection, for_core)
+
+    def _is_settled(
+        self, connection: ServerConnection, requests: list[tuple[Ticket, Request]]
+    ) -> bool:
+        """
+        Give the connection of a newcomer its place, if it is one that knows this member.
+
+        @return: whether its requests are heard; if not, they are answered, and it ends.
+        """
+        here = self._self_id, self._group
+        first = next((one for _, one in requests if (one.remote_id, one.group) == here), None)
+        if first is None or not self._is_running() or not self.door.is_known(connection):
+            return True
+        is_of_client = type(first) in self._of_clients or isinstance(first, AppendRequest)
+        if not (is_of_client or self._seats.has_place(connection) or self._admit(connection, first)):
+            return False
+        reason = "" if connection.peer_id is not None else self._seats.no_place(connection)
+        if not reason:
+            connection.account.prove()
+            return True
+        for ticket, request in requests:
+            refused = DLedgerError(ResponseCode.TOO_MANY_CLIENTS, reason=reason)
+            self._refuse(connection, ticket, request, refused)
+        connection.close()
+        return False
 
     def _ask_core(self, connection: ServerConnection, asked: list[tuple[Ticket, Request]]) -> None:
         questions: list[Input] = []
