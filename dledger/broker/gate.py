@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from twisted.logger import Logger
 
@@ -86,6 +86,8 @@ TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 #: From an offset of the log to the topics to which a reader of the message there needs the right; none: no
 #: message begins there.
 TopicsAt = Callable[[int], tuple[str, ...]]
+#: From a topic of retries to the groups and topics whose retries of POP it may hold.
+RetriesIn = Callable[[str], Iterable[tuple[str, str]]]
 
 
 class AccessGate(CommandGroup):
@@ -100,15 +102,18 @@ class AccessGate(CommandGroup):
 
     log = Logger()
 
-    def __init__(self, path: str, *, topics_at: TopicsAt, reply_topic: str) -> None:
+    def __init__(
+        self, path: str, *, topics_at: TopicsAt, retries_in: RetriesIn, reply_topic: str
+    ) -> None:
         """
         @param path: a file of accounts, or a directory of them.
-        @param topics_at: not called before the first request.
+        @param topics_at, retries_in: not called before the first request.
         @param reply_topic: where the replies of the broker's cluster are stored.
         @raise ValueError: a file is missing or not sound.
         """
         self._path = path
         self._topics_at = topics_at
+        self._retries_in = retries_in
         self._reply_topic = reply_topic
         self._stamps = _stamps(path)
         self._accounts = read_accounts(path)
@@ -203,7 +208,11 @@ class AccessGate(CommandGroup):
             return False  # a default was not meant for messages of other topics
         if resource.startswith(DLQ_PREFIX):
             resource = RETRY + resource[len(DLQ_PREFIX):]
-        return account.may(resource, right)
+        # A default for groups was not meant for the retries of another group, whose topic looks like a group.
+        return account.may(resource, right) and (not resource.startswith(RETRY) or all(
+            self._may(account, RETRY + group, right) and self._may(account, topic, AccessRight.SUB)
+            for group, topic in self._retries_in(resource)
+        ))
 
     def visible(self, connection: CommandConnection, request: RemotingCommand, topic: str) -> Visible | None:
         """
@@ -307,9 +316,9 @@ class AccessGate(CommandGroup):
             for resource, right in needs_of_message(request.topic, request.properties):
                 if not self._may(account, resource, right):
                     return _denied(resource, account)
-        elif isinstance(request, ReadRequest) and not account.is_admin:
-            return (f"account {shown(key)} is no administrator, and the whole log has the messages of all "
-                    "topics: consume topics")
+        elif isinstance(request, ReadRequest) and not account.may_everything:
+            return (f"account {shown(key)} is no administrator, or one with lists, and the whole log has the "
+                    "messages of all topics: consume topics")
         return ""
 
 

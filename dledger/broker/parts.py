@@ -19,6 +19,8 @@ Source: BrokerController (4.9.8).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -50,6 +52,7 @@ from dledger.broker.lost_topics import TopicsAtStart, lost_topic, lost_topics
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.name_server import BrokerIdentity, NameServerRegistrar
 from dledger.broker.popping.acks import PopAcks
+from dledger.broker.popping.check_points import popped_places
 from dledger.broker.popping.pops import PopCommands
 from dledger.broker.popping.revive import ReviveService
 from dledger.broker.replication import BrokerSurroundings, CommitLogKind, LogKind, ReplicationNeeds
@@ -111,7 +114,7 @@ class BrokerParts(BrokerEvents):
         self.refusals = RefusalCounts()
         self.turn = Turn(clock, self._turn_failed)
         self.gate = AccessGate(
-            config.acl_file, topics_at=self._topics_at,
+            config.acl_file, topics_at=self._topics_at, retries_in=self._retries_in,
             reply_topic=f"{config.broker_cluster_name}_REPLY_TOPIC",
         ) if config.acl_enable else None
         own = config.acl_credentials_file
@@ -193,7 +196,8 @@ class BrokerParts(BrokerEvents):
             config, metadata, self.consumer_table, self.producer_table, wall_ms=wall_ms, rights=gate
         )
         self.replies = ReplyCommands(
-            config, self._long_sends, self.pipeline, self.producer_table, own=self.own, wall_ms=wall_ms
+            config, self._long_sends, self.pipeline, self.producer_table, own=self.own, wall_ms=wall_ms,
+            rights=gate,
         )
         self.transactions = TransactionCommands(
             config, store, metadata, self.pipeline, own=self.own, wall_ms=wall_ms, commits=self._commits
@@ -411,6 +415,10 @@ class BrokerParts(BrokerEvents):
             return topics_of(found.topic, found.properties)
         except (OSError, StoreError, WireError) as error:
             raise Refused(Code.SYSTEM_ERROR, f"the message at {offset} cannot be read: {error}") from error
+
+    def _retries_in(self, topic: str) -> Iterable[tuple[str, str]]:
+        groups, topics = self.metadata.groups.entries, self.metadata.topics.entries
+        return popped_places(topic, groups=groups, topics=topics)
 
     def wall_ms(self) -> int:
         """Ms since 1970."""

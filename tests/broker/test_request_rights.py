@@ -193,6 +193,19 @@ class RoadTests(RightsCase):
         self.refused(pull(topic="T2"), BY_DEFAULT, "No permission for topic T2")
         self.allowed(pull(topic="T1"), BY_DEFAULT)
 
+    def test_retries_of_pop(self) -> None:
+        """Their topic looks like a group: a default for groups does not open those of others."""
+        self.put("T2")
+        self.put("T1")
+        self.broker.metadata.groups.find("G", 0)
+        self.refused(pull(topic="%RETRY%G_T2", group="G_T2"), BY_DEFAULT, "No permission for group G_T2")
+        self.allowed(pull(topic="%RETRY%G_T1", group="G_T1"), BY_DEFAULT)
+        self.rewrite(ACCOUNTS.replace("topicPerms: [T2=DENY]", "topicPerms: [T2=SUB], groupPerms: [G=DENY]"))
+        self.refused(pull(topic="%RETRY%G_T2", group="other"), BY_DEFAULT, "No permission for group G_T2")
+        self.refused(send_of(topic="%RETRY%G_T2"), BY_DEFAULT, "No permission for group G_T2")
+        self.rewrite(ACCOUNTS.replace("topicPerms: [T2=DENY]", "groupPerms: [G_T2=SUB]"))
+        self.allowed(pull(topic="%RETRY%G_T2", group="G_T2"), BY_DEFAULT)
+
     def test_forged_retries(self) -> None:
         """Nobody makes a message of another topic out of a retry."""
         forged = send_of(topic="%RETRY%G", properties="RETRY_TOPIC\x01T2\x02")
@@ -278,6 +291,9 @@ class ClientTests(RightsCase):
                         properties="REPLY_TO_CLIENT\x01asker@1\x02")  # fmt: skip
         self.assertEqual(self.open().say(reply, HALF_MEMBER).code, 0)
         self.assertEqual((len(victim.told(326)), intruder.told(326)), (1, []))
+        self.rewrite(ACCOUNTS.replace("asker-key", "asker-no-more"))
+        self.assertIn("not found", self.open().say(reply, HALF_MEMBER).remark or "")
+        self.assertEqual(len(victim.told(326)), 1)
 
     def test_same_account(self) -> None:
         """A client that connects again has its id at once, and loses it with its last connection."""
