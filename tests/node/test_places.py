@@ -41,6 +41,8 @@ class PlaceTests(SynchronousTestCase):
                 self.assertIn("1 clients are connected, which is the limit here", answer.health)
             self.assertFalse(late.connection.account.is_proven)
             self.assertTrue(late.transport.disconnecting)
+            late = self.rig.client()
+            self.assertIs(late.ask(request, native=True).code, ResponseCode.TOO_MANY_CLIENTS)
         self.assertEqual(fed, [])
         self.assertFalse(self.kept.connection.is_lost)
 
