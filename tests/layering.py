@@ -150,9 +150,9 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="base commands",
         covers=("dledger.base.commands",),
-        ours=("dledger.base.hosts", "dledger.base.listening", "dledger.base.folding", "protocols.budgets",
-              "protocols.connection", "protocols.rocketmq", "protocols.turn", "protocols.wire",
-              *ROCKETMQ_WIRE),
+        ours=("dledger.base.client_places", "dledger.base.hosts", "dledger.base.listening",
+              "dledger.base.folding", "protocols.budgets", "protocols.connection", "protocols.rocketmq",
+              "protocols.turn", "protocols.wire", *ROCKETMQ_WIRE),
         third=TWISTED,
         refused=("twisted.web", "logging", "asyncio"),
     ),
@@ -475,8 +475,8 @@ LAYERS: tuple[Layer, ...] = (
         name="twistd common",
         covers=("dledger.twistd.common",),
         ours=(
-            "dledger.base.descriptors", "dledger.base.option_values", "dledger.base.reactor",
-            "dledger.base.tuning",
+            "dledger.base.accept_lines", "dledger.base.descriptors", "dledger.base.option_values",
+            "dledger.base.reactor", "dledger.base.tuning",
         ),
         third=("twisted",),
         refused=("logging", "asyncio"),

@@ -8,7 +8,8 @@ request must not take memory or disk.
 Rule 1: one request of a connection is answered in one turn of the reactor. At most L{PIPELINED_MAX} further
 requests may wait; a connection with more ends.
 Rule 2: a request with a body is refused (413) before the body is read: no page takes one.
-Rule 3: at most L{CONNECTIONS_MAX} connections are open.
+Rule 3: the number of open connections is bounded: they are a part of the descriptors that clients leave
+(L{dledger.base.descriptors}).
 Rule 4: a request for a foreign host is refused (421). A web page in an operator's browser can let its own
 host name point here, and would read the pages otherwise.
 Rule 5: requests are not logged, unless the operator asked for that: monitoring asks every few seconds.
@@ -33,6 +34,7 @@ from twisted.web.server import Request, Site
 from zope.interface import provider
 
 from dledger.admin.guard import AdminGuard
+from dledger.base.descriptors import pages_allowed
 from dledger.base.reactor import Reactor
 
 #: Requests of one connection that may wait for the one before.
@@ -40,9 +42,6 @@ PIPELINED_MAX = 4
 
 if TYPE_CHECKING:
     from twisted.web.http import _GenericHTTPChannelProtocol
-
-#: Open connections, at most.
-CONNECTIONS_MAX = 64
 
 #: In C{hosts}: every host is allowed.
 ANY_HOST = "*"
@@ -168,9 +167,10 @@ class AdminSite(Site):
 
     def __init__(
         self, resource: IResource, reactor: Reactor, *, hosts: Iterable[str], wall_s: Callable[[], float],
-        logs_access: bool = False, guard: AdminGuard | None = None,
+        logs_access: bool = False, guard: AdminGuard | None = None, connections_max: int | None = None,
     ) -> None:
         """
+        @param connections_max: open connections; None: as many as the limit of descriptors allows.
         @param hosts: further host names by which browsers may call this server, or L{ANY_HOST}.
         @param wall_s: seconds since 1970, for the access log.
         @param logs_access: whether each request is a line of the log.
@@ -180,11 +180,12 @@ class AdminSite(Site):
         self._hosts = known_hosts(hosts)
         self._logs_access = logs_access
         self._open = 0
+        self._connections_max = pages_allowed() if connections_max is None else connections_max
         self.guard = guard if guard is not None else AdminGuard(reactor.seconds)
 
     def buildProtocol(self, addr: IAddress | None) -> _GenericHTTPChannelProtocol | None:
         """See L{Site.buildProtocol}."""
-        if self._open >= CONNECTIONS_MAX:
+        if self._open >= self._connections_max:
             return None
         self._open += 1
         connection: _GenericHTTPChannelProtocol | None = super().buildProtocol(addr)

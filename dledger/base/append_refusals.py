@@ -15,6 +15,7 @@ PASSING = frozenset(
         ResponseCode.LEADER_PENDING_FULL,
         ResponseCode.LEADER_NOT_READY,
         ResponseCode.LEADER_TRANSFERRING,
+        ResponseCode.TOO_MANY_CLIENTS,
     }
 )
 #: The log lacks a body of the same producer that comes before: this one is not written.

@@ -22,6 +22,10 @@ LEAST = 64
 #: A server takes at least this many connections.
 LEAST_CONNECTIONS = 16
 
+#: Connections to the pages: a part of L{RESERVED}, and at most this fraction of a low limit.
+PAGES_MAX = 64
+_PAGES_SHARE = 16
+
 
 def raise_limit() -> int:
     """
@@ -56,3 +60,8 @@ def connections_allowed(most: int, *, reserved: int = RESERVED, files: int = 0) 
     """
     allowed = limit() - files
     return max(LEAST_CONNECTIONS, min(most, allowed - min(reserved, allowed // 2)))
+
+
+def pages_allowed() -> int:
+    """Number of connections that the pages of a server may take under the present limit."""
+    return max(1, min(PAGES_MAX, limit() // _PAGES_SHARE))

@@ -16,7 +16,13 @@ Rule 4: a request that no table here names needs an administrator. Without accou
 
 Stricter than Java: batches need PUB, locks of queues SUB of their group, a message that is named by its
 place in the log SUB of its topic, the end of a transaction PUB of its topic, resets of offsets and decisions
-about a slave an administrator (see docs/ha.md). As in Java, other requests need a signature only.
+about a slave an administrator (see docs/ha.md). As in Java, other requests need a signature only; the tables
+are in L{dledger.broker.request_rights}.
+
+Rule 5: a right to a topic holds wherever its messages are: in the topics of the broker itself, which an
+account may read only if it lists them, and among the retries and dead letters of a group.
+Rule 6: a client id belongs to the account whose client is connected with it. A producer is asked about a
+transaction if its account may end it.
 
 Source: PlainPermissionManager, PlainAccessValidator (4.9.8).
 """
@@ -25,7 +31,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from twisted.logger import Logger
 
@@ -41,13 +47,26 @@ from dledger.base.commands.refusals import (
 from dledger.base.hosts import host_text
 from dledger.broker.access.accounts import RETRY, AccessRight, BrokerAccount, file_names, read_accounts
 from dledger.broker.admin.ha_resolve import RESOLVE_HA, SHOW
-from dledger.broker.consuming.queue_locks import read_queues
-from dledger.broker.consuming.subscriptions import read_heartbeat
-from dledger.broker.popping.acks import REFUSED, read_batch_names
-from dledger.broker.popping.check_points import normal_topic
+from dledger.broker.consuming.producers import Member
+from dledger.broker.consuming.visible import Visible
+from dledger.broker.request_rights import (
+    ANY_TOPIC,
+    BY_OFFSET,
+    NAMING,
+    OF_GROUPS,
+    POP_MESSAGES,
+    SIGNED_CODES,
+    Client,
+    client_of,
+    needs_of,
+    needs_of_message,
+    topics_of,
+)
+from dledger.broker.sending.topic_checks import DLQ_PREFIX, is_own
 from protocols.rocketmq.broker import BrokerConnection, NativeRequests, NativeSink, NativeTicket
 from protocols.rocketmq.commands import CommandConnection, hosts_of
 from protocols.rocketmq.signing import ACCESS_KEY, is_signed
+from protocols.wire.errors import WireError
 from protocols.wire.fastjson import shown
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.broker_frames import (
@@ -59,77 +78,18 @@ from protocols.wire.rocketmq.broker_frames import (
     ReadRequest,
 )
 from protocols.wire.rocketmq.broker_layout import CHALLENGE_CODE, CHALLENGE_FIELD, WIRE_VERSION_CODE
+from protocols.wire.rocketmq.message import decode_message
 
 #: Ticks (seconds) between two looks at the files.
 CHECK_TICKS = 5
 #: Everybody may send traces to this topic, as in Java.
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 
-#: Requests for which any signature is enough: they tell tables, offsets and figures, check an expression, ask
-#: for native frames, send a reply to a producer that waits for it, or are refused to everybody; and the last
-#: two are those of slaves (with C{ha_allowed_hosts}).
-SIGNED_CODES = frozenset({
-    14, 21, 26, 28, 29, 30, 31, 32, 43, 45, 46, 201, 202, 203, 208, 300, 324, 325, 351, 352, 402, 907,
-    *REFUSED, WIRE_VERSION_CODE, CHALLENGE_CODE, 90_908, 90_909,
-})
-_PUB, _SUB = AccessRight.PUB, AccessRight.SUB
-_SEND, _SEND_V2, _SEND_BATCH = 10, 310, 320
-_PULL, _QUERY, _UPDATE_OFFSET, _HEART_BEAT = (11, 361), 12, 15, 34
-#: POP: messages, acks, invisible times, questions; the batch of acks; and which name the topic of retries.
-_POP, _POP_ACKS = (200_050, 200_051, 200_052, 200_053, 200_054, 200_055), 200_151
-_OF_POPPED = (200_051, 200_053)
-_UNREGISTER, _SEND_BACK, _END_TRANSACTION, _LIST_GROUP, _LOCKS = 35, 36, 37, 38, (41, 42)
-#: Requests for the message that begins at the offset in this field, and the right to its topic.
-_BY_OFFSET: Mapping[int, tuple[str, AccessRight]] = {
-    33: ("offset", _SUB), _SEND_BACK: ("offset", _SUB), _END_TRANSACTION: ("commitLogOffset", _PUB)
-}  # fmt: skip
-#: Requests whose rights L{needs_of} tells.
-_NAMING = frozenset({
-    _SEND, _SEND_V2, _SEND_BATCH, *_PULL, _QUERY, _UPDATE_OFFSET, _HEART_BEAT, _UNREGISTER, _SEND_BACK,
-    _LIST_GROUP, *_LOCKS, *_BY_OFFSET, *_POP, _POP_ACKS,
-})
-
-#: A topic, or a group behind C{%RETRY%}, and the right to it.
-_Need = tuple[str, AccessRight]
-
-
-def needs_of(request: RemotingCommand) -> Iterator[_Need]:
-    """
-    The rights that a request needs.
-
-    @raise Refused: SYSTEM_ERROR: a field that names topic or group is missing, or the body is malformed.
-    """
-    code, fields = request.code, Fields(request.ext_fields)
-    if code in (_SEND, _SEND_V2, _SEND_BATCH):
-        topic = fields.text("topic" if code == _SEND else "b")
-        yield topic, _SUB if topic.startswith(RETRY) else _PUB
-    elif code in _PULL or code == _UPDATE_OFFSET:
-        yield fields.text("topic"), _SUB
-        yield RETRY + fields.text("consumerGroup"), _SUB
-    elif code == _QUERY:
-        yield fields.text("topic"), _SUB
-    elif code == _SEND_BACK:
-        yield RETRY + fields.text("group"), _SUB
-    elif code == _LIST_GROUP:
-        yield RETRY + fields.text("consumerGroup"), _SUB
-    elif code == _UNREGISTER and (group := fields.text("consumerGroup", "")):
-        yield RETRY + group, _SUB
-    elif code == _HEART_BEAT:
-        for data in read_heartbeat(request.body).consumers:
-            yield RETRY + data.group, _SUB
-            for topic in data.subscriptions:
-                yield topic, _SUB
-    elif code in _POP:
-        topic, group = fields.text("topic"), fields.text("consumerGroup")
-        yield (normal_topic(topic, group) if code in _OF_POPPED else topic), _SUB
-        yield RETRY + group, _SUB
-    elif code == _POP_ACKS:
-        for topic, group in read_batch_names(request.body):
-            yield normal_topic(topic, group), _SUB
-            yield RETRY + group, _SUB
-    elif code in _LOCKS:
-        group, _client, _queues = read_queues(request.body)
-        yield RETRY + group, _SUB
+#: From an offset of the log to the topics to which a reader of the message there needs the right; none: no
+#: message begins there.
+TopicsAt = Callable[[int], tuple[str, ...]]
+#: From a topic of retries to the groups and topics whose retries of POP it may hold.
+RetriesIn = Callable[[str], Iterable[tuple[str, str]]]
 
 
 #: What requests change, for the sentence that refuses them.
@@ -143,7 +103,7 @@ CHANGES: Mapping[int, str] = {
 def broker_change(request: RemotingCommand) -> str:
     """What a request changes for all; empty: nothing. The same requests need an administrator's account."""
     code = request.code
-    if code in SIGNED_CODES or code in _NAMING:
+    if code in SIGNED_CODES or code in NAMING:
         return ""
     if code == RESOLVE_HA and request.ext_fields.get("action", SHOW) == SHOW:
         return ""  # it needs an administrator, as it shows messages
@@ -156,24 +116,32 @@ class AccessGate(CommandGroup):
 
     Invariant: C{_native} has the access key of each open connection that may send native frames; empty: its
     address is white. C{_challenges} are the last ones of open connections that have not been used.
+    C{_clients} has client id and access key of each open connection that has one, and C{_owners} for each of
+    these ids its access key and the connections that use it.
     """
 
     log = Logger()
     judges_sends = True
 
-    def __init__(self, path: str, *, topic_at: Callable[[int], str]) -> None:
+    def __init__(
+        self, path: str, *, topics_at: TopicsAt, retries_in: RetriesIn, reply_topic: str
+    ) -> None:
         """
         @param path: a file of accounts, or a directory of them.
-        @param topic_at: from an offset of the log to the topic of the message that begins there; empty: none
-            does. Not called before the first request.
+        @param topics_at, retries_in: not called before the first request.
+        @param reply_topic: where the replies of the broker's cluster are stored.
         @raise ValueError: a file is missing or not sound.
         """
         self._path = path
-        self._topic_at = topic_at
+        self._topics_at = topics_at
+        self._retries_in = retries_in
+        self._reply_topic = reply_topic
         self._stamps = _stamps(path)
         self._accounts = read_accounts(path)
         self._native: dict[CommandConnection, str] = {}
         self._challenges: dict[CommandConnection, str] = {}
+        self._clients: dict[Member, tuple[str, str]] = {}
+        self._owners: dict[str, tuple[str, set[Member]]] = {}
         self._ticks = 0
 
     def tick(self) -> bool:
@@ -208,6 +176,7 @@ class AccessGate(CommandGroup):
         """See L{CommandGroup.connection_lost}."""
         self._native.pop(connection, None)
         self._challenges.pop(connection, None)
+        self._release(connection)
 
     # -- commands -----------------------------------------------------------------------------------
 
@@ -219,10 +188,9 @@ class AccessGate(CommandGroup):
         account = None
         if not self._accounts.is_white(host):
             account = self._account_of(host, request)
-            _check_rights(account, request)
-            if request.code in _BY_OFFSET:
-                name, right = _BY_OFFSET[request.code]
-                self._check_message(account, Fields(request.ext_fields), name, right)
+            self._check_rights(account, request)
+        if client := client_of(request):
+            self._claim(connection, client, account)
         if request.code == WIRE_VERSION_CODE:
             wanted, given = self._challenges.pop(connection, None), request.ext_fields.get(CHALLENGE_FIELD)
             if account is None:
@@ -230,10 +198,115 @@ class AccessGate(CommandGroup):
             elif account.is_white(host) or (wanted is not None and wanted == given):
                 self._native[connection] = account.access_key
 
-    def _check_message(self, account: BrokerAccount, fields: Fields, name: str, right: AccessRight) -> None:
-        topic = self._topic_at(fields.number(name, least=LONG_MIN, most=LONG_MAX))
-        if topic and not account.may(topic, right):
-            raise Refused(Code.SYSTEM_ERROR, _denied(topic, account))
+    def _check_rights(self, account: BrokerAccount, request: RemotingCommand) -> None:
+        if not (account.is_admin or request.code in SIGNED_CODES or request.code in NAMING):
+            raise Refused(Code.SYSTEM_ERROR, f"Need admin permission for request code={request.code}, but "
+                                             f"accessKey={shown(account.access_key)} is not")
+        for resource, right in needs_of(request, reply_topic=self._reply_topic):
+            if not self._may(account, resource, right):
+                raise Refused(Code.SYSTEM_ERROR, _denied(resource, account))
+        fields = Fields(request.ext_fields)
+        if request.code in POP_MESSAGES and not account.may_everything:
+            topic = fields.text("topic")
+            if topic.startswith(OF_GROUPS):
+                raise Refused(Code.SYSTEM_ERROR, f"No permission for topic {shown(topic)}: POP gives retries "
+                                                 "with their topic, and dead letters can be pulled")
+        if request.code in BY_OFFSET:
+            name, right = BY_OFFSET[request.code]
+            for topic in self._topics_at(fields.number(name, least=LONG_MIN, most=LONG_MAX)):
+                if not self._may(account, topic, right):
+                    raise Refused(Code.SYSTEM_ERROR, _denied(topic, account))
+
+    def _may(self, account: BrokerAccount, resource: str, right: AccessRight) -> bool:
+        """Whether an account has a right to a topic, or to C{%RETRY%} and a group."""
+        if resource == ANY_TOPIC:
+            return account.may_somewhere(right)
+        if resource == TRACE_TOPIC and right is AccessRight.PUB:
+            return True
+        if account.may_everything or resource in account.perms:
+            return account.may(resource, right)
+        if is_own(resource) or resource == self._reply_topic:
+            return False  # a default was not meant for messages of other topics
+        if resource.startswith(DLQ_PREFIX):
+            resource = RETRY + resource[len(DLQ_PREFIX):]
+        # A default for groups was not meant for the retries of another group, whose topic looks like a group.
+        return account.may(resource, right) and (not resource.startswith(RETRY) or all(
+            self._may(account, RETRY + group, right) and self._may(account, topic, AccessRight.SUB)
+            for group, topic in self._retries_in(resource)
+        ))
+
+    def visible(self, connection: CommandConnection, request: RemotingCommand, topic: str) -> Visible | None:
+        """
+        Which records of a topic the sender of a request may see that L{check} has allowed; None: all.
+
+        Retries and dead letters of a group are of several topics, and not every member of the group has the
+        right to each.
+        """
+        if not topic.startswith(OF_GROUPS) or self._accounts.is_white(host_text(hosts_of(connection)[0])):
+            return None
+        account = self._accounts.by_key.get(request.ext_fields.get(ACCESS_KEY, ""))
+        if account is not None and account.may_everything:
+            return None
+
+        def may_see(record: bytes) -> bool:
+            try:
+                message = decode_message(record, verify_body=False)
+            except WireError:
+                return False
+            return account is not None and all(
+                self._may(account, one, AccessRight.SUB)
+                for one in topics_of(message.topic, message.properties)
+            )
+
+        return may_see
+
+    # -- clients ------------------------------------------------------------------------------------
+
+    def _claim(self, connection: Member, client: Client, account: BrokerAccount | None) -> None:
+        """
+        @param account: None: the address is white.
+        @raise Refused: SYSTEM_ERROR: the id belongs to another account.
+        """
+        key = "" if account is None else account.access_key
+        owner, users = self._owners.get(client.client_id, (key, set()))
+        if owner != key:
+            raise Refused(Code.SYSTEM_ERROR, f"No permission for client {shown(client.client_id)}: a client "
+                                             "of another account is connected with this id, use another one")
+        stays = client.consumes or any(_may_produce(account, group) for group in client.producer_groups)
+        if stays and self._clients.get(connection) != (client.client_id, key):
+            self._release(connection)
+            self._clients[connection] = client.client_id, key
+            users.add(connection)
+            self._owners[client.client_id] = key, users
+
+    def _release(self, connection: Member) -> None:
+        client_id, _ = self._clients.pop(connection, ("", ""))
+        if client_id:
+            _, users = self._owners[client_id]
+            users.discard(connection)
+            if not users:
+                del self._owners[client_id]
+
+    def may_produce(self, member: Member, client_id: str, group: str) -> bool:
+        """See L{ProducerRights}."""
+        known_id, _ = self._clients.get(member, ("", ""))
+        return known_id == client_id and _may_produce(self._of_client(member), group)
+
+    def may_publish(self, member: Member, topic: str) -> bool:
+        """See L{ProducerRights}."""
+        account = self._of_client(member)
+        return account is None or self._may(account, topic, AccessRight.PUB)
+
+    def owner_of(self, member: Member) -> str:
+        """See L{ProducerRights}."""
+        return self._clients.get(member, ("", ""))[1]
+
+    def _of_client(self, member: Member) -> BrokerAccount | None:
+        """The account of a client; None: its address is white. One without an account has L{_NOBODY}."""
+        key = self.owner_of(member)
+        if key:
+            return self._accounts.by_key.get(key, _NOBODY)
+        return None if self._accounts.is_white(host_text(member.address.rpartition(":")[0])) else _NOBODY
 
     def _account_of(self, host: str, request: RemotingCommand) -> BrokerAccount:
         key = request.ext_fields.get(ACCESS_KEY, "")
@@ -261,26 +334,32 @@ class AccessGate(CommandGroup):
         if account is None:
             return f"account {shown(key)} does not exist any more"
         if isinstance(request, PutRequest):
-            topic = request.topic
-            right = _SUB if topic.startswith(RETRY) else _PUB
-            if topic != TRACE_TOPIC and not account.may(topic, right):
-                return _denied(topic, account)
-        elif isinstance(request, ReadRequest) and not account.is_admin:
-            return (f"account {shown(key)} is no administrator, and the whole log has the messages of all "
-                    "topics: consume topics")
+            for resource, right in needs_of_message(request.topic, request.properties):
+                if not self._may(account, resource, right):
+                    return _denied(resource, account)
+        elif isinstance(request, ReadRequest) and not account.may_everything:
+            return (f"account {shown(key)} is no administrator, or one with lists, and the whole log has the "
+                    "messages of all topics: consume topics")
         return ""
 
 
-def _check_rights(account: BrokerAccount, request: RemotingCommand) -> None:
-    if not (account.is_admin or request.code in SIGNED_CODES or request.code in _NAMING):
-        raise Refused(Code.SYSTEM_ERROR, f"Need admin permission for request code={request.code}, but "
-                                         f"accessKey={shown(account.access_key)} is not")
-    for resource, right in needs_of(request):
-        if not (resource == TRACE_TOPIC and right is _PUB) and not account.may(resource, right):
-            raise Refused(Code.SYSTEM_ERROR, _denied(resource, account))
+#: An account that has been removed.
+_NOBODY = BrokerAccount(
+    access_key="", secret_key="", is_white=lambda address: False, is_admin=False, perms={},
+    default_topic=AccessRight.DENY, default_group=AccessRight.DENY,
+)
+
+
+def _may_produce(account: BrokerAccount | None, group: str) -> bool:
+    """Whether a client may be a producer of a group: with PUB of any topic, or a right to the group."""
+    return account is None or account.may_somewhere(AccessRight.PUB) or account.may(
+        RETRY + group, AccessRight.PUB | AccessRight.SUB
+    )
 
 
 def _denied(resource: str, account: BrokerAccount) -> str:
+    if resource == ANY_TOPIC:
+        return f"No permission for replies: see account {shown(account.access_key)}, it has SUB of no topic"
     kind, name = ("group", resource[len(RETRY):]) if resource.startswith(RETRY) else ("topic", resource)
     return f"No permission for {kind} {shown(name)}: see account {shown(account.access_key)}"
 

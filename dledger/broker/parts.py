@@ -19,6 +19,8 @@ Source: BrokerController (4.9.8).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -46,18 +48,20 @@ from dledger.broker.consuming.offset_commands import OffsetCommands
 from dledger.broker.consuming.producers import ProducerTable
 from dledger.broker.consuming.pulls import PullCommands, usual_slow_bytes
 from dledger.broker.consuming.queue_locks import QueueLocks
+from dledger.broker.consuming.visible import all_visible
 from dledger.broker.gate import AccessGate, GuardedNatives, broker_change
 from dledger.broker.lost_topics import TopicsAtStart, lost_topic, lost_topics
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.name_server import BrokerIdentity, NameServerRegistrar
 from dledger.broker.popping.acks import PopAcks
+from dledger.broker.popping.check_points import popped_places
 from dledger.broker.popping.pops import PopCommands
 from dledger.broker.popping.revive import ReviveService
 from dledger.broker.replication import BrokerSurroundings, CommitLogKind, LogKind, ReplicationNeeds
 from dledger.broker.replies import ReplyCommands
+from dledger.broker.request_rights import topics_of
 from dledger.broker.router import CommandRouter
 from dledger.broker.sending.answers import SendAnswers
-from dledger.broker.sending.halves import HALF_TOPIC, REAL_TOPIC
 from dledger.broker.sending.long_sends import LongSends
 from dledger.broker.sending.native import NativeCommands
 from dledger.broker.sending.plain_sends import PlainSends
@@ -111,7 +115,10 @@ class BrokerParts(BrokerEvents):
         self._has_ceased = False
         self.refusals = RefusalCounts()
         self.turn = Turn(clock, self._turn_failed)
-        self.gate = AccessGate(config.acl_file, topic_at=self._topic_at) if config.acl_enable else None
+        self.gate = AccessGate(
+            config.acl_file, topics_at=self._topics_at, retries_in=self._retries_in,
+            reply_topic=f"{config.broker_cluster_name}_REPLY_TOPIC",
+        ) if config.acl_enable else None
         own = config.acl_credentials_file
         self.client = CommandClient(
             clock=clock, turn=self.turn, endpoint_of=around.endpoint_of,
@@ -180,23 +187,26 @@ class BrokerParts(BrokerEvents):
 
     def _make_consuming(self) -> None:
         config, store, metadata, wall_ms = self.config, self.store, self.metadata, self.wall_ms
-        slow_bytes, clock = usual_slow_bytes(), self._around.reactor
+        slow_bytes, clock, gate = usual_slow_bytes(), self._around.reactor, self.gate
+        visible = all_visible if gate is None else gate.visible
         self.consumer_table, self.producer_table = ConsumerTable(), ProducerTable()
         self.pulls = PullCommands(
-            config, store, metadata, self.consumer_table, clock=clock, wall_ms=wall_ms, slow_bytes=slow_bytes
+            config, store, metadata, self.consumer_table, clock=clock, wall_ms=wall_ms,
+            slow_bytes=slow_bytes, visible=visible,
         )
         self.consumers = ConsumerCommands(
-            config, metadata, self.consumer_table, self.producer_table, wall_ms=wall_ms
+            config, metadata, self.consumer_table, self.producer_table, wall_ms=wall_ms, rights=gate
         )
         self.replies = ReplyCommands(
-            config, self._long_sends, self.pipeline, self.producer_table, own=self.own, wall_ms=wall_ms
+            config, self._long_sends, self.pipeline, self.producer_table, own=self.own, wall_ms=wall_ms,
+            rights=gate,
         )
         self.transactions = TransactionCommands(
             config, store, metadata, self.pipeline, own=self.own, wall_ms=wall_ms, commits=self._commits
         )
         self.checks_of_halves = TransactionCheckService(
             config, store, metadata, self.pipeline, self.producer_table, own=self.own, clock=clock,
-            wall_ms=wall_ms,
+            wall_ms=wall_ms, rights=gate,
         )
         self.revive = ReviveService(
             config, store, metadata, self.pipeline, self.checks, own=self.own, clock=clock, wall_ms=wall_ms
@@ -205,7 +215,7 @@ class BrokerParts(BrokerEvents):
             config, store, metadata, self.pipeline, self.revive, own=self.own, clock=clock, wall_ms=wall_ms
         )
         self.pop_acks = PopAcks(config, self.pipeline, self.revive, own=self.own, wall_ms=wall_ms)
-        self.key_queries = KeyQueries(store, clock=clock)
+        self.key_queries = KeyQueries(store, clock=clock, visible=visible)
         self.locks = QueueLocks(wall_ms=wall_ms)
         self.offsets = OffsetCommands(
             config, store, metadata, wall_ms=wall_ms, slow_bytes=slow_bytes, settled=self.replication.settled
@@ -234,6 +244,7 @@ class BrokerParts(BrokerEvents):
             refusals=self.refusals,
             gate=gate or ChangeGate(ChangeHosts(config.change_hosts, "changeHosts"), broker_change),
             connections_max=connections_allowed(CONNECTIONS_MAX, files=open_queues_max()),
+            share_percent=config.connections_share,
         )
 
     # -- events: see dledger.broker.common.events -------------------------------------------------
@@ -392,21 +403,25 @@ class BrokerParts(BrokerEvents):
 
     # -- facts ----------------------------------------------------------------------------------
 
-    def _topic_at(self, offset: int) -> str:
+    def _topics_at(self, offset: int) -> tuple[str, ...]:
         """
-        The topic of the message that begins at an offset of the log, the real one of a half message; empty:
-        none does.
+        The topics to which a reader of the message that begins at an offset of the log needs the right; none:
+        no message begins there.
 
         @raise Refused: it cannot be read, so nobody knows who may see it.
         """
         try:
             record = record_at(self.store, offset)
-            found = None if record is None else decode_message(record)
-            if found is not None and found.topic == HALF_TOPIC:
-                return found.properties.get(REAL_TOPIC, "") or found.topic
-            return "" if found is None else found.topic
+            if record is None:
+                return ()
+            found = decode_message(record)
+            return topics_of(found.topic, found.properties)
         except (OSError, StoreError, WireError) as error:
             raise Refused(Code.SYSTEM_ERROR, f"the message at {offset} cannot be read: {error}") from error
+
+    def _retries_in(self, topic: str) -> Iterable[tuple[str, str]]:
+        groups, topics = self.metadata.groups.entries, self.metadata.topics.entries
+        return popped_places(topic, groups=groups, topics=topics)
 
     def wall_ms(self) -> int:
         """Ms since 1970."""

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dledger.base.commands.refusals import Code, CommandGroup, Handlers, Refused
 from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.own_address import OwnAddress
-from dledger.broker.consuming.producers import ProducerTable, reads
+from dledger.broker.consuming.producers import ProducerRights, ProducerTable, reads
 from dledger.broker.ha.put_status import PutStatus
 from dledger.broker.sending.answers import told_of
 from dledger.broker.sending.long_sends import SEND_REPLY, SEND_REPLY_V2, LongSends
@@ -44,9 +44,13 @@ class ReplyCommands(CommandGroup):
 
     def __init__(
         self, config: BrokerConfig, long: LongSends, pipeline: PutPipeline, producers: ProducerTable, *,
-        own: OwnAddress, wall_ms: Callable[[], int],
+        own: OwnAddress, wall_ms: Callable[[], int], rights: ProducerRights | None = None,
     ) -> None:
-        """@param wall_ms: milliseconds since 1970."""
+        """
+        @param wall_ms: milliseconds since 1970.
+        @param rights: of the accounts; None: every producer may get replies.
+        """
+        self._rights = rights
         self._config = config
         self._long = long
         self._pipeline = pipeline
@@ -97,7 +101,9 @@ class ReplyCommands(CommandGroup):
         if not client_id:
             return f"there is no {_REPLY_TO}, so nobody knows who waits"
         member = self._producers.client(client_id)
-        if member is None or not reads(member):
+        rights = self._rights
+        may_know = member is not None and (rights is None or rights.may_produce(member, client_id, ""))
+        if member is None or not may_know or not reads(member):
             return f"Channel of {shown(client_id)} not found."
         member.tell(RemotingCommand(
             code=PUSH_REPLY_MESSAGE_TO_CLIENT, opaque=0, body=message.body, ext_fields={

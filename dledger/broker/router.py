@@ -20,6 +20,7 @@ from typing import Protocol
 
 from twisted.python.failure import Failure
 
+from dledger.base.client_places import SHARE_PERCENT
 from dledger.base.commands.answering import CONNECTIONS_MAX, AnsweringSide, RequestGate
 from dledger.base.commands.refusals import CommandGroup, RefusalCounts
 from protocols.rocketmq.broker import BrokerConnection, NativeSink, SendSink
@@ -46,7 +47,7 @@ class CommandRouter(AnsweringSide):
         self, turn: Turn, groups: Sequence[CommandGroup], *, together: SendCommands,
         plain: SendSink | None = None, native: NativeSink | None = None,
         refusals: RefusalCounts | None = None, gate: RequestGate | None = None,
-        connections_max: int = CONNECTIONS_MAX,
+        connections_max: int = CONNECTIONS_MAX, share_percent: int = SHARE_PERCENT,
     ) -> None:
         """
         @param groups: no code is in two of them. They hear of connections in this order.
@@ -57,7 +58,10 @@ class CommandRouter(AnsweringSide):
         @param gate: asked before every handler; about C{plain} and C{native} it is not asked here. None:
             everybody may do everything.
         """
-        super().__init__(turn, groups, refusals=refusals, gate=gate, connections_max=connections_max)
+        super().__init__(
+            turn, groups, refusals=refusals, gate=gate, connections_max=connections_max,
+            share_percent=share_percent,
+        )
         self._together = together
         self._together_codes = together.codes
         self._plain = plain

@@ -67,6 +67,7 @@ _PASSING = frozenset(
         ResponseCode.LEADER_PENDING_FULL,
         ResponseCode.LEADER_NOT_READY,
         ResponseCode.LEADER_TRANSFERRING,
+        ResponseCode.TOO_MANY_CLIENTS,
     }
 )
 _TRANSFER_TIMEOUT_S = 10.0

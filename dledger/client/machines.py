@@ -37,7 +37,7 @@ FindMember = Callable[[], Awaitable[MemberLink]]
 _PASSING = frozenset({
     ResponseCode.TIMEOUT, ResponseCode.NETWORK_ERROR, ResponseCode.METADATA_ERROR, ResponseCode.NOT_LEADER,
     ResponseCode.TERM_CHANGED, ResponseCode.LEADER_PENDING_FULL, ResponseCode.LEADER_NOT_READY,
-    ResponseCode.LEADER_TRANSFERRING, ResponseCode.FALL_BEHIND_TOO_MUCH,
+    ResponseCode.LEADER_TRANSFERRING, ResponseCode.FALL_BEHIND_TOO_MUCH, ResponseCode.TOO_MANY_CLIENTS,
 })
 #: Seconds: a query with a higher bound has none.
 _MAX_AGE_S = 1e6

@@ -223,6 +223,8 @@ class Members:
                 response.code, reason=f"{connection.member_id} does not know the token, or not for the group "
                 f"{self.group!r}",
             )
+        if response.code is ResponseCode.TOO_MANY_CLIENTS:
+            raise DLedgerError(response.code, reason=f"{connection.member_id}: {response.health}")
         if response.code is not ResponseCode.SUCCESS:
             address = self.addresses.get(connection.member_id, "?")
             raise DLedgerError(

@@ -41,6 +41,7 @@ _PASSING = frozenset({
     ResponseCode.TIMEOUT, ResponseCode.NETWORK_ERROR, ResponseCode.METADATA_ERROR, ResponseCode.NOT_LEADER,
     ResponseCode.TERM_CHANGED, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, ResponseCode.LEADER_PENDING_FULL,
     ResponseCode.LEADER_NOT_READY, ResponseCode.LEADER_TRANSFERRING, ResponseCode.DISK_FULL,
+    ResponseCode.TOO_MANY_CLIENTS,
 })
 #: Seconds between two questions for something to read, at most.
 _POLL_MAX_S = 1.0

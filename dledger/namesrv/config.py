@@ -75,6 +75,7 @@ class NameServerConfig:
     @ivar scan_not_active_broker_interval: ms between two searches for brokers that have not registered.
     @ivar server_channel_max_idle_time_seconds: time without traffic after which a connection ends.
     @ivar connections_max: open connections.
+    @ivar connections_share: percent of the connections for clients that one address may have.
     @ivar brokers_max, topics_max, routes_max, topic_bytes_max: see L{RouteLimits}.
     @ivar kv_entries_max, kv_bytes_max: namespaces and keys of the KV configuration; bytes of its texts.
     @ivar tls_mode: its port takes connections by TLS: none, beside plain ones, or no others.
@@ -99,6 +100,7 @@ class NameServerConfig:
     scan_not_active_broker_interval: int = _number(5_000, 500, 60_000)
     server_channel_max_idle_time_seconds: int = _number(120, 10, 3_600)
     connections_max: int = _number(CONNECTIONS_MAX, 16, 1_000_000)
+    connections_share: int = _number(50, 1, 100)
     brokers_max: int = _number(RouteLimits().brokers_max, 1, 100_000)
     topics_max: int = _number(RouteLimits().topics_max, 1, 1_000_000)
     routes_max: int = _number(RouteLimits().routes_max, 1, 5_000_000)

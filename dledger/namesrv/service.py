@@ -59,7 +59,9 @@ class NameServerSide(AnsweringSide):
 
     def __init__(self, turn: Turn, commands: NameServerCommands, config: NameServerConfig) -> None:
         super().__init__(
-            turn, [commands], gate=commands.gate, connections_max=connections_allowed(config.connections_max)
+            turn, [commands], gate=commands.gate,
+            connections_max=connections_allowed(config.connections_max),
+            share_percent=config.connections_share,
         )
         self._idle_s = float(config.server_channel_max_idle_time_seconds)
         self.requests = 0

@@ -212,7 +212,7 @@ class Node:
         self._belonging.connect(peers, server)
         peers.follow(self.contacts.addresses)
         self.snapshot_desk.connect(peers)
-        self.router.claim_with(server.claim, lambda one: self._belonging.vouches(peers, one))
+        self.router.claim_with(server.claim, lambda one: self._belonging.vouches(peers, one), server)
 
     def start(self) -> None:
         """Start the tick and feed the core its first input."""

@@ -56,6 +56,7 @@ from dledger.node.hosting import MachineDesk
 from dledger.node.merging import Merged, merge
 from dledger.node.readers import ReaderDesk
 from dledger.node.reads import Reads
+from dledger.node.seats import EndlessSeats, Seats
 from dledger.node.server import Note
 from dledger.node.snapshots import SnapshotDesk
 from dledger.node.status import Counters, count
@@ -165,6 +166,8 @@ class Refusals:
             code=error.code, group=request.group, remote_id=request.remote_id, local_id=request.local_id,
             leader_id=self._core.leader_id, term=request.term, wire_version=WIRE_VERSION,
         )
+        if isinstance(refusal, MetadataResponse) and error.code is ResponseCode.TOO_MANY_CLIENTS:
+            return attrs.evolve(refusal, health=str(error.facts.get("reason", "")))
         if isinstance(refusal, MetadataResponse) and error.code is ResponseCode.NOT_LEADER:
             # This member stops: it may be the last one of those that the client knows.
             return attrs.evolve(refusal, peers=self._core.members.membership.addresses)
@@ -232,6 +235,7 @@ class RequestRouter:
         self._snapshot_desk = snapshot_desk
         self._claim: Claim = lambda connection, peer_id, *, is_binding: True
         self._vouches: Callable[[str], bool] = lambda peer_id: True
+        self._seats: Seats = EndlessSeats()
         self._told = told
         #: What only clients ask, except L{AppendRequest}: that is the most frequent one.
         self._of_clients: dict[type[Request], Callable[..., None]] = {
@@ -240,9 +244,13 @@ class RequestRouter:
             GetRequest: self._read, PullRequest: self._read, QueryRequest: self._read,
         }
 
-    def claim_with(self, claim: Claim, vouches: Callable[[str], bool]) -> None:
-        """Set the functions that claim connections for peers, and that know which peers are present."""
-        self._claim, self._vouches = claim, vouches
+    def claim_with(self, claim: Claim, vouches: Callable[[str], bool], seats: Seats) -> None:
+        """
+        Set the functions that claim connections for peers, and that know which peers are present.
+
+        @param seats: the places of clients.
+        """
+        self._claim, self._vouches, self._seats = claim, vouches, seats
 
     def _metadata(self, request: MetadataRequest) -> MetadataResponse:
         answer, told = self._greeting.answer(request, self._core.metadata(request)), self._told()
@@ -283,10 +291,8 @@ class RequestRouter:
         if connection.peer_id is None:
             self._counters.client_requests += len(requests)
         self_id, group, append_for = self._self_id, self._group, self._appends.append_for
-        if not connection.account.is_proven:
-            first = requests[0][1]
-            if (first.remote_id, first.group) == (self_id, group) and self.door.is_known(connection):
-                connection.account.prove()
+        if not (connection.account.is_proven or self._is_settled(connection, requests)):
+            return
         for_core: list[tuple[Ticket, Request]] = []
         is_running = self._is_running()
         for ticket, request in requests:
@@ -314,6 +320,31 @@ class RequestRouter:
                 for_core.append((ticket, request))
         if for_core:
             self._ask_core(connection, for_core)
+
+    def _is_settled(
+        self, connection: ServerConnection, requests: list[tuple[Ticket, Request]]
+    ) -> bool:
+        """
+        Give the connection of a newcomer its place, if it is one that knows this member.
+
+        @return: whether its requests are heard; if not, they are answered, and it ends.
+        """
+        here = self._self_id, self._group
+        first = next((one for _, one in requests if (one.remote_id, one.group) == here), None)
+        if first is None or not self._is_running() or not self.door.is_known(connection):
+            return True
+        is_of_client = type(first) in self._of_clients or isinstance(first, AppendRequest)
+        if not (is_of_client or self._seats.has_place(connection) or self._admit(connection, first)):
+            return False
+        reason = "" if connection.peer_id is not None else self._seats.no_place(connection)
+        if not reason:
+            connection.account.prove()
+            return True
+        for ticket, request in requests:
+            refused = DLedgerError(ResponseCode.TOO_MANY_CLIENTS, reason=reason)
+            self._refuse(connection, ticket, request, refused)
+        connection.close()
+        return False
 
     def _ask_core(self, connection: ServerConnection, asked: list[tuple[Ticket, Request]]) -> None:
         questions: list[Input] = []

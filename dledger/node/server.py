@@ -8,8 +8,8 @@ unless it only asks METADATA, as every client may: then it is nobody's for the p
 peer off from the answers of this member by speaking for it. Otherwise the first is aborted, and its queued
 requests are dropped before the second is heard: pushes between a pair must be FIFO, and a late TRUNCATE of an
 old connection must not be obeyed.
-Rule 2: the number of connections is bounded. Clients get all places but L{PEER_PLACES}: when they have more,
-the newest of them end.
+Rule 2: the number of connections is bounded, and clients leave some to members (L{ListeningSide}). A
+connection that was taken for a member's has no place of a client.
 
 Our own members ask something every second on a connection that is otherwise idle (L{dledger.node.peers}), so
 they are known to live. A Java leader beats every two seconds; Java's other connections carry little, and
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from dledger.base.client_places import SHARE_PERCENT
 from dledger.base.listening import ListeningSide
 from protocols.budgets import Budgets
 from protocols.connection import TLS_LOSS
@@ -33,8 +34,6 @@ from protocols.wire.errors import BodyError, WireError
 #: At most this many connections are open; further ones are closed at once.
 CONNECTIONS_MAX = 4096
 
-#: Places that only members of the group keep.
-PEER_PLACES = 16
 #: A connection that was heard within this many seconds lives. A peer whose machine lost power gets in with
 #: its first attempt after this time; one whose process ended gets in at once, because the kernel tells.
 LIVE_S = 3.0
@@ -61,10 +60,13 @@ class MemberServer(ListeningSide[ServerConnection]):
 
     def __init__(
         self, sink: RequestSink, turn: Turn, *, note: Note, connections_max: int = CONNECTIONS_MAX,
-        budgets: Budgets | None = None,
+        share_percent: int = SHARE_PERCENT, budgets: Budgets | None = None,
     ) -> None:
-        """@param budgets: shared by the connections."""
-        super().__init__(turn, connections_max=connections_max)
+        """
+        @param share_percent: see L{ListeningSide}.
+        @param budgets: shared by the connections.
+        """
+        super().__init__(turn, connections_max=connections_max, share_percent=share_percent)
         self.budgets = budgets if budgets is not None else Budgets()
         self._sink = sink
         #: See L{RequestSink.requests_received}.
@@ -107,6 +109,7 @@ class MemberServer(ListeningSide[ServerConnection]):
             current.abort(f"{peer_id} opened a newer connection")
         connection.peer_id = peer_id
         self._by_peer[peer_id], self._heard_s[peer_id] = connection, now_s
+        self.clients.leave(connection)
         connection.was_heard()  # from now on
         self._note("peer-connected", {"peer_id": peer_id, "address": connection.address})
         return True
@@ -131,21 +134,12 @@ class MemberServer(ListeningSide[ServerConnection]):
             connection.abort(f"not taken for {peer_id}: {reason}")
 
     def sweep(self, now_s: float) -> None:
-        """
-        See L{ListeningSide.sweep}; also notes which peers were heard, and ends the newest clients that have
-        taken places of peers.
-        """
+        """See L{ListeningSide.sweep}; also notes which peers were heard."""
         self._swept_s = now_s
         for peer_id, connection in self._by_peer.items():
             if connection.was_heard():
                 self._heard_s[peer_id] = now_s
         super().sweep(now_s)
-        places = max(self._connections_max - PEER_PLACES, self._connections_max // 2)
-        if len(self._connections) > places:
-            clients = [one for one in self._connections if one.account.is_proven and one.peer_id is None]
-            for connection in clients[places:]:
-                self.connections_replaced += 1
-                connection.abort(f"{places} clients are connected, which is the limit")
 
     # -- RequestSink of the connections ------------------------------------------------------
 

@@ -248,6 +248,7 @@ class MemberService(MultiService):
         self._server = MemberServer(
             node.router, node.turn, note=node.note,
             connections_max=connections_allowed(limits.max_connections or CONNECTIONS_MAX),
+            share_percent=limits.connections_share,
             budgets=Budgets(answers=limits.max_answer_bytes, unfinished=limits.max_unfinished_bytes),
         )
         dial = self._dial or partial(peer_endpoint, self._reactor, node.dialling)

@@ -272,7 +272,7 @@ class MemberConnection:
         As L{metadata}, in a remoting frame, which Java members understand, too.
 
         @param token: of this client; empty: none.
-        @raise Trouble: it does not answer, or the answer is malformed.
+        @raise Trouble: it does not answer, the answer is malformed, or it has no place for this connection.
         """
         request = MetadataRequest(group=self._group, remote_id=self.member_id, token=token)
         self._opaque += 1
@@ -289,6 +289,8 @@ class MemberConnection:
         except (OSError, WireError) as error:
             raise Trouble(str(error)) from None
         assert isinstance(answer, MetadataResponse)
+        if answer.code is ResponseCode.TOO_MANY_CLIENTS:
+            raise Trouble(f"it refuses: {answer.health}")
         return answer
 
     def ask_pull(self, begin: int, end: int, max_bytes: int) -> None:

@@ -23,6 +23,7 @@ from twisted.logger import Logger
 from twisted.python.usage import Completions, UsageError
 from twisted.python.usage import Options as UsageOptions
 
+from dledger.base.accept_lines import fold_accept_lines
 from dledger.base.descriptors import LEAST, raise_limit
 from dledger.base.option_values import Setting, check_type, converted, our_name, raise_findings
 from dledger.base.reactor import Reactor, make_reactor_monotonic
@@ -366,6 +367,7 @@ def prepare_process(reactor: Reactor) -> None:
             f"dledger: this process may open {allowed} files, at least {LEAST} are needed, and some thousand "
             "for many clients: raise the limit (ulimit -n, LimitNOFILE= of a systemd unit)"
         )
+    fold_accept_lines(reactor.seconds)
     keep_freed_memory()
     reactor.callWhenRunning(spare_the_collector)
     reactor.callWhenRunning(survive_signals)

@@ -41,7 +41,9 @@ from protocols.wire.remoting import (
     FRAME_BYTES_MAX,
     NOT_SUPPORTED_REMARK,
     REQUEST_CODE_NOT_SUPPORTED,
+    SYSTEM_BUSY,
     RemotingCommand,
+    decode_command,
     encode_command,
 )
 
@@ -72,6 +74,12 @@ class CommandSink(Protocol):
     def connected(self, connection: CommandConnection) -> None:
         """A connection is ready."""
 
+    def no_place(self, connection: CommandConnection) -> str:
+        """
+        The first valid read has come. @return: why the connection cannot be kept; empty: it is. The reason is
+        answered to its requests, and the connection ends.
+        """
+
     def commands_received(self, connection: CommandConnection, commands: list[RemotingCommand]) -> None:
         """
         The requests of one read, in order. Each that is not one-way is answered once, by
@@ -93,6 +101,10 @@ class OnlyAsking:
 
     def connected(self, connection: CommandConnection) -> None:
         """See L{CommandSink.connected}."""
+
+    def no_place(self, connection: CommandConnection) -> str:
+        """See L{CommandSink.no_place}: we have opened it, and keep it."""
+        return ""
 
     def commands_received(self, connection: CommandConnection, commands: list[RemotingCommand]) -> None:
         """See L{CommandSink.commands_received}: every request is answered as not supported."""
@@ -266,6 +278,12 @@ class CommandConnection(AnsweringConnection):
         except WireError as error:
             broken = error
         if not self.account.is_proven and broken is None:
+            if reason := self._sink.no_place(self):
+                self._owe(turned_away := _commands_of(frames))
+                for command in turned_away:
+                    self.answer(command, code=SYSTEM_BUSY, remark=reason)
+                self.close()
+                return None
             self.account.prove()
         for _, requests in runs.commands:
             self._owe(requests)
@@ -302,6 +320,15 @@ class CommandConnection(AnsweringConnection):
         for done in asked.values():
             done.errback(NotAsked(f"the connection was lost: {reason}"))
         self._sink.connection_lost(self, reason)
+
+
+def _commands_of(frames: list[Frame]) -> list[RemotingCommand]:
+    """
+    The requests of a read whose frames are sound. Native requests are none of them: nobody sends one before
+    the answer to another request.
+    """
+    commands = [decode_command(frame) for form, frame in frames if form == "remoting"]
+    return [command for command in commands if not command.is_response]
 
 
 def hosts_of(connection: CommandConnection) -> tuple[str, str]:

@@ -8,7 +8,15 @@ import resource
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base import descriptors
-from dledger.base.descriptors import LEAST_CONNECTIONS, WANTED, connections_allowed, limit, raise_limit
+from dledger.base.descriptors import (
+    LEAST,
+    LEAST_CONNECTIONS,
+    WANTED,
+    connections_allowed,
+    limit,
+    pages_allowed,
+    raise_limit,
+)
 
 
 class FakeLimits:
@@ -68,3 +76,11 @@ class LimitTests(SynchronousTestCase):
         for soft, files, expected in ((1024, 256, 512), (256, 64, 96), (20, 8, LEAST_CONNECTIONS)):
             self.system(soft, soft)
             self.assertEqual(connections_allowed(4096, files=files), expected)
+
+    def test_pages(self) -> None:
+        """A part of what connections of clients leave."""
+        for soft, expected in ((65536, 64), (1024, 64), (512, 32), (128, 8), (64, 4), (4, 1)):
+            self.system(soft, soft)
+            self.assertEqual(pages_allowed(), expected)
+            if soft >= LEAST:
+                self.assertLess(expected, soft - connections_allowed(4096))

@@ -358,6 +358,9 @@ class NativeTests(GateCase):
             self.assertEqual(self.said.code, 0)
             self.assertEqual(sorted(answer.code for answer in answers), sorted(codes), keys)
         self.assertGreater(self.broker.store.log.end_offset, end)
+        self.rewrite((FILE % "").replace("admin: true", "admin: true\n  topicPerms: [T2=DENY]"))
+        (answer,) = self.natives(OPERATOR, read)
+        self.assertIn("no administrator, or one with lists", answer.remark)
 
     def test_retries_and_traces(self) -> None:
         """As by commands."""

@@ -10,6 +10,7 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.client_places import ClientPlaces
 from dledger.base.commands.refusals import CommandGroup, Handlers, Refused
 from dledger.broker.router import CommandRouter
 from protocols.rocketmq.commands import CommandConnection
@@ -94,6 +95,36 @@ class RouterCase(SynchronousTestCase):
         self.clock.advance(0)
         connection.abort("enough")
         return [(one.opaque, one.code, one.remark) for one in sent_commands(transport.value())]
+
+
+class PlaceTests(RouterCase):
+    """A client for which there is no place is told so with its first request, and nobody else ends for it."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.router.clients = ClientPlaces(2, share_percent=100)
+
+    def test_refused(self) -> None:
+        """Each request of its first read is answered, sends too; no handler hears of them."""
+        kept, _ = self.connect()
+        kept.dataReceived(encode_command(RemotingCommand(code=50, opaque=1)))
+        late, transport = self.connect()
+        late.dataReceived(b"".join(
+            encode_command(RemotingCommand(code=code, opaque=code, flag=flag))
+            for code, flag in ((50, 0), (310, 0), (51, 2))
+        ))
+        self.clock.advance(0)
+        answers = sent_commands(transport.value())
+        self.assertEqual([(one.opaque, one.code) for one in answers], [(50, 2), (310, 2)])
+        self.assertIn("1 clients are connected, which is the limit here", answers[0].remark or "")
+        self.assertTrue(transport.disconnecting)
+        self.assertEqual((self.together.calls, self.router.connections_refused), ([], 1))
+        self.assertFalse(kept.is_lost)
+
+    def test_free_again(self) -> None:
+        """When a client has ended, there is a place."""
+        self.assertEqual(self.ask(50), [(0, 0, None)])
+        self.assertEqual(self.ask(50), [(0, 0, None)])
 
 
 class RoutingTests(RouterCase):
@@ -192,6 +223,7 @@ class CostlyTests(RouterCase):
 
     def test_unread(self) -> None:
         """Requests wait until answers of before are read; of a lost connection nothing is kept."""
+        self.router.clients = ClientPlaces(4, share_percent=100)
         for is_lost in (False, True):
             connection, _transport = self.connect()
             self.group.seen.clear()

@@ -188,6 +188,13 @@ class MasterTests(ServiceCase):
         self.assertEqual(answer.ext_fields["queueOffset"], "2")
         self.stop()
 
+    def test_places(self) -> None:
+        """One address has its share of the connections."""
+        self.start(connectionsShare=25)
+        clients = self.broker.router.clients
+        self.assertEqual(clients.share, clients.places // 4)
+        self.stop()
+
     def test_open_port(self) -> None:
         """Beyond the loopback interface without TLS it warns once, unless the operator has said insecure."""
         for host, options, warnings in (("127.0.0.1", {}, 0), ("10.0.0.1", {}, 1),

@@ -394,6 +394,7 @@ class RefusalTests(GroupCase):
             ResponseCode.LEADER_NOT_READY,
             ResponseCode.LEADER_TRANSFERRING,
             ResponseCode.NOT_LEADER,
+            ResponseCode.TOO_MANY_CLIENTS,
         ):
             self.group["n0"].refusals.extend([code] * 3)
             outcomes = self.submit(code.name.encode())
@@ -401,7 +402,7 @@ class RefusalTests(GroupCase):
             self.assertEqual(outcomes, [], code)
             self.group.run(1.0)
             self.assertIsInstance(outcomes[0], tuple)
-        self.assertEqual(len(self.group.log), 5)
+        self.assertEqual(len(self.group.log), 6)
 
     def test_busy(self) -> None:
         """What Java's remoting layer refuses with SYSTEM_BUSY goes again; an unknown code fails."""
@@ -443,7 +444,7 @@ class RefusalTests(GroupCase):
         known = {"SUCCESS", "NOT_LEADER", "LEADER_PENDING_FULL", "LEADER_NOT_READY", "LEADER_TRANSFERRING",
                  "DISK_FULL", "UNEXPECTED_ARGUMENT", "UNKNOWN_GROUP", "UNKNOWN_MEMBER", "UNSUPPORTED",
                  "REQUEST_WITH_EMPTY_BODYS", "FORBIDDEN", "CONFLICT", "SEQUENCE_GAP",
-                 "UNKNOWN_PRODUCER", "MACHINE_STOPPED"}  # fmt: skip
+                 "UNKNOWN_PRODUCER", "MACHINE_STOPPED", "TOO_MANY_CLIENTS"}  # fmt: skip
         for code in ResponseCode:
             if code.name in known:
                 continue

@@ -9,8 +9,9 @@ import threading
 import time
 
 import dledger
+from dledger.client.values import AppendFailed, UnknownOutcome
 from protocols.wire.ledger.codes import Consistency, RequestCode
-from protocols.wire.ledger.messages import GetRequest
+from protocols.wire.ledger.messages import GetRequest, MetadataRequest
 from protocols.wire.remoting import RemotingCommand, encode_command
 from tests.hostile.target import MIB, HostileCase, frames, send_slowly, tell
 from tests.processes.children import peers_text
@@ -157,6 +158,36 @@ class ConnectionTests(HostileCase):
         self.serve_through(attack, share=0.2)
         self.assert_all_alive()
         self.assertTrue(self.calm(1.0).latencies_s)
+
+    def test_places_taken(self) -> None:
+        """
+        Idle clients have all places that one address may have: the client that was there goes on, and a late
+        one is refused before anything of it is in the log.
+        """
+        leader = self.wait_for_leader()
+        idle: list[socket.socket] = []
+        with dledger.connect(peers_text(self.peers), timeout=20.0) as early:
+            early.append(b"early")
+            for peer_id in self.peers:
+                ask = frames(MetadataRequest(group="default", remote_id=peer_id))
+                for _ in range(150):
+                    idle.append(self.connect(peer_id))
+                    idle[-1].sendall(ask)
+            time.sleep(0.5)
+            with self.assertRaises(AppendFailed) as caught, dledger.connect(
+                peers_text(self.peers), timeout=3.0
+            ) as late:
+                late.append(b"late")
+            self.assertNotIsInstance(caught.exception, UnknownOutcome)
+            self.assertIn("which is the share of one address", str(caught.exception))
+            for number in range(100):
+                early.append(b"%d" % number)
+            for connection in idle:
+                connection.close()
+        self.assertEqual(self.wait_for_leader(), leader)
+        with dledger.connect(peers_text(self.peers), timeout=20.0) as late:
+            late.append(b"late")
+        self.assert_all_alive()
 
     def test_log(self) -> None:
         """Strangers do not fill the log: broken frames, refused connections."""

@@ -84,6 +84,15 @@ class ServiceCase(SynchronousTestCase):
         return sent_commands(peer[1].value())[-1]
 
 
+class PlaceTests(ServiceCase):
+    """The options for connections."""
+
+    def test_share(self) -> None:
+        """Of one address."""
+        service = self.make(connectionsMax=100, connectionsShare=10)
+        self.assertEqual((service.side.clients.places, service.side.clients.share), (84, 8))
+
+
 class LifeTests(ServiceCase):
     """From start to end."""
 

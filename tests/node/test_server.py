@@ -8,8 +8,8 @@ from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base import listening
+from dledger.base.client_places import ClientPlaces
 from dledger.base.folding import QUIET_S
-from dledger.node import server as server_module
 from dledger.node.server import LIVE_S, MemberServer
 from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
@@ -94,23 +94,28 @@ class ConnectionTests(ServerTestCase):
         self.assertIsNotNone(self.server.buildProtocol(None))
 
     def test_clients_leave_places_for_peers(self) -> None:
-        """The newest clients beyond their share end; peers do not."""
-        self.patch(server_module, "PEER_PLACES", 1)
-        peer, *clients = [self.connect()[0] for _ in range(3)]
-        self.server.claim(peer, "n1")
-        extra, _ = self.connect_beyond()
-        for connection in (peer, *clients, extra):
-            connection.account.prove()
+        """A connection that was taken for a member's has no place of a client."""
+        self.server.clients = ClientPlaces(3, share_percent=100)
+        connections = [self.connect()[0] for _ in range(3)]
+        self.assertEqual([self.server.no_place(one) == "" for one in connections], [True, False, False])
+        self.server.claim(connections[0], "n1")
+        self.assertEqual([self.server.no_place(one) == "" for one in connections[1:]], [True, False])
+        self.assertTrue(self.server.has_place(connections[1]))
+        self.assertFalse(self.server.has_place(connections[2]))
+        unplug(connections[1])
+        self.assertEqual(self.server.no_place(connections[2]), "")
         self.server.sweep(self.clock.seconds())
-        self.assertEqual([one.is_lost for one in (peer, *clients, extra)], [False, False, False, True])
+        self.assertEqual([one.is_lost for one in connections], [False, True, False])
 
-    def connect_beyond(self) -> tuple[ServerConnection, FakeTransport]:
-        """One more than the bound, which was accepted before the others spoke."""
-        self.server._connections_max += 1
-        try:
-            return self.connect()
-        finally:
-            self.server._connections_max -= 1
+    def test_places_are_told(self) -> None:
+        """The log has the reason once, and the number is counted."""
+        self.server.clients = ClientPlaces(3, share_percent=100)
+        connections = [self.connect()[0] for _ in range(3)]
+        with capturedLogs() as events:
+            reasons = [self.server.no_place(one) for one in connections]
+        self.assertIn("1 clients are connected, which is the limit here", reasons[2])
+        self.assertEqual([event["reason"] for event in events], reasons[1:2])
+        self.assertEqual(self.server.connections_refused, 2)
 
     def test_close_all(self) -> None:
         """Everything ends, and nothing new is accepted."""

@@ -131,6 +131,14 @@ class UpTests(ServiceTestCase):
         self.assertEqual(self.thread.life, ["started"])
         self.assertEqual(node.status().admin, "tcp:8080")
 
+    def test_places(self) -> None:
+        """The options for connections."""
+        service = self.make(max_connections=100, connections_share=10)
+        service.startService()
+        self.addCleanup(service.stopService)
+        factory = self.reactor.tcpServers[0][1]
+        self.assertEqual((factory.clients.places, factory.clients.share), (84, 8))
+
     def test_warned_of_a_plain_port(self) -> None:
         """Beyond the loopback interface, unless the operator has said so."""
         for host, options, is_warned in (

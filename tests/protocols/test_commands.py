@@ -25,6 +25,10 @@ class Seen:
     def connected(self, connection: CommandConnection) -> None:
         """Nothing to do."""
 
+    def no_place(self, connection: CommandConnection) -> str:
+        """Everybody has one."""
+        return ""
+
     def commands_received(self, connection: CommandConnection, commands: list[RemotingCommand]) -> None:
         """Remember."""
         self.calls.append(commands)

@@ -62,6 +62,7 @@ class FakeMember:
     @ivar group_id, is_group_known: the id of its group, and whether a quorum holds it.
     @ivar is_silent, remoting_role: closes the connection at a remoting frame, too; or the role that it tells
         there, which is empty for Java's.
+    @ivar is_full: refuses a remoting frame: it has no place for the connection.
     @ivar token, shown: the one that it knows, and those that it was shown.
     @ivar pulls: first indexes that it was asked for.
     @ivar answer: given the request, says what to answer: None closes the connection, and so does L{Cut}.
@@ -81,6 +82,7 @@ class FakeMember:
         self.begin, self.committed, self.role = 0, len(records) - 1, "follower"
         self.group_id, self.is_group_known = "", False
         self.is_silent, self.remoting_role = False, ""
+        self.is_full = False
         self.token, self.shown = token, list[str]()
         self.pulls: list[int] = []
         self.peers: Mapping[str, str] = {}
@@ -138,6 +140,9 @@ class FakeMember:
         self.shown += [shown] if shown else []
         if shown and shown != self.token:
             refused = MetadataResponse(code=ResponseCode.FORBIDDEN)
+            return encode_answer(command.opaque, encode_response(refused))
+        if self.is_full:
+            refused = MetadataResponse(code=ResponseCode.TOO_MANY_CLIENTS, health="9 clients are connected")
             return encode_answer(command.opaque, encode_response(refused))
         answer = MetadataResponse(
             group=self.group, peers=self.peers, group_id=self.group_id, group_term=1,

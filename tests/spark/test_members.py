@@ -342,14 +342,17 @@ class GroupTests(LedgerCase):
         self.assertEqual(scanned(self.impatient()), self.rows)
 
     def test_a_member_that_ends_is_no_java_member(self) -> None:
-        """Who closes every connection, or whose new process answers already, counts for the majority."""
+        """
+        Who closes every connection, or whose new process answers already, or who has no place for us, counts
+        for the majority.
+        """
         self.members["n2"].committed = 100
-        for role, is_silent in (("", True), ("follower", False)):
+        for role, is_silent, is_full in (("", True, False), ("follower", False, False), ("", False, True)):
             for member_id in ("n0", "n1"):
                 member = self.members[member_id]
                 member.answer = lambda request: None
-                member.is_silent, member.remoting_role = is_silent, role
-            with self.subTest(role=role):
+                member.is_silent, member.remoting_role, member.is_full = is_silent, role, is_full
+            with self.subTest(role=role, is_full=is_full):
                 error = self.assertRaises(ReadError, scanned, self.impatient())
                 self.assertRegex(str(error), "only n2 .*no majority.* n0: connection closed without ")
 

@@ -20,6 +20,7 @@ from typing import Protocol
 
 from twisted.python.failure import Failure
 
+from dledger.base.client_places import SHARE_PERCENT
 from dledger.base.commands.refusals import Code, CommandGroup, Handler, RefusalCounts, Refused
 from dledger.base.listening import ListeningSide
 from protocols.budgets import Budgets
@@ -63,13 +64,15 @@ class AnsweringSide(ListeningSide[CommandConnection]):
     def __init__(
         self, turn: Turn, groups: Sequence[CommandGroup], *, refusals: RefusalCounts | None = None,
         gate: RequestGate | None = None, connections_max: int = CONNECTIONS_MAX,
+        share_percent: int = SHARE_PERCENT,
     ) -> None:
         """
         @param groups: no code is in two of them. They hear of connections in this order.
         @param refusals: shared with other parts; by default a new one.
         @param gate: asked before every handler; None: everybody may do everything.
+        @param share_percent: see L{ListeningSide}.
         """
-        super().__init__(turn, connections_max=connections_max)
+        super().__init__(turn, connections_max=connections_max, share_percent=share_percent)
         self.budgets = Budgets()
         self._groups = tuple(groups)
         self._gate = gate

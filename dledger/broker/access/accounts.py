@@ -70,10 +70,21 @@ class BrokerAccount:
 
     def may(self, resource: str, right: AccessRight) -> bool:
         """Whether it has a right to a topic, or to C{%RETRY%} and a group."""
-        if self.is_admin and not self.perms:
+        if self.may_everything:
             return True
         default = self.default_group if resource.startswith(RETRY) else self.default_topic
         return bool(self.perms.get(resource, default) & right)
+
+    @property
+    def may_everything(self) -> bool:
+        """Whether it is an administrator without lists."""
+        return self.is_admin and not self.perms
+
+    def may_somewhere(self, right: AccessRight) -> bool:
+        """Whether it has a right to a topic, whichever."""
+        return self.may_everything or bool(self.default_topic & right) or any(
+            given & right for resource, given in self.perms.items() if not resource.startswith(RETRY)
+        )
 
 
 @attrs.frozen

@@ -108,6 +108,7 @@ class BrokerConfig:
     @ivar namesrv_addr: C{host:port} of each name server, separated by semicolons; empty for none.
     @ivar auto_create_topic_enable: a message creates its topic, with the settings of C{TBW102}.
     @ivar default_topic_queue_nums: queues of C{TBW102}, the maximum for a topic that a message creates.
+    @ivar connections_share: percent of the connections for clients that one address may have.
     @ivar topics_max: number of topics from which on no message makes another one; an administrator may.
     @ivar broker_permission: sum of 4 (read) and 2 (write) for the whole broker.
     @ivar register_name_server_period: time between two registrations with a name server.
@@ -162,6 +163,7 @@ class BrokerConfig:
     broker_topic_enable: bool = _flag(True)
     default_topic_queue_nums: int = _number(8, 1, 65535)
     topics_max: int = _number(20_000, 1, 1_000_000)
+    connections_share: int = _number(50, 1, 100)
     broker_permission: int = _number(6, 0, 7)
     register_name_server_period: int = _number(30_000, 10_000, 60_000)
     register_broker_timeout_mills: int = _number(6_000, 100, 60_000)

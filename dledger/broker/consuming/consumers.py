@@ -29,7 +29,7 @@ from dledger.base.commands.java_json import read_document, to_object, wire_json
 from dledger.base.commands.refusals import Code, CommandGroup, Fields, Handlers, Refused
 from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.groups import find_group, retry_topic
-from dledger.broker.consuming.producers import EXPIRED_MS, Member, ProducerTable
+from dledger.broker.consuming.producers import EXPIRED_MS, Member, ProducerRights, ProducerTable
 from dledger.broker.consuming.subscriptions import (
     ConsumerData,
     Subscription,
@@ -243,9 +243,14 @@ class ConsumerCommands(CommandGroup):
 
     def __init__(
         self, config: BrokerConfig, metadata: Metadata, table: ConsumerTable, producers: ProducerTable, *,
-        wall_ms: Callable[[], int],
+        wall_ms: Callable[[], int], rights: ProducerRights | None = None,
     ) -> None:
-        """@param wall_ms: milliseconds since 1970."""
+        """
+        @param wall_ms: milliseconds since 1970.
+        @param rights: of the accounts; None: everybody may do everything. Other producers than those with
+            rights are answered, as a consumer's heartbeat names groups of producers, too; they are not known.
+        """
+        self._rights = rights
         self._producers = producers
         self._config = config
         self._metadata = metadata
@@ -278,8 +283,11 @@ class ConsumerCommands(CommandGroup):
     def _heart_beat(self, connection: CommandConnection, request: RemotingCommand) -> None:
         said = read_heartbeat(request.body)
         now_ms = self._wall_ms()
+        rights = self._rights
+        owner = "" if rights is None else rights.owner_of(connection)
         for name in said.producer_groups:
-            self._producers.register(connection, said.client_id, name, now_ms)
+            if rights is None or rights.may_produce(connection, said.client_id, name):
+                self._producers.register(connection, said.client_id, name, now_ms, owner)
         for data in said.consumers:
             group = find_group(self._metadata, self._config, data.group, now_ms)
             if group is None:

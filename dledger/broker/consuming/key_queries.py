@@ -27,6 +27,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from dledger.base.commands.refusals import LONG_MAX, LONG_MIN, Code, CommandGroup, Fields, Handlers, Refused
 from dledger.base.errors import StoreError
+from dledger.broker.consuming.visible import Visible, VisibleTo, all_visible
 from dledger.broker.store.indexing import keys_of
 from dledger.broker.store.key_hash import hash_of_key
 from dledger.broker.store.queries import record_at
@@ -63,6 +64,7 @@ class _Query:
     """
     A query.
 
+    @ivar visible: whether its sender may see a record; None: all.
     @ivar found: offsets in the log of the messages so far, and their records.
     @ivar steps, size: entries that it has looked at, and bytes of its messages.
     """
@@ -73,6 +75,7 @@ class _Query:
     key: bytes
     count_max: int
     offsets: Iterator[int]
+    visible: Visible | None = None
     found: dict[int, bytes] = attrs.Factory(dict)
     steps: int = 0
     size: int = 0
@@ -81,8 +84,12 @@ class _Query:
 class KeyQueries(CommandGroup):
     """The group of commands."""
 
-    def __init__(self, store: MessageStore, *, clock: IReactorTime) -> None:
+    def __init__(
+        self, store: MessageStore, *, clock: IReactorTime, visible: VisibleTo = all_visible
+    ) -> None:
+        """@param visible: what the sender of a request may see of its topic."""
         self._store = store
+        self._visible = visible
         self._clock = clock
         self._waiting: deque[_Query] = deque()
         self._call: IDelayedCall | None = None
@@ -109,7 +116,7 @@ class KeyQueries(CommandGroup):
         offsets = indexing.index.search(hash_of_key(topic, key), begin_ms, end_ms)
         self._waiting.append(_Query(
             connection, request, topic.encode("utf-8", "surrogatepass"), key.encode("utf-8", "surrogatepass"),
-            count_max, offsets if count_max > 0 else iter(()),
+            count_max, offsets if count_max > 0 else iter(()), self._visible(connection, request, topic),
         ))  # fmt: skip
         if self._call is None:
             self._turn()
@@ -166,6 +173,8 @@ class KeyQueries(CommandGroup):
         try:
             topic, properties, _, _ = keyed_part_of(record, offset)
         except WireError:
+            return
+        if query.visible is not None and not query.visible(record):
             return
         if topic == query.topic and query.key in keys_of(properties):
             if not query.found or query.size + len(record) <= BYTES_MAX:

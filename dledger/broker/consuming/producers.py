@@ -3,13 +3,15 @@
 The groups of producers and their connections, by their heartbeats: a broker asks one of a group how a
 transaction ended, and passes replies on to the one that waits.
 
-Rule: the table is bounded. What does not fit is not known; its producers are asked nothing.
+Rule 1: the table is bounded. What does not fit is not known; its producers are asked nothing.
+Rule 2: with access control, a producer is told nothing that its account may not know (L{ProducerRights}).
 
 Source: ProducerManager (4.9.8).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from protocols.wire.remoting import RemotingCommand
@@ -47,17 +49,31 @@ def reads(member: Member) -> bool:
     return not member.is_congested or member.unsent_bytes < UNSENT_BYTES_MAX
 
 
+class ProducerRights(Protocol):
+    """What the accounts of producers allow."""
+
+    def owner_of(self, member: Member) -> str:
+        """The account of a client; empty: none."""
+
+    def may_produce(self, member: Member, client_id: str, group: str) -> bool:
+        """Whether a connection may be that of a client, and the client a producer of a group."""
+
+    def may_publish(self, member: Member, topic: str) -> bool:
+        """Whether a client may send to a topic, and so end a transaction of it."""
+
+
 class ProducerTable:
     """
-    Invariant: each group has a member, and C{_count} is the number of members of all groups. A client in
-    C{_clients} is a member of a group. C{_groups_of} has the groups of each member.
+    Invariant: each group has an owner, and each owner in it a member; C{_count} is the number of members of
+    all groups. A client in C{_clients} is a member of a group. C{_groups_of} has the groups of each member,
+    and the owner that it has in each.
     """
 
     def __init__(self, *, members_max: int = PRODUCERS_MAX) -> None:
-        self._groups: dict[str, dict[Member, int]] = {}
+        self._groups: dict[str, dict[str, dict[Member, int]]] = {}
         self._clients: dict[str, Member] = {}
         self._ids: dict[Member, str] = {}
-        self._groups_of: dict[Member, dict[str, None]] = {}
+        self._groups_of: dict[Member, dict[str, str]] = {}
         self._members_max = members_max
         self._count = 0
 
@@ -65,30 +81,40 @@ class ProducerTable:
         """Number of members of all groups."""
         return self._count
 
-    def register(self, member: Member, client_id: str, group: str, now_ms: int) -> None:
-        """A heartbeat of a client, a member of this group. @param now_ms: ms since 1970."""
-        members = self._groups.get(group, {})
-        if member in members:
-            del members[member]
-        elif self._count >= self._members_max:
+    def register(self, member: Member, client_id: str, group: str, now_ms: int, owner: str = "") -> None:
+        """
+        A heartbeat of a client, a member of this group.
+
+        @param now_ms: ms since 1970.
+        @param owner: its account; those of one account are asked one for the other.
+        """
+        known = self._groups_of.get(member, {}).get(group)
+        if known is None and self._count >= self._members_max:
             return
-        else:
-            self._count += 1
-        members[member] = now_ms
-        self._groups[group] = members
-        self._groups_of.setdefault(member, {})[group] = None
+        if known is not None:
+            self._drop(member, group, known)
+        self._groups.setdefault(group, {}).setdefault(owner, {})[member] = now_ms
+        self._groups_of.setdefault(member, {})[group] = owner
+        self._count += 1
         self._forget(member)
         self._ids[member], self._clients[client_id] = client_id, member
 
+    def _drop(self, member: Member, group: str, owner: str) -> None:
+        owners = self._groups[group]
+        del owners[owner][member]
+        self._count -= 1
+        if not owners[owner]:
+            del owners[owner]
+            if not owners:
+                del self._groups[group]
+
     def unregister(self, member: Member, group: str) -> None:
         """Remove a member, if it is one."""
-        members = self._groups.get(group, {})
-        if members.pop(member, None) is not None:
-            self._count -= 1
-            if not members:
-                del self._groups[group]
-            del self._groups_of[member][group]
-            if not self._groups_of[member]:
+        groups = self._groups_of.get(member, {})
+        owner = groups.pop(group, None)
+        if owner is not None:
+            self._drop(member, group, owner)
+            if not groups:
                 del self._groups_of[member]
                 self._forget(member)
 
@@ -104,15 +130,23 @@ class ProducerTable:
 
     def expire(self, now_ms: int) -> None:
         """Remove members that have been silent for longer than L{EXPIRED_MS}."""
-        for group, members in list(self._groups.items()):
-            for member in [one for one, heard_ms in members.items() if now_ms - heard_ms > EXPIRED_MS]:
-                self.unregister(member, group)
+        for group, owners in list(self._groups.items()):
+            for members in list(owners.values()):
+                for member in [one for one, heard_ms in members.items() if now_ms - heard_ms > EXPIRED_MS]:
+                    self.unregister(member, group)
 
     def client(self, client_id: str) -> Member | None:
         """The connection of a client that is a producer; None if there is none."""
         return self._clients.get(client_id)
 
-    def one_of(self, group: str) -> Member | None:
-        """The member that was heard last; None if the group has none."""
-        members = self._groups.get(group)
-        return None if members is None else next(reversed(members))
+    def one_of(self, group: str, may: Callable[[Member], bool] = lambda member: True) -> Member | None:
+        """
+        The member that was heard last; None if the group has none.
+
+        @param may: whether a member may be asked; called for one member of each owner.
+        """
+        heard = [
+            (heard_ms, member) for members in self._groups.get(group, {}).values()
+            for member, heard_ms in (next(reversed(members.items())),) if may(member)
+        ]  # fmt: skip
+        return max(heard, key=lambda one: one[0])[1] if heard else None

@@ -45,6 +45,7 @@ from dledger.broker.consuming.subscriptions import (
     filter_of,
     parse_subscription,
 )
+from dledger.broker.consuming.visible import Visible, VisibleTo, all_visible
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.tables import PERM_READ, GroupConfig
 from dledger.broker.store.queries import GetStatus, Got, get_messages
@@ -157,9 +158,11 @@ class PullCommands(CommandGroup):
     def __init__(
         self, config: BrokerConfig, store: MessageStore, metadata: Metadata, table: ConsumerTable, *,
         clock: IReactorTime, wall_ms: Callable[[], int], slow_bytes: int = 0, held_max: int = HELD_MAX,
+        visible: VisibleTo = all_visible,
     ) -> None:
         """
         @param wall_ms: milliseconds since 1970.
+        @param visible: what the sender of a request may see of its topic.
         @param slow_bytes: a consumer further than this behind the end of the log is directed to a slave, if
             C{slave_read_enable} allows it; 0: never.
         """
@@ -171,6 +174,7 @@ class PullCommands(CommandGroup):
         self._wall_ms = wall_ms
         self._slow_bytes = slow_bytes
         self._held_max = held_max
+        self._visible = visible
         self._held: dict[Key, dict[_Held, None]] = {}
         self._by_connection: dict[CommandConnection, dict[_Held, None]] = {}
         self._count = 0
@@ -196,7 +200,7 @@ class PullCommands(CommandGroup):
 
     def _pull(self, connection: CommandConnection, request: RemotingCommand) -> None:
         fields = Fields(request.ext_fields)
-        pull = self._read(fields)
+        pull = self._read(connection, request)
         flags = fields.number("sysFlag")
         commit = fields.number("commitOffset", 0, least=LONG_MIN, most=LONG_MAX)
         is_clogged = self._is_clogged(connection)
@@ -217,9 +221,9 @@ class PullCommands(CommandGroup):
         if flags & FLAG_COMMIT_OFFSET and commit >= 0 and not self._config.is_slave:
             self._metadata.consumer_offsets.commit(pull.group.group_name, *pull.key, commit, self._wall_ms())
 
-    def _read(self, fields: Fields) -> _Pull:
+    def _read(self, connection: CommandConnection, request: RemotingCommand) -> _Pull:
         """@raise Refused: a field, a permission or the subscription forbids an answer with messages."""
-        config = self._config
+        config, fields = self._config, Fields(request.ext_fields)
         group_name, topic = fields.text("consumerGroup"), fields.text("topic")
         queue_id, flags = fields.number("queueId"), fields.number("sysFlag")
         if not config.broker_permission & PERM_READ:
@@ -243,7 +247,7 @@ class PullCommands(CommandGroup):
         wanted_bytes = fields.number("maxMsgBytes", -1)  # of 5.x
         return _Pull(
             group=group, key=(topic, queue_id), codes=subscription.codes, suspend_ms=suspend_ms,
-            matches=None if expression is None else partial(is_matched, expression),
+            matches=_both(expression, self._visible(connection, request, topic)),
             offset=fields.number("queueOffset", least=LONG_MIN, most=LONG_MAX),
             count_max=min(fields.number("maxMsgNums"), config.max_transfer_count_on_message_in_memory),
             bytes_max=min(wanted_bytes, bytes_max) if wanted_bytes > 0 else bytes_max,
@@ -417,7 +421,7 @@ class PullCommands(CommandGroup):
         pull = held.pull
         try:
             if is_over:
-                pull = attrs.evolve(self._read(Fields(held.request.ext_fields)), offset=pull.offset)
+                pull = attrs.evolve(self._read(held.connection, held.request), offset=pull.offset)
             got = self._get(pull)
         except Exception as error:
             self._release(held)
@@ -485,6 +489,14 @@ class PullCommands(CommandGroup):
             self._call.cancel()
             self._call = None
         self._woken.clear()
+
+
+def _both(expression: SqlFilter | None, visible: Visible | None) -> Visible | None:
+    if expression is None:
+        return visible
+    if visible is None:
+        return partial(is_matched, expression)
+    return lambda record: visible(record) and is_matched(expression, record)
 
 
 def is_matched(expression: SqlFilter, record: bytes) -> bool:

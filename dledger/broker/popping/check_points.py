@@ -13,7 +13,7 @@ Source: PopCheckPoint, AckMsg, BatchAckMsg, ExtraInfoUtil, KeyBuilder, PopAckCon
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from dledger.base.commands.java_json import read_document, to_long, wire_json
@@ -58,6 +58,20 @@ def normal_topic(topic: str, group: str) -> str:
         if topic.startswith(prefix):
             return topic[len(prefix) :]
     return topic
+
+
+def popped_places(
+    name: str, *, groups: Container[str], topics: Container[str]
+) -> Iterator[tuple[str, str]]:
+    """
+    The groups and topics whose retries of POP a topic may hold: its name does not tell where the group ends.
+
+    @param name: of the topic. @param groups, topics: those that there are.
+    """
+    joined = name.removeprefix(RETRY_PREFIX)
+    for at, separator in enumerate(joined):
+        if separator in "_+" and joined[:at] in groups and joined[at + 1 :] in topics:
+            yield joined[:at], joined[at + 1 :]
 
 
 class PopKey(NamedTuple):

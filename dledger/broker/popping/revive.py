@@ -47,6 +47,7 @@ from dledger.broker.popping.check_points import (
 )
 from dledger.broker.popping.popped import Popped, PoppedTable
 from dledger.broker.sending.puts import NotPut, Put, PutPipeline
+from dledger.broker.sending.send_properties import name_retry_topic
 from dledger.broker.sending.topic_checks import DLQ_PREFIX, TopicChecks
 from dledger.broker.store.plain_records import PlainMessage
 from dledger.broker.store.queries import record_at
@@ -318,7 +319,7 @@ class ReviveService:
         named.setdefault(FIRST_POP_TIME, str(key.pop_ms))
         if message.reconsume_times >= tries_max:
             name = DLQ_PREFIX + key.group
-            named.setdefault("RETRY_TOPIC", topic)
+            name_retry_topic(named, topic)
             named.setdefault("ORIGIN_MESSAGE_ID", message.message_id)
         else:
             name = key.topic if kind_of(key.topic) else pop_retry_topic(topic, key.group)

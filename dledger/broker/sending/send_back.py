@@ -28,6 +28,7 @@ from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.tables import PERM_WRITE, RETRY_PREFIX, GroupConfig, TopicConfig
 from dledger.broker.sending.puts import NotPut, PutPipeline
 from dledger.broker.sending.rules import PutRules
+from dledger.broker.sending.send_properties import name_retry_topic
 from dledger.broker.sending.topic_checks import DLQ_PREFIX
 from dledger.broker.store.queries import record_at
 from dledger.broker.store.records import NewMessage
@@ -104,7 +105,7 @@ class SendBack(CommandGroup):
         if request.version >= _V3_4_9:
             most = fields.number("maxReconsumeTimes", most)
         properties = message.properties
-        properties.setdefault("RETRY_TOPIC", message.topic)
+        name_retry_topic(properties, message.topic)
         properties.setdefault("ORIGIN_MESSAGE_ID", message.message_id)
         properties["WAIT"] = "false"
         properties.pop("DELAY", None)

@@ -10,7 +10,7 @@ Source: SendMessageProcessor.asyncSendMessage, CommitLog.asyncPutMessage, Messag
 
 from __future__ import annotations
 
-from dledger.broker.store.records import property_of
+from dledger.broker.store.records import SCHEDULE_TOPIC, property_of
 from protocols.wire.rocketmq.layout import PROPERTIES_BYTES_MAX
 from protocols.wire.rocketmq.message import decode_properties, encode_properties
 
@@ -19,6 +19,21 @@ _WAITS = b"WAIT\x01true"
 #: Common beginning of the names of all L{_TIMERS}.
 _TIMER = b"TIMER_D"
 _TIMERS = (b"TIMER_DELIVER_MS\x01", b"TIMER_DELAY_SEC\x01", b"TIMER_DELAY_MS\x01")
+#: The topic of a message that waits among the retries or the dead letters of a group: consumers see this one.
+RETRY_TOPIC = "RETRY_TOPIC"
+
+
+def name_retry_topic(properties: dict[str, str], topic: str) -> None:
+    """
+    Set L{RETRY_TOPIC} of a copy for retries or dead letters.
+
+    @param topic: of the message that is copied. Only among retries and dead letters does its own property
+        count: elsewhere its producer has written it, who may have no right to that topic.
+    """
+    if topic == SCHEDULE_TOPIC:
+        topic = properties.get("REAL_TOPIC") or topic
+    if not (topic.startswith(("%RETRY%", "%DLQ%")) and properties.get(RETRY_TOPIC)):
+        properties[RETRY_TOPIC] = topic
 
 
 def is_false(value: bytes | None) -> bool:

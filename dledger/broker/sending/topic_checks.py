@@ -73,7 +73,7 @@ class TopicChecks:
         found = self.topics.entries.get(name)
         if found is None:
             found = self._make(name, default_topic, queue_nums, is_unit)
-        elif _is_own(name):
+        elif is_own(name):
             raise Refused(Code.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden.")
         if not found.perm & PERM_WRITE:
             raise Refused(Code.NO_PERMISSION, f"the topic[{name}] sending message is forbidden")
@@ -84,7 +84,7 @@ class TopicChecks:
 
     def _make(self, name: str, default_topic: str, queue_nums: int | None, is_unit: bool) -> TopicConfig:
         refuse_name(name)
-        if _is_own(name):
+        if is_own(name):
             raise Refused(Code.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden.")
         most = self._config.topics_max
         if len(self.topics.entries) >= most:
@@ -134,7 +134,7 @@ class TopicChecks:
         every producer; 0 for any other topic.
         """
         found = self.topics.entries.get(name)
-        if found is None or name.startswith("%") or _is_own(name) or "\0" in name:
+        if found is None or name.startswith("%") or is_own(name) or "\0" in name:
             return 0
         if not found.can_write or found.order or found.topic_filter_type != "SINGLE_TAG":
             return 0
@@ -161,7 +161,8 @@ class TopicChecks:
         return queue_id
 
 
-def _is_own(name: str) -> bool:
+def is_own(name: str) -> bool:
+    """Whether it is a topic in which the broker keeps its own messages."""
     return name in FORBIDDEN or name.startswith(REVIVE_PREFIX)
 
 

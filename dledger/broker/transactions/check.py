@@ -34,7 +34,7 @@ from twisted.logger import Logger
 from dledger.base.errors import StoreError
 from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.own_address import OwnAddress
-from dledger.broker.consuming.producers import ProducerTable, reads
+from dledger.broker.consuming.producers import Member, ProducerRights, ProducerTable, reads
 from dledger.broker.ha.put_status import PutStatus
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.sending.halves import (
@@ -100,8 +100,13 @@ class TransactionCheckService:
     def __init__(
         self, config: BrokerConfig, store: MessageStore, metadata: Metadata, pipeline: PutPipeline,
         producers: ProducerTable, *, own: OwnAddress, clock: IReactorTime, wall_ms: Callable[[], int],
+        rights: ProducerRights | None = None,
     ) -> None:
-        """@param wall_ms: milliseconds since 1970."""
+        """
+        @param wall_ms: milliseconds since 1970.
+        @param rights: of the accounts; None: every producer may be asked.
+        """
+        self._rights = rights
         self._config = config
         self._store = store
         self._metadata = metadata
@@ -342,15 +347,22 @@ class TransactionCheckService:
         self._passed(following, is_over)
 
     def _ask(self, copy: _Copy, offset: int, queue_offset: int) -> None:
-        """Ask a producer of the group. Without one, or without an answer, the next round asks again."""
-        named = copy.half.properties
-        member = self._producers.one_of(named.get(PRODUCER_GROUP, ""))
-        if member is None or not reads(member):
-            return
+        """
+        Ask a producer of the group that may send to the topic: it gets the message. Without one, or without
+        an answer, the next round asks again.
+        """
+        named, rights = copy.half.properties, self._rights
         try:
             topic, queue_id = real_place(copy.half)
         except ValueError:
             return  # after some rounds it is discarded
+
+        def may_know(member: Member) -> bool:
+            return rights is None or rights.may_publish(member, topic)
+
+        member = self._producers.one_of(named.get(PRODUCER_GROUP, ""), may_know)
+        if member is None or not reads(member):
+            return
         body = encode_message(attrs.evolve(
             copy.half, topic=topic, queue_id=queue_id, properties_data=copy.message.properties_data,
             queue_offset=queue_offset, physical_offset=offset, store_timestamp=self._wall_ms(),

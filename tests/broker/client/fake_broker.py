@@ -124,6 +124,10 @@ class FakeBroker:
             else:
                 connection.answer_native(ticket, answer)
 
+    def no_place(self, connection: CommandConnection) -> str:
+        """Everybody has one."""
+        return ""
+
     def commands_received(self, connection: CommandConnection, commands: list[RemotingCommand]) -> None:
         """Say what is understood."""
         for command in commands:

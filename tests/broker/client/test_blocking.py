@@ -109,6 +109,10 @@ class LiveBroker(ServerFactory):
         """See CommandSink."""
         raise AssertionError(error)
 
+    def no_place(self, connection: CommandConnection) -> str:
+        """Everybody has one."""
+        return ""
+
     def commands_received(self, connection: CommandConnection, commands: list[RemotingCommand]) -> None:
         """Only what version of native frames it understands."""
         for command in commands:

@@ -17,6 +17,7 @@ from dledger.broker.popping.check_points import (
     normal_topic,
     offsets_info,
     pop_retry_topic,
+    popped_places,
     read_revive,
     receipt_text,
 )
@@ -37,6 +38,20 @@ def stored(message: NewMessage) -> Message:
 def read(tag: str, document: object) -> object:
     """A message of the revive topic with this body."""
     return read_revive(make_message("R", json.dumps(document).encode(), properties={"TAGS": tag}), "own")
+
+
+class PlaceTests(SynchronousTestCase):
+    """The topics of retries."""
+
+    def test_places(self) -> None:
+        """Every group and topic that the name may join; none for a name of something else."""
+        groups, topics = {"G", "G_T"}, {"T_T1", "T1"}
+        for name, expected in (
+            ("%RETRY%G_T1", [("G", "T1")]), ("%RETRY%G+T1", [("G", "T1")]),
+            ("%RETRY%G_T_T1", [("G", "T_T1"), ("G_T", "T1")]), ("%RETRY%G", []), ("%RETRY%H_T1", []),
+            ("%RETRY%G_T2", []),
+        ):
+            self.assertEqual(list(popped_places(name, groups=groups, topics=topics)), expected, name)
 
 
 class CheckPointTests(SynchronousTestCase):

@@ -1,0 +1,61 @@
+# -*- test-case-name: tests.broker.test_request_rights -*-
+"""
+The table of docs/security.md that tells what each request to a broker with access control needs, made from
+L{dledger.broker.request_rights}.
+
+    python -m tests.broker.request_rights            say whether docs/ is current
+    python -m tests.broker.request_rights --write    bring it up to date
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from dledger.broker.request_rights import RULES, Answered
+from tests.import_graph import ROOT
+
+PAGE = ROOT / "docs" / "security.md"
+BEGIN, END = "<!-- request rights -->", "<!-- end of request rights -->"
+
+
+def table() -> str:
+    """Both tables, between their marks."""
+    signed, others = [], []
+    for code, rule in sorted(RULES.items()):
+        if isinstance(rule.needs, Answered):
+            signed.append(f"| {code} | {rule.name} | {rule.needs.value} |")
+        else:
+            others.append(f"| {code} | {rule.name} | {rule.needs} |")
+    return "\n".join([
+        BEGIN, "| Code | Request | An account needs |", "|---|---|---|", *others,
+        "| any other | | `admin: true`, if the broker knows it |", "",
+        "For these requests any signature is enough. No answer to them has a message:", "",
+        "| Code | Request | The answer has |", "|---|---|---|", *signed, END,
+    ])  # fmt: skip
+
+
+def wanted(text: str) -> str:
+    """The page with the present table. @raise ValueError: its marks are missing."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"{PAGE.name} lacks {BEGIN} or {END}")
+    return before + table() + after
+
+
+def main(arguments: Sequence[str]) -> int:
+    """@return: the exit status: 0 if the page is current."""
+    current = PAGE.read_text(encoding="utf-8")
+    text = wanted(current)
+    if text == current:
+        return 0
+    if "--write" in arguments:
+        PAGE.write_text(text, encoding="utf-8")
+        return 0
+    sys.stdout.write(f"{PAGE.name} is stale: python -m tests.broker.request_rights --write\n")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
