@@ -85,7 +85,7 @@ class DLedgerConfig:
     @ivar pre_vote: ask before raising the term, if all peers understand the question.
     @ivar admin_hosts: further host names under which the administration may be called; C{*} for any.
     @ivar max_connections: incoming connections; 0: as many as the limit of descriptors allows, at most 4096.
-    @ivar max_answer_bytes: bytes of answers to GET and PULL that clients have not read yet, all together.
+    @ivar max_answer_bytes: bytes of answers that clients have not read yet, all together.
     @ivar max_unfinished_bytes: bytes of frames whose end has not come, of all connections.
     @ivar tls_certificate, tls_key, tls_authority: PEM files; with them, everything but connections of
         C{tls_plain_hosts} is mutual TLS, see L{dledger.base.tls.keys}.
@@ -174,7 +174,7 @@ class DLedgerConfig:
     preferred_leader_ids: tuple[str, ...] = attrs.field(default=(), converter=_ids)
     admin_hosts: tuple[str, ...] = attrs.field(default=(), converter=_ids)
     max_connections: int = _count(0, 0)
-    max_answer_bytes: int = _count(256 * 1024 * 1024, 16 * 1024 * 1024)
+    max_answer_bytes: int = _count(64 * 1024 * 1024, 16 * 1024 * 1024)
     max_unfinished_bytes: int = _count(64 * 1024 * 1024, 4 * 1024 * 1024)
     tls_certificate: str = attrs.field(default="", validator=instance_of(str))
     tls_key: str = attrs.field(default="", validator=instance_of(str))

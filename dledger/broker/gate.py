@@ -139,6 +139,7 @@ class AccessGate(CommandGroup):
     """
 
     log = Logger()
+    small_codes = frozenset({CHALLENGE_CODE})
 
     def __init__(self, path: str, *, topic_at: Callable[[int], str]) -> None:
         """

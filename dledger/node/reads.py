@@ -346,12 +346,11 @@ class Reads:
     def _may_serve(self, connection: ServerConnection) -> bool:
         return self._reads_left > 0 and self._bytes_left > 0 and connection.may_answer
 
-    def _spend(self, connection: ServerConnection, size: int) -> None:
+    def _spend(self, size: int) -> None:
         if self._reads_left == READS_PER_TURN:
             self._at_end_of_turn(self._next_turn)
         self._reads_left -= 1
         self._bytes_left -= size
-        connection.account.hold(size)
 
     def _next_turn(self) -> None:
         """Another turn may serve as much again, parked reads first."""
@@ -416,7 +415,7 @@ class Reads:
         self._check_index(index, read_index)
         entries = self._store.read_batch(index, max_count=1, max_bytes=1)
         self._counters.gets += 1
-        self._spend(connection, len(entries.records))
+        self._spend(len(entries.records))
         connection.answer(ticket, GetResponse(group=self._group, entries=entries))
 
     def _check_index(self, index: int, read_index: int) -> None:
@@ -450,7 +449,7 @@ class Reads:
             entries = read(first, end_index=end_index, max_bytes=max_bytes)
             self._counters.pulled_bytes += len(entries.records)
         self._counters.pulls += 1
-        self._spend(connection, 0 if entries is None else len(entries.records))
+        self._spend(0 if entries is None else len(entries.records))
         if code is not ResponseCode.SUCCESS:
             count(self._counters.refusals, code.name)
         connection.answer(ticket, PullResponse(

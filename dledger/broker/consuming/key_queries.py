@@ -119,7 +119,7 @@ class KeyQueries(CommandGroup):
         steps, size = STEPS_TURN, BYTES_TURN
         while self._waiting and steps > 0 and size > 0:
             query = self._waiting.popleft()
-            if query.connection.is_congested:
+            if not query.connection.may_answer:
                 query.connection.answer(
                     query.request, code=Code.SYSTEM_BUSY, remark="this connection does not read its answers"
                 )

@@ -234,5 +234,11 @@ class BoundTests(QueryCase):
         """A connection that does not read its answers gets no more."""
         self.put("a")
         self.settle()
-        self.client.connection.is_congested = True
-        self.assertEqual(self.ask("a").code, Code.SYSTEM_BUSY)
+        queries = self.asked.broker.key_queries
+        self.patch(key_queries, "STEPS_TURN", 0)
+        opaque = self.client.send(QUERY_MESSAGE, {**ALL, "topic": "T1", "key": "a"})
+        self.patch(key_queries, "STEPS_TURN", 100)
+        self.patch(type(self.client.connection.account), "may_answer", False)
+        queries._turn()
+        (answer,) = self.client.received()
+        self.assertEqual((answer.opaque, answer.code), (opaque, Code.SYSTEM_BUSY))
