@@ -174,7 +174,7 @@ class DLedgerConfig:
     preferred_leader_ids: tuple[str, ...] = attrs.field(default=(), converter=_ids)
     admin_hosts: tuple[str, ...] = attrs.field(default=(), converter=_ids)
     max_connections: int = _count(0, 0)
-    max_answer_bytes: int = _count(64 * 1024 * 1024, 16 * 1024 * 1024)
+    max_answer_bytes: int = _count(48 * 1024 * 1024, 16 * 1024 * 1024)
     max_unfinished_bytes: int = _count(64 * 1024 * 1024, 4 * 1024 * 1024)
     tls_certificate: str = attrs.field(default="", validator=instance_of(str))
     tls_key: str = attrs.field(default="", validator=instance_of(str))

@@ -23,7 +23,7 @@ BEYOND_BYTES = 32 * MIB
 ANSWER_BYTES_MAX = 4 * MIB
 
 #: Default budgets of a process.
-ANSWERS_BYTES_MAX = 64 * MIB
+ANSWERS_BYTES_MAX = 48 * MIB
 UNFINISHED_BYTES_MAX = 64 * MIB
 
 #: Seconds for which a connection may hold answers without reading any; while the budget of answers is scarce,
@@ -41,7 +41,7 @@ FRAME_S = 30.0
 FRAME_RATE = 4096
 
 #: A connection may hold at most this fraction of the free part of the budget of answers.
-_SHARE = 8
+_SHARE = 6
 
 
 class ByteBudget:

@@ -112,10 +112,9 @@ class Connection(Protocol):
         self._was_active, self._was_heard = True, False
         self._active_s = turn.seconds()
         self._is_flush_asked = self.is_closing = False
-        self.spent_s = 0.0
         self._outlet: Outlet | None = None
         self.is_lost = self.is_congested = False
-        self.unsent_bytes = 0
+        self.spent_s, self.unsent_bytes = 0.0, 0
 
     transport: StreamTransport
 
@@ -234,8 +233,9 @@ class Connection(Protocol):
 
     def _lose(self, reason: str) -> None:
         if not self.is_lost:
-            self.is_lost = True
-            self._out.clear()
+            self.is_lost, self._out = True, []
+            if self._outlet is not None:
+                self._outlet.drop()
             self._ended(reason)
 
     def _frames_received(self, frames: list[Frame]) -> WireError | None:

@@ -37,6 +37,7 @@ class _Socket(Protocol):
     dataBuffer: bytes
     offset: int
     producerPaused: bool
+    _tempDataBuffer: list[bytes]
     _tempDataLen: int
 
     def write(self, data: bytes) -> None: ...
@@ -98,6 +99,16 @@ class Outlet:
         if kernel_bytes_max and handle is not None and _TCP_NOTSENT_LOWAT is not None:
             with contextlib.suppress(OSError):  # not by TCP, or the system does not know it
                 handle.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, kernel_bytes_max)
+
+    def drop(self) -> None:
+        """The connection has ended: keep no output, which Twisted would until its transport is collected."""
+        for carrier in (self._socket, self._beneath):
+            if carrier is not None:
+                carrier.dataBuffer, carrier.offset, carrier._tempDataLen = b"", 0, 0
+                carrier._tempDataBuffer = []
+        unsent = getattr(self._transport, "_appSendBuffer", None)
+        if isinstance(unsent, list):
+            unsent.clear()
 
     def unsent_bytes(self, known: int) -> int:
         """As L{waiting_bytes}; no look is needed if the socket has taken everything."""

@@ -43,6 +43,7 @@ from protocols.wire.remoting import (
     NOT_SUPPORTED_REMARK,
     REQUEST_CODE_NOT_SUPPORTED,
     RemotingCommand,
+    command_parts,
     encode_command,
 )
 
@@ -269,18 +270,18 @@ class CommandConnection(AnsweringConnection):
     ) -> None:
         """Answer a request. Nothing happens on a lost connection, or if the request was one-way."""
         if not (self.is_lost or request.is_oneway):
-            self.answer_made(request, encode_command(RemotingCommand(
+            self.answer_made(request, *command_parts(RemotingCommand(
                 code=code, opaque=request.opaque, flag=FLAG_RESPONSE, version=VERSION, remark=remark,
                 ext_fields=ext_fields or {}, serialize_type=request.serialize_type, body=body,
             )))  # fmt: skip
 
-    def answer_made(self, request: RemotingCommand, frame: bytes) -> None:
-        """As L{answer}, with an encoded frame."""
+    def answer_made(self, request: RemotingCommand, *parts: bytes) -> None:
+        """As L{answer}, with the parts of an encoded frame."""
         if self.is_lost or request.flag & FLAG_ONEWAY:
             return
         self.unanswered -= 1
         self.unanswered_bytes -= len(request.body) + REQUEST_OVERHEAD
-        self._write((frame,))
+        self._write(parts)
 
     def answer_not_supported(self, request: RemotingCommand) -> None:
         """Send Java's answer to an unknown request code."""

@@ -52,7 +52,7 @@ class ShareTests(SynchronousTestCase):
 
     def test_the_less_is_free_the_less_may_be_held(self) -> None:
         """Connections that hold answers stop before those that hold none."""
-        budgets = Budgets(answers=64 * MIB)
+        budgets = Budgets(answers=60 * MIB)
         budgets.answers.held = 48 * MIB
         self.assertFalse(budgets.may_answer(2 * MIB))
         self.assertTrue(budgets.may_answer(2 * MIB - 1))

@@ -88,6 +88,16 @@ class OutletTests(SynchronousTestCase):
         self.assertEqual(outlet.waiting_bytes(99), 13)
         self.assertEqual(Outlet(StringTransport()).waiting_bytes(99), 99)
 
+    def test_drop(self) -> None:
+        """Of an ended connection no output is kept in either buffer."""
+        transport = Connection(Kernel(), Protocol(), MemoryReactor())
+        outlet = Outlet(transport)
+        transport.dataBuffer, transport.offset = b"12345", 2
+        transport._tempDataBuffer, transport._tempDataLen = [b"x" * 10], 10
+        outlet.drop()
+        self.assertEqual((outlet.waiting_bytes(99), transport.dataBuffer), (0, b""))
+        self.assertEqual(transport._tempDataBuffer, [])
+
     def test_parts(self) -> None:
         """Small ones are one call to the socket; a long train goes the transport's way, and is not copied."""
         self.outlet.send(b"a", b"b")
