@@ -75,7 +75,7 @@ class FrameBuffer:
         @param frames_max: frames that one call of L{feed} cuts, at most.
         """
         self._frame_bytes_max = frame_bytes_max
-        self._frames_max = frames_max
+        self._frames_max = self._piece_max = frames_max
         self._uncut: bytes | bytearray = b""
         self._at = 0
         self.has_uncut = False
@@ -119,6 +119,7 @@ class FrameBuffer:
             uncut, at = self._uncut, self._at
             self._uncut, self._at, self.has_uncut = b"", 0, False
             return self._cut(uncut, at)
+        self._piece_max = self._frames_max
         if self._kept:
             self._kept += data
             if len(self._kept) < self._needed:
@@ -137,8 +138,13 @@ class FrameBuffer:
         """The connection has ended: keep no bytes."""
         self._uncut, self._at, self._kept, self.has_uncut = b"", 0, bytearray(), False
 
-    def put_back(self, frames: Sequence[Frame]) -> None:
-        """Take back the last frames of the last call of L{feed}: they are uncut again."""
+    def put_back(self, frames: Sequence[Frame], *, taken: int) -> None:
+        """
+        Take back the last frames of the last call of L{feed}: they are uncut again.
+
+        @param taken: number of the others; the next pieces of the same data have no more frames.
+        """
+        self._piece_max = max(taken, 1)
         if self.has_uncut:
             self._at -= sum(
                 len(data) + (LENGTH_WORD_SIZE if kind == "remoting" else 0) for kind, data in frames
@@ -157,7 +163,7 @@ class FrameBuffer:
         end = len(data)
         view = memoryview(data)
         while at < end:
-            if len(frames) >= self._frames_max:
+            if len(frames) >= self._piece_max:
                 self._uncut, self._at, self.has_uncut = data, at, True
                 break
             available = end - at

@@ -194,7 +194,7 @@ class ServerConnection(AnsweringConnection):
         try:
             for number, (form, frame) in enumerate(frames):
                 if left <= 0:
-                    self._buffer.put_back(frames[number:])
+                    self._buffer.put_back(frames[number:], taken=number)
                     break
                 if form == _NATIVE:
                     opaque, message = read(frame)

@@ -299,7 +299,7 @@ class CommandConnection(AnsweringConnection):
         try:
             for number, (form, frame) in enumerate(frames):
                 if left <= 0:
-                    self._buffer.put_back(frames[number:])
+                    self._buffer.put_back(frames[number:], taken=number)
                     break
                 if form != "remoting":
                     left -= self._native_received(frame)

@@ -14,6 +14,7 @@ from dledger.node import reads as module
 from dledger.node.reads import PULL_BYTES_MAX, PULL_WAIT_MS_MAX
 from protocols import budgets
 from protocols.connection import COUNTED_BYTES
+from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import Consistency, ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, bodies_of
 from protocols.wire.ledger.messages import AppendRequest, GetRequest, MetadataRequest, PullRequest
@@ -453,6 +454,22 @@ class TurnTests(ReadsTestCase):
         self.end_turn()
         self.assertEqual(len(other.answers()), 1)
         self.assertEqual(len(self.client.answers()), 4 + 3)
+
+    def test_time_of_a_turn(self) -> None:
+        """Expensive reads leave the rest to the next turns."""
+        read = self.rig.store.read_batch
+
+        def slow(first_index: int, *, max_count: int, max_bytes: int) -> EntryBatch:
+            self.rig.clock.rightNow += 0.6 * module.READ_S_PER_TURN
+            return read(first_index, max_count=max_count, max_bytes=max_bytes)
+
+        self.patch(self.rig.store, "read_batch", slow)
+        self.client.send(*[self.get(index % 10, Consistency.COMMITTED) for index in range(5)])
+        self.assertEqual(len(self.client.answers()), 2)
+        self.end_turn()
+        self.assertEqual(len(self.client.answers()), 2)
+        self.end_turn()
+        self.assertEqual(len(self.client.answers()), 1)
 
     def test_bytes_of_one_read_are_bounded(self) -> None:
         """

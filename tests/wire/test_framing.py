@@ -179,7 +179,7 @@ class PieceTests(SynchronousTestCase):
         found = [buffer.feed(data)]
         while True:
             if backs and len(found[-1]) > backs:
-                buffer.put_back(found[-1][-backs:])
+                buffer.put_back(found[-1][-backs:], taken=len(found[-1]) - backs)
                 found[-1] = found[-1][:-backs]
             if not buffer.has_uncut:
                 self.assertEqual(buffer.uncut_bytes, 0)
@@ -200,10 +200,11 @@ class PieceTests(SynchronousTestCase):
             self.assertEqual(sum(self.cut(STREAM, backs=backs), []), FRAMES)
         buffer = FrameBuffer(frames_max=100)
         frames = buffer.feed(STREAM + STREAM[:10])
-        buffer.put_back(frames[1:])
+        buffer.put_back(frames[1:], taken=1)
         size = sum(len(data) + 4 * (kind == "remoting") for kind, data in FRAMES[1:])
         self.assertEqual((buffer.uncut_bytes, buffer.kept_bytes), (size + 10, 0))
-        self.assertEqual(buffer.feed(b""), FRAMES[1:])
+        self.assertEqual([frame for _ in FRAMES[1:] for frame in buffer.feed(b"")], FRAMES[1:])
+        self.assertEqual([buffer.feed(b""), buffer.kept_bytes], [[], 10])
         self.assertEqual(buffer.feed(STREAM[10:]), FRAMES)
 
     def test_garbage_behind(self) -> None:
