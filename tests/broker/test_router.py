@@ -12,6 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.commands.refusals import CommandGroup, Handlers, Refused
 from dledger.broker.router import CommandRouter
+from protocols.budgets import HELD_BYTES_MAX
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.remoting import RemotingCommand, encode_command
 from tests.protocols.fakes import FakeTransport, plug, sent_commands, turn_of
@@ -238,6 +239,19 @@ class CostlyTests(RouterCase):
         self.clock.pump([0.01] * 9)
         self.assertEqual([one for one in self.group.seen if one != "drained"], [0, 2, 3])
         self.assertEqual(self.router._unread, {})
+
+    def test_too_much_unread(self) -> None:
+        """A connection that holds too much waits with small answers, too."""
+        self.router._small_codes = frozenset({50})
+        connection, _transport = self.connect()
+        connection.account.reserve(HELD_BYTES_MAX)
+        self.send(connection, [50], 0)
+        self.clock.pump([0.01] * 9)
+        self.assertEqual(self.group.seen, [])
+        connection.account.unreserve(HELD_BYTES_MAX)
+        self.router.sweep(1.0)
+        self.clock.pump([0.01] * 9)
+        self.assertEqual(self.group.seen[-1], 0)
 
     def test_lost_while_it_waits(self) -> None:
         """Nothing is kept of a connection that ends before its requests are looked at again."""

@@ -219,6 +219,11 @@ class AgeTests(DeskCase):
         self.assertIs(answer.code, ResponseCode.FALL_BEHIND_TOO_MUCH)
         self.assertIn("may be 1200 ms old, at most 1199 are wanted", answer.reason)
 
+    def test_unread_meanwhile(self) -> None:
+        """A connection that got other answers while the query waited is refused before the query is made."""
+        self.patch(type(self.client.connection.account), "may_answer", False)
+        self.assertIs(self.answer(1200).code, ResponseCode.LEADER_PENDING_FULL)
+
     def test_not_known(self) -> None:
         """A member that was told nothing, or lacks entries that it was told of."""
         for facts in ({"leader_committed_ms": -1}, {"leader_committed_index": 2}):

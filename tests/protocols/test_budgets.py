@@ -20,6 +20,7 @@ from protocols.budgets import (
 )
 from protocols.connection import STRANGER_FRAME_BYTES_MAX
 from protocols.ledger.connection import FRAMES_MAX, ServerConnection
+from protocols.outlet import Outlet
 from protocols.rocketmq.commands import CommandConnection, OnlyAsking
 from protocols.wire.ledger.messages import AppendRequest, MetadataRequest
 from protocols.wire.remoting import RemotingCommand, encode_command
@@ -266,6 +267,19 @@ class HeldTests(ServerCase):
         connection.account.unreserve(500)
         connection.account.reserve(500)
         self.assertEqual(self.budgets.answers.held, 0)
+
+    def test_ended_connection_keeps_nothing(self) -> None:
+        """No output, in the transport either, and no requests."""
+        connection, _ = self.open()
+        dropped: list[Outlet] = []
+        self.patch(Outlet, "drop", lambda outlet: dropped.append(outlet))
+        connection.account.reserve(HELD_BYTES_MAX)
+        connection.dataReceived(native_request(ASK, 1) * (2 * FRAMES_MAX))
+        self.assertGreater(connection._buffer.uncut_bytes, 0)
+        connection._write((b"x",))
+        connection.abort("test")
+        self.assertEqual((dropped, connection._out), ([connection._outlet], []))
+        self.assertEqual((connection._buffer.uncut_bytes, self.budgets.waiting.held), (0, 0))
 
     def test_reserved(self) -> None:
         """An answer that will be made later is counted until it is made, whatever is sent meanwhile."""

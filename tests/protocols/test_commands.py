@@ -7,7 +7,7 @@ from twisted.internet.defer import CancelledError
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from protocols.rocketmq.commands import READ_BYTES, CommandConnection, NotAsked
+from protocols.rocketmq.commands import COMMANDS_MAX, READ_BYTES, CommandConnection, NotAsked
 from protocols.wire.errors import WireError
 from protocols.wire.remoting import ROCKETMQ, RemotingCommand, decode_command, encode_command
 from tests.protocols.fakes import FakeTransport, turn_of
@@ -146,6 +146,18 @@ class CommandConnectionTests(SynchronousTestCase):
         self.connection.tell(RemotingCommand(code=1, opaque=0))
         self.connection.answer(RemotingCommand(code=1, opaque=0))
         self.assertEqual(self.sent(), [])
+
+    def test_pieces_of_a_read(self) -> None:
+        """Many requests of one read are handed over in pieces, in order."""
+        pieces: list[list[int]] = []
+        self.patch(self.seen, "commands_received", lambda _, commands: pieces.append(
+            [one.opaque for one in commands]
+        ))  # fmt: skip
+        self.connection.dataReceived(b"".join(
+            encode_command(RemotingCommand(code=1, opaque=number)) for number in range(2 * COMMANDS_MAX + 5)
+        ))  # fmt: skip
+        self.assertEqual([len(piece) for piece in pieces], [COMMANDS_MAX, COMMANDS_MAX, 5])
+        self.assertEqual(sum(pieces, []), list(range(2 * COMMANDS_MAX + 5)))
 
     def test_deadline(self) -> None:
         """Cancelling forgets the question; a late answer is passed over."""
