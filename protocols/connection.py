@@ -55,7 +55,7 @@ UNSENT_BYTES_MAX = 32 * 1024 * 1024
 COUNTED_BYTES = 64 * 1024
 
 #: Bytes that the kernel takes for a connection beyond what the other end receives: its memory is ours, too.
-KERNEL_UNSENT_BYTES = 256 * 1024
+KERNEL_UNSENT_BYTES = 64 * 1024
 
 #: Largest native frame to a member from a connection that has not identified itself; our clients begin
 #: with METADATA. Other frames may be larger, as the first frame of a Java client can be an append. All

@@ -47,8 +47,9 @@ from tests.processes.members import ROOT
 TIMES = 500
 #: Resident memory that they may cost, all kinds together, in MiB.
 ALLOWED_MIB = 100.0
-#: A client's p99 may double; below this it may be anything, in milliseconds.
-P99_FLOOR_MS = 60.0
+#: A client's p99 may double; below this it may be anything, in milliseconds: beside other work on two cores,
+#: what is 40 ms on an idle machine has been 170 ms.
+P99_FLOOR_MS = 250.0
 
 NOT_SUPPORTED = 3
 UNREGISTER_BROKER, WIPE_WRITE, DELETE_TOPIC, DELETE_TOPIC_IN_NAMESRV = 104, 205, 215, 216
