@@ -87,7 +87,7 @@ class DLedgerConfig:
     @ivar admin_hosts: further host names under which the administration may be called; C{*} for any.
     @ivar max_connections: incoming connections; 0: as many as the limit of descriptors allows, at most 4096.
     @ivar connections_share: percent of the connections for clients that one address may have.
-    @ivar max_answer_bytes: bytes of answers to GET and PULL that clients have not read yet, all together.
+    @ivar max_answer_bytes: bytes of answers that clients have not read yet, all together.
     @ivar max_unfinished_bytes: bytes of frames whose end has not come, of all connections.
     @ivar tls_certificate, tls_key, tls_authority: PEM files; with them, everything but connections of
         C{tls_plain_hosts} is mutual TLS, see L{dledger.base.tls.keys}.
@@ -179,7 +179,7 @@ class DLedgerConfig:
     admin_hosts: tuple[str, ...] = attrs.field(default=(), converter=_ids)
     max_connections: int = _count(0, 0)
     connections_share: int = attrs.field(default=50, validator=[instance_of(int), ge(1), le(100)])
-    max_answer_bytes: int = _count(256 * 1024 * 1024, 16 * 1024 * 1024)
+    max_answer_bytes: int = _count(48 * 1024 * 1024, 16 * 1024 * 1024)
     max_unfinished_bytes: int = _count(64 * 1024 * 1024, 4 * 1024 * 1024)
     tls_certificate: str = attrs.field(default="", validator=instance_of(str))
     tls_key: str = attrs.field(default="", validator=instance_of(str))

@@ -2,6 +2,9 @@
 """
 Budgets of bytes that the connections of one process share, so that many connections together cannot hold
 more memory than one process may use.
+
+The account of a connection counts all its answers, of every size: the connection tells it each output, and
+what its transport has not sent yet. No handler of requests has to.
 """
 
 from __future__ import annotations
@@ -10,18 +13,24 @@ from protocols.framing import FrameBuffer
 
 MIB = 1024 * 1024
 
-#: Bytes of answers that one connection may hold before its next large answer is made.
+#: Bytes of answers that one connection may hold before its next request is handled.
 HELD_BYTES_MAX = 8 * MIB
+
+#: A connection that holds more ends: its answers came later than their requests were handled, all at once.
+BEYOND_BYTES = 32 * MIB
 
 #: Bytes of the largest single answer: a PULL, or one entry.
 ANSWER_BYTES_MAX = 4 * MIB
 
 #: Default budgets of a process.
-ANSWERS_BYTES_MAX = 256 * MIB
+ANSWERS_BYTES_MAX = 48 * MIB
 UNFINISHED_BYTES_MAX = 64 * MIB
 
-#: Seconds for which a connection may hold answers without reading, while the budget of answers is scarce.
+#: Seconds for which a connection may hold answers without reading any; while the budget of answers is scarce,
+#: without reading all; and without reading any, while no further large answer has room.
+UNREAD_S = 60.0
 STALL_S = 10.0
+EXHAUSTED_S = 2.0
 
 #: A connection whose unfinished frame is smaller never ends for want of budget.
 SMALL_FRAME_BYTES = 4096
@@ -32,7 +41,7 @@ FRAME_S = 30.0
 FRAME_RATE = 4096
 
 #: A connection may hold at most this fraction of the free part of the budget of answers.
-_SHARE = 8
+_SHARE = 6
 
 
 class ByteBudget:
@@ -64,9 +73,10 @@ class Budgets:
     """
     The budgets of one process.
 
-    @ivar answers: bytes of large answers that were made and are not sent yet.
+    @ivar answers: bytes of answers that were made, or will be, and are not sent yet.
     @ivar unfinished: bytes of frames whose end has not come, on all connections.
     @ivar strangers: the same, on connections that have not identified themselves: a quarter of it.
+    @ivar waiting: bytes of whole requests that wait, half of it; connections that read may exceed it.
     """
 
     def __init__(
@@ -76,18 +86,25 @@ class Budgets:
         self.answers = ByteBudget(answers)
         self.unfinished = ByteBudget(unfinished)
         self.strangers = ByteBudget(unfinished // 4)
+        self.waiting = ByteBudget(unfinished // 2)
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the largest answer does not fit twice."""
+        return self.answers.free < 2 * ANSWER_BYTES_MAX
+
+    def may_serve(self, held: int) -> bool:
+        """
+        Whether a request with a small answer is handled for a connection that holds C{held} bytes of answers.
+
+        The less is free, the less may each connection hold; one that has read everything is always served.
+        So connections that do not read cannot shut out those that do.
+        """
+        return held == 0 or held < min(HELD_BYTES_MAX, self.answers.free // _SHARE)
 
     def may_answer(self, held: int) -> bool:
-        """
-        Whether a connection that holds C{held} bytes of answers may be given another large one.
-
-        The less is free, the less may each connection hold; a connection that holds nothing is served as
-        long as the largest answer fits twice. So connections that do not read cannot shut out those that do.
-        """
-        free = self.answers.free
-        if held == 0:
-            return free >= 2 * ANSWER_BYTES_MAX
-        return held < min(HELD_BYTES_MAX, free // _SHARE)
+        """As L{may_serve}, for an answer that may be large: it must have room."""
+        return self.may_serve(held) and not self.is_exhausted
 
 
 class Account:
@@ -96,28 +113,38 @@ class Account:
 
     Invariant: C{held_bytes} and C{unfinished_bytes} are this connection's part of its budgets.
 
-    @ivar held_bytes: bytes of large answers that were made since the transport was last known to be drained.
+    @ivar held_bytes: bytes of answers that are not sent, and of those that are reserved.
     @ivar unfinished_bytes: bytes of its unfinished frame.
+    @ivar waiting_bytes: bytes of its requests that wait.
     @ivar is_proven: whether the other end has identified itself: a valid request to this server.
     """
 
     __slots__ = (
-        "_budgets", "_frame_bytes_max", "_held_since_s", "_late_serial", "_late_since_s", "held_bytes",
-        "is_proven", "unfinished_bytes",
+        "_budgets", "_frame_bytes_max", "_is_closed", "_late_serial", "_late_since_s", "_moved_s",
+        "_reserved", "_scarce_s", "_sent_bytes", "held_bytes", "is_proven", "unfinished_bytes",
+        "waiting_bytes",
     )
 
     def __init__(self, budgets: Budgets, *, stranger_frame_bytes_max: int) -> None:
         """@param stranger_frame_bytes_max: bytes of a native frame before the other end is known."""
         self._budgets = budgets
         self._frame_bytes_max = stranger_frame_bytes_max
-        self._held_since_s: float | None = None
+        self._moved_s: float | None = None
+        self._scarce_s: float | None = None
+        self._sent_bytes = self._reserved = 0
+        self._is_closed = False
         self._late_since_s: float | None = None
         self._late_serial = -1
         self.held_bytes = 0
-        self.unfinished_bytes = 0
+        self.unfinished_bytes = self.waiting_bytes = 0
         self.is_proven = False
 
-    # -- large answers ---------------------------------------------------------------------------
+    # -- answers ---------------------------------------------------------------------------------
+
+    @property
+    def may_serve(self) -> bool:
+        """See L{Budgets.may_serve}."""
+        return self._budgets.may_serve(self.held_bytes)
 
     @property
     def may_answer(self) -> bool:
@@ -125,25 +152,46 @@ class Account:
         return self._budgets.may_answer(self.held_bytes)
 
     def hold(self, size: int) -> None:
-        """An answer of C{size} bytes was made."""
+        """Answers of C{size} bytes were made."""
         self.held_bytes += size
         self._budgets.answers.held += size
 
-    def release(self) -> None:
-        """All answers have been sent."""
-        self._budgets.answers.held -= self.held_bytes
-        self.held_bytes = 0
-        self._held_since_s = None
+    def settle(self, unsent_bytes: int) -> None:
+        """All answers are with the transport, which has not sent C{unsent_bytes} of them yet."""
+        self.hold(unsent_bytes + self._reserved - self.held_bytes)
 
-    def is_stalled(self, now_s: float) -> bool:
-        """Whether it has not read its answers for L{STALL_S} while others need the memory."""
-        if not self.held_bytes or not self._budgets.answers.is_scarce:
-            self._held_since_s = None
-        elif self._held_since_s is None:
-            self._held_since_s = now_s
-        else:
-            return now_s - self._held_since_s >= STALL_S
-        return False
+    def reserve(self, size: int) -> None:
+        """An answer of C{size} bytes, whose content is held already, will be made later."""
+        if not self._is_closed:
+            self._reserved += size
+            self.hold(size)
+
+    def unreserve(self, size: int) -> None:
+        """It is about to be made now, or never."""
+        if not self._is_closed:
+            self._reserved -= size
+            self.hold(-size)
+
+    def is_stalled(self, now_s: float, sent_bytes: int) -> bool:
+        """
+        Whether it has not read its answers for longer than it may: L{UNREAD_S} and the other times there.
+
+        @param sent_bytes: what its transport has sent so far.
+        """
+        budgets = self._budgets
+        if self.held_bytes <= self._reserved:
+            self._moved_s = self._scarce_s = None
+            return False
+        if not budgets.answers.is_scarce:
+            self._scarce_s = None
+        elif self._scarce_s is None:
+            self._scarce_s = now_s
+        if self._moved_s is None or sent_bytes != self._sent_bytes:
+            self._moved_s, self._sent_bytes = now_s, sent_bytes
+        stood_s = now_s - self._moved_s
+        is_exhausted = budgets.is_exhausted and stood_s >= EXHAUSTED_S
+        is_scarce = self._scarce_s is not None and now_s - self._scarce_s >= STALL_S
+        return stood_s >= UNREAD_S or is_scarce or is_exhausted
 
     # -- unfinished frames -----------------------------------------------------------------------
 
@@ -185,6 +233,22 @@ class Account:
             return now_s - self._late_since_s >= FRAME_S + buffer.kept_bytes / FRAME_RATE
         return False
 
+    def count_waiting(self, size: int) -> str | None:
+        """
+        Count the bytes of requests that have come, and wait until others are answered.
+
+        @return: the reason why the connection must end if it does not read its answers.
+        """
+        budget = self._budgets.waiting
+        budget.held += size - self.waiting_bytes
+        more, self.waiting_bytes = size - self.waiting_bytes, size
+        if more > 0 and budget.held > budget.bytes_max and size > SMALL_FRAME_BYTES:
+            return (
+                f"requests behind unread answers hold {budget.held} bytes, at most {budget.bytes_max} are "
+                "allowed: read the answers"
+            )
+        return None
+
     # -- life ------------------------------------------------------------------------------------
 
     def prove(self) -> None:
@@ -195,7 +259,9 @@ class Account:
 
     def close(self) -> None:
         """The connection has ended: give everything back."""
-        self.release()
+        self._is_closed = True
+        self.hold(-self.held_bytes)
+        self.count_waiting(0)
         self._budgets.unfinished.held -= self.unfinished_bytes
         if not self.is_proven:
             self._budgets.strangers.held -= self.unfinished_bytes

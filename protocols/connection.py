@@ -9,13 +9,16 @@ Rule 3: when the connection ends, by either side, its owner is told once, after 
 failed.
 
 Rule 4: the memory that a stranger can take is bounded, for one connection and for all of them together
-(L{Budgets}): unfinished frames, and large answers that are not sent yet.
+(L{Budgets}): unfinished frames, and answers that are not sent yet.
+Rule 5: a read is handled in pieces of bounded cost. Between two of them an end that answers looks at the
+clock, and at the bytes of the answers that it has made; what must wait then waits as the bytes that came.
 
 This module starts no timers: owners call C{sweep}.
 """
 
 from __future__ import annotations
 
+import sys
 import typing
 from collections.abc import Callable, Sequence
 
@@ -25,14 +28,16 @@ from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from protocols.budgets import FRAME_S, STALL_S, Account, Budgets
+from protocols import unread
+from protocols.budgets import FRAME_S, Account, Budgets
 from protocols.framing import Frame, FrameBuffer, FrameError
+from protocols.loose import LooseRequests
 from protocols.outlet import Outlet, read_directly
 from protocols.put_off import PutOffReads
 from protocols.transports import StreamTransport
 from protocols.turn import Turn
-from protocols.wire.errors import LooseError, WireError
-from protocols.wire.remoting import FRAME_BYTES_MAX, RemotingCommand, decode_command
+from protocols.wire.errors import WireError
+from protocols.wire.remoting import FRAME_BYTES_MAX
 
 #: Seconds without traffic in either direction after which a connection is closed, as in Java.
 IDLE_S = 120.0
@@ -46,8 +51,11 @@ UNANSWERED_BYTES_MAX = 32 * 1024 * 1024
 #: Bytes that may wait for a congested transport.
 UNSENT_BYTES_MAX = 32 * 1024 * 1024
 
-#: Headers and bodies of one read that may be loose JSON: the tolerant parser is slow.
-LOOSE_PER_READ = 4
+#: Answers of one connection are counted when they have this size together, or are sent.
+COUNTED_BYTES = 64 * 1024
+
+#: Bytes that the kernel takes for a connection beyond what the other end receives: its memory is ours, too.
+KERNEL_UNSENT_BYTES = 64 * 1024
 
 #: Largest native frame to a member from a connection that has not identified itself; our clients begin
 #: with METADATA. Other frames may be larger, as the first frame of a Java client can be an append. All
@@ -73,76 +81,92 @@ def loss_sentence(reason: Failure) -> str:
     return reason.getErrorMessage()
 
 
+def address_text(peer: object) -> str:
+    """An address of Twisted's, for logs."""
+    host, port = getattr(peer, "host", None), getattr(peer, "port", None)
+    return f"{host}:{port}" if host is not None else str(peer)
+
+
 @implementer(IPushProducer)
 class Connection(Protocol):
     """
     The common part of both ends: frames in, gathered output out, and the time of the last traffic.
 
     @ivar is_lost: the connection has ended: output and input are dropped.
+    @ivar is_closing: it ends when all output has been sent.
     @ivar is_congested: the transport's buffer is full.
     @ivar spent_s: seconds that its requests have cost lately; a sweep halves them.
     @ivar unsent_bytes: bytes handed to the transport since it was last known to be drained, or measured.
     """
 
+    #: Frames of one piece of a read, at most.
+    _frames_max = sys.maxsize
+    #: Bytes that the kernel takes beyond what the other end receives, at most; 0: as it likes.
+    _kernel_bytes_max = 0
+
     def __init__(self, turn: Turn, *, frame_bytes_max: int = FRAME_BYTES_MAX, idle_s: float = IDLE_S) -> None:
         self._turn = turn
-        self._buffer = FrameBuffer(frame_bytes_max=frame_bytes_max)
+        self._buffer = FrameBuffer(frame_bytes_max=frame_bytes_max, frames_max=self._frames_max)
         self._idle_s = idle_s
         self._out: list[bytes] = []
-        self._is_flush_asked = False
-        self._was_active = True
-        self._was_heard = False
+        self._was_active, self._was_heard = True, False
         self._active_s = turn.seconds()
-        self._is_closing = False
-        self.spent_s = 0.0
+        self._is_flush_asked = self.is_closing = False
         self._outlet: Outlet | None = None
-        self.is_lost = False
-        self.is_congested = False
-        self.unsent_bytes = 0
+        self.is_lost = self.is_congested = False
+        self.spent_s, self.unsent_bytes = 0.0, 0
 
     transport: StreamTransport
 
     @property
     def is_open(self) -> bool:
         """Whether it is connected and not being closed."""
-        return not (self.is_lost or self._is_closing or self._outlet is None)
+        return not (self.is_lost or self.is_closing or self._outlet is None)
 
     @property
     def address(self) -> str:
         """The address of the other end, for logs."""
-        peer = self.transport.getPeer() if self.transport is not None else None
-        host, port = getattr(peer, "host", None), getattr(peer, "port", None)
-        return f"{host}:{port}" if host is not None else str(peer)
+        return address_text(None if self.transport is None else self.transport.getPeer())
 
     def connectionMade(self) -> None:
         """See L{Protocol.connectionMade}."""
         if ITCPTransport.providedBy(self.transport):
             self.transport.setTcpNoDelay(True)
         self.transport.registerProducer(self, True)
-        self._outlet = Outlet(self.transport)
+        self._outlet = Outlet(self.transport, kernel_bytes_max=self._kernel_bytes_max)
         read_directly(self.transport, self)
 
     def dataReceived(self, data: bytes) -> None:
         """See L{Protocol.dataReceived}."""
-        if self.is_lost or self._is_closing:
+        if self.is_lost or self.is_closing:
             return
         self._was_active = self._was_heard = True
         self.spent_s += self._turn.read(self._deal_with, data)
 
     def _deal_with(self, data: bytes) -> None:
-        broken: WireError | None = None
-        try:
-            frames = self._buffer.feed(data)
-        except FrameError as error:
-            frames, broken = error.frames, error
-        if frames:
-            # The valid frames before the damage are handled, even if they came in the same read.
-            broken = self._frames_received(frames) or broken
-        if broken is None:
-            broken = self._frames_cut()
-        if broken is not None and not self.is_lost:
-            self._wire_broken(broken)
-            self.abort(f"broken format: {broken}")
+        while True:
+            broken: WireError | None = None
+            try:
+                frames = self._buffer.feed(data)
+            except FrameError as error:
+                frames, broken = error.frames, error
+            if frames:
+                # The valid frames before the damage are handled, even if they came in the same read.
+                broken = self._frames_received(frames) or broken
+            if broken is None:
+                broken = self._frames_cut()
+            if broken is not None:
+                if not self.is_lost:
+                    self._wire_broken(broken)
+                    self.abort(f"broken format: {broken}")
+                return
+            if not (self._buffer.has_uncut and self._goes_on()):
+                return
+            data = b""
+
+    def _goes_on(self) -> bool:
+        """A piece of a read has been handled. @return: whether the next one is handled now."""
+        return not (self.is_lost or self.is_closing)
 
     def _frames_cut(self) -> WireError | None:
         """A read has been handled; an end that answers counts the bytes of the unfinished frame."""
@@ -154,9 +178,9 @@ class Connection(Protocol):
 
     def close(self) -> None:
         """End the connection when all output has been sent; further input is dropped."""
-        if not (self.is_lost or self._is_closing) and self.transport is not None:
+        if not (self.is_lost or self.is_closing) and self.transport is not None:
             self._flush()
-            self._is_closing = True
+            self.is_closing = True
             # A transport with a producer would wait for it.
             self.transport.unregisterProducer()
             self.transport.loseConnection()
@@ -175,8 +199,8 @@ class Connection(Protocol):
         """See L{IPushProducer}: the transport has sent everything."""
         self.is_congested = False
         self.unsent_bytes = 0
-        if not self._is_closing and getattr(self.transport, "disconnecting", False):
-            self._is_closing = True
+        if not self.is_closing and getattr(self.transport, "disconnecting", False):
+            self.is_closing = True
             # Other code called loseConnection; with a registered producer it would never end.
             self.transport.unregisterProducer()
 
@@ -209,8 +233,9 @@ class Connection(Protocol):
 
     def _lose(self, reason: str) -> None:
         if not self.is_lost:
-            self.is_lost = True
-            self._out.clear()
+            self.is_lost, self._out = True, []
+            if self._outlet is not None:
+                self._outlet.drop()
             self._ended(reason)
 
     def _frames_received(self, frames: list[Frame]) -> WireError | None:
@@ -240,11 +265,12 @@ class AnsweringConnection(Connection):
     An end that answers. It stops reading while too many requests are unanswered, or while the other end
     does not read the answers.
 
-    Subclasses count requests and answers, and call C{_regulate} after each read. Code that makes large
-    answers asks C{may_answer} before, and tells C{account.hold} after each.
+    Subclasses count requests and answers, and call C{regulate} after each piece of a read. Their answers are
+    counted here. An owner that answers later asks C{may_answer} before it makes a large answer.
 
     @ivar account: the connection's part of the memory that the process may use.
     @ivar put_off: its reads that wait for a later turn; an owner that puts requests off holds them.
+    @ivar is_waited_for: an owner, or C{put_off}, waits until the connection is no longer clogged.
     @ivar unanswered: number of unanswered requests.
     @ivar unanswered_bytes: memory that they hold, approximately.
     """
@@ -254,6 +280,7 @@ class AnsweringConnection(Connection):
 
     #: Bytes of a native frame before the other end has identified itself.
     _stranger_frame_bytes_max: int = FRAME_BYTES_MAX
+    _kernel_bytes_max = KERNEL_UNSENT_BYTES
 
     def __init__(
         self, turn: Turn, *, unanswered_max: int, unanswered_bytes_max: int, frame_bytes_max: int,
@@ -263,16 +290,18 @@ class AnsweringConnection(Connection):
         self._unanswered_max = unanswered_max
         self._unanswered_bytes_max = unanswered_bytes_max
         self._is_reading, self._has_heard = True, False
+        self._made_bytes, self.is_waited_for = 0, False
         self.put_off = PutOffReads(
-            turn, super().dataReceived, changed=self._regulate, cost_s=lambda: self.spent_s
+            turn, super().dataReceived, cost_s=lambda: self.spent_s,
+            changed=lambda: unread.put_off_changed(self),
+            uncut=lambda: self._buffer.uncut_bytes, must_wait=lambda: unread.must_wait(self),
         )
-        self._loose_left = LOOSE_PER_READ
+        self._loose = LooseRequests()
         self.account = Account(
             budgets if budgets is not None else Budgets(),
             stranger_frame_bytes_max=self._stranger_frame_bytes_max,
         )
-        self.unanswered = 0
-        self.unanswered_bytes = 0
+        self.unanswered = self.unanswered_bytes = 0
 
     @property
     def is_urgent(self) -> bool:
@@ -290,41 +319,45 @@ class AnsweringConnection(Connection):
         else:
             super().dataReceived(data)
 
-    def _command(self, frame: bytes) -> RemotingCommand:
-        """
-        Decode a remoting frame.
+    def _goes_on(self) -> bool:
+        return super()._goes_on() and unread.goes_on(self, self._turn)
 
-        @raise WireError: malformed, or one loose header too many in this read.
-        """
-        try:
-            return decode_command(frame, tolerant_bytes_max=0)
-        except LooseError:
-            self._use_loose()
-            return decode_command(frame)
-
-    def _use_loose(self) -> None:
-        """@raise LooseError: too many in this read."""
-        if not self._loose_left:
-            raise LooseError(f"more than {LOOSE_PER_READ} requests of one read are not strict JSON")
-        self._loose_left -= 1
+    @property
+    def is_clogged(self) -> bool:
+        """Whether it holds too many answers: its further requests wait until it has read some."""
+        return self.is_congested or not self.account.may_serve
 
     @property
     def may_answer(self) -> bool:
-        """Whether another large answer may be made now; if not, C{drained} of the owner follows."""
-        return not self.is_congested and self.account.may_answer
+        """See L{unread.may_answer}."""
+        return unread.may_answer(self)
+
+    def _write(self, parts: Sequence[bytes]) -> None:
+        super()._write(parts)
+        for part in parts:
+            self._made_bytes += len(part)
+        if self._made_bytes >= COUNTED_BYTES and not self.is_lost:
+            self.account.hold(self._made_bytes)
+            self._turn.made(self._made_bytes)
+            self._made_bytes = 0
+
+    def unclogged(self) -> None:
+        """See L{unread.Answering}."""
+        self._sink.drained(self)
 
     def resumeProducing(self) -> None:
         """See L{IPushProducer}."""
         super().resumeProducing()
         if not self.is_lost:
-            self.account.release()
-            self._sink.drained(self)
-            self._regulate()
+            self.is_waited_for = True
+            if not self._out and self._outlet is not None:
+                unread.count_unsent(self, self._outlet)
+            self.regulate()
 
     def pauseProducing(self) -> None:
         """See L{IPushProducer}: a peer that does not read answers may not ask further."""
         super().pauseProducing()
-        self._regulate()
+        self.regulate()
 
     def sweep(self, now_s: float) -> None:
         """
@@ -336,19 +369,25 @@ class AnsweringConnection(Connection):
             self.abort(f"idle for {self._idle_s:g} s")
         elif self.account.is_late(self._buffer, now_s, is_reading=self._is_reading):
             self.abort(f"a frame was not complete within {FRAME_S:g} s, and came slowly")
-        elif self.account.is_stalled(now_s):
-            self.abort(f"{self.account.held_bytes} bytes of answers were not read within {STALL_S:g} s")
+        elif self._outlet is not None and (self.account.held_bytes or self.is_waited_for):
+            if not self._out:
+                unread.count_unsent(self, self._outlet)
+            if not self.is_lost:
+                unread.sweep(self, self._outlet, now_s)
 
     def _flush(self) -> None:
         super()._flush()
-        if not self.is_lost:
-            if self.account.held_bytes and not self.is_congested:
-                self.account.release()
+        self._made_bytes = 0
+        outlet = self._outlet
+        if not self.is_lost and outlet is not None:
+            if self.is_congested or self.account.held_bytes or self.is_waited_for or not outlet.is_drained:
+                unread.count_unsent(self, outlet)
             if self.is_congested or not self._is_reading:
-                self._regulate()
+                self.regulate()
 
     def _frames_cut(self) -> WireError | None:
-        self._loose_left = LOOSE_PER_READ
+        if not self._buffer.has_uncut:
+            self._loose.read_ended()
         if self.is_lost or self._buffer.kept_bytes == self.account.unfinished_bytes:
             return None
         refused = self.account.count_unfinished(self._buffer)
@@ -358,16 +397,18 @@ class AnsweringConnection(Connection):
         if not self.is_lost:
             self.account.close()
             self.put_off.drop()
+            self._buffer.drop()
         super()._lose(reason)
 
-    def _regulate(self) -> None:
+    def regulate(self) -> None:
+        """Read, or do not read, as the requests that wait demand."""
         # While nothing was read, TLS may wait for the other end, and is congested until then.
         wanted = not (
             (self.is_congested and self._has_heard) or self.put_off.is_waiting
             or self.unanswered >= self._unanswered_max
             or self.unanswered_bytes >= self._unanswered_bytes_max
         )
-        if wanted != self._is_reading and not (self.is_lost or self._is_closing):
+        if wanted != self._is_reading and not (self.is_lost or self.is_closing):
             self._is_reading = wanted
             change = self.transport.resumeProducing if wanted else self.transport.pauseProducing
             change()

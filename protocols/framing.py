@@ -7,13 +7,16 @@ frame; 0x00 or 0x01 is the high byte of a remoting frame's length word.
 
 Rule 1: a length is used only if it is within bounds, and garbage is detected at its first byte where
 possible. Rule 2: all frames of one piece are cut in one pass, and each byte is copied a bounded number of
-times, even if the pieces are small. Rule 3: at most one unfinished frame is kept.
+times, even if the pieces are small. Rule 3: at most one unfinished frame is kept, and behind it nothing; of a
+buffer with a bound of frames also the bytes that are not cut yet, until it is asked for more.
 
 The contents of frames are not examined.
 """
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from protocols.wire.errors import WireError
@@ -60,16 +63,22 @@ class FrameBuffer:
     Cuts the bytes of one connection into frames.
 
     Invariant: C{_kept} is the beginning of at most one frame; C{_needed} is the size at which it can be
-    examined again: of the frame, or of the part that tells its length.
+    examined again: of the frame, or of the part that tells its length. While bytes are uncut, none are kept.
 
+    @ivar has_uncut: whether bytes are uncut.
     @ivar unfinished_serial: rises when another unfinished frame begins.
     """
 
-    def __init__(self, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+    def __init__(self, *, frame_bytes_max: int = FRAME_BYTES_MAX, frames_max: int = sys.maxsize) -> None:
         """
         @param frame_bytes_max: largest frame in bytes, including its length word or header.
+        @param frames_max: frames that one call of L{feed} cuts, at most.
         """
         self._frame_bytes_max = frame_bytes_max
+        self._frames_max = self._piece_max = frames_max
+        self._uncut: bytes | bytearray = b""
+        self._at = 0
+        self.has_uncut = False
         self._kept = bytearray()
         self._needed = 1
         self.unfinished_serial = 0
@@ -86,6 +95,11 @@ class FrameBuffer:
         return self._needed if self._kept else 0
 
     @property
+    def uncut_bytes(self) -> int:
+        """Bytes that have come, and are not cut yet, as there are too many frames."""
+        return len(self._uncut) - self._at
+
+    @property
     def is_native(self) -> bool:
         """Whether the unfinished frame is a native one."""
         return bool(self._kept) and self._kept[0] == NATIVE_FIRST_BYTE
@@ -94,11 +108,18 @@ class FrameBuffer:
         """
         Take the next piece.
 
-        @return: the frames that it completes, in order.
+        @param data: empty while bytes are uncut: then they are the next.
+        @return: the frames that it completes, in order; further ones may be uncut.
         @raise FrameError: garbage, or a length out of bounds; also on every later call.
         """
         if self._failure is not None:
             raise FrameError(self._failure, [])
+        if self.has_uncut:
+            assert not data, "the bytes before these are not cut yet"
+            uncut, at = self._uncut, self._at
+            self._uncut, self._at, self.has_uncut = b"", 0, False
+            return self._cut(uncut, at)
+        self._piece_max = self._frames_max
         if self._kept:
             self._kept += data
             if len(self._kept) < self._needed:
@@ -113,11 +134,38 @@ class FrameBuffer:
                 return [Frame("native", data)]
         return self._cut(data)
 
-    def _cut(self, data: bytes | bytearray) -> list[Frame]:
+    def drop(self) -> None:
+        """The connection has ended: keep no bytes."""
+        self._uncut, self._at, self._kept, self.has_uncut = b"", 0, bytearray(), False
+
+    def put_back(self, frames: Sequence[Frame], *, taken: int) -> None:
+        """
+        Take back the last frames of the last call of L{feed}: they are uncut again.
+
+        @param taken: number of the others; the next pieces of the same data have no more frames.
+        """
+        self._piece_max = max(taken, 1)
+        if self.has_uncut:
+            self._at -= sum(
+                len(data) + (LENGTH_WORD_SIZE if kind == "remoting" else 0) for kind, data in frames
+            )
+            return
+        parts: list[bytes | bytearray] = []
+        for kind, data in frames:
+            if kind == "remoting":
+                parts.append(len(data).to_bytes(LENGTH_WORD_SIZE, "big"))
+            parts.append(data)
+        self._uncut, self._at, self.has_uncut = b"".join([*parts, self._kept]), 0, True
+        self._kept = bytearray()
+
+    def _cut(self, data: bytes | bytearray, at: int = 0) -> list[Frame]:
         frames: list[Frame] = []
-        at, end = 0, len(data)
+        end = len(data)
         view = memoryview(data)
         while at < end:
+            if len(frames) >= self._piece_max:
+                self._uncut, self._at, self.has_uncut = data, at, True
+                break
             available = end - at
             try:
                 start, needed = self._measure(data, at, available)

@@ -10,10 +10,17 @@ buffer.
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import sys
 from collections.abc import Iterable
 from typing import Protocol, TypeGuard
 
 from twisted.internet.interfaces import IProtocol, ISSLTransport, ITCPTransport, ITransport
+from twisted.internet.tcp import Connection as TCPConnection
+
+#: Linux has it since 3.12; Python does not name it in each version.
+_TCP_NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", 25 if sys.platform == "linux" else None)
 
 #: Above this size the socket does not take everything at once, and the copy would cost more than a poll.
 AT_ONCE_BYTES_MAX = 256 * 1024
@@ -30,6 +37,7 @@ class _Socket(Protocol):
     dataBuffer: bytes
     offset: int
     producerPaused: bool
+    _tempDataBuffer: list[bytes]
     _tempDataLen: int
 
     def write(self, data: bytes) -> None: ...
@@ -65,22 +73,48 @@ class Outlet:
     """
     The sending half of one transport. No other code may write to the transport.
 
-    Invariant: while C{_is_drained}, the transport's buffer is empty.
+    Invariant: while C{is_drained}, the buffer of a socket is empty.
 
+    @ivar is_drained: whether the socket has taken everything, as of the last output; True if it does not
+        tell.
+    @ivar written_bytes: size of all output so far.
     @param transport: any transport; if it is not a plain TCP socket (TLS, test), C{write} is used, and the
         socket beneath TLS is offered the result.
+    @param kernel_bytes_max: bytes that the kernel takes beyond the other end's room; 0: as it likes.
     """
 
-    def __init__(self, transport: ITransport) -> None:
+    def __init__(self, transport: ITransport, *, kernel_bytes_max: int = 0) -> None:
         self._transport = transport
         self._socket: _Socket | None = transport if _is_socket(transport) else None
         beneath = getattr(transport, "transport", None)  # of TLS: the socket that carries it
         self._beneath: _Socket | None = (
             beneath if _is_socket(beneath) and hasattr(beneath, "doWrite") else None
         )
-        self._is_drained = True
+        self.is_drained = True
+        self.written_bytes = 0
         if self._socket is not None:
             self._socket.SEND_LIMIT = SEND_BYTES_MAX
+        carrier = self._socket or self._beneath
+        handle = carrier.getHandle() if isinstance(carrier, TCPConnection) else None
+        if kernel_bytes_max and handle is not None and _TCP_NOTSENT_LOWAT is not None:
+            with contextlib.suppress(OSError):  # not by TCP, or the system does not know it
+                handle.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, kernel_bytes_max)
+
+    def drop(self) -> None:
+        """The connection has ended: keep no output, which Twisted would until its transport is collected."""
+        for carrier in (self._socket, self._beneath):
+            if carrier is not None:
+                carrier.dataBuffer, carrier.offset, carrier._tempDataLen = b"", 0, 0
+                carrier._tempDataBuffer = []
+        unsent = getattr(self._transport, "_appSendBuffer", None)
+        if isinstance(unsent, list):
+            unsent.clear()
+
+    def unsent_bytes(self, known: int) -> int:
+        """As L{waiting_bytes}; no look is needed if the socket has taken everything."""
+        if self._socket is not None and self.is_drained:
+            return 0
+        return self.waiting_bytes(known)
 
     def waiting_bytes(self, known: int) -> int:
         """Bytes that the socket has not taken yet; C{known} for a transport that does not tell."""
@@ -103,22 +137,24 @@ class Outlet:
         """
         transport = self._socket
         size = sum(map(len, parts))
+        self.written_bytes += size
         if transport is None:
             self._transport.write(b"".join(parts))
             beneath = self._beneath
             if beneath is not None and not beneath.producerPaused:
                 beneath.doWrite()
+                self.is_drained = not beneath.dataBuffer
             return size
-        if self._is_drained and size <= AT_ONCE_BYTES_MAX:
+        if self.is_drained and size <= AT_ONCE_BYTES_MAX:
             data = b"".join(parts)
             sent = transport.writeSomeData(data)
             if sent != size:
-                self._is_drained = False
+                self.is_drained = False
                 transport.write(data[sent:] if isinstance(sent, int) else data)
             return size
-        self._is_drained = False
+        self.is_drained = False
         transport.writeSequence(parts)
         if not transport.producerPaused:  # otherwise doWrite could resume the producer
             transport.doWrite()
-            self._is_drained = not transport.dataBuffer
+            self.is_drained = not transport.dataBuffer
         return size

@@ -15,9 +15,12 @@ SHORT_READ_BYTES = 4 * 1024
 
 class PutOffReads:
     """
-    Invariant: while bytes wait and are not held, the turn has one call that handles a slice of them.
+    Invariant: while bytes wait, and are neither held nor must wait, the turn has one call that handles a
+    slice of them.
 
-    @param handle: takes the next bytes in order.
+    @param handle: takes the next bytes in order; none: those that it has not cut yet.
+    @param uncut: the number of bytes that it has not cut yet.
+    @param must_wait: whether no bytes may be handled before L{wake}.
     @param changed: called when bytes begin or cease to wait, or some were handled.
     @param cost_s: seconds that the connection has cost lately.
     @ivar is_waiting: whether bytes wait, or are held; further ones must wait, too.
@@ -25,31 +28,43 @@ class PutOffReads:
 
     def __init__(
         self, turn: Turn, handle: Callable[[bytes], None], *, changed: Callable[[], None],
-        cost_s: Callable[[], float],
+        cost_s: Callable[[], float], uncut: Callable[[], int], must_wait: Callable[[], bool],
     ) -> None:
         self._turn = turn
+        self._uncut = uncut
+        self._must_wait = must_wait
         self._handle = handle
         self._changed = changed
         self._cost_s = cost_s
         self._pieces: list[bytes] = []
-        self._is_held = self.is_waiting = False
+        self._is_asked = self._sleeps = False
+        self.is_held = self.is_waiting = False
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes that wait."""
+        return self._uncut() + sum(map(len, self._pieces))
 
     def add(self, data: bytes) -> None:
         """Let a read wait."""
         self._pieces.append(data)
-        self.is_waiting = True
-        if len(self._pieces) == 1 and not self._is_held:
-            self._ask()
+        self.go_on()
 
     def hold(self) -> None:
         """Requests of the present read wait; further bytes must wait behind them, until L{release}."""
-        self._is_held = self.is_waiting = True
+        self.is_held = self.is_waiting = True
         self._changed()
 
     def release(self) -> None:
         """No request waits any more."""
-        self._is_held = False
-        self._go_on()
+        self.is_held = False
+        self.go_on()
+
+    def wake(self) -> None:
+        """Bytes that had to wait may be handled."""
+        if self._sleeps:
+            self._sleeps = False
+            self.go_on()
 
     def drop(self) -> None:
         """
@@ -57,31 +72,36 @@ class PutOffReads:
         reference cycles comes.
         """
         self._pieces = []
-        self.is_waiting = self._is_held
+        self.is_waiting = self.is_held
         self._handle, self._changed, self._cost_s = _no_bytes, _nothing, _no_cost
+        self._uncut, self._must_wait = _none, _never
 
-    def _ask(self) -> None:
-        is_short = len(self._pieces[0]) <= SHORT_READ_BYTES
-        self._turn.put_off(self._handle_slice, self._cost_s(), is_short=is_short)
+    def go_on(self) -> None:
+        """Handle the next slice, or what is uncut, in another turn, if there is any."""
+        uncut_bytes = self._uncut()
+        has_bytes = uncut_bytes > 0 or bool(self._pieces)
+        self.is_waiting = self.is_held or has_bytes
+        if has_bytes and not (self._is_asked or self.is_held or self._sleeps):
+            self._is_asked = True
+            is_short = (uncut_bytes or len(self._pieces[0])) <= SHORT_READ_BYTES
+            self._turn.put_off(self._handle_slice, self._cost_s(), is_short=is_short)
         self._changed()
 
-    def _go_on(self) -> None:
-        """Handle the next slice in another turn, if there is one."""
-        self.is_waiting = bool(self._pieces)
-        if self._pieces:
-            self._ask()
-        else:
-            self._changed()
-
     def _handle_slice(self) -> None:
-        data = b"".join(self._pieces)
-        # The rest waits while the slice is handled, and is dropped if that ends the connection.
-        self._pieces = [data[SLICE_BYTES:]] if len(data) > SLICE_BYTES else []
-        self.is_waiting = self._is_held or bool(self._pieces)
-        if data:
-            self._handle(data[:SLICE_BYTES])
-        if not self._is_held:
-            self._go_on()
+        self._is_asked = False
+        if self.is_held:
+            return
+        if self._must_wait():
+            self._sleeps = True
+            return
+        data = b""
+        if not self._uncut():
+            data = b"".join(self._pieces)
+            # The rest waits while the slice is handled, and is dropped if that ends the connection.
+            self._pieces = [data[SLICE_BYTES:]] if len(data) > SLICE_BYTES else []
+        self.is_waiting = bool(self._pieces)
+        self._handle(data[:SLICE_BYTES])
+        self.go_on()
 
 
 def _no_bytes(_data: bytes) -> None:
@@ -94,3 +114,11 @@ def _nothing() -> None:
 
 def _no_cost() -> float:
     return 0.0
+
+
+def _none() -> int:
+    return 0
+
+
+def _never() -> bool:
+    return False

@@ -12,10 +12,11 @@ L{soon<Turn.soon>} does the same; callers use it when there is no other work to 
 
 One timed call per turn, for any number of connections.
 
-When the reads of a turn have taken L{READS_S}, the turn is late: connections put further reads off, so that
-timers, peers and the other sockets come first. The next turns handle them: short ones before long ones, those
-in slices (L{protocols.put_off}), at least one in each turn; among equals those of the least cost first. So a
-client with one request at a time waits for one slice, not for the floods of all others.
+When the reads of a turn have taken L{READS_S}, or made L{ANSWERS_BYTES} of answers, the turn is late:
+connections put further reads off, so that timers, peers and the other sockets come first. The next turns
+handle them: short ones before long ones, those in slices (L{protocols.put_off}), at least one in each turn;
+among equals those of the least cost first. So a client with one request at a time waits for one slice, not
+for the floods of all others.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from collections.abc import Callable
 from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
-#: Seconds that the reads of one turn may take before further ones are put off.
+#: Seconds that the reads of one turn may take before further ones are put off, and bytes of their answers.
 READS_S = 0.010
+ANSWERS_BYTES = 8 * 1024 * 1024
 
 
 class Turn:
@@ -50,7 +52,8 @@ class Turn:
         self._soon: list[Callable[[], None]] = []
         self._is_scheduled = False
         self._is_reading = False
-        self._spent_s = self._began_s = self._ended_s = 0.0
+        self._spent_s = self._began_s = self._ended_s = self._piece_s = 0.0
+        self._made_bytes = 0
         self._short: list[tuple[float, int, Callable[[], None]]] = []
         self._long: list[tuple[float, int, Callable[[], None]]] = []
         self._put_offs = 0
@@ -82,9 +85,9 @@ class Turn:
             deal_with(data)
             return 0.0
         self._is_reading = True
-        began_s = self._began_s = self.seconds()
+        began_s = self._began_s = self._piece_s = self.seconds()
         if began_s - self._ended_s > READS_S:
-            self._spent_s = 0.0  # the reactor has waited since: this is another turn
+            self._spent_s, self._made_bytes = 0.0, 0  # the reactor has waited since: this is another turn
         try:
             deal_with(data)
         finally:
@@ -98,7 +101,7 @@ class Turn:
             ended_s = self._ended_s = self.seconds()
             took_s = ended_s - began_s
             spent_s = self._spent_s = self._spent_s + took_s
-            if spent_s >= READS_S and not self.is_late:
+            if (spent_s >= READS_S or self._made_bytes >= ANSWERS_BYTES) and not self.is_late:
                 self.is_late = True
                 self._ask_next_reads()
         return took_s
@@ -123,7 +126,7 @@ class Turn:
 
     def _next_reads(self) -> None:
         self.is_late = self._is_next_asked = False
-        self._spent_s = 0.0
+        self._spent_s, self._made_bytes = 0.0, 0
         while self._short and not self.is_late:
             self._run([heapq.heappop(self._short)[2]])
         if self._long:
@@ -134,8 +137,21 @@ class Turn:
 
     @property
     def is_over(self) -> bool:
-        """Whether the reads of this turn have taken L{READS_S}, with the one that is being handled."""
-        return self._is_reading and self._spent_s + self.seconds() - self._began_s >= READS_S
+        """Whether the reads of this turn have taken their time, with the one that is being handled."""
+        return self._is_reading and (
+            self._made_bytes >= ANSWERS_BYTES or self._spent_s + self.seconds() - self._began_s >= READS_S
+        )
+
+    def has_room(self) -> bool:
+        """A piece of a read was handled. @return: whether another that takes as long ends in this turn."""
+        now_s, began_s = self.seconds(), self._piece_s
+        self._piece_s = now_s
+        ends_s = self._spent_s + now_s - self._began_s + now_s - began_s
+        return ends_s < READS_S and self._made_bytes < ANSWERS_BYTES
+
+    def made(self, size: int) -> None:
+        """Answers of C{size} bytes were made."""
+        self._made_bytes += size
 
     def act(self, call: Callable[[], None]) -> None:
         """Run C{call} like a read: the output that it causes does not wait for the end of the turn."""

@@ -122,6 +122,7 @@ class AccessGate(CommandGroup):
 
     log = Logger()
     judges_sends = True
+    small_codes = frozenset({CHALLENGE_CODE})
 
     def __init__(
         self, path: str, *, topics_at: TopicsAt, retries_in: RetriesIn, reply_topic: str

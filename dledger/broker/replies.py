@@ -42,6 +42,8 @@ class ReplyCommands(CommandGroup):
     @ivar pushed: number of replies that were pushed so far.
     """
 
+    small_codes = frozenset({SEND_REPLY, SEND_REPLY_V2})
+
     def __init__(
         self, config: BrokerConfig, long: LongSends, pipeline: PutPipeline, producers: ProducerTable, *,
         own: OwnAddress, wall_ms: Callable[[], int], rights: ProducerRights | None = None,

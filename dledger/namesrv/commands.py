@@ -3,8 +3,7 @@
 The requests that a name server answers: those of brokers, of clients, and of C{mqadmin}.
 
 Rule 1: where RocketMQ 4.9 and 5.3 differ, C{answers_as} decides; an unknown code is always answered with 3.
-Rule 2: an answer that does not fit a frame is refused, and so is a large one while the connection has not
-read those before.
+Rule 2: an answer that does not fit a frame is refused.
 Rule 3: every code is in one of L{READS}, L{OF_BROKERS} and L{CHANGES}. A change is taken only from those who
 may ask for one. A broker registers from everywhere, and ends its own registration: 104 and 217 are changes
 unless they come over the connection on which the broker that they name has registered.
@@ -95,6 +94,7 @@ class NameServerCommands(CommandGroup):
     """
 
     log = Logger()
+    small_codes = frozenset({104, 322, 904})
 
     def __init__(
         self, options: ChangeableConfig, routes: RouteTable, values: KeyValues, *, clock: IReactorTime
@@ -167,7 +167,7 @@ class NameServerCommands(CommandGroup):
             )
         except BodyError as error:
             raise Refused(Code.SYSTEM_ERROR, f"Failed to decode RegisterBrokerBody: {error}") from None
-        body = self._made(connection, self._order_table)
+        body = self._made(self._order_table)
         key = (asked.cluster, asked.address)
         is_new = key not in self._routes.live
         before = self._routes.holders(asked)
@@ -180,7 +180,7 @@ class NameServerCommands(CommandGroup):
             self._log("registered", key)
         found = {"haServerAddr": master.ha_address, "masterAddr": master.address}
         told = {name: value for name, value in found.items() if value is not None}
-        self._answer(connection, request, body, told)
+        connection.answer(request, body=body, ext_fields=told)
 
     def _warn_of_overtaking(
         self, connection: CommandConnection, asked: Registering, address: str, channel: Hashable
@@ -417,26 +417,16 @@ class NameServerCommands(CommandGroup):
         self, connection: CommandConnection, request: RemotingCommand, make: Callable[[], bytes]
     ) -> None:
         """Answer with a body that may be large. @raise Refused: see rule 2."""
-        self._answer(connection, request, self._made(connection, make))
+        connection.answer(request, body=self._made(make))
 
-    def _made(self, connection: CommandConnection, make: Callable[[], bytes]) -> bytes:
+    def _made(self, make: Callable[[], bytes]) -> bytes:
         """A body that may be large. @raise Refused: see rule 2."""
-        if not connection.may_answer:
-            raise Refused(Code.SYSTEM_BUSY, "answers of before are not read yet: read them, then ask again")
         body = make()
         if len(body) > ANSWER_BODY_MAX:
             raise Refused(
                 Code.SYSTEM_ERROR, f"the answer has {len(body)} bytes, {ANSWER_BODY_MAX} fit a frame"
             )
         return body
-
-    def _answer(
-        self, connection: CommandConnection, request: RemotingCommand, body: bytes,
-        fields: dict[str, str] | None = None,
-    ) -> None:
-        if not request.is_oneway:  # what is not sent would be held for ever
-            connection.account.hold(len(body))
-        connection.answer(request, body=body, ext_fields=fields)
 
 
 def _is_of_host(connection: CommandConnection, channel: Hashable) -> bool:

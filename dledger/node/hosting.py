@@ -167,7 +167,9 @@ class MachineDesk:
                 code=ResponseCode.LEADER_PENDING_FULL, group=self._group, leader_id=self._status().leader_id
             ))
             return
-        answering = self._submit(request) if isinstance(request, SubmitRequest) else self._query(request)
+        answering = (
+            self._submit(request) if isinstance(request, SubmitRequest) else self._query(connection, request)
+        )
         Deferred.fromCoroutine(self._answer(connection, ticket, answering)).addErrback(self._failed)
 
     def _failed(self, failure: Failure) -> None:
@@ -181,8 +183,6 @@ class MachineDesk:
         answer = await answering
         if answer.code is not ResponseCode.SUCCESS:
             count(self._counters.refusals, answer.code.name)
-        if answer.result and not connection.is_lost:
-            connection.account.hold(len(answer.result))
         connection.answer(ticket, answer)
 
     def _machine(self) -> HostedMachine:
@@ -210,7 +210,7 @@ class MachineDesk:
             )
         return SubmitResponse(group=self._group, term=appended.term, index=index, result=result)
 
-    async def _query(self, request: QueryRequest) -> QueryResponse:
+    async def _query(self, connection: ServerConnection, request: QueryRequest) -> QueryResponse:
         try:
             machine = self._machine()
             if request.query is None:
@@ -224,6 +224,10 @@ class MachineDesk:
             if 0 <= request.max_age_ms < age_ms:
                 raise DLedgerError(ResponseCode.FALL_BEHIND_TOO_MUCH, reason=(
                     f"the state here may be {age_ms} ms old, at most {request.max_age_ms} are wanted"
+                ))
+            if not connection.may_answer:
+                raise DLedgerError(ResponseCode.LEADER_PENDING_FULL, reason=(
+                    "answers of before are not read yet: read them, then ask again"
                 ))
             result = machine.query(request.query)
         except DLedgerError as error:

@@ -102,8 +102,6 @@ class SnapshotDesk:
             count(self._counters.refusals, error.code.name)
             reason = " ".join(str(error.facts.get("reason", error)).split())[:REASON_CHARACTERS_MAX]
             answer = SnapshotResponse(code=error.code, reason=reason)
-        if answer.data:
-            connection.account.hold(len(answer.data))
         connection.answer(ticket, attrs.evolve(
             answer, group=self._config.group, leader_id=self._members.leader_id, wire_version=WIRE_VERSION
         ))

@@ -16,13 +16,12 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from protocols.budgets import Budgets
-from protocols.connection import UNSENT_BYTES_MAX
 from protocols.rocketmq.commands import (
     OUTSTANDING_MAX,
     REQUEST_OVERHEAD,
     CommandConnection,
     CommandSink,
-    NotAsked,
+    why_not_asked,
 )
 from protocols.rocketmq.signing import Credentials
 from protocols.turn import Turn
@@ -134,6 +133,47 @@ class _Sends:
         return sends, [send for send in sends if not isinstance(send, RemotingCommand)], long
 
 
+class _Natives:
+    """The native requests of one end that were sent and not answered, by number."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, tuple[BrokerKind, NativeDone]] = {}
+        self._last = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, kind: BrokerKind, done: NativeDone) -> int:
+        """One more. @return: its number."""
+        while True:
+            opaque = self._last = self._last % 0x7FFFFFFF + 1
+            if opaque not in self._waiting:
+                break
+        self._waiting[opaque] = (kind, done)
+        return opaque
+
+    def forget(self, opaque: int) -> None:
+        """Nobody waits for it."""
+        self._waiting.pop(opaque, None)
+
+    def take(self, opaque: int, answer: BrokerAnswer) -> NativeDone | None:
+        """A request is answered; None if it is not known. @raise WireError: not with that."""
+        asked = self._waiting.get(opaque)
+        if asked is None:
+            return None
+        kind, done = asked
+        if kind is not answer.kind:
+            raise WireError(f"native frame: a {answer.kind.name} answer came for {kind.name}")
+        del self._waiting[opaque]
+        return done
+
+    def fail(self, reason: str) -> None:
+        """The connection has ended: the outcomes are unknown."""
+        waiting, self._waiting = self._waiting, {}
+        for _, done in waiting.values():
+            done(AnswerLost(reason))
+
+
 class BrokerConnection(CommandConnection):
     """
     Either end of a connection with a broker.
@@ -154,13 +194,11 @@ class BrokerConnection(CommandConnection):
         super().__init__(sink, turn, outstanding_max=outstanding_max, budgets=budgets,
                          credentials=credentials, **options)  # fmt: skip
         self._native = native
-        self._native_asked: dict[int, tuple[BrokerKind, NativeDone]] = {}
-        self._native_max = outstanding_max
-        self._last_native = 0
+        self._natives = _Natives()
         self._requests: NativeRequests = []
         self._answers: list[tuple[NativeDone, BrokerAnswer]] = []
         self.read_ended: Callable[[], None] | None = None
-        self._sends = None if sends is None else _Sends(sends, self._command)
+        self._sends = None if sends is None else _Sends(sends, self._loose.command)
         if self._sends is not None:
             self._short = self._sends.take
 
@@ -169,7 +207,7 @@ class BrokerConnection(CommandConnection):
     @property
     def native_outstanding(self) -> int:
         """Number of native requests without an answer."""
-        return len(self._native_asked)
+        return len(self._natives)
 
     def request(self, request: BrokerRequest, done: NativeDone) -> int:
         """
@@ -178,35 +216,26 @@ class BrokerConnection(CommandConnection):
 
         @return: the number of the request, for L{forget_native}; 0 if it was not sent.
         """
-        if self.is_lost or self._is_closing:
-            done(NotAsked("the connection is lost"))
+        refused = why_not_asked(self, len(self._natives), self._outstanding_max)
+        if refused is not None:
+            done(refused)
             return 0
-        if len(self._native_asked) >= self._native_max or self.unsent_bytes >= UNSENT_BYTES_MAX:
-            done(NotAsked(f"{len(self._native_asked)} requests are outstanding, "
-                          f"{self.unsent_bytes} bytes unsent"))  # fmt: skip
-            return 0
-        while True:
-            opaque = self._last_native = self._last_native % 0x7FFFFFFF + 1
-            if opaque not in self._native_asked:
-                break
-        self._native_asked[opaque] = (request.kind, done)
+        opaque = self._natives.add(request.kind, done)
         self.account.prove()
+        if not self._reads_much:
+            self._read_much()
         self._write(request_parts(request, opaque))
         return opaque
 
     def forget_native(self, number: int) -> None:
         """Forget a request: C{done} will not be called."""
-        self._native_asked.pop(number, None)
+        self._natives.forget(number)
 
     # -- answering -------------------------------------------------------------------------------
 
     def answer_native(self, ticket: NativeTicket, answer: BrokerAnswer) -> None:
         """Answer a native request. Nothing happens on a lost connection."""
-        if self.is_lost:
-            return
-        self.unanswered -= 1
-        self.unanswered_bytes -= ticket.size + REQUEST_OVERHEAD
-        self._write(answer_parts(answer, ticket.opaque))
+        self.answer_natives_made((ticket,), answer_parts(answer, ticket.opaque))
 
     def answer_natives_made(self, tickets: Sequence[NativeTicket], parts: Sequence[bytes]) -> None:
         """
@@ -235,7 +264,7 @@ class BrokerConnection(CommandConnection):
 
     # -- frames received -------------------------------------------------------------------------
 
-    def _native_received(self, frame: bytes) -> None:
+    def _native_received(self, frame: bytes) -> int:
         opaque, message = decode_broker_frame(frame)
         if isinstance(message, _REQUESTS):
             if self._native is None:
@@ -243,18 +272,20 @@ class BrokerConnection(CommandConnection):
             self.unanswered += 1
             self.unanswered_bytes += len(frame) + REQUEST_OVERHEAD
             self._requests.append((NativeTicket(opaque, len(frame)), message))
-            return
-        asked = self._native_asked.get(opaque)
-        if asked is None:
-            return
-        kind, done = asked
-        if kind is not message.kind:
-            raise WireError(f"native frame: a {message.kind.name} answer came for {kind.name}")
-        del self._native_asked[opaque]
-        self._answers.append((done, message))
+            if not isinstance(message, PutRequest):
+                return 1
+            if not self._reads_much:
+                self._read_much()
+            return 0
+        done = self._natives.take(opaque, message)
+        if done is not None:
+            self._answers.append((done, message))
+        return 0
 
     def _shorts_received(self, count: int) -> None:
         assert self._sends is not None
+        if not self._reads_much:
+            self._read_much()
         sends, plain, long = self._sends.next(count)
         self._owe(long)
         self.unanswered += len(plain)
@@ -272,7 +303,5 @@ class BrokerConnection(CommandConnection):
             self.read_ended()
 
     def _ended(self, reason: str) -> None:
-        asked, self._native_asked = self._native_asked, {}
-        for _, done in asked.values():
-            done(AnswerLost(f"the connection was lost: {reason}"))
+        self._natives.fail(f"the connection was lost: {reason}")
         super()._ended(reason)

@@ -30,6 +30,7 @@ from protocols.connection import (
     UNANSWERED_MAX,
     UNSENT_BYTES_MAX,
     AnsweringConnection,
+    Connection,
 )
 from protocols.framing import Frame
 from protocols.rocketmq.signing import Credentials, signed
@@ -43,6 +44,7 @@ from protocols.wire.remoting import (
     REQUEST_CODE_NOT_SUPPORTED,
     SYSTEM_BUSY,
     RemotingCommand,
+    command_parts,
     decode_command,
     encode_command,
 )
@@ -53,9 +55,13 @@ SUCCESS = 0
 #: The version that we send: RocketMQ 4.9.8. Below 37 a name server reads registrations in an old form.
 VERSION = 409
 
-#: Bytes of one read. With Twisted's 64 KiB a window of 64 messages of 1 KiB takes two reads, and its last
-#: few messages cost an additional put, frame to the slaves and wait.
+#: Bytes of one read of a connection on which messages, or answers, come. With Twisted's 64 KiB a window of 64
+#: messages of 1 KiB takes two reads, and its last few cost an additional put, frame to the slaves and wait.
 READ_BYTES = 256 * 1024
+
+#: Frames of one piece of a read, at most, and requests among them that are decoded as commands.
+FRAMES_MAX = 256
+COMMANDS_MAX = 32
 
 #: Requests without an answer, at most.
 OUTSTANDING_MAX = 16384
@@ -128,16 +134,24 @@ class _Runs:
 
     @ivar taken: number of frames that the shortcut took.
     @ivar commands: runs of commands, each with the number of taken frames before it.
+    @ivar answers: the Deferreds of our own requests, each with its answer.
     """
 
     taken: int = 0
     commands: list[tuple[int, list[RemotingCommand]]] = attrs.Factory(list)
+    answers: list[tuple[Deferred[RemotingCommand], RemotingCommand]] = attrs.Factory(list)
 
     def add(self, command: RemotingCommand) -> None:
         """The next frame is a command."""
         if not self.commands or self.commands[-1][0] != self.taken:
             self.commands.append((self.taken, []))
         self.commands[-1][1].append(command)
+
+    def call_back(self) -> None:
+        """Hand over the answers."""
+        for done, answer in self.answers:
+            if not done.called:  # an earlier callback may have cancelled it
+                done.callback(answer)
 
     def in_order(self) -> Iterator[tuple[int, list[RemotingCommand]]]:
         """Numbers of taken frames, each with the commands behind them; either may be empty."""
@@ -148,16 +162,69 @@ class _Runs:
         yield self.taken - before, []
 
 
+def why_not_asked(connection: Connection, outstanding: int, outstanding_max: int) -> NotAsked | None:
+    """Why a request is not sent; None if it is."""
+    if connection.is_lost or connection.is_closing:
+        return NotAsked("the connection is lost")
+    if outstanding >= outstanding_max or connection.unsent_bytes >= UNSENT_BYTES_MAX:
+        return NotAsked(f"{outstanding} requests are outstanding, {connection.unsent_bytes} bytes unsent")
+    return None
+
+
+class Asked:
+    """
+    The requests of one end that were sent and not answered, by number.
+
+    A number is used again when its request has been answered.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, Deferred[RemotingCommand]] = {}
+        self._last_opaque = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def next(self) -> int:
+        """A number that no request has."""
+        while True:
+            self._last_opaque = self._last_opaque % 0x7FFFFFFF + 1
+            if self._last_opaque not in self._waiting:
+                return self._last_opaque
+
+    def add(self, done: Deferred[RemotingCommand]) -> int:
+        """One more request. @return: its number."""
+        opaque = self.next()
+        self._waiting[opaque] = done
+        return opaque
+
+    def take(self, opaque: int) -> Deferred[RemotingCommand] | None:
+        """A request is answered; None if it is not known."""
+        return self._waiting.pop(opaque, None)
+
+    def forget(self, done: Deferred[RemotingCommand]) -> None:
+        """A request is cancelled."""
+        for opaque, one in self._waiting.items():
+            if one is done:
+                del self._waiting[opaque]
+                return
+
+    def fail(self, reason: str) -> None:
+        """The connection has ended."""
+        waiting, self._waiting = self._waiting, {}
+        for done in waiting.values():
+            done.errback(NotAsked(reason))
+
+
 class CommandConnection(AnsweringConnection):
     """
     Either end of a connection.
-
-    Invariant: C{_asked} are the requests that were sent and not answered, by number.
 
     @ivar _short: a shortcut for remoting frames: takes the frame, or returns the command.
     """
 
     _short: Callable[[bytes], RemotingCommand | None] | None = None
+    _frames_max = FRAMES_MAX
 
     def __init__(
         self, sink: CommandSink, turn: Turn, *, unanswered_max: int = UNANSWERED_MAX,
@@ -172,14 +239,18 @@ class CommandConnection(AnsweringConnection):
         self._sink: CommandSink = sink
         self._outstanding_max = outstanding_max
         self._credentials = credentials
-        self._asked: dict[int, Deferred[RemotingCommand]] = {}
-        self._last_opaque = 0
+        self._asked = Asked()
+        self._reads_much = False
 
     def connectionMade(self) -> None:
         """See L{Protocol.connectionMade}."""
         super().connectionMade()
-        self.transport.bufferSize = READ_BYTES
         self._sink.connected(self)
+
+    def _read_much(self) -> None:
+        """Read more at once: this end has asked, or the other end sends messages."""
+        self._reads_much = True
+        self.transport.bufferSize = READ_BYTES
 
     # -- asking ----------------------------------------------------------------------------------
 
@@ -190,41 +261,26 @@ class CommandConnection(AnsweringConnection):
         @return: fires with the answer, with any code. Fails with L{NotAsked}. Cancelling forgets the
             request, so C{addTimeout} sets a deadline.
         """
-        done: Deferred[RemotingCommand] = Deferred(self._forget)
-        if self.is_lost or self._is_closing:
-            done.errback(NotAsked("the connection is lost"))
-        elif len(self._asked) >= self._outstanding_max or self.unsent_bytes >= UNSENT_BYTES_MAX:
-            done.errback(
-                NotAsked(f"{len(self._asked)} requests are outstanding, {self.unsent_bytes} bytes unsent")
-            )
+        done: Deferred[RemotingCommand] = Deferred(self._asked.forget)
+        refused = why_not_asked(self, len(self._asked), self._outstanding_max)
+        if refused is not None:
+            done.errback(refused)
         else:
             self.account.prove()
-            opaque = self._next_opaque()
-            self._asked[opaque] = done
-            self._write((self._encoded(command, opaque, 0),))
+            if not self._reads_much:
+                self._read_much()
+            self._write((self._encoded(command, self._asked.add(done), 0),))
         return done
 
     def tell(self, command: RemotingCommand) -> None:
         """Send a one-way request. Nothing happens on a lost connection."""
-        if not (self.is_lost or self._is_closing):
-            self._write((self._encoded(command, self._next_opaque(), FLAG_ONEWAY),))
+        if not (self.is_lost or self.is_closing):
+            self._write((self._encoded(command, self._asked.next(), FLAG_ONEWAY),))
 
     def _encoded(self, command: RemotingCommand, opaque: int, flag: int) -> bytes:
         if self._credentials is not None:
             command = signed(command, self._credentials)
         return encode_command(attrs.evolve(command, opaque=opaque, flag=flag, version=VERSION))
-
-    def _next_opaque(self) -> int:
-        while True:
-            self._last_opaque = self._last_opaque % 0x7FFFFFFF + 1
-            if self._last_opaque not in self._asked:
-                return self._last_opaque
-
-    def _forget(self, done: Deferred[RemotingCommand]) -> None:
-        for opaque, one in self._asked.items():
-            if one is done:
-                del self._asked[opaque]
-                return
 
     # -- answering -------------------------------------------------------------------------------
 
@@ -233,22 +289,19 @@ class CommandConnection(AnsweringConnection):
         ext_fields: Mapping[str, str] | None = None, body: bytes = b"",
     ) -> None:
         """Answer a request. Nothing happens on a lost connection, or if the request was one-way."""
-        if self.is_lost or request.is_oneway:
-            return
-        self.unanswered -= 1
-        self.unanswered_bytes -= len(request.body) + REQUEST_OVERHEAD
-        self._write((encode_command(RemotingCommand(
-            code=code, opaque=request.opaque, flag=FLAG_RESPONSE, version=VERSION, remark=remark,
-            ext_fields=ext_fields or {}, serialize_type=request.serialize_type, body=body,
-        )),))  # fmt: skip
+        if not (self.is_lost or request.is_oneway):
+            self.answer_made(request, *command_parts(RemotingCommand(
+                code=code, opaque=request.opaque, flag=FLAG_RESPONSE, version=VERSION, remark=remark,
+                ext_fields=ext_fields or {}, serialize_type=request.serialize_type, body=body,
+            )))  # fmt: skip
 
-    def answer_made(self, request: RemotingCommand, frame: bytes) -> None:
-        """As L{answer}, with an encoded frame."""
+    def answer_made(self, request: RemotingCommand, *parts: bytes) -> None:
+        """As L{answer}, with the parts of an encoded frame."""
         if self.is_lost or request.flag & FLAG_ONEWAY:
             return
         self.unanswered -= 1
         self.unanswered_bytes -= len(request.body) + REQUEST_OVERHEAD
-        self._write((frame,))
+        self._write(parts)
 
     def answer_not_supported(self, request: RemotingCommand) -> None:
         """Send Java's answer to an unknown request code."""
@@ -260,47 +313,48 @@ class CommandConnection(AnsweringConnection):
 
     def _frames_received(self, frames: list[Frame]) -> WireError | None:
         runs = _Runs()
-        answers: list[tuple[Deferred[RemotingCommand], RemotingCommand]] = []
-        broken = None
-        take = self._short or self._command
+        broken, left = None, COMMANDS_MAX
+        take = self._short or self._loose.command
         try:
-            for form, frame in frames:
+            for number, (form, frame) in enumerate(frames):
+                if left <= 0:
+                    self._buffer.put_back(frames[number:], taken=number)
+                    break
                 if form != "remoting":
-                    self._native_received(frame)
+                    left -= self._native_received(frame)
                     continue
                 command = take(frame)
                 if command is None:
                     runs.taken += 1
                 elif not command.is_response:
+                    left -= 1
                     runs.add(command)
-                elif (done := self._asked.pop(command.opaque, None)) is not None:
-                    answers.append((done, command))
+                elif (done := self._asked.take(command.opaque)) is not None:
+                    runs.answers.append((done, command))
         except WireError as error:
             broken = error
         if not self.account.is_proven and broken is None:
             if reason := self._sink.no_place(self):
-                self._owe(turned_away := _commands_of(frames))
-                for command in turned_away:
-                    self.answer(command, code=SYSTEM_BUSY, remark=reason)
-                self.close()
+                _turn_away(self, _commands_of(frames), reason)
                 return None
             self.account.prove()
         for _, requests in runs.commands:
             self._owe(requests)
-        for done, answer in answers:
-            if not done.called:  # an earlier callback may have cancelled it
-                done.callback(answer)
+        runs.call_back()
         for shorts, requests in runs.in_order():
             if shorts:
                 self._shorts_received(shorts)
             if requests:
                 self._sink.commands_received(self, requests)
         self._rest_received()
-        self._regulate()
+        self.regulate()
         return broken
 
-    def _native_received(self, frame: bytes) -> None:
-        """@raise WireError: the frame is malformed, or not accepted here."""
+    def _native_received(self, frame: bytes) -> int:
+        """
+        @return: its part of L{COMMANDS_MAX}.
+        @raise WireError: the frame is malformed, or not accepted here.
+        """
         raise WireError("a native frame on a connection for remoting only")
 
     def _owe(self, requests: Iterable[RemotingCommand]) -> None:
@@ -316,9 +370,7 @@ class CommandConnection(AnsweringConnection):
         """Called when the commands of a read have been handed over."""
 
     def _ended(self, reason: str) -> None:
-        asked, self._asked = self._asked, {}
-        for done in asked.values():
-            done.errback(NotAsked(f"the connection was lost: {reason}"))
+        self._asked.fail(f"the connection was lost: {reason}")
         self._sink.connection_lost(self, reason)
 
 
@@ -329,6 +381,14 @@ def _commands_of(frames: list[Frame]) -> list[RemotingCommand]:
     """
     commands = [decode_command(frame) for form, frame in frames if form == "remoting"]
     return [command for command in commands if not command.is_response]
+
+
+def _turn_away(connection: CommandConnection, requests: list[RemotingCommand], reason: str) -> None:
+    """Answer that there is no place for the connection, and end it."""
+    connection._owe(requests)
+    for request in requests:
+        connection.answer(request, code=SYSTEM_BUSY, remark=reason)
+    connection.close()
 
 
 def hosts_of(connection: CommandConnection) -> tuple[str, str]:

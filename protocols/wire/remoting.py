@@ -140,13 +140,16 @@ def encode_command(command: RemotingCommand) -> bytes:
 
     Callers must bound bodies so that the frame does not exceed L{FRAME_BYTES_MAX}.
     """
+    return b"".join(command_parts(command))
+
+
+def command_parts(command: RemotingCommand) -> tuple[bytes, bytes]:
+    """The frame, with its body by itself: a large one is not copied."""
     header = _json_header(command) if command.serialize_type == JSON else _binary_header(command)
     length = HEADER_WORD_SIZE + len(header) + len(command.body)
     # This also bounds the header to its 24 bits.
     assert LENGTH_WORD_SIZE + length <= FRAME_BYTES_MAX, f"remoting frame of 4 + {length} bytes"
-    return b"".join(
-        (FRAME_START.pack(length, command.serialize_type << 24 | len(header)), header, command.body)
-    )
+    return FRAME_START.pack(length, command.serialize_type << 24 | len(header)) + header, command.body
 
 
 def encode_answer(opaque: int, body: bytes) -> bytes:

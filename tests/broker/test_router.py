@@ -13,6 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.base.client_places import ClientPlaces
 from dledger.base.commands.refusals import CommandGroup, Handlers, Refused
 from dledger.broker.router import CommandRouter
+from protocols.budgets import HELD_BYTES_MAX
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.remoting import RemotingCommand, encode_command
 from tests.protocols.fakes import FakeTransport, plug, sent_commands, turn_of
@@ -240,10 +241,10 @@ class CostlyTests(RouterCase):
             self.assertEqual(self.router._unread, {})
 
     def test_large_answers(self) -> None:
-        """No further answer is made in a read when one that is not sent is too large."""
+        """No further request of a read is handled when an answer that is not sent is too large."""
         def answer(connection: CommandConnection, request: RemotingCommand) -> None:
-            connection.account.hold(64 << 20)
-            self.group.answer(connection, request)
+            self.group.seen.append(request.opaque)
+            connection.answer(request, body=bytes(9 << 20))
 
         self.router._handlers[50] = answer
         connection, _transport = self.connect()
@@ -251,6 +252,47 @@ class CostlyTests(RouterCase):
         self.assertEqual(self.group.seen, [0])
         self.clock.pump([0.01] * 9)
         self.assertEqual(self.group.seen, [0, 1, 2])
+
+    def test_no_room_in_the_process(self) -> None:
+        """Requests wait for room, but not those with small answers; the sweep finds that there is room."""
+        self.router._small_codes = frozenset({51})
+        self.patch(self.router, "_handlers", {**self.router._handlers, 51: self.group.answer})
+        budget = self.router.budgets.answers
+        budget.held += budget.bytes_max
+        connection, _transport = self.connect()
+        self.send(connection, [51, 99, 50, 51], 0)
+        self.clock.pump([0.01] * 9)
+        self.router.sweep(1.0)
+        self.clock.pump([0.01] * 9)
+        self.assertEqual([one for one in self.group.seen if one != "drained"], [0])
+        self.assertEqual(len(self.router._unread), 1)
+        budget.held -= budget.bytes_max
+        self.router.sweep(2.0)
+        self.clock.pump([0.01] * 9)
+        self.assertEqual([one for one in self.group.seen if one != "drained"], [0, 2, 3])
+        self.assertEqual(self.router._unread, {})
+
+    def test_too_much_unread(self) -> None:
+        """A connection that holds too much waits with small answers, too."""
+        self.router._small_codes = frozenset({50})
+        connection, _transport = self.connect()
+        connection.account.reserve(HELD_BYTES_MAX)
+        self.send(connection, [50], 0)
+        self.clock.pump([0.01] * 9)
+        self.assertEqual(self.group.seen, [])
+        connection.account.unreserve(HELD_BYTES_MAX)
+        self.router.sweep(1.0)
+        self.clock.pump([0.01] * 9)
+        self.assertEqual(self.group.seen[-1], 0)
+
+    def test_lost_while_it_waits(self) -> None:
+        """Nothing is kept of a connection that ends before its requests are looked at again."""
+        connection, _transport = self.connect()
+        self.send(connection, [50] * 6, 0)
+        connection.pauseProducing()
+        connection.abort("gone")
+        self.clock.pump([0.01] * 9)
+        self.assertEqual(self.router._unread, {})
 
 
 class ConnectionTests(RouterCase):

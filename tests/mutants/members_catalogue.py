@@ -65,9 +65,9 @@ MEMBER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], 
     ("change-listed-without-room", "a change that the disk has no room for is listed", (
         Patch(_STORE, "            self._room.make(first, layout)\n            if listed:",
               "            if listed:"),
-        Patch(_STORE, "            for position, blob in layout.runs:\n                self._data.pwrite(",
+        Patch(_STORE, "            try:\n                self._records.write(",
               "            self._room.make(first, layout)\n"
-              "            for position, blob in layout.runs:\n                self._data.pwrite("),
+              "            try:\n                self._records.write("),
     ), {"test": "tests.storage.test_configurations.EntryTests.test_no_room"}),
     ("lost-list", "a member that has lost its list of members counts those of --peers", (
         Patch(_LISTED, "                    self._told_by_log(True)\n", ""),

@@ -114,13 +114,12 @@ class AnswerTests(SnapshotCase):
         self.assertEqual(self.quota.left(self.now_ms), Quota(600_000).left(self.now_ms))
 
     def test_pieces(self) -> None:
-        """Each with its checksum, and not larger than the bound; its memory is accounted for."""
+        """Each with its checksum, and not larger than the bound."""
         answer = self.ask()
         assert answer.data is not None
         self.assertEqual((answer.code, answer.index, answer.index_term), (ResponseCode.SUCCESS, 8, 1))
         self.assertEqual((answer.offset, len(answer.data)), (0, PIECE_BYTES_MAX))
         self.assertEqual(answer.crc, crc32(answer.data))
-        self.connection.account.hold.assert_called_once_with(PIECE_BYTES_MAX)
         last = self.ask(index=8, index_term=1, offset=answer.size - 10)
         self.assertEqual(len(last.data or b""), 10)
 

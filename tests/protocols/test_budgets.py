@@ -8,15 +8,19 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from protocols.budgets import (
     ANSWER_BYTES_MAX,
+    BEYOND_BYTES,
+    EXHAUSTED_S,
     FRAME_S,
     HELD_BYTES_MAX,
     MIB,
     SMALL_FRAME_BYTES,
     STALL_S,
+    UNREAD_S,
     Budgets,
 )
 from protocols.connection import STRANGER_FRAME_BYTES_MAX
-from protocols.ledger.connection import ServerConnection
+from protocols.ledger.connection import FRAMES_MAX, ServerConnection
+from protocols.outlet import Outlet
 from protocols.rocketmq.commands import CommandConnection, OnlyAsking
 from protocols.wire.ledger.messages import AppendRequest, MetadataRequest
 from protocols.wire.remoting import RemotingCommand, encode_command
@@ -49,17 +53,20 @@ class ShareTests(SynchronousTestCase):
 
     def test_the_less_is_free_the_less_may_be_held(self) -> None:
         """Connections that hold answers stop before those that hold none."""
-        budgets = Budgets(answers=64 * MIB)
+        budgets = Budgets(answers=60 * MIB)
         budgets.answers.held = 48 * MIB
         self.assertFalse(budgets.may_answer(2 * MIB))
         self.assertTrue(budgets.may_answer(2 * MIB - 1))
         self.assertTrue(budgets.may_answer(0))
+        self.assertEqual([budgets.may_serve(held) for held in (0, 2 * MIB - 1, 2 * MIB)], [True, True, False])
 
     def test_exhausted(self) -> None:
-        """Without room for another answer nobody is served."""
+        """Without room for another large answer only small ones are made, for those that have read theirs."""
         budgets = Budgets(answers=64 * MIB)
         budgets.answers.held = 64 * MIB - 2 * ANSWER_BYTES_MAX + 1
-        self.assertFalse(budgets.may_answer(0))
+        self.assertEqual((budgets.may_answer(0), budgets.may_serve(0)), (False, True))
+        budgets.answers.held = 64 * MIB
+        self.assertEqual((budgets.may_serve(0), budgets.may_serve(1)), (True, False))
 
     def test_greedy_connections_leave_room(self) -> None:
         """Connections that take all they may, and read nothing, leave room for one that reads."""
@@ -227,48 +234,153 @@ class UnfinishedTests(ServerCase):
 class HeldTests(ServerCase):
     """Answers that are not read."""
 
-    def test_released_when_sent(self) -> None:
-        """At the flush if the transport takes it, else when it has drained."""
+    def settled(self, connection: ServerConnection) -> tuple[int, int]:
+        """What is held by all connections and by this one."""
+        return self.budgets.answers.held, connection.account.held_bytes
+
+    def test_every_write_is_counted(self) -> None:
+        """Small ones together, in the turn that makes them; and all of them as long as they are not sent."""
         connection, _ = self.open()
-        connection.account.hold(1000)
-        connection._write((b"x",))
-        self.assertEqual(self.budgets.answers.held, 1000)
+        for _ in range(10):
+            connection._write((b"x" * 10_000,))
+        self.assertEqual(self.settled(connection), (70_000, 70_000))
+        self.assertEqual(connection._turn._made_bytes, 70_000)
         self.clock.advance(0)
-        self.assertEqual(self.budgets.answers.held, 0)
-        connection.account.hold(500)
+        self.assertEqual(self.settled(connection), (0, 0))
         connection.pauseProducing()
-        connection._write((b"x",))
+        connection._write((b"x" * 300,))
         self.clock.advance(0)
-        self.assertEqual((self.budgets.answers.held, connection.account.held_bytes), (500, 500))
+        self.assertEqual(self.settled(connection), (100_300, 100_300))
         self.assertFalse(connection.may_answer)
         connection.resumeProducing()
-        self.assertEqual((self.budgets.answers.held, connection.account.held_bytes), (0, 0))
+        self.assertEqual(self.settled(connection), (0, 0))
         self.assertTrue(connection.may_answer)
 
     def test_released_when_the_connection_ends(self) -> None:
-        """The memory is free."""
+        """The memory is free, also that of an answer that was to be made later."""
         connection, _ = self.open()
         connection.account.hold(1000)
+        connection.account.reserve(500)
+        self.assertEqual(self.budgets.answers.held, 1500)
         connection.abort("test")
         self.assertEqual(self.budgets.answers.held, 0)
+        connection.account.unreserve(500)
+        connection.account.reserve(500)
+        self.assertEqual(self.budgets.answers.held, 0)
 
-    def test_one_that_does_not_read_ends_when_memory_is_scarce(self) -> None:
-        """And only then: a slow reader may take its time otherwise."""
+    def test_ended_connection_keeps_nothing(self) -> None:
+        """No output, in the transport either, and no requests."""
         connection, _ = self.open()
-        connection.account.hold(1000)
-        connection.pauseProducing()
-        for _ in range(3 * int(STALL_S)):
-            connection.sweep(self.clock.seconds())
-            self.clock.advance(1)
-        self.assertFalse(connection.is_lost)
+        dropped: list[Outlet] = []
+        self.patch(Outlet, "drop", lambda outlet: dropped.append(outlet))
+        connection.account.reserve(HELD_BYTES_MAX)
+        connection.dataReceived(native_request(ASK, 1) * (2 * FRAMES_MAX))
+        self.assertGreater(connection._buffer.uncut_bytes, 0)
+        connection._write((b"x",))
+        connection.abort("test")
+        self.assertEqual((dropped, connection._out), ([connection._outlet], []))
+        self.assertEqual((connection._buffer.uncut_bytes, self.budgets.waiting.held), (0, 0))
+
+    def test_reserved(self) -> None:
+        """An answer that will be made later is counted until it is made, whatever is sent meanwhile."""
+        connection, _ = self.open()
+        connection.account.reserve(HELD_BYTES_MAX)
+        connection._write((b"x",))
+        self.clock.advance(0)
+        self.assertEqual(self.settled(connection), (HELD_BYTES_MAX, HELD_BYTES_MAX))
+        self.assertTrue(connection.is_clogged)
+        connection.account.unreserve(HELD_BYTES_MAX)
+        self.assertFalse(connection.is_clogged)
+
+    def test_requests_wait(self) -> None:
+        """Those of a clogged connection wait as bytes, and are handled when it has read its answers."""
+        connection, transport = self.open()
+        connection.account.reserve(HELD_BYTES_MAX)
+        connection.dataReceived(native_request(ASK, 1) * (3 * FRAMES_MAX))
+        first = len(self.sink.requests)
+        self.assertLess(first, FRAMES_MAX + 1)
+        self.clock.pump([0.1] * 5)
+        self.assertEqual((len(self.sink.requests), transport.producerState), (first, "paused"))
+        self.assertEqual(self.budgets.waiting.held, (3 * FRAMES_MAX - first) * len(native_request(ASK, 1)))
+        connection.account.unreserve(HELD_BYTES_MAX)
+        connection.sweep(1.0)
+        self.clock.pump([0.1] * 50)
+        self.assertEqual((len(self.sink.requests), transport.producerState), (3 * FRAMES_MAX, "producing"))
+        self.assertEqual((self.budgets.waiting.held, self.sink.drains), (0, 1))
+
+    def test_a_peer_does_not_wait_for_others(self) -> None:
+        """Its requests are handled although clients have taken the budget."""
+        connection, _ = self.open()
+        connection.peer_id = "n1"
+        connection.account.hold(1)
         self.budgets.answers.held += self.budgets.answers.bytes_max
-        for _ in range(int(STALL_S)):
+        self.assertTrue(connection.is_clogged)
+        connection.dataReceived(native_request(ASK, 1) * (3 * FRAMES_MAX))
+        self.assertEqual(len(self.sink.requests), 3 * FRAMES_MAX)
+
+    def test_waiting_requests_are_bounded(self) -> None:
+        """Connections that do not read end when too many bytes of requests wait; those that read do not."""
+        data = native_request(ASK, 1) * 20_000
+        clogged, reading = [self.open()[0] for _ in range(8)], self.open()[0]
+        for connection in clogged:
+            connection.account.reserve(HELD_BYTES_MAX)
+            connection.dataReceived(data)
+        kept = self.budgets.waiting.bytes_max // (len(data) - FRAMES_MAX * len(native_request(ASK, 1)))
+        self.assertEqual([one.is_lost for one in clogged], [False] * kept + [True] * (8 - kept))
+        self.assertLessEqual(self.budgets.waiting.held, self.budgets.waiting.bytes_max)
+        self.assertIn("behind unread answers", self.sink.lost[0])
+        reading._turn.is_late = True
+        reading.dataReceived(data)
+        self.assertFalse(reading.is_lost)
+
+    def test_too_many_at_once(self) -> None:
+        """Answers that came late, and all together, end their connection if they exceed every bound."""
+        connection, _ = self.open()
+        connection.pauseProducing()
+        connection._write((b"x" * (BEYOND_BYTES + 1),))
+        self.clock.advance(0)
+        self.assertTrue(connection.is_lost)
+        self.assertEqual(self.budgets.answers.held, 0)
+
+    def ends_after(self, connection: ServerConnection, *, most_s: int = 200) -> int:
+        """Seconds after which it is ended because it does not read."""
+        for seconds in range(most_s):
+            connection._was_active = True
+            connection.sweep(self.clock.seconds())
+            if connection.is_lost:
+                return seconds
+            self.clock.advance(1)
+        return most_s
+
+    def unread(self, size: int = 1000) -> ServerConnection:
+        """A connection that does not read an answer."""
+        connection, _ = self.open()
+        connection.pauseProducing()
+        connection._write((b"x" * size,))
+        self.clock.advance(0)
+        return connection
+
+    def test_one_that_does_not_read_ends(self) -> None:
+        """Sooner when memory is scarce, and at once when there is none."""
+        self.assertEqual(self.ends_after(self.unread()), int(UNREAD_S))
+        self.assertIn("were not read in time", self.sink.lost[0])
+        self.budgets.answers.held += self.budgets.answers.bytes_max * 3 // 4
+        self.assertEqual(self.ends_after(self.unread()), int(STALL_S))
+        self.budgets.answers.held += self.budgets.answers.bytes_max
+        self.assertEqual(self.ends_after(self.unread()), int(EXHAUSTED_S))
+
+    def test_slow_reader(self) -> None:
+        """It may take its time, as long as others do not need the memory."""
+        connection = self.unread(100_000)
+        assert connection._outlet is not None
+        for _ in range(2 * int(UNREAD_S)):
+            connection._was_active = True
+            connection.unsent_bytes -= 100
             connection.sweep(self.clock.seconds())
             self.clock.advance(1)
         self.assertFalse(connection.is_lost)
-        connection.sweep(self.clock.seconds())
-        self.assertTrue(connection.is_lost)
-        self.assertIn("were not read within", self.sink.lost[0])
+        self.budgets.answers.held += self.budgets.answers.bytes_max * 3 // 4
+        self.assertLess(self.ends_after(connection), int(STALL_S) + 2)
 
 
 class BrokerTests(SynchronousTestCase):

@@ -7,7 +7,7 @@ from twisted.internet.defer import CancelledError
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from protocols.rocketmq.commands import READ_BYTES, CommandConnection, NotAsked
+from protocols.rocketmq.commands import COMMANDS_MAX, READ_BYTES, CommandConnection, NotAsked
 from protocols.wire.errors import WireError
 from protocols.wire.remoting import ROCKETMQ, RemotingCommand, decode_command, encode_command
 from tests.protocols.fakes import FakeTransport, turn_of
@@ -55,7 +55,9 @@ class CommandConnectionTests(SynchronousTestCase):
         self.connection, self.transport = self.made()
 
     def test_reads_are_long(self) -> None:
-        """A window of messages comes in one read."""
+        """Of an end that asks: many answers come in one read. The others begin with short ones."""
+        self.assertNotIn("bufferSize", vars(self.transport))
+        self.connection.ask(RemotingCommand(code=1, opaque=0))
         self.assertEqual(vars(self.transport)["bufferSize"], READ_BYTES)
 
     def made(self, **options: int) -> tuple[CommandConnection, FakeTransport]:
@@ -149,6 +151,18 @@ class CommandConnectionTests(SynchronousTestCase):
         self.connection.answer(RemotingCommand(code=1, opaque=0))
         self.assertEqual(self.sent(), [])
 
+    def test_pieces_of_a_read(self) -> None:
+        """Many requests of one read are handed over in pieces, in order."""
+        pieces: list[list[int]] = []
+        self.patch(self.seen, "commands_received", lambda _, commands: pieces.append(
+            [one.opaque for one in commands]
+        ))  # fmt: skip
+        self.connection.dataReceived(b"".join(
+            encode_command(RemotingCommand(code=1, opaque=number)) for number in range(2 * COMMANDS_MAX + 5)
+        ))  # fmt: skip
+        self.assertEqual([len(piece) for piece in pieces], [COMMANDS_MAX, COMMANDS_MAX, 5])
+        self.assertEqual(sum(pieces, []), list(range(2 * COMMANDS_MAX + 5)))
+
     def test_deadline(self) -> None:
         """Cancelling forgets the question; a late answer is passed over."""
         asked = self.connection.ask(RemotingCommand(code=21, opaque=0)).addTimeout(3, self.clock)
@@ -156,7 +170,7 @@ class CommandConnectionTests(SynchronousTestCase):
         self.clock.advance(3)
         self.failureResultOf(asked)
         self.connection.dataReceived(encode_command(RemotingCommand(code=0, opaque=request.opaque, flag=1)))
-        self.assertEqual(self.connection._asked, {})
+        self.assertEqual(len(self.connection._asked), 0)
 
     def test_bounds(self) -> None:
         """Too much unanswered: we stop reading, and go on when it is less. Too much outstanding: refused."""

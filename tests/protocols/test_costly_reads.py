@@ -5,12 +5,16 @@ from __future__ import annotations
 
 import weakref
 
-from protocols.connection import LOOSE_PER_READ
+from protocols.ledger.connection import FRAMES_MAX, PIECE_PRICE, ServerConnection
+from protocols.ledger.interfaces import Ticket
+from protocols.loose import LOOSE_PER_READ
 from protocols.put_off import SLICE_BYTES, PutOffReads
+from protocols.turn import READS_S
 from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.json_bodies import REQUEST_TOLERANT_BYTES_MAX, REQUEST_VALUES_MAX
+from protocols.wire.ledger.messages import AppendRequest, PullRequest, Request
 from protocols.wire.remoting import RemotingCommand, encode_command
-from tests.protocols.fakes import remoting_request, unplug
+from tests.protocols.fakes import native_request, remoting_request, unplug
 from tests.protocols.test_connection import ASK, BEAT, ServerTestCase
 
 
@@ -106,7 +110,8 @@ class CostlyReadTests(ServerTestCase):
 
         owner = Owner()
         reads = PutOffReads(
-            self.connection._turn, owner.handle, changed=lambda: None, cost_s=lambda: 0.0
+            self.connection._turn, owner.handle, changed=lambda: None, cost_s=lambda: 0.0, uncut=lambda: 0,
+            must_wait=lambda: False,
         )
         kept = weakref.ref(owner)
         reads.drop()
@@ -138,3 +143,39 @@ class CostlyReadTests(ServerTestCase):
         self.connection.peer_id = "n1"
         self.connection.dataReceived(frame)
         self.assertEqual(len(self.sink.requests), 1)
+
+    def test_pieces_by_price(self) -> None:
+        """A long read is handed over in pieces; expensive requests make short ones."""
+        pull = PullRequest(group="g", remote_id="n0", begin_index=0)
+        append = AppendRequest(group="g", remote_id="n0", bodies=(b"x",))
+        bad = encode_command(RemotingCommand(code=int(RequestCode.METADATA), opaque=1, body=b"{"))
+        for frame, most in (
+            (native_request(append, 1), FRAMES_MAX), (native_request(pull, 1), PIECE_PRICE // 4),
+            (remoting_request(append, 1), FRAMES_MAX), (remoting_request(pull, 1), PIECE_PRICE // 5 + 1),
+        ):  # fmt: skip
+            self.sink.calls.clear()
+            self.connection.dataReceived(frame * 200)
+            self.assertEqual({len(call) for call in self.sink.calls[:-1]}, {most})
+            self.assertEqual(len(self.sink.requests), 200)
+        refused: list[int] = []
+        self.patch(self.connection._turn, "has_room", lambda: refused.append(len(self.sink.refused)) or True)
+        self.connection.dataReceived(bad * 200)
+        self.assertEqual((refused[0], len(self.sink.refused)), (PIECE_PRICE // 4, 200))
+
+    def test_long_read_ends_with_the_turn(self) -> None:
+        """When the pieces have taken their time, the rest waits as bytes, and comes in the next turns."""
+        received = self.sink.requests_received
+
+        def slow(connection: ServerConnection, requests: list[tuple[Ticket, Request]]) -> None:
+            self.clock.rightNow += 0.6 * READS_S
+            received(connection, requests)
+
+        self.patch(self.sink, "requests_received", slow)
+        frame = native_request(AppendRequest(group="g", remote_id="n0", bodies=(b"x",)), 1)
+        self.connection.dataReceived(frame * (4 * FRAMES_MAX))
+        self.assertEqual(len(self.sink.requests), FRAMES_MAX)
+        self.connection.dataReceived(frame)
+        self.assertEqual((len(self.sink.requests), self.transport.producerState), (FRAMES_MAX, "paused"))
+        self.clock.pump([0.1] * 8)
+        self.assertEqual(len(self.sink.requests), 4 * FRAMES_MAX + 1)
+        self.assertEqual(self.transport.producerState, "producing")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterable
 
 from twisted.internet.error import ConnectionLost
@@ -88,6 +89,25 @@ class OutletTests(SynchronousTestCase):
         self.assertEqual(outlet.waiting_bytes(99), 13)
         self.assertEqual(Outlet(StringTransport()).waiting_bytes(99), 99)
 
+    def test_kernel(self) -> None:
+        """The kernel takes little for an end that does not read, if that is asked for."""
+        kernel = Kernel()
+        transport = Connection(kernel, Protocol(), MemoryReactor())
+        Outlet(transport)
+        self.assertEqual(kernel.options, [])
+        Outlet(transport, kernel_bytes_max=1000)
+        self.assertEqual(kernel.options, [(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, 1000)])
+
+    def test_drop(self) -> None:
+        """Of an ended connection no output is kept in either buffer."""
+        transport = Connection(Kernel(), Protocol(), MemoryReactor())
+        outlet = Outlet(transport)
+        transport.dataBuffer, transport.offset = b"12345", 2
+        transport._tempDataBuffer, transport._tempDataLen = [b"x" * 10], 10
+        outlet.drop()
+        self.assertEqual((outlet.waiting_bytes(99), transport.dataBuffer), (0, b""))
+        self.assertEqual(transport._tempDataBuffer, [])
+
     def test_parts(self) -> None:
         """Small ones are one call to the socket; a long train goes the transport's way, and is not copied."""
         self.outlet.send(b"a", b"b")
@@ -162,6 +182,11 @@ class Kernel:
 
     def __init__(self) -> None:
         self.offered: list[int] = []
+        self.options: list[tuple[int, int, int]] = []
+
+    def setsockopt(self, level: int, option: int, value: int) -> None:
+        """As C{socket.setsockopt}."""
+        self.options.append((level, option, value))
 
     def send(self, data: bytes) -> int:
         """As C{socket.send}."""

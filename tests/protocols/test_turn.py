@@ -9,7 +9,7 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from protocols.turn import READS_S, Turn
+from protocols.turn import ANSWERS_BYTES, READS_S, Turn
 
 
 class TurnTests(SynchronousTestCase):
@@ -231,3 +231,31 @@ class TurnTests(SynchronousTestCase):
         self.turn.output(lambda: self.done.append("later"))
         self.clock.advance(0)
         self.assertEqual(self.done, ["out", "later"])
+
+    def test_answers_of_a_turn(self) -> None:
+        """Many bytes of answers end a turn like a long time."""
+        rooms: list[bool] = []
+
+        def large(data: bytes) -> None:
+            rooms.append(self.turn.has_room())
+            self.turn.made(ANSWERS_BYTES)
+            rooms.append(self.turn.has_room())
+            rooms.append(self.turn.is_over)
+
+        self.turn.read(large, b"")
+        self.assertEqual((rooms, self.turn.is_late), ([True, False, True], True))
+        self.turn._next_reads()
+        self.turn.read(lambda _: rooms.append(self.turn.has_room()), b"")
+        self.assertEqual((rooms[-1], self.turn.is_late), (True, False))
+
+    def test_pieces_end_in_time(self) -> None:
+        """A piece begins only if one that takes as long as the last has room in the turn."""
+        pieces: list[bool] = []
+
+        def deal(data: bytes) -> None:
+            while not pieces or pieces[-1]:
+                self.clock.rightNow += 0.4 * READS_S
+                pieces.append(self.turn.has_room())
+
+        self.turn.read(deal, b"")
+        self.assertEqual(pieces, [True, False])

@@ -170,6 +170,57 @@ class RefusalTests(SynchronousTestCase):
         self.assertEqual(error.frames, FRAMES)
 
 
+class PieceTests(SynchronousTestCase):
+    """A bound of the frames that one call cuts."""
+
+    def cut(self, data: bytes, *, backs: int = 0) -> list[list[Frame]]:
+        """What each call cuts; C{backs} frames of each are put back the first time."""
+        buffer = FrameBuffer(frames_max=3)
+        found = [buffer.feed(data)]
+        while True:
+            if backs and len(found[-1]) > backs:
+                buffer.put_back(found[-1][-backs:], taken=len(found[-1]) - backs)
+                found[-1] = found[-1][:-backs]
+            if not buffer.has_uncut:
+                self.assertEqual(buffer.uncut_bytes, 0)
+                return found
+            left = buffer.uncut_bytes
+            found.append(buffer.feed(b""))
+            self.assertLess(buffer.uncut_bytes, left)
+
+    def test_pieces(self) -> None:
+        """All frames come, in order, and at most so many at once."""
+        found = self.cut(STREAM)
+        self.assertEqual(sum(found, []), FRAMES)
+        self.assertEqual({len(piece) for piece in found[:-1]}, {3})
+
+    def test_put_back(self) -> None:
+        """Frames that were put back come again; nothing is lost or doubled, whatever is behind them."""
+        for backs in (1, 2):
+            self.assertEqual(sum(self.cut(STREAM, backs=backs), []), FRAMES)
+        buffer = FrameBuffer(frames_max=100)
+        frames = buffer.feed(STREAM + STREAM[:10])
+        buffer.put_back(frames[1:], taken=1)
+        size = sum(len(data) + 4 * (kind == "remoting") for kind, data in FRAMES[1:])
+        self.assertEqual((buffer.uncut_bytes, buffer.kept_bytes), (size + 10, 0))
+        self.assertEqual([frame for _ in FRAMES[1:] for frame in buffer.feed(b"")], FRAMES[1:])
+        self.assertEqual([buffer.feed(b""), buffer.kept_bytes], [[], 10])
+        self.assertEqual(buffer.feed(STREAM[10:]), FRAMES)
+
+    def test_garbage_behind(self) -> None:
+        """It is found when it is reached."""
+        buffer = FrameBuffer(frames_max=3)
+        buffer.feed(FRAMES[1].data * 4 + b"\xff")
+        self.assertRaises(FrameError, buffer.feed, b"")
+
+    def test_ended(self) -> None:
+        """An ended connection keeps nothing."""
+        buffer = FrameBuffer(frames_max=3)
+        buffer.feed(STREAM)
+        buffer.drop()
+        self.assertEqual((buffer.uncut_bytes, buffer.kept_bytes, buffer.has_uncut), (0, 0, False))
+
+
 class CountingBuffer(FrameBuffer):
     """Counts the bytes that it looks through to cut frames."""
 
@@ -177,9 +228,9 @@ class CountingBuffer(FrameBuffer):
         super().__init__()
         self.looked_through = 0
 
-    def _cut(self, data: bytes | bytearray) -> list[Frame]:
-        self.looked_through += len(data)
-        return super()._cut(data)
+    def _cut(self, data: bytes | bytearray, at: int = 0) -> list[Frame]:
+        self.looked_through += len(data) - at
+        return super()._cut(data, at)
 
 
 class CostTests(SynchronousTestCase):

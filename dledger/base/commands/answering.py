@@ -4,9 +4,13 @@ The listening side of any server of RocketMQ's commands: each request goes to th
 
 Rule 1: every request is answered once. This side answers for a handler that refuses a request or fails.
 Rule 2: a request that fails does not affect other requests.
-Rule 3: when the reads of a turn have taken their time, the other requests of a connection wait for a later
-turn, in their order, and with them what the connection sends behind: many expensive requests that one client
-asks at once do not stop the others. They also wait while the client does not read its answers.
+Rule 3: when the reads of a turn have taken their time, or made enough bytes of answers, the other requests of
+a connection wait for a later turn, in their order, and with them what the connection sends behind: many
+expensive requests that one client asks at once do not stop the others.
+Rule 4: they also wait while the client does not read its answers, and while the budget of the process has no
+room for an answer that may be large. The connection counts what is written to it, so a handler does nothing
+for this rule, unless it answers later: then it asks C{connection.may_answer} when it makes a large answer.
+Answers to a code may be large, unless its group says that they are small.
 
 Source: NettyRemotingAbstract.processRequestCommand (4.9.8).
 """
@@ -52,7 +56,7 @@ class AnsweringSide(ListeningSide[CommandConnection]):
     A L{protocols.rocketmq.commands.CommandSink} for the connections that it makes.
 
     Invariant: while requests of a connection wait, its reads are held; the requests are in a call of the
-    turn, or, until it has read its answers, in C{_unread}.
+    turn, or, until there is room for their answers, in C{_unread}.
 
     @ivar budgets: the memory that the connections share.
     @ivar wire_errors: connections that were aborted because the peer broke the format.
@@ -77,6 +81,7 @@ class AnsweringSide(ListeningSide[CommandConnection]):
         self._groups = tuple(groups)
         self._gate = gate
         self._handlers: dict[int, Handler] = {}
+        self._small_codes = frozenset[int]().union(*(group.small_codes for group in groups))
         for group in groups:
             handlers = group.handlers()
             twice = sorted(handlers.keys() & self._handlers.keys())
@@ -105,15 +110,23 @@ class AnsweringSide(ListeningSide[CommandConnection]):
 
     def _go_on(self, connection: CommandConnection, commands: deque[RemotingCommand]) -> None:
         """Handle requests until there are none left, the turn is over, or the answers are too large."""
+        is_over = False
         while commands and not connection.is_lost:
-            self._next(connection, commands)
-            is_enough = self._turn.is_over or not connection.may_answer
-            if commands and is_enough and not connection.is_lost:
+            if is_over or not self._may_handle(connection, commands[0]):
                 self._pass_over(connection, commands)
                 if commands:
                     connection.put_off.hold()
                     self._wait(connection, commands)
                 return
+            self._next(connection, commands)
+            is_over = self._turn.is_over
+
+    def _may_handle(self, connection: CommandConnection, command: RemotingCommand) -> bool:
+        """Whether there is room for the answer to a request; those to unknown codes are small."""
+        if connection.is_clogged:
+            return False
+        is_small = command.code in self._small_codes or command.code not in self._handlers
+        return is_small or connection.may_answer
 
     def _next(self, connection: CommandConnection, commands: deque[RemotingCommand]) -> None:
         """Take the first request, or several that belong together, and handle it."""
@@ -127,7 +140,10 @@ class AnsweringSide(ListeningSide[CommandConnection]):
         self._turn.put_off(go_on, connection.spent_s, is_short=False)
 
     def _handle_later(self, connection: CommandConnection, commands: deque[RemotingCommand]) -> None:
-        if connection.is_congested:
+        if connection.is_lost:
+            return
+        if not self._may_handle(connection, commands[0]):
+            connection.is_waited_for = True
             self._unread[connection] = commands
             return
         connection.spent_s += self._turn.read(lambda _: self._go_on(connection, commands), b"")
@@ -174,6 +190,14 @@ class AnsweringSide(ListeningSide[CommandConnection]):
             self._wait(connection, unread)
         for group in self._groups:
             group.drained(connection)
+
+    def sweep(self, now_s: float) -> None:
+        """See L{ListeningSide.sweep}; also looks whether there is room again."""
+        super().sweep(now_s)
+        unread, self._unread = self._unread, {}
+        for connection, commands in unread.items():
+            if not connection.is_lost:
+                self._wait(connection, commands)
 
     def wire_broken(self, connection: CommandConnection, error: WireError) -> None:
         """See L{protocols.rocketmq.commands.CommandSink.wire_broken}."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import IntEnum
+from typing import ClassVar
 
 from twisted.logger import Logger
 
@@ -31,7 +32,14 @@ LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 
 
 class CommandGroup:
-    """Base of the groups; a group with state of connections overrides more than L{handlers}."""
+    """
+    Base of the groups; a group with state of connections overrides more than L{handlers}.
+
+    @cvar small_codes: those of its codes whose answers have few kilobytes, however much is stored: they are
+        made even when other connections do not read theirs.
+    """
+
+    small_codes: ClassVar[frozenset[int]] = frozenset()
 
     def handlers(self) -> Handlers:
         """By request code."""

@@ -192,10 +192,6 @@ class TableCommands(CommandGroup):
         return dict.fromkeys(ITEMS, self._answer)
 
     def _answer(self, connection: CommandConnection, request: RemotingCommand) -> None:
-        if not connection.may_answer:
-            raise Refused(Code.SYSTEM_BUSY, "answers of before are not read yet: read them, then ask again")
         body = metadata_answer(self._metadata, request.code)
         assert body is not None
-        if not request.is_oneway:  # what is not sent would be held for ever
-            connection.account.hold(len(body))
         connection.answer(request, body=body)

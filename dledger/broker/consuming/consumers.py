@@ -241,6 +241,8 @@ class ConsumerCommands(CommandGroup):
     @ivar table: the groups that have members.
     """
 
+    small_codes = frozenset({HEART_BEAT, UNREGISTER_CLIENT, CHECK_CLIENT_CONFIG})
+
     def __init__(
         self, config: BrokerConfig, metadata: Metadata, table: ConsumerTable, producers: ProducerTable, *,
         wall_ms: Callable[[], int], rights: ProducerRights | None = None,

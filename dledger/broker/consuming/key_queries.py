@@ -13,6 +13,8 @@ Rule 2: a query is answered once. It works for L{STEPS_TURN} steps or L{BYTES_TU
 waits for its next turn, behind the other queries.
 Rule 3: steps, messages and bytes of one query are bounded, and so is the number of queries that wait. A query
 that has found messages within its bounds is answered with them.
+Rule 4: a query keeps the messages that it has found until it is answered. So it begins only when its
+connection and the process have room for the largest answer, and takes this room.
 
 Source: QueryMessageProcessor, DefaultMessageStore.queryMessage, IndexService.queryOffset (4.9.8, 5.3.3).
 """
@@ -55,6 +57,8 @@ STEPS_MAX = 200_000
 RECORD_STEPS = 4
 #: Queries of all connections that wait.
 WAITING_MAX = 256
+#: Seconds after which queries that have no room are looked at again.
+NO_ROOM_S = 0.1
 
 _NOT_FOUND = "can not find message, maybe time range not correct"
 
@@ -67,6 +71,7 @@ class _Query:
     @ivar visible: whether its sender may see a record; None: all.
     @ivar found: offsets in the log of the messages so far, and their records.
     @ivar steps, size: entries that it has looked at, and bytes of its messages.
+    @ivar is_begun: whether it has taken room for its answer.
     """
 
     connection: CommandConnection
@@ -79,6 +84,7 @@ class _Query:
     found: dict[int, bytes] = attrs.Factory(dict)
     steps: int = 0
     size: int = 0
+    is_begun: bool = False
 
 
 class KeyQueries(CommandGroup):
@@ -123,18 +129,26 @@ class KeyQueries(CommandGroup):
 
     def _turn(self) -> None:
         self._call = None
-        steps, size = STEPS_TURN, BYTES_TURN
-        while self._waiting and steps > 0 and size > 0:
+        steps, size, passed = STEPS_TURN, BYTES_TURN, 0
+        while len(self._waiting) > passed and steps > 0 and size > 0:
             query = self._waiting.popleft()
-            if query.connection.is_congested:
-                query.connection.answer(
-                    query.request, code=Code.SYSTEM_BUSY, remark="this connection does not read its answers"
-                )
-                continue
+            if not query.is_begun:
+                if query.connection.is_congested:
+                    remark = "this connection does not read its answers"
+                    query.connection.answer(query.request, code=Code.SYSTEM_BUSY, remark=remark)
+                    continue
+                if not query.connection.may_answer:
+                    passed += 1
+                    self._waiting.append(query)
+                    continue
+                query.is_begun = True
+                query.connection.account.reserve(BYTES_MAX)
+            passed = 0
             before = query.steps, query.size
             try:
                 is_done = self._work(query, steps, size)
             except (OSError, StoreError) as error:
+                self._end(query)
                 query.connection.answer(query.request, code=Code.SYSTEM_ERROR, remark=str(error))
                 continue
             steps -= query.steps - before[0]
@@ -144,7 +158,11 @@ class KeyQueries(CommandGroup):
             else:
                 self._waiting.append(query)
         if self._waiting:
-            self._call = self._clock.callLater(0, self._turn)
+            self._call = self._clock.callLater(NO_ROOM_S if passed else 0, self._turn)
+
+    def _end(self, query: _Query) -> None:
+        if query.is_begun:
+            query.connection.account.unreserve(BYTES_MAX)
 
     def _work(self, query: _Query, steps: int, size: int) -> bool:
         """
@@ -182,6 +200,7 @@ class KeyQueries(CommandGroup):
             query.size += len(record)
 
     def _answer(self, query: _Query) -> None:
+        self._end(query)
         assert self._store.indexing is not None
         time_ms, offset = self._store.indexing.index.last_put
         found = query.found

@@ -54,6 +54,11 @@ _HEAD_BYTES = 128
 class OffsetCommands(CommandGroup):
     """The group of commands."""
 
+    small_codes = frozenset({
+        QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET, SEARCH_OFFSET_BY_TIMESTAMP, GET_MAX_OFFSET,
+        GET_MIN_OFFSET, GET_EARLIEST_MSG_STORETIME,
+    })
+
     def __init__(
         self, config: BrokerConfig, store: MessageStore, metadata: Metadata, *,
         wall_ms: Callable[[], int], settled: Callable[[], Deferred[None]], slow_bytes: int = 0,

@@ -70,10 +70,6 @@ SUSPEND_MS_MAX = 600_000
 SHORT_POLLING_MS = 1_000
 #: The most requests that one turn examines because messages have arrived.
 WOKEN_MAX = 64
-#: Bytes of answers that one connection may have unread before its further requests wait.
-UNREAD_BYTES_MAX = 8 * 1024 * 1024
-#: Bytes of unread answers of all connections above which a connection with unread answers gets no more.
-UNREAD_TOTAL_BYTES_MAX = 256 * 1024 * 1024
 #: Bytes of answers in one turn, for all connections, after which further requests wait for the next turn.
 TURN_BYTES_MAX = 4 * 1024 * 1024
 
@@ -180,9 +176,7 @@ class PullCommands(CommandGroup):
         self._count = 0
         self._woken: deque[_Held] = deque()
         self._call: IDelayedCall | None = None
-        self._unread: dict[CommandConnection, int] = {}
-        self._owed: dict[CommandConnection, int] = {}
-        self._owed_bytes = self._turn_bytes = 0
+        self._turn_bytes = 0
         self._is_stopped = False
         self.found = 0
         self.missed = 0
@@ -203,12 +197,12 @@ class PullCommands(CommandGroup):
         pull = self._read(connection, request)
         flags = fields.number("sysFlag")
         commit = fields.number("commitOffset", 0, least=LONG_MIN, most=LONG_MAX)
-        is_clogged = self._is_clogged(connection)
+        is_clogged = not connection.may_answer
         if is_clogged or self._turn_bytes >= TURN_BYTES_MAX:
             held = self._hold(connection, request, pull)
             if held is None:
-                raise Refused(Code.SYSTEM_BUSY, f"{self._count} requests are held, "
-                                                "and this connection does not read its answers")  # fmt: skip
+                raise Refused(Code.SYSTEM_BUSY, f"{self._count} requests are held, and there is no room for "
+                                                "another answer now: ask again")  # fmt: skip
             held.is_postponed = True
             if not is_clogged:
                 self._wake(held)
@@ -331,9 +325,6 @@ class PullCommands(CommandGroup):
             self.missed += 1
         else:
             self.found += 1
-            self._unread[connection] = self._unread.get(connection, 0) + len(body)
-            self._owed[connection] = self._owed.get(connection, 0) + len(body)
-            self._owed_bytes += len(body)
             self._spend(len(body))
         connection.answer(request, code=code, remark=got.status.value, body=body, ext_fields={
             "suggestWhichBrokerId": str(broker_id), "nextBeginOffset": str(got.next_offset),
@@ -343,18 +334,6 @@ class PullCommands(CommandGroup):
     def _lack(self, got: Got) -> int:
         """Bytes from the last message to the end of the log."""
         return self._store.log.end_offset - int.from_bytes(got.records[-1][28:36], "big")
-
-    def _is_clogged(self, connection: CommandConnection) -> bool:
-        before = connection.unsent_bytes if connection.is_congested else 0
-        own = max(before, self._unread.get(connection, 0))
-        # A connection that reads its answers gets one even if others use up the bound for all.
-        return own >= UNREAD_BYTES_MAX or (own > 0 and self._owed_bytes >= UNREAD_TOTAL_BYTES_MAX)
-
-    def _settle(self) -> None:
-        """Forget the answers that transports have sent by now."""
-        self._owed = {connection: connection.unsent_bytes for connection in self._owed
-                      if connection.is_congested and not connection.is_lost}  # fmt: skip
-        self._owed_bytes = sum(self._owed.values())
 
     # -- held requests ---------------------------------------------------------------------------
 
@@ -392,8 +371,6 @@ class PullCommands(CommandGroup):
     def _turn(self) -> None:
         self._call = None
         self._turn_bytes = 0
-        self._unread.clear()  # the transport has the earlier answers by now
-        self._settle()
         self._look()
 
     def _look(self) -> None:
@@ -412,7 +389,7 @@ class PullCommands(CommandGroup):
 
     def _try_again(self, held: _Held, *, is_over: bool = False) -> None:
         """Answer if messages match, if the answer is another than "no message yet", or at its deadline."""
-        if self._is_clogged(held.connection):
+        if not held.connection.may_answer:
             held.is_postponed = True
             return
         if self._turn_bytes >= TURN_BYTES_MAX:
@@ -449,7 +426,6 @@ class PullCommands(CommandGroup):
 
     def sweep(self) -> None:
         """Answer the requests whose deadline has passed. Called about once a second."""
-        self._settle()
         now_s = self._clock.seconds()
         due = [held for of_key in self._held.values() for held in of_key
                if held.is_postponed or held.deadline_s <= now_s]  # fmt: skip
@@ -465,7 +441,6 @@ class PullCommands(CommandGroup):
 
     def connection_lost(self, connection: CommandConnection) -> None:
         """Release the requests of an ended connection."""
-        self._unread.pop(connection, None)
         for held in list(self._by_connection.get(connection, ())):
             self._release(held)
 

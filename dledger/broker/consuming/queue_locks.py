@@ -44,6 +44,8 @@ class _Lock:
 class QueueLocks(CommandGroup):
     """The group of commands."""
 
+    small_codes = frozenset({LOCK_BATCH_MQ, UNLOCK_BATCH_MQ})
+
     def __init__(self, *, wall_ms: Callable[[], int], locks_max: int = LOCKS_MAX) -> None:
         """@param wall_ms: milliseconds since 1970."""
         self._wall_ms = wall_ms

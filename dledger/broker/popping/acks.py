@@ -66,6 +66,8 @@ class PopAcks(CommandGroup):
     @ivar acknowledged, changed: numbers of messages so far.
     """
 
+    small_codes = frozenset({ACK_MESSAGE, BATCH_ACK_MESSAGE, CHANGE_INVISIBLE})
+
     def __init__(
         self, config: BrokerConfig, pipeline: PutPipeline, revive: ReviveService, *, own: OwnAddress,
         wall_ms: Callable[[], int],

@@ -37,7 +37,7 @@ from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.events import Arrived
 from dledger.broker.common.groups import find_group
 from dledger.broker.common.own_address import OwnAddress
-from dledger.broker.consuming.pulls import UNREAD_BYTES_MAX, is_matched
+from dledger.broker.consuming.pulls import is_matched
 from dledger.broker.consuming.subscriptions import SUB_ALL, TAG, filter_of, parse_subscription
 from dledger.broker.ha.put_status import PutStatus
 from dledger.broker.metadata.files import Metadata
@@ -259,8 +259,7 @@ class PopCommands(CommandGroup):
                 connection.answer(request, ext_fields={"hasMsg": "true", "pollingFull": "false"})
                 return True
             return False
-        is_clogged = connection.is_congested and connection.unsent_bytes >= UNREAD_BYTES_MAX
-        if is_clogged or len(revive.table) >= CHECK_POINTS_MAX:
+        if not connection.may_answer or len(revive.table) >= CHECK_POINTS_MAX:
             return False
         taken, rest = self._take(pop)
         if not taken:
@@ -279,6 +278,7 @@ class PopCommands(CommandGroup):
         self._locked.update(_queue_of(one.point) for one in taken)
         size = sum(len(record) for one in taken for record in one.records)
         self._put_bytes += size
+        connection.account.reserve(size)
         put.done.addCallback(self._stored, put, connection, request, pop, taken, rest, size, revive.table)
         return True
 
@@ -354,6 +354,7 @@ class PopCommands(CommandGroup):
     ) -> None:
         """The check points are stored, or not."""
         self._put_bytes -= size
+        connection.account.unreserve(size)
         self._locked.difference_update(_queue_of(one.point) for one in taken)
         revive = self._revive
         if not status.is_stored or table is not revive.table:

@@ -81,6 +81,7 @@ class NativeCommands(CommandGroup):
     """
 
     log = Logger()
+    small_codes = frozenset({WIRE_VERSION_CODE})
 
     def __init__(
         self, store: MessageStore, pipeline: PutPipeline, rules: PutRules, reads: LogReads,

@@ -51,6 +51,8 @@ _V3_4_9 = 121
 class SendBack(CommandGroup):
     """The group of commands."""
 
+    small_codes = frozenset({CONSUMER_SEND_MSG_BACK})
+
     def __init__(
         self, config: BrokerConfig, store: MessageStore, metadata: Metadata, pipeline: PutPipeline,
         rules: PutRules, *, own: OwnAddress, wall_ms: Callable[[], int], rng: random.Random,

@@ -194,7 +194,7 @@ class LogReads:
         if connection.is_lost:
             return True
         at = request.begin_offset
-        if connection.is_congested or self._left <= 0:
+        if not connection.may_answer or self._left <= 0:
             if not is_late:
                 return False
             answer = ReadAnswer(

@@ -49,6 +49,8 @@ class TransactionCommands(CommandGroup):
     @ivar committed, rolled_back: numbers of transactions so far.
     """
 
+    small_codes = frozenset({END_TRANSACTION})
+
     def __init__(
         self, config: BrokerConfig, store: MessageStore, metadata: Metadata, pipeline: PutPipeline, *,
         own: OwnAddress, wall_ms: Callable[[], int], commits: Callable[[str, int, int], None],

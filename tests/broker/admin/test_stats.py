@@ -23,7 +23,6 @@ from dledger.broker.admin.stats import (
 from dledger.broker.consuming.consumers import ConsumerTable
 from dledger.broker.consuming.subscriptions import ConsumerData, parse_subscription
 from dledger.broker.metadata.slave_synchronize import ITEMS, metadata_answer
-from protocols.connection import AnsweringConnection
 from tests.broker.asked import NOW_MS, Asked
 from tests.broker.support import message
 
@@ -124,12 +123,3 @@ class TableTests(SynchronousTestCase):
         for code in ITEMS:
             answer = client.ask(code, {})
             self.assertEqual((answer.code, answer.body), (0, metadata_answer(asked.metadata, code)))
-
-    def test_unread(self) -> None:
-        """A client that does not read the tables it has asked for gets no further one."""
-        asked = Asked()
-        self.addCleanup(asked.close)
-        asked.groups = [TableCommands(asked.metadata)]
-        client = asked.client()
-        self.patch(AnsweringConnection, "may_answer", False)
-        self.assertEqual(client.ask(next(iter(ITEMS)), {}).code, Code.SYSTEM_BUSY)

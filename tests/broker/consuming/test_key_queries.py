@@ -9,7 +9,14 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.commands.refusals import Code
 from dledger.broker.consuming import key_queries
-from dledger.broker.consuming.key_queries import COUNT_MAX, QUERY_MESSAGE, UNIQUE_COUNT_MAX, WAITING_MAX
+from dledger.broker.consuming.key_queries import (
+    BYTES_MAX,
+    COUNT_MAX,
+    NO_ROOM_S,
+    QUERY_MESSAGE,
+    UNIQUE_COUNT_MAX,
+    WAITING_MAX,
+)
 from dledger.broker.store.indexing import DELAY_S
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.asked import NOW_MS, Asked
@@ -230,9 +237,41 @@ class BoundTests(QueryCase):
         self.asked.broker.key_queries.stop()
         self.assertEqual([one.code for one in self.client.received()], [Code.QUERY_NOT_FOUND])
 
+    def waiting(self, count: int) -> list[int]:
+        """Queries that wait for their turn. @return: their numbers."""
+        queries = self.asked.broker.key_queries
+        self.patch(key_queries, "STEPS_TURN", 0)
+        asked = [self.client.send(QUERY_MESSAGE, {**ALL, "topic": "T1", "key": "a"}) for _ in range(count)]
+        self.patch(key_queries, "STEPS_TURN", 100)
+        self.assertEqual(len(queries._waiting), count)
+        return asked
+
     def test_does_not_read(self) -> None:
         """A connection that does not read its answers gets no more."""
         self.put("a")
         self.settle()
+        (opaque,) = self.waiting(1)
         self.client.connection.is_congested = True
-        self.assertEqual(self.ask("a").code, Code.SYSTEM_BUSY)
+        self.asked.broker.key_queries._turn()
+        (answer,) = self.client.received()
+        self.assertEqual((answer.opaque, answer.code), (opaque, Code.SYSTEM_BUSY))
+
+    def test_room(self) -> None:
+        """A query begins when there is room for its answer, and has this room until it is answered."""
+        for _ in range(9):
+            self.put("a")
+        self.settle()
+        account = self.client.connection.account
+        budget = account._budgets.answers
+        asked = self.waiting(5)
+        self.patch(key_queries, "STEPS_TURN", 6)
+        self.asked.broker.key_queries._turn()
+        self.assertEqual(account.held_bytes, BYTES_MAX)
+        budget.held += budget.bytes_max
+        self.asked.clock.pump([NO_ROOM_S] * 20)
+        self.assertEqual([one.opaque for one in self.client.received()], asked[:1])
+        self.assertEqual(account.held_bytes, 0)
+        budget.held -= budget.bytes_max
+        self.asked.clock.pump([NO_ROOM_S] * 30)
+        self.assertEqual([one.opaque for one in self.client.received()], asked[1:])
+        self.assertEqual((account.held_bytes, budget.held), (0, 0))

@@ -10,6 +10,7 @@ from dledger.base.commands.refusals import Code
 from dledger.broker.ha.put_status import PutStatus
 from dledger.broker.popping import pops
 from dledger.broker.popping.pops import NOTIFICATION, POLLING_INFO
+from protocols import budgets
 from tests.broker.popping.rig import REVIVE, PopCase, pop_of
 from tests.broker.send_support import Sending, send_of
 
@@ -105,6 +106,23 @@ class PopTests(PopCase):
         self.assertEqual(self.client.send(pop_of(queueId=0)), [])
         held[2].callback(PutStatus.PUT_OK)
         self.assertEqual([one.body for one in self.given(*self.client.received())], [b"a", b"b"])
+
+    def test_unread(self) -> None:
+        """Messages whose check point is being stored count as answers; a connection with too many waits."""
+        self.patch(budgets, "HELD_BYTES_MAX", 300)
+        self.send(b"a" * 400)
+        self.send(b"b", queue=1)
+        held = self.hold_puts()
+        self.assertEqual(self.client.send(pop_of(queueId=0, maxMsgNums=1)), [])
+        account = self.client.connection.account
+        self.assertGreater(account.held_bytes, 400)
+        self.assertEqual((self.client.send(pop_of(opaque=2, queueId=1)), len(held)), ([], 1))
+        held[0].callback(PutStatus.PUT_OK)
+        self.assertEqual([one.body for one in self.given(*self.client.received())], [b"a" * 400])
+        self.assertEqual(len(held), 2)
+        held[1].callback(PutStatus.PUT_OK)
+        self.assertEqual([one.body for one in self.given(*self.client.received())], [b"b"])
+        self.assertEqual(account.held_bytes, 0)
 
     def test_forged(self) -> None:
         """No producer writes to the topic of check points."""
