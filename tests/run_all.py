@@ -145,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.resume and report is not None:
         chosen = [stage for stage in chosen if not report.is_green(stage.name)]
     names = ", ".join(stage.name for stage in chosen)
-    sys.stdout.write(f"{names}; time limits of tests times {slow:g}, as this machine is busy or slow\n")
+    sys.stdout.write(f"{names}; time limits of tests with real processes: times {slow:g}\n")
     return 1 if run(chosen, sys.stdout, report=report, slow=slow) else 0
 
 
