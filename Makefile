@@ -15,7 +15,7 @@ SKIP ?=
 RESUME ?=
 STAGE ?= processes
 N ?= 5
-LATEST := .venv-latest
+LATEST := .venv/latest
 CHOSEN = $(if $(ONLY),--only $(ONLY)) $(if $(SKIP),--skip $(SKIP))
 #: What the checks need, and what only some of them use by hand.
 CHECKS := dev,spark,connect,browser,tables-test
@@ -45,9 +45,9 @@ test: $(READY) ## every kind of check: style, types, unit, simulation, fuzz, pro
 test-all: $(READY) ## every check there is; RESUME=1 leaves out the stages that were green on the same tree
 	@$(BIN)/python -m tests.run_all --all $(CHOSEN) $(if $(RESUME),--resume)
 
-test-latest: ## unit tests with the newest versions of what we need, in .venv-latest
+test-latest: ## unit tests with the newest versions of what we need, in .venv/latest
 	@$(PYTHON) -m venv --clear $(LATEST)
-	@$(LATEST)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' # unpinned
+	@$(LATEST)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[$(CHECKS)]' # unpinned
 	@$(LATEST)/bin/python -m tests.lanes unit
 
 constraints: ## constraints.txt anew, with the newest versions; run make test after it
@@ -103,7 +103,7 @@ format: $(LIGHT) ## import order and what else can be fixed by itself
 	@$(BIN)/python -m ruff check --fix dledger protocols tests benchmarks demo examples twisted setup.py
 
 clean: ## remove what can be made again, .venv included
-	@rm -rf $(VENV) $(LATEST) build dist *.egg-info .tox .mypy_cache .ruff_cache .hypothesis _trial_temp* demo-data
+	@rm -rf $(VENV) build dist *.egg-info .tox .mypy_cache .ruff_cache .hypothesis _trial_temp* demo-data
 
 # constraints.txt has the versions with which every test passed; a newer version comes with a commit.
 $(LIGHT): setup.py setup.cfg pyproject.toml constraints.txt
