@@ -2,8 +2,8 @@
 """
 Fast paths for the most frequent JSON texts of Java, without a JSON parser.
 
-A Java leader sends one frame for each entry, and a follower answers each. Java always writes the keys of
-an object in the same order, so one regular expression recognises those frames.
+A Java leader sends one frame for each entry, and a follower answers each; a client sends one for each append.
+Java always writes the keys of an object in the same order, so one regular expression recognises those frames.
 
 Rule: these functions either return exactly the result of the general ones
 (L{protocols.wire.ledger.json_bodies}), or None; then the caller uses the general ones. None for very long
@@ -24,7 +24,12 @@ from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.bounds import INDEX_MAX
 from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
-from protocols.wire.ledger.messages import PushEntryRequest, PushEntryResponse
+from protocols.wire.ledger.messages import (
+    AppendRequest,
+    AppendResponse,
+    PushEntryRequest,
+    PushEntryResponse,
+)
 
 # Only digits that certainly fit a long; an int may still be out of range, which packing detects.
 _NATURAL = rb"(0|[1-9][0-9]{0,17})"
@@ -43,7 +48,10 @@ _PUSH = re.compile(
     + rb'(?:,"localId":' + _TEXT + rb')?,"remoteId":' + _TEXT + rb',"term":' + _LONG
     + rb',"totalSize":0,"type":"APPEND"\}'
 )
-
+_APPEND = re.compile(
+    rb'\{"body":"([A-Za-z0-9+/]+={0,2})","code":200,"group":' + _TEXT + rb',"remoteId":' + _TEXT
+    + rb',"term":' + _LONG + rb'\}'
+)
 
 
 def read_push(body: bytes) -> PushEntryRequest | None:
@@ -79,9 +87,51 @@ def read_push(body: bytes) -> PushEntryRequest | None:
     )
 
 
+def read_append(body: bytes) -> AppendRequest | None:
+    """
+    The append of a client, as Java's sends it, and ours.
+
+    @return: None if C{body} is anything else.
+    """
+    match = _APPEND.fullmatch(body)
+    if match is None:
+        return None
+    encoded, group, remote_id, term = match.groups()
+    try:
+        content = a2b_base64(encoded, strict_mode=True)
+    except ValueError:
+        return None
+    return AppendRequest(
+        group=group.decode(), remote_id=remote_id.decode(), term=int(term), bodies=(content,)
+    )
+
+
 @lru_cache(maxsize=64)
 def _group_key(group: str) -> str:
     return write_object({"group": group}).decode("utf-8")[1:-1]
+
+
+@lru_cache(maxsize=64)
+def _leader_key(leader_id: str) -> str:
+    return write_object({"leaderId": leader_id}).decode("utf-8")[1:-1]
+
+
+def write_append_answer(response: AppendResponse) -> bytes | None:
+    """
+    The body of an answer to an append of one entry.
+
+    @return: None if it has a field that such an answer rarely has.
+    """
+    group, leader_id = response.group, response.leader_id
+    if (
+        group is None or leader_id is None or response.remote_id is not None
+        or response.local_id is not None or response.count != 1 or response.wire_version
+    ):
+        return None
+    return (
+        f'{{"code":{int(response.code)},{_group_key(group)},"index":{response.index},'
+        f'{_leader_key(leader_id)},"pos":{response.pos},"term":{response.term}}}'
+    ).encode()
 
 
 def write_push_answer(response: PushEntryResponse) -> bytes | None:

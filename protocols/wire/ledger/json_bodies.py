@@ -41,11 +41,17 @@ from protocols.wire.fastjson import (
 )
 from protocols.wire.ledger.bounds import check_bounds
 from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, ResponseCode, VoteResult
-from protocols.wire.ledger.java_shapes import read_push, write_push_answer
+from protocols.wire.ledger.java_shapes import (
+    read_append,
+    read_push,
+    write_append_answer,
+    write_push_answer,
+)
 from protocols.wire.ledger.json_entries import entries_of_json, json_int, json_long, json_of_entries
 from protocols.wire.ledger.memberships import TOLD_CHARACTERS_MAX
 from protocols.wire.ledger.messages import (
     MESSAGES,
+    AppendResponse,
     LedgerMessage,
     PushEntryRequest,
     PushEntryResponse,
@@ -446,6 +452,8 @@ def decode_request(
     """
     if kind is RequestCode.PUSH and (push := read_push(body)) is not None:
         return push
+    if kind is RequestCode.APPEND and (append := read_append(body)) is not None:
+        return append
     shape = _REQUEST_BODIES[kind]
     document = shape.open(body, values_max=values_max, tolerant_bytes_max=tolerant_bytes_max)
     fields = shape.read(document)
@@ -460,6 +468,8 @@ def decode_request(
 def encode_response(response: Response) -> bytes:
     """The JSON body of an answer; its header code is always 200."""
     if type(response) is PushEntryResponse and (body := write_push_answer(response)) is not None:
+        return body
+    if type(response) is AppendResponse and (body := write_append_answer(response)) is not None:
         return body
     return write_object(_RESPONSE_BODIES[response.kind].write(response))
 
