@@ -26,6 +26,14 @@ ANSWER_BYTES_MAX = 4 * MIB
 ANSWERS_BYTES_MAX = 48 * MIB
 UNFINISHED_BYTES_MAX = 64 * MIB
 
+#: Bytes of requests without an answer that all connections may hold together, with L{REQUEST_BYTES} for each,
+#: and that one may hold in any case: a window of some hundred small requests.
+ASKED_BYTES_MAX = 256 * MIB
+ASKED_SHARE_BYTES = 256 * 1024
+
+#: Memory of a request without an answer, besides its own bytes.
+REQUEST_BYTES = 512
+
 #: Seconds for which a connection may hold answers without reading any; while the budget of answers is scarce,
 #: without reading all; and without reading any, while no further large answer has room.
 UNREAD_S = 60.0
@@ -77,12 +85,15 @@ class Budgets:
     @ivar unfinished: bytes of frames whose end has not come, on all connections.
     @ivar strangers: the same, on connections that have not identified themselves: a quarter of it.
     @ivar waiting: bytes of whole requests that wait, half of it; connections that read may exceed it.
+    @ivar asked: memory of requests that were handed over, and are not answered yet.
     """
 
     def __init__(
-        self, *, answers: int = ANSWERS_BYTES_MAX, unfinished: int = UNFINISHED_BYTES_MAX
+        self, *, answers: int = ANSWERS_BYTES_MAX, unfinished: int = UNFINISHED_BYTES_MAX,
+        asked: int = ASKED_BYTES_MAX,
     ) -> None:
-        """@param answers, unfinished: bytes."""
+        """@param answers, unfinished, asked: bytes."""
+        self.asked = ByteBudget(asked)
         self.answers = ByteBudget(answers)
         self.unfinished = ByteBudget(unfinished)
         self.strangers = ByteBudget(unfinished // 4)
@@ -116,13 +127,14 @@ class Account:
     @ivar held_bytes: bytes of answers that are not sent, and of those that are reserved.
     @ivar unfinished_bytes: bytes of its unfinished frame.
     @ivar waiting_bytes: bytes of its requests that wait.
+    @ivar asked_bytes: memory of its requests without an answer.
     @ivar is_proven: whether the other end has identified itself: a valid request to this server.
     """
 
     __slots__ = (
         "_budgets", "_frame_bytes_max", "_is_closed", "_late_serial", "_late_since_s", "_moved_s",
-        "_reserved", "_scarce_s", "_sent_bytes", "held_bytes", "is_proven", "unfinished_bytes",
-        "waiting_bytes",
+        "_reserved", "_scarce_s", "_sent_bytes", "asked_bytes", "held_bytes", "is_proven",
+        "unfinished_bytes", "waiting_bytes",
     )
 
     def __init__(self, budgets: Budgets, *, stranger_frame_bytes_max: int) -> None:
@@ -136,7 +148,7 @@ class Account:
         self._late_since_s: float | None = None
         self._late_serial = -1
         self.held_bytes = 0
-        self.unfinished_bytes = self.waiting_bytes = 0
+        self.unfinished_bytes = self.waiting_bytes = self.asked_bytes = 0
         self.is_proven = False
 
     # -- answers ---------------------------------------------------------------------------------
@@ -249,6 +261,19 @@ class Account:
             )
         return None
 
+    def may_ask(self, requests: int, size: int) -> bool:
+        """
+        Count the requests without an answer.
+
+        @param requests: their number. @param size: their bytes.
+        @return: whether further ones are read; if not, the other end waits until some are answered.
+        """
+        asked = 0 if self._is_closed else size + requests * REQUEST_BYTES
+        budget = self._budgets.asked
+        budget.held += asked - self.asked_bytes
+        self.asked_bytes = asked
+        return asked <= ASKED_SHARE_BYTES or budget.held <= budget.bytes_max
+
     # -- life ------------------------------------------------------------------------------------
 
     def prove(self) -> None:
@@ -262,6 +287,7 @@ class Account:
         self._is_closed = True
         self.hold(-self.held_bytes)
         self.count_waiting(0)
+        self.may_ask(0, 0)
         self._budgets.unfinished.held -= self.unfinished_bytes
         if not self.is_proven:
             self._budgets.strangers.held -= self.unfinished_bytes

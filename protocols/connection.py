@@ -360,11 +360,9 @@ class AnsweringConnection(Connection):
         self.regulate()
 
     def sweep(self, now_s: float) -> None:
-        """
-        Abort the connection if it is idle, if a frame is not complete in time, or if it does not read its
-        answers while others need the memory. Called regularly.
-        """
+        """Abort the connection if it is idle, or a frame or the reading of answers is late. Called regularly."""
         self.spent_s /= 2
+        self.regulate()  # others may have left room for its requests
         if self.is_idle(now_s):
             self.abort(f"idle for {self._idle_s:g} s")
         elif self.account.is_late(self._buffer, now_s, is_reading=self._is_reading):
@@ -382,7 +380,7 @@ class AnsweringConnection(Connection):
         if not self.is_lost and outlet is not None:
             if self.is_congested or self.account.held_bytes or self.is_waited_for or not outlet.is_drained:
                 unread.count_unsent(self, outlet)
-            if self.is_congested or not self._is_reading:
+            if self.is_congested or not self._is_reading or self.account.asked_bytes:
                 self.regulate()
 
     def _frames_cut(self) -> WireError | None:
@@ -404,7 +402,7 @@ class AnsweringConnection(Connection):
         """Read, or do not read, as the requests that wait demand."""
         # While nothing was read, TLS may wait for the other end, and is congested until then.
         wanted = not (
-            (self.is_congested and self._has_heard) or self.put_off.is_waiting
+            (self.is_congested and self._has_heard) or self.put_off.is_waiting or unread.owes_much(self)
             or self.unanswered >= self._unanswered_max
             or self.unanswered_bytes >= self._unanswered_bytes_max
         )

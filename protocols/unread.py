@@ -1,7 +1,8 @@
 # -*- test-case-name: tests.protocols.test_budgets -*-
 """
 What an end that answers does about answers that are not read: the requests behind them wait as bytes, and the
-connection ends when it reads nothing for too long.
+connection ends when it reads nothing for too long. And about requests that it cannot answer yet: they are
+counted, and the further ones wait with the other end.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from protocols.outlet import Outlet
 from protocols.put_off import PutOffReads
 from protocols.turn import Turn
 
+#: Requests without an answer, and their bytes, that are not counted.
+FEW, FEW_BYTES = 16, 16 * 1024
+
 
 class Answering(Protocol):
     """What is needed here of an L{protocols.connection.AnsweringConnection}."""
@@ -23,6 +27,8 @@ class Answering(Protocol):
     is_congested: bool
     is_lost: bool
     unsent_bytes: int
+    unanswered: int
+    unanswered_bytes: int
 
     @property
     def is_urgent(self) -> bool:
@@ -49,6 +55,16 @@ def goes_on(connection: Answering, turn: Turn) -> bool:
     if connection.is_urgent or (turn.has_room() and not connection.is_clogged):
         return True
     connection.put_off.go_on()
+    return False
+
+
+def owes_much(connection: Answering) -> bool:
+    """Whether it reads no further requests, because all connections have too many without an answer."""
+    account, size = connection.account, connection.unanswered_bytes
+    if connection.unanswered > FEW or size > FEW_BYTES:
+        return not (account.may_ask(connection.unanswered, size) or connection.is_urgent)
+    if account.asked_bytes:
+        account.may_ask(0, 0)
     return False
 
 

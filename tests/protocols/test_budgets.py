@@ -8,11 +8,13 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from protocols.budgets import (
     ANSWER_BYTES_MAX,
+    ASKED_SHARE_BYTES,
     BEYOND_BYTES,
     EXHAUSTED_S,
     FRAME_S,
     HELD_BYTES_MAX,
     MIB,
+    REQUEST_BYTES,
     SMALL_FRAME_BYTES,
     STALL_S,
     UNREAD_S,
@@ -22,7 +24,7 @@ from protocols.connection import STRANGER_FRAME_BYTES_MAX
 from protocols.ledger.connection import FRAMES_MAX, ServerConnection
 from protocols.outlet import Outlet
 from protocols.rocketmq.commands import CommandConnection, OnlyAsking
-from protocols.wire.ledger.messages import AppendRequest, MetadataRequest
+from protocols.wire.ledger.messages import AppendRequest, MetadataRequest, MetadataResponse
 from protocols.wire.remoting import RemotingCommand, encode_command
 from tests.protocols.fakes import (
     FakeTransport,
@@ -381,6 +383,82 @@ class HeldTests(ServerCase):
         self.assertFalse(connection.is_lost)
         self.budgets.answers.held += self.budgets.answers.bytes_max * 3 // 4
         self.assertLess(self.ends_after(connection), int(STALL_S) + 2)
+
+
+class AskedTests(ServerCase):
+    """Requests that an owner answers late, as reads that wait for a majority."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.budgets = Budgets(asked=4 * ASKED_SHARE_BYTES)
+        self.data = native_request(ASK, 1) * (ASKED_SHARE_BYTES // REQUEST_BYTES)
+
+    def ask(self, transport: FakeTransport, connection: ServerConnection, *, reads: int = 3) -> None:
+        """Send requests of more than a share, as long as the other end reads."""
+        for _ in range(reads):
+            if transport.producerState == "producing":
+                connection.dataReceived(self.data)
+                self.clock.pump([0.1] * 20)
+
+    def answer_all(self, connection: ServerConnection) -> None:
+        """Answer all that has come."""
+        for ticket, _ in self.sink.requests:
+            connection.answer(ticket, MetadataResponse(group="g"))
+        self.clock.advance(0)
+
+    def test_all_share_a_bound(self) -> None:
+        """At the bound, a connection that owes more than its share waits, and one with few does not."""
+        greedy = [self.open() for _ in range(20)]
+        for connection, transport in greedy:
+            self.ask(transport, connection)
+        beyond = 20 * (len(self.data) + ASKED_SHARE_BYTES)
+        self.assertGreater(self.budgets.asked.held, self.budgets.asked.bytes_max)
+        self.assertLess(self.budgets.asked.held, self.budgets.asked.bytes_max + beyond)
+        self.assertEqual({transport.producerState for _, transport in greedy[4:]}, {"paused"})
+        modest, transport = self.open()
+        modest.dataReceived(native_request(ASK, 1))
+        self.assertEqual(transport.producerState, "producing")
+
+    def test_goes_on(self) -> None:
+        """Whoever waited goes on when its requests are answered."""
+        self.budgets.asked.held = self.budgets.asked.bytes_max
+        connection, transport = self.open()
+        self.ask(transport, connection)
+        self.assertEqual(transport.producerState, "paused")
+        self.assertLess(connection.account.asked_bytes, 2 * (len(self.data) + ASKED_SHARE_BYTES))
+        self.answer_all(connection)
+        self.assertEqual((transport.producerState, connection.account.asked_bytes), ("producing", 0))
+
+    def test_goes_on_after_others(self) -> None:
+        """Whoever waited goes on when others have left room, also because they have ended."""
+        other, transport = self.open()
+        self.ask(transport, other, reads=1)
+        self.budgets.asked.held += self.budgets.asked.bytes_max - other.account.asked_bytes
+        connection, transport = self.open()
+        self.ask(transport, connection)
+        self.assertEqual(transport.producerState, "paused")
+        other.abort("test")
+        self.budgets.asked.held -= connection.account.asked_bytes
+        connection.sweep(1.0)
+        self.assertEqual(transport.producerState, "producing")
+
+    def test_given_back(self) -> None:
+        """A connection that ends owes nothing."""
+        connection, transport = self.open()
+        self.ask(transport, connection)
+        self.assertGreater(self.budgets.asked.held, 0)
+        connection.abort("test")
+        self.answer_all(connection)
+        connection.sweep(1.0)
+        self.assertEqual(self.budgets.asked.held, 0)
+
+    def test_members_do_not_wait(self) -> None:
+        """The requests of clients take nothing from a member of the group."""
+        connection, transport = self.open()
+        connection.peer_id = "n1"
+        self.budgets.asked.held = 2 * self.budgets.asked.bytes_max
+        self.ask(transport, connection)
+        self.assertEqual(transport.producerState, "producing")
 
 
 class BrokerTests(SynchronousTestCase):
