@@ -360,7 +360,7 @@ class AnsweringConnection(Connection):
         self.regulate()
 
     def sweep(self, now_s: float) -> None:
-        """Abort the connection if it is idle, or a frame or the reading of answers is late. Called regularly."""
+        """Abort the connection if it is idle, or a frame or reading is late. Called regularly."""
         self.spent_s /= 2
         self.regulate()  # others may have left room for its requests
         if self.is_idle(now_s):

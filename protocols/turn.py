@@ -28,7 +28,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
 #: Seconds that the reads of one turn may take before further ones are put off, and bytes of their answers.
-READS_S = 0.010
+READS_S = 0.004
 ANSWERS_BYTES = 8 * 1024 * 1024
 
 

@@ -56,7 +56,7 @@ PULL_WAITERS_OF_ONE_MAX = 256
 #: takes 8 ms.
 READS_PER_TURN = 256
 READ_BYTES_PER_TURN = 8 * 1024 * 1024
-READ_S_PER_TURN = 0.010
+READ_S_PER_TURN = 0.004
 
 
 class Readable(Protocol):

@@ -15,6 +15,7 @@ from dledger.base.commands.refusals import CommandGroup, Handlers, Refused
 from dledger.broker.router import CommandRouter
 from protocols.budgets import HELD_BYTES_MAX
 from protocols.rocketmq.commands import CommandConnection
+from protocols.turn import READS_S
 from protocols.wire.remoting import RemotingCommand, encode_command
 from tests.protocols.fakes import FakeTransport, plug, sent_commands, turn_of
 
@@ -191,13 +192,13 @@ class RoutingTests(RouterCase):
 
 
 class CostlyTests(RouterCase):
-    """Requests that take 6 ms, more than half of what the reads of one turn may take."""
+    """Requests that take more than half of what the reads of one turn may take."""
 
     def setUp(self) -> None:
         super().setUp()
 
         def cost(connection: CommandConnection, request: RemotingCommand) -> None:
-            self.clock.rightNow += 0.006
+            self.clock.rightNow += 0.6 * READS_S
             self.group.answer(connection, request)
 
         self.router._handlers[50] = cost
