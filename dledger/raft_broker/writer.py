@@ -70,6 +70,7 @@ class RaftWriter:
 
     log = Logger()
     always_waits = True
+    topic_characters_max = TOPIC_BYTES_MAX[1]
 
     def __init__(
         self, node: AppendsEntries, stamps: MessageStamps, *, body_bytes_max: int, message_bytes_max: int,

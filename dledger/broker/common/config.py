@@ -116,6 +116,10 @@ class BrokerConfig:
     @ivar flush_consumer_offset_interval: time between two writes of committed offsets.
     @ivar long_polling_enable: a consumer may wait for messages that do not exist yet.
     @ivar enable_property_filter: consumers may filter by expressions of SQL 92.
+    @ivar enable_retry_topic_v2: retries of POP have topics whose names tell where the group ends; a broker
+        of RocketMQ in the same raft group needs the same value.
+    @ivar init_pop_offset_by_check_msg_in_mem: a group that pops a queue for the first time, and asks for the
+        last message, begins at the first as long as all of the queue may be in memory.
     @ivar store_reply_message_enable: replies to requests are stored, besides being passed on.
     @ivar reject_transaction_message: half messages are refused.
     @ivar transaction_check_interval: time between two rounds of questions about half messages.
@@ -177,6 +181,8 @@ class BrokerConfig:
     slave_read_enable: bool = _flag(False)
     enable_property_filter: bool = _flag(False)
     offset_check_in_slave: bool = _flag(False)
+    enable_retry_topic_v2: bool = _flag(True)
+    init_pop_offset_by_check_msg_in_mem: bool = _flag(True)
     region_id: str = _text("DefaultRegion")
     trace_on: bool = _flag(True)
     max_transfer_bytes_on_message_in_memory: int = _number(256 * 1024, 1, 8 * 1024 * 1024)

@@ -22,7 +22,7 @@ RETRY_QUEUES_MAX = 65_535
 
 def is_group(name: str) -> bool:
     """Whether a group may have this name, which becomes part of a topic's name; as TopicValidator."""
-    return is_topic(name) and len(name) <= GROUP_CHARACTERS_MAX
+    return is_topic(name) and "+" not in name and len(name) <= GROUP_CHARACTERS_MAX
 
 
 def find_group(metadata: Metadata, config: BrokerConfig, name: str, wall_ms: int) -> GroupConfig | None:

@@ -32,6 +32,7 @@ from dledger.broker.popping.check_points import (
     Receipt,
     ack_message,
     check_point_message,
+    normal_topic,
     pop_retry_topic,
 )
 from dledger.broker.popping.pops import INVISIBLE_MS_MAX
@@ -108,6 +109,8 @@ class PopAcks(CommandGroup):
         if receipt.revive_queue >= REVIVE_QUEUES:
             raise Refused(Code.MESSAGE_ILLEGAL, f"the receipt names queue {receipt.revive_queue} of check "
                                                 f"points, 0 to {REVIVE_QUEUES - 1} are allowed")
+        if receipt.kind == 2:  # clients before 5.2 do not know these names
+            topic = pop_retry_topic(normal_topic(topic, group), group)
         key = PopKey(topic, group, queue_id, receipt.start, receipt.pop_ms, receipt.broker)
         return Ack(key, (offset,)), receipt
 
@@ -255,7 +258,7 @@ def batch_acks(body: bytes, own_broker: str) -> dict[Ack, int]:
         offsets = tuple(start + bit for bit in range(8 * len(bits)) if bits[bit >> 3] >> (bit & 7) & 1)
         if len(offsets) > MESSAGES_MAX:
             raise BodyError(f"b has {len(offsets)} bits, {MESSAGES_MAX} are allowed")
-        real = pop_retry_topic(topic, group) if retry == "1" else topic
+        real = pop_retry_topic(topic, group, version=int(retry)) if retry in ("1", "2") else topic
         key = PopKey(real, group, to_long(item.get("q"), "q"), start, to_long(item.get("pt"), "pt"), broker)
         if offsets:
             found[Ack(key, offsets)] = queue_id

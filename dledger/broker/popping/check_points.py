@@ -33,7 +33,9 @@ OWN_QUEUE = 0
 ORDER_QUEUE = 999
 
 CHECK_POINT_TAG, ACK_TAG, BATCH_ACK_TAG = "ck", "ack", "bAck"
-POP_RECEIPT, FIRST_POP_TIME = "POP_CK", "1ST_POP_TIME"
+POP_RECEIPT, FIRST_POP_TIME, ORIGIN_GROUP = "POP_CK", "1ST_POP_TIME", "ORIGIN_GROUP"
+#: A receipt is shorter, as a property: the name of a broker has 127 characters.
+RECEIPT_BYTES_MAX = 256
 
 #: The most messages of one check point: RocketMQ keeps a bit for each.
 MESSAGES_MAX = 32
@@ -46,9 +48,13 @@ def revive_topic(cluster: str) -> str:
     return REVIVE_PREFIX + cluster
 
 
-def pop_retry_topic(topic: str, group: str) -> str:
-    """Where messages go that a group did not acknowledge in time; as without C{enableRetryTopicV2}."""
-    return f"{RETRY_PREFIX}{group}_{topic}"
+def pop_retry_topic(topic: str, group: str, *, version: int = 2) -> str:
+    """
+    Where messages go that a group did not acknowledge in time.
+
+    @param version: of the name. Of 1, as without C{enableRetryTopicV2}, two groups may have the same name.
+    """
+    return f"{RETRY_PREFIX}{group}{'+' if version == 2 else '_'}{topic}"
 
 
 def normal_topic(topic: str, group: str) -> str:
@@ -117,7 +123,11 @@ class Ack(NamedTuple):
 
 
 class Receipt(NamedTuple):
-    """What a consumer shows to acknowledge a message."""
+    """
+    What a consumer shows to acknowledge a message.
+
+    @ivar kind: 2 if it is a retry whose topic has a name of version 2; else the request has the name.
+    """
 
     start: int
     pop_ms: int
@@ -125,6 +135,7 @@ class Receipt(NamedTuple):
     revive_queue: int
     broker: str
     queue_id: int
+    kind: int = 0
 
     @classmethod
     def read(cls, text: str) -> Receipt:
@@ -133,16 +144,19 @@ class Receipt(NamedTuple):
         # A client adds the offset in the queue, a proxy that in the log.
         if not 7 <= len(words) <= 9 or len(text) > 1024:
             raise ValueError(f"the receipt {shown(text)} has {len(words)} words, 7 to 9 are allowed")
-        start, pop_ms, invisible_ms, queue, _kind, broker, queue_id = words[:7]
+        start, pop_ms, invisible_ms, queue, kind, broker, queue_id = words[:7]
         numbers = (start, pop_ms, invisible_ms, queue, queue_id)
         if not all(word.isascii() and word.isdigit() and len(word) < 19 for word in numbers):
             raise ValueError(f"the receipt {shown(text)} has a word that is no number")
-        return cls(int(start), int(pop_ms), int(invisible_ms), int(queue), broker, int(queue_id))
+        own = 2 if kind == "2" else 0
+        return cls(int(start), int(pop_ms), int(invisible_ms), int(queue), broker, int(queue_id), own)
 
 
 def kind_of(topic: str) -> int:
-    """RocketMQ's number: 0 for a normal topic, 1 for one of retries."""
-    return int(topic.startswith(RETRY_PREFIX))
+    """RocketMQ's number: 0 for a normal topic, else the version of the name of a topic of retries."""
+    if not topic.startswith(RETRY_PREFIX):
+        return 0
+    return 2 if "+" in topic else 1
 
 
 def receipt_text(point: CheckPoint, queue_offset: int) -> str:

@@ -51,18 +51,21 @@ from dledger.broker.popping.check_points import (
     check_point_message,
     kind_of,
     offsets_info,
-    pop_retry_topic,
     receipt_text,
 )
+from dledger.broker.popping.first_offsets import FirstOffsets
 from dledger.broker.popping.popped import GroupQueue
+from dledger.broker.popping.retries import RetryTopics
 from dledger.broker.popping.revive import ReviveService
 from dledger.broker.sending.answers import told_of
 from dledger.broker.sending.puts import NotPut, Put, PutPipeline
 from dledger.broker.store.queries import GetStatus, Got, get_messages
 from dledger.broker.store.store import MessageStore
 from protocols.rocketmq.commands import CommandConnection
+from protocols.wire.errors import WireError
 from protocols.wire.fastjson import shown
 from protocols.wire.remoting import RemotingCommand
+from protocols.wire.rocketmq.layout import TOPIC_BYTES_MAX
 from protocols.wire.rocketmq.message import decode_message, encode_message, encode_properties
 
 POP_MESSAGE, NOTIFICATION, POLLING_INFO = 200_050, 200_054, 200_055
@@ -163,6 +166,8 @@ class PopCommands(CommandGroup):
         self._count = 0
         self._woken: deque[_Poll] = deque()
         self._call: IDelayedCall | None = None
+        self._retries = RetryTopics(config, metadata)
+        self._begins = FirstOffsets(config, store)
         self._locked: set[GroupQueue] = set()
         self._put_bytes = 0
         self._turns = 0
@@ -229,6 +234,9 @@ class PopCommands(CommandGroup):
                           f"subscription group [{shown(group_name)}] does not exist")  # fmt: skip
         if not group.consume_enable:
             raise Refused(Code.NO_PERMISSION, f"subscription group no permission, {group_name}")
+        why = self._retries.why_unstorable(topic, group_name, self._pipeline.topic_characters_max)
+        if why:
+            raise Refused(Code.INVALID_PARAMETER, why)
         if not takes:
             return _Pop(topic, group_name, queue_id, 1, 0, FROM_FIRST, None, None, takes=False)
         subscription = parse_subscription(
@@ -261,8 +269,10 @@ class PopCommands(CommandGroup):
             return False
         if not connection.may_answer or len(revive.table) >= CHECK_POINTS_MAX:
             return False
-        taken, rest = self._take(pop)
+        taken, rest, is_cut = self._take(pop)
         if not taken:
+            if is_cut:
+                self._wake_later((pop.topic, pop.group))
             return False
         now_ms = self._wall_ms()
         revive.keep_topic()
@@ -285,8 +295,8 @@ class PopCommands(CommandGroup):
     def _queues(self, pop: _Pop) -> Iterator[tuple[GroupQueue, int, int]]:
         """Queues of which messages may be taken; where to begin, and their ends."""
         self._turns += 1
-        retries = (pop_retry_topic(pop.topic, pop.group), -1)
-        topics = ((pop.topic, pop.queue_id), retries)
+        retries = self._retries.read(pop.topic, pop.group)
+        topics = ((pop.topic, pop.queue_id), *((name, -1) for name in retries))
         for topic, wanted in reversed(topics) if self._turns % RETRIES_FIRST == 0 else topics:
             found = self._metadata.topics.get(topic)
             count = 0 if found is None else found.read_queue_nums
@@ -294,35 +304,40 @@ class PopCommands(CommandGroup):
             for number in numbers:
                 queue_id = number if wanted >= 0 else (number + self._turns) % count
                 key = (topic, pop.group, queue_id)
-                queue = self._store.queues.get(topic, queue_id)
-                if queue is None or key in self._locked or self._revive.table.count(key) >= UNACKED_MAX:
+                if key in self._locked or self._revive.table.count(key) >= UNACKED_MAX:
                     continue
                 at = self._metadata.consumer_offsets.query(pop.group, topic, queue_id)
                 if at is None:
-                    is_first = pop.init_mode == FROM_FIRST or kind_of(topic)
-                    at = queue.begin_index if is_first else max(queue.next_index - 1, queue.begin_index)
-                if at != queue.next_index:
+                    at = self._begins.of(key, is_first=pop.init_mode == FROM_FIRST)
+                    if pop.takes and not kind_of(topic):  # nothing between two pops is passed over
+                        offsets, now_ms = self._metadata.consumer_offsets, self._wall_ms()
+                        offsets.commit(pop.group, topic, queue_id, at, now_ms)
+                queue = self._store.queues.get(topic, queue_id)
+                if queue is not None and at != queue.next_index:
                     yield key, at, queue.next_index
 
-    def _take(self, pop: _Pop) -> tuple[list[_Taken], int]:
+    def _take(self, pop: _Pop) -> tuple[list[_Taken], int, bool]:
         """
         Read messages.
 
-        @return: them, and the number of messages that are left, about.
+        @return: them, the number of messages that are left, about, and whether some of these were not looked
+            at, because a filter takes time.
         @raise Refused: they cannot be read.
         """
         taken: list[_Taken] = []
-        count, rest, reads = pop.count_max, 0, 0
+        count, rest, reads, is_cut, has_moved = pop.count_max, 0, 0, False, False
         bytes_max, now_ms = self._config.max_transfer_bytes_on_message_in_memory, self._wall_ms()
         for (topic, group, queue_id), at, end in self._queues(pop):
             if not count or bytes_max <= 0 or reads >= READS_MAX:
                 rest += max(end - at, 0)
+                is_cut = True
                 continue
             reads += 1
             got = self._get(pop, topic, queue_id, at, count, bytes_max)
             if not got.records:
                 if got.next_offset != at:
                     self._metadata.consumer_offsets.commit(group, topic, queue_id, got.next_offset, now_ms)
+                    has_moved, is_cut = True, is_cut or got.end_offset > got.next_offset
                 rest += max(got.end_offset - got.next_offset, 0)
                 continue
             offsets = tuple(int.from_bytes(record[20:28], "big") for record in got.records)
@@ -332,13 +347,14 @@ class PopCommands(CommandGroup):
             count -= len(offsets)
             bytes_max -= sum(map(len, got.records))
             rest += max(got.end_offset - got.next_offset, 0)
-        return taken, rest
+        return taken, rest, is_cut and has_moved
 
     def _get(self, pop: _Pop, topic: str, queue_id: int, at: int, count: int, bytes_max: int) -> Got:
+        matches = self._retries.belongs(topic, pop.group, codes=pop.codes, matches=pop.matches) or pop.matches
         try:
             for _attempt in range(2):
                 got = get_messages(
-                    self._store, topic, queue_id, at, tags_codes=pop.codes, matches=pop.matches,
+                    self._store, topic, queue_id, at, tags_codes=pop.codes, matches=matches,
                     is_slave=False, count_max=count, bytes_max=bytes_max,
                 )  # fmt: skip
                 if got.status not in (GetStatus.OFFSET_TOO_SMALL, GetStatus.OFFSET_OVERFLOW_BADLY):
@@ -369,8 +385,12 @@ class PopCommands(CommandGroup):
             self.popped += len(one.records)
         points = [one.point for one in taken]
         starts, offsets = offsets_info(points)
+        body = b"".join(self._body(one, pop.topic) for one in taken)
+        if not body:
+            self._answer_none(connection, request, pop, Code.POLLING_TIMEOUT)
+            return
         connection.answer(
-            request, remark=GetStatus.FOUND.value, body=b"".join(_body(one, pop.topic) for one in taken),
+            request, remark=GetStatus.FOUND.value, body=body,
             ext_fields={
                 "popTime": str(points[0].key.pop_ms), "invisibleTime": str(pop.invisible_ms),
                 "reviveQid": str(OWN_QUEUE), "restNum": str(rest), "startOffsetInfo": starts,
@@ -378,6 +398,29 @@ class PopCommands(CommandGroup):
             },
         )  # fmt: skip
         self._wake((pop.topic, pop.group), WOKEN_MAX)
+
+    def _body(self, taken: _Taken, topic: str) -> bytes:
+        """
+        Records for a consumer: a retry looks like a message of its first topic, and brings its receipt. One
+        that has no room for it is left out; when its time is over, it goes to the dead letters.
+        """
+        if not kind_of(taken.point.key.topic):
+            return b"".join(taken.records)
+        found = []
+        for record in taken.records:
+            message = decode_message(record, verify_body=False)
+            named = message.properties
+            named[POP_RECEIPT] = receipt_text(taken.point, message.queue_offset)
+            version = 2 if len(topic.encode()) > TOPIC_BYTES_MAX[1] else 1
+            try:
+                found.append(encode_message(attrs.evolve(
+                    message, topic=topic, version=version, properties_data=encode_properties(named)
+                )))  # fmt: skip
+            except (ValueError, WireError) as error:
+                self.log.error("the message at {offset} of {topic}, queue {queue_id} cannot be popped: "
+                               "{reason}", offset=message.queue_offset, topic=taken.point.key.topic,
+                               queue_id=taken.point.key.queue_id, reason=str(error))  # fmt: skip
+        return b"".join(found)
 
     # -- requests that wait --------------------------------------------------------------------------
 
@@ -410,7 +453,7 @@ class PopCommands(CommandGroup):
     def _hold(self, poll: _Poll) -> None:
         waiting = topic, group = poll.pop.topic, poll.pop.group
         self._polls.setdefault(waiting, {})[poll] = None
-        for name in (topic, pop_retry_topic(topic, group)):
+        for name in (topic, *self._retries.read(topic, group)):
             self._topics.setdefault(name, {})[waiting] = None
         self._by_connection.setdefault(poll.connection, {})[poll] = None
         self._count += 1
@@ -420,7 +463,7 @@ class PopCommands(CommandGroup):
         del self._polls[waiting][poll], self._by_connection[connection][poll]
         if not self._polls[waiting]:
             del self._polls[waiting]
-            for name in (waiting[0], pop_retry_topic(*waiting)):
+            for name in (waiting[0], *self._retries.read(*waiting)):
                 del self._topics[name][waiting]
                 if not self._topics[name]:
                     del self._topics[name]
@@ -443,6 +486,10 @@ class PopCommands(CommandGroup):
                 self._woken.append(poll)
         if self._woken and self._call is None:
             self._call = self._clock.callLater(0, self._turn)
+
+    def _wake_later(self, waiting: _Waiting) -> None:
+        """A filter has passed over messages, and there are more: look on in the next turn."""
+        self._clock.callLater(0, self._wake, waiting, 1)
 
     def _turn(self) -> None:
         self._call = None
@@ -510,18 +557,3 @@ class PopCommands(CommandGroup):
 def _queue_of(point: CheckPoint) -> GroupQueue:
     return point.key.topic, point.key.group, point.key.queue_id
 
-
-def _body(taken: _Taken, topic: str) -> bytes:
-    """Records for a consumer: a retry looks like a message of its first topic, and brings its receipt."""
-    if not kind_of(taken.point.key.topic):
-        return b"".join(taken.records)
-    found = []
-    for record in taken.records:
-        message = decode_message(record, verify_body=False)
-        named = message.properties
-        named[POP_RECEIPT] = receipt_text(taken.point, message.queue_offset)
-        is_long = len(topic.encode()) > 127
-        found.append(encode_message(attrs.evolve(
-            message, topic=topic, version=2 if is_long else 1, properties_data=encode_properties(named)
-        )))  # fmt: skip
-    return b"".join(found)

@@ -12,14 +12,16 @@ Rule 2: a message is stored again before its check point is finished. After a cr
 delivered once more; it is never lost.
 Rule 3: an offset of a group that a crash took back moves behind the check points that are younger than the
 table of offsets, so that popped messages do not come once more. What an operator has reset since stays.
-Rule 4: work is bounded in each turn of the reactor, and one put is under way at most.
+Rule 4: what cannot be stored for a retry, because its properties leave no room for what the broker adds, is a
+dead letter, whole. What cannot be stored at all is not finished either, and is tried again later.
+Rule 5: work is bounded in each turn of the reactor, and one put is under way at most.
 
 Source: PopReviveService (5.3.3).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
@@ -33,19 +35,20 @@ from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.tables import PERM_READ, PERM_WRITE, TopicConfig
 from dledger.broker.popping.check_points import (
     FIRST_POP_TIME,
+    ORIGIN_GROUP,
     POP_RECEIPT,
+    RECEIPT_BYTES_MAX,
     REVIVE_GROUP,
     REVIVE_QUEUES,
     Ack,
     CheckPoint,
     ack_message,
-    kind_of,
     normal_topic,
-    pop_retry_topic,
     read_revive,
     revive_topic,
 )
 from dledger.broker.popping.popped import Popped, PoppedTable
+from dledger.broker.popping.retries import RetryTopics
 from dledger.broker.sending.puts import NotPut, Put, PutPipeline
 from dledger.broker.sending.send_properties import name_retry_topic
 from dledger.broker.sending.topic_checks import DLQ_PREFIX, TopicChecks
@@ -54,7 +57,7 @@ from dledger.broker.store.queries import record_at
 from dledger.broker.store.records import NewMessage
 from dledger.broker.store.store import MessageStore
 from protocols.wire.errors import WireError
-from protocols.wire.rocketmq.layout import TRANSACTION_MASK
+from protocols.wire.rocketmq.layout import PROPERTIES_BYTES_MAX, TRANSACTION_MASK
 from protocols.wire.rocketmq.message import Message, decode_message, encode_properties
 
 #: The most messages that one turn reads of the revive topic, or stores again, and bytes of the latter.
@@ -64,8 +67,9 @@ TURN_BYTES = 1024 * 1024
 LOOK_S = 0.5
 #: Acks that may come before the table is read.
 EARLY_MAX = 65_536
-#: Time after which a check point is looked at again that could not be finished.
-AGAIN_MS = 1_000
+#: Time after which a check point is looked at again that could not be finished, and one of whose messages
+#: cannot be stored anywhere.
+AGAIN_MS, STUCK_MS = 1_000, 60_000
 
 
 class ReviveService:
@@ -89,6 +93,7 @@ class ReviveService:
         self._metadata = metadata
         self._pipeline = pipeline
         self._checks = checks
+        self._retries = RetryTopics(config, metadata)
         self._own = own
         self._clock = clock
         self._wall_ms = wall_ms
@@ -233,9 +238,13 @@ class ReviveService:
                 if not popped.open or size >= TURN_BYTES:
                     self.table.again(popped, self._wall_ms() + (0 if popped.open else AGAIN_MS))
                     continue
-                copies, deads, length = self._copies(popped)
+                copies, stuck, deads, length = self._copies(popped)
                 dead, size = dead + deads, size + length
-                ack = Ack(popped.point.key, tuple(sorted(popped.open)))
+                if stuck:
+                    self.table.again(popped, self._wall_ms() + STUCK_MS)
+                    if len(stuck) == len(popped.open):
+                        continue
+                ack = Ack(popped.point.key, tuple(sorted(popped.open - stuck)))
                 acks.append(ack)
                 last = ack_message(
                     self.topic, ack, self._own.host, self._wall_ms(), queue_id=popped.at[0]
@@ -281,19 +290,20 @@ class ReviveService:
             self.log.info("popped messages are delivered again")
         self._again(0.0)
 
-    def _copies(self, popped: Popped) -> tuple[list[PlainMessage], int, int]:
+    def _copies(self, popped: Popped) -> tuple[list[PlainMessage], set[int], int, int]:
         """
-        The messages to store again; those that cannot be are counted.
+        The messages to store again; those that are no more are counted.
 
-        @return: them, the number of dead letters, and their bytes.
+        @return: them, the offsets of those that cannot be stored, the number of dead letters, and the bytes.
         """
         key = popped.point.key
         topic, group = normal_topic(key.topic, key.group), self._metadata.groups.get(key.group)
         if self._metadata.topics.get(topic) is None or group is None:
             self.gone += len(popped.open)
-            return [], 0, 0
+            return [], set(), 0, 0
         queue = self._store.queues.get(key.topic, key.queue_id)
         copies: list[PlainMessage] = []
+        stuck: set[int] = set()
         dead = size = 0
         for offset in sorted(popped.open):
             units = queue.read(offset, 1) if queue and queue.begin_index <= offset < queue.next_index else ()
@@ -301,29 +311,70 @@ class ReviveService:
                 record = record_at(self._store, units[0].offset) if units else None
                 if record is None:
                     raise ValueError("it is not in the log")
-                copy = self._copy(decode_message(record), popped, topic, group.retry_max_times)
-                copies += self._pipeline.checked([copy])
+                message = decode_message(record)
             except (WireError, ValueError) as error:
                 self.gone += 1
                 self.log.error("the popped message at {offset} of {topic}, queue {queue_id} is skipped: "
                                "{reason}", offset=offset, topic=key.topic, queue_id=key.queue_id,
                                reason=str(error))  # fmt: skip
                 continue
+            try:
+                copy, plain = self._storable(message, popped, topic, group.retry_max_times)
+            except ValueError as error:
+                stuck.add(offset)
+                self.log.error("the popped message at {offset} of {topic}, queue {queue_id} cannot be stored "
+                               "again, and waits: {reason}", offset=offset, topic=key.topic,
+                               queue_id=key.queue_id, reason=str(error))  # fmt: skip
+                continue
+            copies += plain
             dead += copy.topic.startswith(DLQ_PREFIX)
             size += len(record)
-        return copies, dead, size
+        return copies, stuck, dead, size
 
-    def _copy(self, message: Message, popped: Popped, topic: str, tries_max: int) -> NewMessage:
+    def _storable(
+        self, message: Message, popped: Popped, topic: str, tries_max: int
+    ) -> tuple[NewMessage, list[PlainMessage]]:
+        """
+        The copy of a message that can be stored: for a retry, or else as a dead letter, or that without any
+        additions.
+
+        @raise ValueError: there is none.
+        """
+        forms = (self._retry, self._dead_letter, self._bare_dead_letter)
+        for make in forms[int(message.reconsume_times >= tries_max) :]:
+            try:
+                copy = make(message, popped, topic)
+                plain = self._pipeline.checked([copy])
+            except ValueError as error:
+                problem = error
+                continue
+            self._checks.made_for_retries(copy.topic)
+            return copy, plain
+        raise problem
+
+    def _retry(self, message: Message, popped: Popped, topic: str) -> NewMessage:
+        """@raise ValueError: the consumer's receipt would not fit."""
         key, named = popped.point.key, message.properties
         named.pop(POP_RECEIPT, None)
         named.setdefault(FIRST_POP_TIME, str(key.pop_ms))
-        if message.reconsume_times >= tries_max:
-            name = DLQ_PREFIX + key.group
-            name_retry_topic(named, topic)
-            named.setdefault("ORIGIN_MESSAGE_ID", message.message_id)
-        else:
-            name = key.topic if kind_of(key.topic) else pop_retry_topic(topic, key.group)
-        self._checks.made_for_retries(name)
+        named[ORIGIN_GROUP] = key.group
+        copy = self._copy(message, self._retries.written(topic, key.group), named)
+        if len(copy.properties_data) + RECEIPT_BYTES_MAX > PROPERTIES_BYTES_MAX:
+            raise ValueError(f"properties of {len(copy.properties_data)} bytes leave no room for a receipt")
+        return copy
+
+    def _dead_letter(self, message: Message, popped: Popped, topic: str) -> NewMessage:
+        key, named = popped.point.key, message.properties
+        named.pop(POP_RECEIPT, None)
+        named.setdefault(FIRST_POP_TIME, str(key.pop_ms))
+        name_retry_topic(named, topic)
+        named.setdefault("ORIGIN_MESSAGE_ID", message.message_id)
+        return self._copy(message, DLQ_PREFIX + key.group, named)
+
+    def _bare_dead_letter(self, message: Message, popped: Popped, _topic: str) -> NewMessage:
+        return self._copy(message, DLQ_PREFIX + popped.point.key.group, message.properties)
+
+    def _copy(self, message: Message, name: str, named: Mapping[str, str]) -> NewMessage:
         return NewMessage(
             topic=name, queue_id=0, body=message.body, properties_data=encode_properties(named),
             flag=message.flag, sys_flag=message.sys_flag & ~TRANSACTION_MASK,

@@ -25,13 +25,7 @@ from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.tables import RETRY_PREFIX
 from dledger.broker.sending.halves import half_message, longest_form
 from dledger.broker.sending.rules import PutRules, host_of
-from dledger.broker.sending.send_properties import (
-    delay_level,
-    is_prepared,
-    stored_properties,
-    waits,
-    without_delay,
-)
+from dledger.broker.sending.send_properties import delay_level, has_timer, is_prepared, waits, without_delay
 from dledger.broker.sending.topic_checks import DLQ_PREFIX
 from dledger.broker.store.records import NewMessage
 from protocols.rocketmq.commands import CommandConnection
@@ -117,7 +111,7 @@ class LongSends:
         queue_id = self._checks.queue_of(topic, fields.number(names["queueId"]), connection.address)
         fields.text(names["producerGroup"])
         properties = fields.text(names["properties"], "").encode("utf-8")
-        stored = self._rules.stored(properties)
+        stored = self._rules.stored(properties, topic=topic.topic_name)
         sys_flag = fields.number(names["sysFlag"])
         if topic.topic_filter_type == "MULTI_TAG":
             sys_flag |= _MULTI_TAGS
@@ -130,10 +124,14 @@ class LongSends:
         )  # fmt: skip
         if fields.flag(names["batch"], False):
             return ReadSend(self._batch_of(message), queue_id, waits(properties))
-        if is_prepared(properties):
+        # A consumer sends back what was committed, with all its properties.
+        is_retry = message.topic.startswith(RETRY_PREFIX) or (
+            message.reconsume_times > 0 and delay_level(properties) > 0
+        )
+        if is_prepared(properties) and not is_retry:
             return self._half_of(message, properties)
         self._rules.refuse_transaction(
-            properties, is_flagged=bool(sys_flag & TRANSACTION_MASK),
+            b"" if is_retry else properties, is_flagged=bool(sys_flag & TRANSACTION_MASK),
             remark=f"{self._no_transactions}: its flags say that it is one, and TRAN_MSG=true is missing",
         )
         if message.topic.startswith(RETRY_PREFIX):
@@ -156,10 +154,9 @@ class LongSends:
         """The messages of a batch; the properties of the batch are appended to those of each message."""
         if batch.topic.startswith(RETRY_PREFIX):
             raise ValueError(f"batch request does not support retry group {batch.topic}")
-        if batch.sys_flag & TRANSACTION_MASK or is_prepared(batch.properties_data):
+        if batch.sys_flag & TRANSACTION_MASK:
             raise ValueError("a batch cannot be part of a transaction")
-        if delay_level(batch.properties_data) > 0:
-            raise ValueError("a batch cannot be delayed")
+        _refuse_in_batch(batch.properties_data)
         body_max = self._config.store.max_message_size
         if len(batch.body) > body_max:
             raise ValueError(f"batch of {len(batch.body)} bytes; max_message_size={body_max}")
@@ -169,12 +166,12 @@ class LongSends:
             raise ValueError(str(error)) from None
         if not items:
             raise ValueError("a batch without messages")
-        added = batch.properties_data
-        return [
-            attrs.evolve(batch, body=item.body, flag=item.flag,
-                         properties_data=stored_properties(item.properties_data, added))
-            for item in items
-        ]  # fmt: skip
+        added, messages = batch.properties_data, []
+        for item in items:
+            _refuse_in_batch(item.properties_data)
+            stored = self._rules.stored(item.properties_data, topic=batch.topic, added=added)
+            messages.append(attrs.evolve(batch, body=item.body, flag=item.flag, properties_data=stored))
+        return messages
 
     def _retried(self, message: NewMessage, request: RemotingCommand, reconsumed_max: int) -> NewMessage:
         """A message that a consumer itself sends back; a dead letter if it has no tries left."""
@@ -192,3 +189,16 @@ class LongSends:
         dead = self._checks.made_for_retries(DLQ_PREFIX + name)
         properties = without_delay(message.properties_data)
         return attrs.evolve(message, topic=dead.topic_name, queue_id=0, properties_data=properties)
+
+
+def _refuse_in_batch(properties: bytes) -> None:
+    """
+    @param properties: of a batch, or of one of its messages: all are stored at once, for everybody to see.
+    @raise ValueError: they ask for something else.
+    """
+    if is_prepared(properties):
+        raise ValueError("a batch cannot be part of a transaction")
+    if delay_level(properties) > 0:
+        raise ValueError("a batch cannot be delayed")
+    if has_timer(properties):
+        raise ValueError("a batch cannot have a delivery time")

@@ -207,7 +207,7 @@ class NativeCommands(CommandGroup):
         rules, properties = self._rules, request.properties
         topic = rules.checks.writable(request.topic)
         queue_id = rules.checks.queue_of(topic, request.queue_id, address)
-        stored = rules.stored(properties)
+        stored = rules.stored(properties, topic=topic.topic_name)
         rules.refuse_transaction(
             properties, is_flagged=bool(request.sys_flag & TRANSACTION_MASK), remark=NO_TRANSACTIONS
         )

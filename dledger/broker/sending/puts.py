@@ -30,6 +30,7 @@ from dledger.base.errors import DLedgerError, StoreError
 from dledger.broker.ha.put_status import PutStatus
 from dledger.broker.ha.service import HAService
 from dledger.broker.store.commit_log_store import CommitLogStore
+from dledger.broker.store.consume_queues import TOPIC_CHARACTERS_MAX
 from dledger.broker.store.plain_records import Placed, PlainMessage, plain_batch
 from dledger.broker.store.records import NewMessage
 from protocols.wire.ledger.codes import ResponseCode
@@ -76,9 +77,11 @@ class LogWriter(Protocol):
     Appends messages to the log of a broker, and waits until they are replicated.
 
     @ivar always_waits: producers that do not want to wait do so all the same: no offset is known before.
+    @ivar topic_characters_max: of a topic, with its prefixes.
     """
 
     always_waits: bool
+    topic_characters_max: int
 
     def refusal(self) -> NotPut | None:
         """The reason why the next append would be refused; None if it would not."""
@@ -106,6 +109,7 @@ class ReplicatedLog:
     """The L{LogWriter} of a master's commit log, which slaves copy."""
 
     always_waits = False
+    topic_characters_max = TOPIC_CHARACTERS_MAX
 
     def __init__(self, store: CommitLogStore, ha: HAService) -> None:
         self._store = store
@@ -141,7 +145,7 @@ class PutPipeline:
     """
     Invariant: C{_problem} is the reason why the store refused the last messages; empty if it took them.
 
-    @ivar always_waits: see L{LogWriter}.
+    @ivar always_waits, topic_characters_max: see L{LogWriter}.
     @ivar pending: number of messages that are stored and not answered yet.
     @ivar stored: number of messages so far.
     """
@@ -164,6 +168,7 @@ class PutPipeline:
         self._idle: list[Deferred[None]] = []
         self._problem = ""
         self.always_waits = writer.always_waits
+        self.topic_characters_max = writer.topic_characters_max
         self.pending = 0
         self.stored = 0
 

@@ -27,7 +27,9 @@ import attrs
 
 from dledger.base.commands.refusals import Code, Refused
 from dledger.broker.common.config import BrokerConfig
+from dledger.broker.metadata.tables import RETRY_PREFIX
 from dledger.broker.sending.send_properties import (
+    PROPERTIES_ROOM,
     cluster_property,
     for_schedule,
     has_timer,
@@ -55,15 +57,20 @@ class PutRules:
         self.cluster = cluster_property(config.broker_cluster_name)
         self.levels = len(config.store.delay_levels_ms)
 
-    def stored(self, properties: bytes) -> bytes:
+    def stored(self, properties: bytes, *, topic: str, added: bytes | None = None) -> bytes:
         """
         The properties in their stored form.
 
-        @raise ValueError: they are longer than a record can hold.
+        @param topic: of the message. One that a consumer sends back may use the room for what brokers add.
+        @param added: what is appended; None: what every message has.
+        @raise ValueError: they are longer than allowed.
         """
-        if len(properties) > PROPERTIES_BYTES_MAX:
-            raise ValueError(f"properties of {len(properties)} bytes; {PROPERTIES_BYTES_MAX} are allowed")
-        return stored_properties(properties, self.cluster)
+        most = PROPERTIES_BYTES_MAX - (0 if topic.startswith(RETRY_PREFIX) else PROPERTIES_ROOM)
+        if len(properties) <= PROPERTIES_BYTES_MAX:
+            properties = stored_properties(properties, self.cluster if added is None else added)
+        if len(properties) > most:
+            raise ValueError(f"properties of {len(properties)} bytes; {most} are allowed: brokers add some")
+        return properties
 
     def refuse_transaction(self, properties: bytes, *, is_flagged: bool, remark: str) -> None:
         """

@@ -2,8 +2,12 @@
 """
 A message's properties between the producer and the log.
 
-Their bytes are copied, except for these changes: the broker removes C{WAIT=true}, the default; it adds
-C{CLUSTER}, the cluster that stores the message; and it adds the real topic and queue to a delayed message.
+Their bytes are copied, except for these changes: the broker removes C{WAIT=true}, the default, and what
+another broker has written for its own consumers (L{_OF_BROKERS}); it adds C{CLUSTER}, the cluster that
+stores the message; and it adds the real topic and queue to a delayed message.
+
+Later a broker adds more: its receipt, the first pop, the place of a delayed message or of a dead letter. A
+message that is taken in leaves L{PROPERTIES_ROOM} for these, so that it can be delivered again.
 
 Source: SendMessageProcessor.asyncSendMessage, CommitLog.asyncPutMessage, MessageExtBatchEncoder (4.9.8).
 """
@@ -19,6 +23,14 @@ _WAITS = b"WAIT\x01true"
 #: Common beginning of the names of all L{_TIMERS}.
 _TIMER = b"TIMER_D"
 _TIMERS = (b"TIMER_DELIVER_MS\x01", b"TIMER_DELAY_SEC\x01", b"TIMER_DELAY_MS\x01")
+#: What a broker adds for consumers by POP: the receipt of another delivery would acknowledge at its place.
+_OF_BROKERS = ("POP_CK", "1ST_POP_TIME", "ORIGIN_GROUP")
+#: Each of them has one of these in its name.
+_OF_BROKERS_1, _OF_BROKERS_2 = b"POP_", b"ORIGIN_G"
+
+#: Bytes that must be left: a receipt with a name of a broker, a group and a topic have 255 each, at most.
+PROPERTIES_ROOM = 1024
+
 #: The topic of a message that waits among the retries or the dead letters of a group: consumers see this one.
 RETRY_TOPIC = "RETRY_TOPIC"
 
@@ -93,11 +105,11 @@ def stored_properties(properties: bytes, added: bytes) -> bytes:
     @param added: properties that the broker adds, each with its 0x02: see L{cluster_property}.
     """
     kept = _without_wait(properties)
-    if _CLUSTER in kept and property_of(kept, _CLUSTER) is not None:
+    if _CLUSTER in kept or _OF_BROKERS_1 in kept or _OF_BROKERS_2 in kept:
         # The message was stored before, perhaps in another cluster.
         named = decode_properties(kept)
-        named.pop("CLUSTER", None)
-        kept = encode_properties(named)
+        if any([named.pop(name, None) is not None for name in ("CLUSTER", *_OF_BROKERS)]):
+            kept = encode_properties(named)
     return kept + added if not kept or kept[-1] == 2 else kept + b"\x02" + added
 
 
@@ -109,7 +121,8 @@ def plain_properties(properties: bytes, added: bytes) -> bytes | None:
     """
     if (
         _DELAY in properties or _PREPARED in properties or _CLUSTER in properties or b"\0" in properties
-        or _TIMER in properties or len(properties) + len(added) >= PROPERTIES_BYTES_MAX
+        or _TIMER in properties or len(properties) + len(added) > PROPERTIES_BYTES_MAX - PROPERTIES_ROOM
+        or _OF_BROKERS_1 in properties or _OF_BROKERS_2 in properties
     ):  # fmt: skip
         return None
     kept = _without_wait(properties)

@@ -173,6 +173,6 @@ def refuse_name(name: str) -> None:
     if len(name) > TOPIC_CHARACTERS_MAX:
         raise Refused(Code.SYSTEM_ERROR, f"The specified topic is longer than topic max length: "
                                          f"{shown(name)}, {TOPIC_CHARACTERS_MAX} are allowed")  # fmt: skip
-    if not is_topic(name):
+    if not is_topic(name) or "+" in name:
         raise Refused(Code.SYSTEM_ERROR, "The specified topic contains illegal characters, allowing only "
                                          f"^[%|a-zA-Z0-9_-]+$: {shown(name)}")  # fmt: skip

@@ -41,8 +41,11 @@ UNWRITTEN_MAX = 8192
 #: Number of queues examined for one to close when another is opened.
 _LOOKS = 16
 
-#: The characters that RocketMQ allows in a topic, and at most the length of a file name.
-_TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,255}")
+#: The characters that RocketMQ allows in a topic, and at most the length of a file name. Only the name of a
+#: topic with retries of POP has a plus: it ends the name of the group.
+_TOPIC = re.compile(r"(?:%RETRY%[%|a-zA-Z0-9_-]{1,120}\+)?[%|a-zA-Z0-9_-]{1,255}")
+TOPIC_CHARACTERS_MAX = 255
+
 
 def open_queues_max() -> int:
     """Number of queues that keep their files open: a bounded share of the process's descriptors."""
@@ -52,7 +55,7 @@ def open_queues_max() -> int:
 
 def is_topic(name: str) -> bool:
     """Whether C{name} can be a topic with consume queues."""
-    return _TOPIC.fullmatch(name) is not None
+    return len(name) <= TOPIC_CHARACTERS_MAX and _TOPIC.fullmatch(name) is not None
 
 
 class ConsumeQueues:

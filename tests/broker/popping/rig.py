@@ -16,8 +16,9 @@ from dledger.broker.popping.check_points import POP_RECEIPT, pop_retry_topic, re
 from dledger.broker.popping.pops import POP_MESSAGE
 from dledger.broker.sending.puts import Put
 from dledger.broker.store.plain_records import PlainMessage
+from dledger.broker.store.records import NewMessage
 from protocols.wire.remoting import RemotingCommand
-from protocols.wire.rocketmq.message import Message, decode_message
+from protocols.wire.rocketmq.message import Host, Message, decode_message
 from tests.broker.send_support import Sending, send_of
 
 REVIVE = revive_topic("C")
@@ -72,13 +73,23 @@ class PopCase(SynchronousTestCase):
         self.addCleanup(self.broker.store.abandon)
         self.settle()
 
-    def again(self, *, crash: bool = False) -> None:
-        """The broker ends, and another one runs on its disk."""
+    def again(self, *, crash: bool = False, **options: Any) -> None:
+        """The broker ends, and another one runs on its disk, with these options."""
         if not crash:
             self.parts.metadata.save(lambda work: succeed(work()))
         self.parts.revive.stop()
         self.broker.store.abandon()
-        self.make()
+        self.make(**options)
+
+    def put(self, body: bytes, *, topic: str, properties: bytes = b"") -> None:
+        """Store a message as it is, as another version may have done."""
+        host = Host.of("127.0.0.1", 1)
+        self.parts.checks.made_for_retries(topic)
+        self.parts.pipeline.put(self.parts.pipeline.checked([NewMessage(
+            topic=topic, queue_id=0, body=body, properties_data=properties, flag=0, sys_flag=0,
+            born_timestamp=1, born_host=host, store_host=host,
+        )]))  # fmt: skip
+        self.settle()
 
     def settle(self) -> None:
         """What happens without a wait."""

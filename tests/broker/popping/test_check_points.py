@@ -94,7 +94,8 @@ class CheckPointTests(SynchronousTestCase):
 
     def test_topics(self) -> None:
         """The names of RocketMQ."""
-        self.assertEqual(pop_retry_topic("T1", "G"), "%RETRY%G_T1")
+        self.assertEqual(pop_retry_topic("T1", "G"), "%RETRY%G+T1")
+        self.assertEqual(pop_retry_topic("T1", "G", version=1), "%RETRY%G_T1")
         for name in ("%RETRY%G_T1", "%RETRY%G+T1", "T1"):
             self.assertEqual(normal_topic(name, "G"), "T1")
         self.assertEqual(normal_topic("%RETRY%G", "G"), "%RETRY%G")
@@ -105,6 +106,7 @@ class CheckPointTests(SynchronousTestCase):
         wanted = Receipt(40, 1_700_000_000_000, 60_000, 0, "b", 3)
         for more in ("", " 41", " 41 4096"):
             self.assertEqual(Receipt.read(f"40 1700000000000 60000 0 0 b 3{more}"), wanted)
+        self.assertEqual(Receipt.read("40 1700000000000 60000 0 2 b 3"), wanted._replace(kind=2))
         for wrong in ("", "1 2", "1 2 3 4 5 b x", "-1 2 3 4 0 b 3", "1 " * 600):
             self.assertRaises(ValueError, Receipt.read, wrong)
 

@@ -50,9 +50,29 @@ class PopTests(PopCase):
         self.assertEqual((self.pop(), self.of(REVIVE)), ([], []))
 
     def test_begins_at_the_end(self) -> None:
-        """A new group that wants only what is new gets the last message first, as in Java."""
+        """A new group that wants only what is new gets all of a queue that may be in memory, as in Java."""
         self.send(b"a", b"b", b"c")
-        self.assertEqual([one.body for one in self.pop(initMode=1)], [b"c"])
+        self.assertEqual([one.body for one in self.pop(initMode=1)], [b"a", b"b", b"c"])
+        self.again(init_pop_offset_by_check_msg_in_mem=False)
+        self.assertEqual([one.body for one in self.pop(initMode=1, consumerGroup="other")], [b"c"])
+        self.again()
+        self.patch(self.parts.pops._begins, "_memory_bytes", 1)
+        self.assertEqual([one.body for one in self.pop(initMode=1, consumerGroup="third")], [b"c"])
+
+    def test_begins_once(self) -> None:
+        """The first pop says where a group begins, also in queues that are empty: nothing is passed over."""
+        self.send(b"x", queue=1)
+        self.again(init_pop_offset_by_check_msg_in_mem=False)
+        groups = ((0, "first"), (1, "last"))
+        for mode, group in groups:
+            self.ask(pop_of(initMode=mode, consumerGroup=group, code=NOTIFICATION))
+            self.assertIsNone(self.parts.metadata.consumer_offsets.query(group, "T1", 0))
+            self.assertEqual([one.body for one in self.pop(initMode=mode, consumerGroup=group)], [b"x"])
+        self.send(b"a", b"b", b"c")
+        self.send(b"d", b"e", queue=3)
+        for mode, group in groups:
+            found = [one.body for one in self.pop(initMode=mode, consumerGroup=group)]
+            self.assertEqual(sorted(found), [b"a", b"b", b"c", b"d", b"e"])
 
     def test_too_many(self) -> None:
         """A group that acknowledges nothing gets no more, until something is done."""
@@ -86,7 +106,7 @@ class PopTests(PopCase):
         self.send(b"a")
         self.parts.pipeline.close("a test")
         self.assertEqual(self.ask(pop_of()).code, Code.SERVICE_NOT_AVAILABLE)
-        self.assertIsNone(self.parts.metadata.consumer_offsets.query("G", "T1", 0))
+        self.assertEqual(self.parts.metadata.consumer_offsets.query("G", "T1", 0), 0)
 
     def test_one_at_a_time(self) -> None:
         """While a check point is being stored, nobody else of the group takes messages of the queue."""
@@ -100,7 +120,7 @@ class PopTests(PopCase):
         (answer,) = self.client.received()
         self.assertEqual((answer.code, answer.body), (Code.SERVICE_NOT_AVAILABLE, b""))
         self.assertEqual(len(self.parts.revive.table), 0)
-        self.assertIsNone(self.parts.metadata.consumer_offsets.query("G", "T1", 0))
+        self.assertEqual(self.parts.metadata.consumer_offsets.query("G", "T1", 0), 0)
         held[1].callback(PutStatus.FLUSH_SLAVE_TIMEOUT)
         self.assertEqual([one.body for one in self.given(*self.client.received())], [b"c"])
         self.assertEqual(self.client.send(pop_of(queueId=0)), [])

@@ -11,7 +11,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.base.commands.refusals import Code, Refused
 from dledger.broker.common.groups import retry_topic
 from dledger.broker.metadata.tables import GroupConfig
+from dledger.broker.sending.send_properties import PROPERTIES_ROOM
 from protocols.wire.remoting import RemotingCommand, encode_command
+from protocols.wire.rocketmq.layout import PROPERTIES_BYTES_MAX
 from protocols.wire.rocketmq.message import BatchItem, Host, decode_properties, encode_batch
 from tests.broker.put_support import WALL_MS
 from tests.broker.send_support import Sending, send_of
@@ -406,10 +408,53 @@ class RetryTests(SendCase):
         self.send(topic="%RETRY%G", reconsumeTimes=2, maxReconsumeTimes=2, version=100)
         self.assertEqual(self.broker.stored()[0].topic, "%RETRY%G")
 
+    def test_committed(self) -> None:
+        """A retry of what a transaction has committed is no half message again, wherever it goes."""
+        committed = "TRAN_MSG\x01true\x02PGROUP\x01p\x02UNIQ_KEY\x01u\x02REAL_TOPIC\x01T1\x02DELAY\x013"
+        self.assertEqual(self.send(topic="%RETRY%G", reconsumeTimes=1, properties=committed).code, 0)
+        self.assertEqual(self.send(reconsumeTimes=1, properties=committed).code, 0)
+        self.assertEqual(self.send(topic="%RETRY%G", properties=committed.replace("DELAY", "X")).code, 0)
+        self.assertEqual([one.topic for one in self.broker.stored()],
+                         ["SCHEDULE_TOPIC_XXXX", "SCHEDULE_TOPIC_XXXX", "%RETRY%G"])
+        self.send(reconsumeTimes=1, properties=committed.replace("DELAY", "X"))
+        self.assertEqual(self.broker.stored()[-1].topic, "RMQ_SYS_TRANS_HALF_TOPIC")
+
     def test_unknown_group(self) -> None:
         """Where groups are not made by themselves."""
         self.make(options={"auto_create_subscription_group": False})
         self.refused(Code.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group not exist", topic="%RETRY%G")
+
+
+class OfBrokersTests(SendCase):
+    """What another broker has written for its consumers, and what this one will write."""
+
+    def test_dropped(self) -> None:
+        """A message that is sent on does not bring the receipt of its delivery."""
+        receipt = "POP_CK\x010 1 2 0 0 b 0\x021ST_POP_TIME\x017\x02ORIGIN_GROUP\x01g\x02"
+        marked = f"A\x01b\x02{receipt}TAGS\x01T\x02"
+        item = encode_batch([BatchItem(flag=0, body=b"c", properties_data=marked.encode())])
+        self.send(properties=marked)
+        self.send(properties=marked, code=10)
+        self.send(item, code=320, batch="true")
+        self.send(topic="%RETRY%G", properties=marked)
+        self.send(properties="XPOP_CK\x01kept\x02")
+        kept = [{**one.properties} for one in self.broker.stored()]
+        for named in kept:
+            named.pop("CLUSTER")
+        self.assertEqual(kept, [{"A": "b", "TAGS": "T"}] * 4 + [{"XPOP_CK": "kept"}])
+
+    def test_room(self) -> None:
+        """Properties leave room for what brokers add; those of a retry have it."""
+        cluster = len("CLUSTER\x01C\x02")
+        for room, code in ((PROPERTIES_ROOM, 0), (PROPERTIES_ROOM - 1, Code.MESSAGE_ILLEGAL)):
+            size = PROPERTIES_BYTES_MAX - room - cluster
+            properties = "K\x01".ljust(size - 1, "x") + "\x02"
+            self.make(store={"mapped_file_size_commit_log": 1 << 18})
+            item = encode_batch([BatchItem(flag=0, body=b"c", properties_data=properties.encode())])
+            self.assertEqual(self.send(properties=properties).code, code)
+            self.assertEqual(self.send(properties=properties, code=10).code, code)
+            self.assertEqual(self.send(item, code=320, batch="true").code, code)
+            self.assertEqual(self.send(topic="%RETRY%G", properties=properties).code, 0)
 
 
 class BatchTests(SendCase):
@@ -448,6 +493,18 @@ class BatchTests(SendCase):
             ("batch:", whole[:-1], {}), ("without messages", b"", {}),
             ("cannot be delayed", whole, {"properties": "DELAY\x011"}),
             ("retry group", whole, {"topic": "%RETRY%G"}),
-            ("part of a transaction", whole, {"sysFlag": 4}), ("do not fit", self.batch(bytes(5000)), {}),
+            ("part of a transaction", whole, {"sysFlag": 4}),
+            ("part of a transaction", whole, {"properties": "TRAN_MSG\x01true"}),
+            ("delivery time", whole, {"properties": "TIMER_DELAY_SEC\x0160"}),
+            ("do not fit", self.batch(bytes(5000)), {}),
         ):  # fmt: skip
             self.refused(Code.MESSAGE_ILLEGAL, words, body, code=320, batch="true", **fields)
+
+    def test_refused_items(self) -> None:
+        """One message of a batch that asks for more than to be stored at once: nothing is stored."""
+        for words, properties in (
+            ("cannot be delayed", b"DELAY\x015\x02"), ("part of a transaction", b"TRAN_MSG\x01true\x02"),
+            ("delivery time", b"TIMER_DELAY_SEC\x0160\x02"), ("delivery time", b"TIMER_DELIVER_MS\x0160\x02"),
+        ):  # fmt: skip
+            items = [BatchItem(flag=0, body=b"a", properties_data=one) for one in (b"", properties)]
+            self.refused(Code.MESSAGE_ILLEGAL, words, encode_batch(items), code=320, batch="true")
