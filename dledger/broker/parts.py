@@ -44,6 +44,7 @@ from dledger.broker.common.own_address import OwnAddress, bracketed
 from dledger.broker.common.system_topics import add_system_topics
 from dledger.broker.consuming.consumers import ConsumerCommands, ConsumerTable
 from dledger.broker.consuming.key_queries import KeyQueries
+from dledger.broker.consuming.offset_bounds import OffsetBounds
 from dledger.broker.consuming.offset_commands import OffsetCommands
 from dledger.broker.consuming.producers import ProducerTable
 from dledger.broker.consuming.pulls import PullCommands, usual_slow_bytes
@@ -217,6 +218,7 @@ class BrokerParts(BrokerEvents):
         self.pop_acks = PopAcks(config, self.pipeline, self.revive, own=self.own, wall_ms=wall_ms)
         self.key_queries = KeyQueries(store, clock=clock, visible=visible)
         self.locks = QueueLocks(wall_ms=wall_ms)
+        self.offset_bounds = OffsetBounds(store, metadata, clock=clock, wall_ms=wall_ms)
         self.offsets = OffsetCommands(
             config, store, metadata, wall_ms=wall_ms, slow_bytes=slow_bytes, settled=self.replication.settled
         )
@@ -298,11 +300,13 @@ class BrokerParts(BrokerEvents):
 
     def _start_delivering(self) -> None:
         """A master delivers delayed messages and popped ones, and asks about half messages."""
+        self.offset_bounds.start()
         self.schedule.start()
         self.revive.start()
         self.checks_of_halves.start()
 
     def _stop_delivering(self) -> None:
+        self.offset_bounds.stop()
         self.schedule.stop()
         self.revive.stop()
         self.checks_of_halves.stop()

@@ -217,7 +217,7 @@ class RoleTests(RaftCase):
         self.assertEqual([self.ask(request)[0].code for request in (ack, pop)], [0, 210])
         self.settle(5.0)
         (given,) = self.ask(pop)
-        self.assertEqual((given.code, given.ext_fields["startOffsetInfo"]), (0, "1 0 0"))
+        self.assertEqual((given.code, given.ext_fields["startOffsetInfo"]), (0, "2 0 0"))
         self.assertIn(b"again", given.body)
         self.assertNotIn(b"done", given.body)
         self.stop()

@@ -20,7 +20,8 @@ Source: ClientManageProcessor, ConsumerManager, ConsumerGroupInfo, ConsumerManag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 
 import attrs
 from twisted.logger import Logger
@@ -54,14 +55,19 @@ GROUPS_MAX = 16_384
 MEMBERS_MAX = 65_536
 #: The most topics and tags in the subscriptions of all groups together.
 WANTED_MAX = 1_048_576
+#: Topics of a member whose last expression is remembered.
+SAID_MAX = 16
 
 
 @attrs.define
 class _Member:
+    """@ivar said: by topic, a hash of the expression in its last heartbeat; of L{SAID_MAX} topics."""
+
     client_id: str
     language: str
     version: int
     heard_ms: int
+    said: Mapping[str, int] = attrs.Factory(dict)
 
 
 @attrs.frozen(kw_only=True)
@@ -87,16 +93,28 @@ class _Group:
     subscriptions: dict[str, Subscription] = attrs.Factory(dict)
     wanted: int = 0
 
-    def subscribe(self, wanted: Iterable[Subscription]) -> bool:
-        """Replace the subscriptions. @return: whether the topics have changed."""
+    def subscribe(self, wanted: Iterable[Subscription], said: Mapping[str, int]) -> bool:
+        """
+        Replace the subscriptions. Of two members that differ the higher version counts; one that has changed
+        its own expression is believed in any case: its clock may have been set back.
+
+        @param said: hashes of the member's expressions in its heartbeat before.
+        @return: whether the topics have changed.
+        """
         new = {one.topic: one for one in wanted}
         has_changed = new.keys() != self.subscriptions.keys()
         for topic, before in self.subscriptions.items():
             if topic in new and new[topic].version <= before.version:
-                new[topic] = before
+                own = _hash_of(new[topic])
+                if said.get(topic, own) == own:
+                    new[topic] = before
         self.subscriptions = new
         self.wanted = _count(new.values())
         return has_changed
+
+
+def _hash_of(subscription: Subscription) -> int:
+    return hash((subscription.expression, subscription.kind))
 
 
 def _count(subscriptions: Iterable[Subscription]) -> int:
@@ -147,10 +165,12 @@ class ConsumerTable:
         if group is None:
             group = self._groups[data.group] = _Group(data)
         group.data = data
-        group.members[member] = _Member(client_id, language, version, now_ms)
+        before = group.members.get(member)
+        said = {topic: _hash_of(one) for topic, one in islice(data.subscriptions.items(), SAID_MAX)}
+        group.members[member] = _Member(client_id, language, version, now_ms, said)
         self._count += is_new
         self._wanted -= group.wanted
-        has_changed = group.subscribe(data.subscriptions.values())
+        has_changed = group.subscribe(data.subscriptions.values(), {} if before is None else before.said)
         self._wanted += group.wanted
         if has_changed or is_new:
             self.log.info("group {group}: {client_id} at {address} joins or changes its topics",

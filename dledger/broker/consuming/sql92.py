@@ -267,9 +267,10 @@ class _Parser:
             return _constant(number if number <= _INT_MAX else _Long(number))
         if kind == "float":
             value = float(self._next())
-            if not 5e-324 <= value <= 1.7976931348623157e308:
+            # Java's parser refuses 0.0, too, because its least double is above 0.
+            if value > 1.7976931348623157e308:
                 self._at -= 1
-                self._refuse("a number from 4.9E-324 to 1.7976931348623157E308")
+                self._refuse("a number up to 1.7976931348623157E308")
             return _constant(value)
         self._refuse("a property, a number, a text in single quotes, TRUE, FALSE, NULL, NOT or (")
 

@@ -338,6 +338,18 @@ class ConsumeQueue:
                 index += 1
         return found
 
+    def index_at(self, log_offset: int) -> int:
+        """
+        The index of the first record at or after an offset of the log; L{next_index} if there is none.
+
+        @raise OSError: reading failed.
+        """
+        if self.log_end <= log_offset:
+            return self.next_index
+        return self._search(
+            self._begin_index, self.next_index, lambda unit: unit[1] != FILLER_SIZE and unit[0] >= log_offset
+        )
+
     # -- changes of the log ------------------------------------------------------------------------
 
     def cut(self, log_end: int) -> None:

@@ -133,9 +133,10 @@ class ConsumerTests(SynchronousTestCase):
         self.assertEqual(self.members(), ["c1"])
 
     def test_subscriptions(self) -> None:
-        """What was said last counts, but for an older version; topics that are not named again are gone."""
+        """The last heartbeat counts, but for an older version; topics that are not named again are gone."""
+        other = self.asked.client()
         self.beat(self.client, "c1", "t", "u", version=5, expression="A")
-        self.beat(self.client, "c1", "t", version=4, expression="B")
+        self.beat(other, "c2", "t", version=4, expression="B")
         found = self.table.subscription_of("g", "t")
         assert found is not None
         self.assertEqual((found.version, found.expression), (5, "A"))
@@ -144,6 +145,25 @@ class ConsumerTests(SynchronousTestCase):
         found = self.table.subscription_of("g", "t")
         assert found is not None
         self.assertEqual(found.expression, "B")
+
+    def test_clock_set_back(self) -> None:
+        """A member that has changed its own expression is believed, though its version is older."""
+        other = self.asked.client()
+
+        def expression() -> str:
+            found = self.table.subscription_of("g", "t")
+            assert found is not None
+            return found.expression
+
+        self.beat(self.client, "c1", "t", version=60_000, expression="A")
+        self.beat(other, "c2", "t", version=50_000, expression="B")
+        self.assertEqual(expression(), "A")
+        self.beat(self.client, "c1", "t", version=10, expression="A || B")
+        self.assertEqual(expression(), "A || B")
+        self.beat(other, "c2", "t", version=5, expression="B")
+        self.assertEqual(expression(), "A || B")
+        self.beat(other, "c2", "t", version=4, expression="*")
+        self.assertEqual(expression(), "*")
 
     def test_what_a_heartbeat_makes(self) -> None:
         """The group, and its topic for retries with as many queues as the group says."""

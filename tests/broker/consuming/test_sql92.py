@@ -50,6 +50,8 @@ class ResultTests(SynchronousTestCase):
         """A text is converted as Java converts it to the type of the number that it is compared with."""
         for text, value, expected in (
             ("a = 1", "1", True), ("a = 1", "+1", True), ("a = 1", " 1", False), ("a = 1", "1.0", False),
+            ("a = 0.0", "0", True), ("a > 0.0", "0", False), ("a > 0.0", "0.5", True),
+            ("a < 0.0", "-1", True),
             ("a = 1.0", " 1 ", True), ("a = 1.0", "1d", True), ("a = 1.0", "1_0", False),
             ("a < 5", "-2147483648", True), ("a < 5", "-2147483649", False),
             ("a < 3000000000", "-2147483649", True), ("a < 3000000000", "-9223372036854775809", False),
@@ -89,7 +91,7 @@ class RefusalTests(SynchronousTestCase):
             ("a BETWEEN 2 AND 1", "the bounds are reversed"), ("a BETWEEN NULL AND 1", "NULL is no bound"),
             ("a = NULL", "write IS NULL"), ("a > 'x'", "has no order"), ("a > (b = 1)", "has no order"),
             ("1", "neither true nor false"), ("-a", "neither true nor false"), ("1 IN ('1')", "a property"),
-            ("a = 99999999999999999999", "a number up to 9223372036854775807"), ("a = 0.0", "a number from"),
+            ("a = 99999999999999999999", "a number up to 9223372036854775807"), ("a = 1e999", "a number up to 1.7"),
             ("TRUE = 1", "cannot be compared"), ("a" * (SQL_CHARACTERS_MAX + 1), "are allowed"),
         ):  # fmt: skip
             error = self.assertRaises(SqlError, SqlFilter, text)
