@@ -78,6 +78,7 @@ from dledger.broker.store.log_reads import LogReads
 from dledger.broker.store.queries import record_at
 from dledger.broker.transactions.check import TransactionCheckService
 from dledger.broker.transactions.commands import TransactionCommands
+from dledger.broker.transactions.ends import TransactionEnds
 from dledger.broker.upkeep import MetadataSaver
 from protocols.turn import Turn
 from protocols.wire.errors import WireError
@@ -202,11 +203,13 @@ class BrokerParts(BrokerEvents):
             config, self._long_sends, self.pipeline, self.producer_table, own=self.own, wall_ms=wall_ms,
             rights=gate,
         )
+        ends = TransactionEnds()
         self.transactions = TransactionCommands(
-            config, store, metadata, self.pipeline, own=self.own, wall_ms=wall_ms, commits=self._commits
+            config, store, metadata, self.pipeline, ends=ends, own=self.own, wall_ms=wall_ms,
+            commits=self._commits,
         )
         self.checks_of_halves = TransactionCheckService(
-            config, store, metadata, self.pipeline, self.producer_table, own=self.own, clock=clock,
+            config, store, metadata, self.pipeline, self.producer_table, ends, own=self.own, clock=clock,
             wall_ms=wall_ms, rights=gate,
         )
         self.revive = ReviveService(

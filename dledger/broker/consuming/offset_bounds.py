@@ -101,7 +101,7 @@ class OffsetBounds:
         offsets.commit(group, topic, queue_id, end, self._wall_ms())
         self.taken_back += 1
         self.log.warn(
-            "group {group}: its offset in {topic}, queue {queue_id} was {offset}, after the end of the queue "
-            "at {end}: messages were lost. It goes on at the end", group=group, topic=topic, queue_id=queue_id,
-            offset=offset, end=end,
+            "group {group}: its offset in {topic}, queue {queue_id} was {offset}, after the end of the "
+            "queue at {end}: messages were lost. It goes on at the end", group=group, topic=topic,
+            queue_id=queue_id, offset=offset, end=end,
         )  # fmt: skip

@@ -34,6 +34,10 @@ REAL_TOPIC, REAL_QUEUE = "REAL_TOPIC", "REAL_QID"
 PRODUCER_GROUP, UNIQUE_KEY, TRANSACTION_ID = "PGROUP", "UNIQ_KEY", "__transactionId__"
 CHECK_TIMES, IMMUNITY = "TRANSACTION_CHECK_TIMES", "CHECK_IMMUNITY_TIME_IN_SECONDS"
 FIRST_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
+#: Ours: when the first half message was stored, ms since 1970; RocketMQ passes it on.
+FIRST_STORED = "TRAN_PREPARED_STORE_TIME"
+#: Ours, of an op message: how the transaction ended, a value of C{commitOrRollback}.
+END_KIND = "TRAN_END"
 #: Tag of op messages.
 _ENDED_TAG = "d"
 _QUEUE_ID_MAX = 2**31 - 1
@@ -47,7 +51,7 @@ def half_message(message: NewMessage) -> tuple[NewMessage, str]:
     @return: the half message, and the id of the transaction; empty if the producer gave the message no key.
     """
     named = decode_properties(message.properties_data)
-    for name in (FIRST_OFFSET, CHECK_TIMES):  # the broker's own, for copies
+    for name in (FIRST_OFFSET, FIRST_STORED, CHECK_TIMES):  # the broker's own, for copies
         named.pop(name, None)
     key = named.get(UNIQUE_KEY, "")
     if key:
@@ -108,16 +112,35 @@ def copied(half: Message, store_host: Host, properties: bytes) -> NewMessage:
     )  # fmt: skip
 
 
-def op_message(offset: int, host: Host, now_ms: int) -> NewMessage:
+def first_of(half: Message) -> int:
+    """The queue offset of the first half message of a transaction: it names the transaction."""
+    first = number_in(half.properties.get(FIRST_OFFSET))
+    return half.queue_offset if first is None or first >= half.queue_offset else first
+
+
+def age_ms(half: Message, now_ms: int) -> int:
+    """Milliseconds since the first half message was stored, by the clock of brokers, not of its producer."""
+    first = number_in(half.properties.get(FIRST_STORED))
+    is_copy = first is not None and half.properties.get(FIRST_OFFSET)
+    return now_ms - (first if first is not None and is_copy else half.store_timestamp)
+
+
+def number_in(text: str | None) -> int | None:
+    """The number in a property; None if there is none."""
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 19 else None
+
+
+def op_message(offset: int, host: Host, now_ms: int, *, end: int) -> NewMessage:
     """
     Says that the half message at this offset of its queue has ended. One number: 4.9 reads no more.
 
     @param now_ms: ms since 1970.
+    @param end: the value of C{commitOrRollback}.
     """
     return NewMessage(
         topic=OP_TOPIC, queue_id=HALF_QUEUE, body=b"%d" % offset, flag=0, sys_flag=0,
-        properties_data=encode_properties({"TAGS": _ENDED_TAG}), born_timestamp=now_ms, born_host=host,
-        store_host=host,
+        properties_data=encode_properties({"TAGS": _ENDED_TAG, END_KIND: str(end)}),
+        born_timestamp=now_ms, born_host=host, store_host=host,
     )  # fmt: skip
 
 

@@ -12,11 +12,14 @@ messages from the first that has not ended:
                                         of the queue, so that others behind it are asked about
     else                                copied to the end of the queue; its producer is asked about the copy
 
-A copy counts as the end of the earlier half message. The broker's own offsets in the two queues, which slaves
-and other masters know, move behind what has ended; what is repeated after a crash is only asked again.
+A copy counts as the end of the earlier half message, and names the first one. The broker's own offsets in the
+two queues, which slaves and other masters know, move behind what has ended; a question may be repeated after
+a crash.
 
 Rule 1: only a master asks. Rule 2: work is bounded in each turn of the reactor, and so is memory.
 Rule 3: nothing is passed before its copy is stored.
+Rule 4: ages are those of the broker's clock, from the first half message on. When a master begins it reads
+which transactions have ended (L{dledger.broker.transactions.ends}), before the first round.
 
 Source: TransactionalMessageServiceImpl.check, AbstractTransactionalMessageCheckListener (4.9.8, 5.3.3).
 """
@@ -41,6 +44,7 @@ from dledger.broker.sending.halves import (
     CHECK_TIMES,
     DISCARDED_TOPIC,
     FIRST_OFFSET,
+    FIRST_STORED,
     HALF_QUEUE,
     HALF_TOPIC,
     IMMUNITY,
@@ -48,8 +52,11 @@ from dledger.broker.sending.halves import (
     PRODUCER_GROUP,
     TRANSACTION_GROUP,
     UNIQUE_KEY,
+    age_ms,
     copied,
     ended_offsets,
+    first_of,
+    number_in,
     real_place,
 )
 from dledger.broker.sending.puts import NotPut, Put, PutPipeline
@@ -59,6 +66,8 @@ from dledger.broker.store.queries import record_at
 from dledger.broker.store.records import NewMessage
 from dledger.broker.store.store import MessageStore
 from dledger.broker.transactions.commands import immunity_ms
+from dledger.broker.transactions.ends import TransactionEnds
+from dledger.broker.transactions.ends_reading import EndsReading
 from dledger.broker.transactions.topics import keep_topics
 from protocols.wire.errors import WireError
 from protocols.wire.remoting import RemotingCommand
@@ -69,6 +78,8 @@ CHECK_TRANSACTION_STATE = 39
 #: The most op messages, half messages, and bytes of copies of one turn.
 TURN_OPS = TURN_HALVES = 128
 TURN_BYTES = 1024 * 1024
+#: Pause between two looks whether all messages are in their queues.
+LOOK_S = 0.1
 #: Ends that are remembered; more op messages are read when half messages have been passed.
 ENDED_MAX = 1_000_000
 
@@ -99,7 +110,8 @@ class TransactionCheckService:
 
     def __init__(
         self, config: BrokerConfig, store: MessageStore, metadata: Metadata, pipeline: PutPipeline,
-        producers: ProducerTable, *, own: OwnAddress, clock: IReactorTime, wall_ms: Callable[[], int],
+        producers: ProducerTable, ends: TransactionEnds, *, own: OwnAddress, clock: IReactorTime,
+        wall_ms: Callable[[], int],
         rights: ProducerRights | None = None,
     ) -> None:
         """
@@ -107,6 +119,7 @@ class TransactionCheckService:
         @param rights: of the accounts; None: every producer may be asked.
         """
         self._rights = rights
+        self._ends = ends
         self._config = config
         self._store = store
         self._metadata = metadata
@@ -127,7 +140,6 @@ class TransactionCheckService:
         self._is_first = True
         self._round_end = 0
         self._ended: set[int] = set()
-        self._awaited: set[int] = set()
         self._reached: list[int] = []
         self._ops: deque[tuple[int, int]] = deque()
 
@@ -136,7 +148,8 @@ class TransactionCheckService:
         self._is_running = True
         self._runs += 1
         self._forget()
-        self._next_round()
+        self._reading = EndsReading(self._store, self._ends)
+        self._call = self._clock.callLater(0, self._load)
 
     def stop(self) -> None:
         """Ask no more."""
@@ -144,6 +157,25 @@ class TransactionCheckService:
         if self._call is not None:
             self._call.cancel()
             self._call = None
+
+    def _load(self) -> None:
+        """Read some of the ends of before."""
+        self._call = None
+        try:
+            if not self._reading.is_begun:
+                if self._store.log.record_end - self._store.reput.behind_bytes < self._reading.bound:
+                    self._call = self._clock.callLater(LOOK_S, self._load)
+                    return
+                self._find_begin()
+                self._reading.begin(self._half_at, self._op_at)
+            if self._reading.go_on():
+                self._next_round()
+                return
+        except (StoreError, OSError) as error:
+            self.log.warn("the ends of transactions cannot be read: {reason}", reason=str(error))
+            self._call = self._clock.callLater(LOOK_S, self._load)
+            return
+        self._call = self._clock.callLater(0, self._load)
 
     def _next_round(self) -> None:
         self._call = self._clock.callLater(self._config.transaction_check_interval / 1000, self._round)
@@ -200,7 +232,6 @@ class TransactionCheckService:
         """All half messages before C{following} have ended, or have a copy."""
         self._half_at = following
         self._ended.difference_update(self._reached)
-        self._awaited.difference_update(self._reached)
         while self._ops and self._ops[0][1] < following:
             self._op_at = self._ops.popleft()[0] + 1
         if not self._ops:
@@ -229,7 +260,7 @@ class TransactionCheckService:
             op = self._read(unit)
             numbers = [] if op is None else ended_offsets(op)
             for number in numbers:
-                if number >= self._half_at or self._is_first or number in self._awaited:
+                if number >= self._half_at or self._is_first:
                     self._ended.add(number)
             self._ops.append((unit.queue_offset, max(numbers, default=-1)))
             self._op_read_at = unit.queue_offset + 1
@@ -280,23 +311,19 @@ class TransactionCheckService:
     def _examined(self, half: Message) -> _Copy | bool | None:
         """@return: the copy that it needs; True: none; None: it is too young, and so are those behind it."""
         named, now_ms, config = half.properties, self._wall_ms(), self._config
-        first = _number(named.get(FIRST_OFFSET))
-        if first is None or first >= half.queue_offset:
-            first = half.queue_offset  # it is no copy
-        elif first in self._ended:
+        first = first_of(half)
+        if self._ends.kind_of(first) is not None:
             self._reached.append(first)
             return True
-        count = _number(named.get(CHECK_TIMES)) or 0
-        age_ms = now_ms - half.born_timestamp  # below 0: a clock is wrong, and nobody waits for it
-        if count >= config.transaction_check_max or age_ms > config.store.file_reserved_time_h * 3_600_000:
+        count = number_in(named.get(CHECK_TIMES)) or 0
+        age = age_ms(half, now_ms)  # below 0: the clock was set back, and nobody waits for it
+        if count >= config.transaction_check_max or age > config.store.file_reserved_time_h * 3_600_000:
             self._reached.append(first)
             return self._discarded(half)
-        if 0 <= age_ms < immunity_ms(named.get(IMMUNITY), config.transaction_time_out):
+        named[FIRST_OFFSET], named[FIRST_STORED] = str(first), str(now_ms - age)
+        if 0 <= age < immunity_ms(named.get(IMMUNITY), config.transaction_time_out):
             if not named.get(IMMUNITY):
                 return None
-            named[FIRST_OFFSET] = str(first)
-            if len(self._awaited) < ENDED_MAX:
-                self._awaited.add(first)
             return self._copy(half, named, asks=False)
         self._reached.append(first)
         named[CHECK_TIMES] = str(count + 1)
@@ -337,10 +364,15 @@ class TransactionCheckService:
         for one, offset, queue_offset in zip(
             copies, put.placed.offsets, put.placed.queue_offsets, strict=True
         ):
+            first = first_of(one.half)
+            if one.message.topic == HALF_TOPIC:
+                self._ends.copied(first, queue_offset)
             if one.asks:
-                self.asked += 1
-                self._ask(one, offset, queue_offset)
+                if self._ends.kind_of(first) is None:
+                    self.asked += 1
+                    self._ask(one, offset, queue_offset)
             elif one.message.topic == DISCARDED_TOPIC:
+                self._ends.given_up(first)
                 self.discarded += 1
                 self.log.warn("the half message at {offset} has no end; it is kept in {topic}",
                               offset=one.half.physical_offset, topic=DISCARDED_TOPIC)  # fmt: skip
@@ -374,7 +406,3 @@ class TransactionCheckService:
             "offsetMsgId": f"{self._own.id_start.decode()}{offset:016X}",
         }))  # fmt: skip
 
-
-def _number(text: str | None) -> int | None:
-    """The number in a property; None if there is none."""
-    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 19 else None

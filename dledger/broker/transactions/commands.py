@@ -6,6 +6,9 @@ Rule 1: the request must name the half message rightly: its group, its offset in
 Rule 2: the message comes first in the log, then the op message, in one put. If only the first is there after
 a crash, the producer is asked later, and the message may be there twice; it is never lost.
 Rule 3: an unknown end changes nothing: the producer is asked again.
+Rule 4: a transaction ends once (L{TransactionEnds}): the same end once more is answered, and stores nothing;
+another one is refused. An end that names the first half message also ends its copy that was asked about.
+Rule 5: ages are those of the broker's clock. Nothing is committed into a topic that is deleted.
 
 Source: EndTransactionProcessor (4.9.8, 5.3.3).
 """
@@ -13,6 +16,8 @@ Source: EndTransactionProcessor (4.9.8, 5.3.3).
 from __future__ import annotations
 
 from collections.abc import Callable
+
+from twisted.internet.defer import Deferred
 
 from dledger.base.commands.refusals import LONG_MAX, LONG_MIN, Code, CommandGroup, Fields, Handlers, Refused
 from dledger.broker.common.config import BrokerConfig
@@ -24,12 +29,15 @@ from dledger.broker.sending.halves import (
     HALF_TOPIC,
     IMMUNITY,
     PRODUCER_GROUP,
+    age_ms,
     committed_message,
+    first_of,
     op_message,
 )
 from dledger.broker.sending.puts import NotPut, PutPipeline
 from dledger.broker.store.queries import record_at
 from dledger.broker.store.store import MessageStore
+from dledger.broker.transactions.ends import COMMIT, ROLLBACK, UNKNOWN_END, TransactionEnds
 from dledger.broker.transactions.topics import keep_topics
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.errors import WireError
@@ -38,8 +46,6 @@ from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import Message, decode_message
 
 END_TRANSACTION = 37
-#: Values of C{commitOrRollback}.
-UNKNOWN_END, COMMIT, ROLLBACK = 0, 8, 12
 
 
 class TransactionCommands(CommandGroup):
@@ -53,7 +59,8 @@ class TransactionCommands(CommandGroup):
 
     def __init__(
         self, config: BrokerConfig, store: MessageStore, metadata: Metadata, pipeline: PutPipeline, *,
-        own: OwnAddress, wall_ms: Callable[[], int], commits: Callable[[str, int, int], None],
+        ends: TransactionEnds, own: OwnAddress, wall_ms: Callable[[], int],
+        commits: Callable[[str, int, int], None],
     ) -> None:
         """
         @param wall_ms: milliseconds since 1970.
@@ -67,6 +74,7 @@ class TransactionCommands(CommandGroup):
         self._own = own
         self._wall_ms = wall_ms
         self._commits = commits
+        self._ends = ends
         self.committed = self.rolled_back = 0
 
     def handlers(self) -> Handlers:
@@ -86,21 +94,38 @@ class TransactionCommands(CommandGroup):
             connection.answer(request)
             return
         half = self._find(fields)
-        now_ms = self._wall_ms()
+        first = first_of(half)
+        if not self._ends.begin(first, end):
+            connection.answer(request)
+            return
         try:
-            messages = [op_message(half.queue_offset, self._own.host, now_ms)]
-            if end == COMMIT:
-                committed = committed_message(half, self._own.host)
-                self._commits(committed.topic, committed.queue_id, half.born_timestamp)
-                messages.insert(0, committed)
-            checked = [plain for message in messages for plain in self._pipeline.checked([message])]
-            keep_topics(self._metadata, now_ms)
-            done = self._pipeline.put(checked).done
-        except ValueError as error:
-            raise Refused(Code.MESSAGE_ILLEGAL, f"the message is illegal: {error}") from error
-        except NotPut as error:
-            raise Refused(*told_of(error)) from error
-        done.addCallback(self._ended, connection, request, end)
+            done = self._put(half, end, self._ends.copy_of(first))
+        except Exception as error:
+            self._ends.stored(first, end, is_stored=False)
+            if isinstance(error, ValueError):
+                raise Refused(Code.MESSAGE_ILLEGAL, f"the message is illegal: {error}") from error
+            if isinstance(error, NotPut):
+                raise Refused(*told_of(error)) from error
+            raise
+        done.addCallback(self._ended, connection, request, end, first)
+
+    def _put(self, half: Message, end: int, copy: int | None) -> Deferred[PutStatus]:
+        """
+        @param copy: queue offset of the copy that is open; None without one.
+        @raise ValueError, NotPut, Refused: nothing was stored.
+        """
+        host, now_ms = self._own.host, self._wall_ms()
+        offsets = {half.queue_offset, half.queue_offset if copy is None else copy}
+        messages = [op_message(offset, host, now_ms, end=end) for offset in sorted(offsets)]
+        if end == COMMIT:
+            committed = committed_message(half, host)
+            if self._metadata.topics.get(committed.topic) is None:
+                raise Refused(Code.TOPIC_NOT_EXIST, f"topic[{committed.topic}] not exist, it is deleted")
+            self._commits(committed.topic, committed.queue_id, half.born_timestamp)
+            messages.insert(0, committed)
+        checked = [plain for message in messages for plain in self._pipeline.checked([message])]
+        keep_topics(self._metadata, now_ms)
+        return self._pipeline.put(checked).done
 
     def _find(self, fields: Fields) -> Message:
         offset = fields.number("commitLogOffset", least=LONG_MIN, most=LONG_MAX)
@@ -117,15 +142,16 @@ class TransactionCommands(CommandGroup):
         if half.queue_offset != fields.number("tranStateTableOffset", least=LONG_MIN, most=LONG_MAX):
             raise Refused(Code.SYSTEM_ERROR, "The transaction state table offset wrong")
         immune_ms = immunity_ms(named.get(IMMUNITY), self._config.transaction_time_out)
-        is_late = named.get(IMMUNITY) and self._wall_ms() - half.born_timestamp > immune_ms
+        is_late = named.get(IMMUNITY) and age_ms(half, self._wall_ms()) > immune_ms
         if is_late and not fields.flag("fromTransactionCheck", False):
             raise Refused(Code.ILLEGAL_OPERATION, "Message commit fail, the time of its first check is over: "
                                                   f"{shown(named[IMMUNITY])} s")  # fmt: skip
         return half
 
     def _ended(
-        self, status: PutStatus, connection: CommandConnection, request: RemotingCommand, end: int
+        self, status: PutStatus, connection: CommandConnection, request: RemotingCommand, end: int, first: int
     ) -> None:
+        self._ends.stored(first, end, is_stored=status.is_stored)
         if not status.is_stored:
             connection.answer(request, code=status.remoting_code, remark=status.name)
             return

@@ -91,7 +91,8 @@ class RefusalTests(SynchronousTestCase):
             ("a BETWEEN 2 AND 1", "the bounds are reversed"), ("a BETWEEN NULL AND 1", "NULL is no bound"),
             ("a = NULL", "write IS NULL"), ("a > 'x'", "has no order"), ("a > (b = 1)", "has no order"),
             ("1", "neither true nor false"), ("-a", "neither true nor false"), ("1 IN ('1')", "a property"),
-            ("a = 99999999999999999999", "a number up to 9223372036854775807"), ("a = 1e999", "a number up to 1.7"),
+            ("a = 99999999999999999999", "a number up to 9223372036854775807"),
+            ("a = 1e999", "a number up to 1.7"),
             ("TRUE = 1", "cannot be compared"), ("a" * (SQL_CHARACTERS_MAX + 1), "are allowed"),
         ):  # fmt: skip
             error = self.assertRaises(SqlError, SqlFilter, text)

@@ -48,7 +48,7 @@ class HalfTests(SynchronousTestCase):
 
     def test_op_messages(self) -> None:
         """What this broker writes, and what 4.9, 5.x and anybody write."""
-        op = op_message(17, _HOST, 1)
+        op = op_message(17, _HOST, 1, end=8)
         self.assertEqual(op.body, b"17")
         read = half_of()
         for body, expected in ((b"17", [17]), (b"1,2,30,", [1, 2, 30]), (b"", []), (b"x,1,-2", [1]),

@@ -9,10 +9,12 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.broker.sending.halves import HALF_TOPIC, OP_TOPIC
+from dledger.broker.store.records import NewMessage
 from dledger.broker.transactions.check import CHECK_TRANSACTION_STATE
-from dledger.broker.transactions.commands import COMMIT, END_TRANSACTION
+from dledger.broker.transactions.commands import END_TRANSACTION
+from dledger.broker.transactions.ends import COMMIT
 from protocols.wire.remoting import RemotingCommand
-from protocols.wire.rocketmq.message import Message, encode_properties
+from protocols.wire.rocketmq.message import Host, Message, encode_properties
 from tests.broker.send_support import Sending, send_of
 
 HEART_BEAT = b'{"clientID":"c1","producerDataSet":[{"groupName":"P"}],"consumerDataSet":[]}'
@@ -35,6 +37,7 @@ class TransactionCase(SynchronousTestCase):
         self.client = self.broker.connect()
         self.client.send(RemotingCommand(code=34, opaque=1, body=HEART_BEAT))
         self.parts.checks_of_halves.start()
+        self.broker.clock.advance(0)
         self.addCleanup(self.parts.checks_of_halves.stop)
         self.addCleanup(self.broker.store.abandon)
 
@@ -56,15 +59,27 @@ class TransactionCase(SynchronousTestCase):
 
     def end(self, half: Message, kind: int = COMMIT, **fields: object) -> RemotingCommand:
         """The producer ends it. @return: the answer."""
+        (answer,) = self.client.send(self.end_of(half, kind, **fields))
+        return answer
+
+    def put(self, topic: str, body: bytes, properties: str) -> None:
+        """Store a message as it is, as another broker may have done."""
+        host = Host.of("127.0.0.1", 1)
+        self.parts.pipeline.put(self.parts.pipeline.checked([NewMessage(
+            topic=topic, queue_id=0, body=body, properties_data=properties.encode(), flag=0, sys_flag=0,
+            born_timestamp=1, born_host=host, store_host=host,
+        )]))  # fmt: skip
+        self.broker.settle()
+
+    def end_of(self, half: Message, kind: int = COMMIT, **fields: object) -> RemotingCommand:
+        """A request that ends it."""
         named = {
             "producerGroup": "P", "tranStateTableOffset": half.queue_offset, "commitOrRollback": kind,
             "commitLogOffset": half.physical_offset, "msgId": "K1", "fromTransactionCheck": "false", **fields,
         }  # fmt: skip
-        command = RemotingCommand(
+        return RemotingCommand(
             code=END_TRANSACTION, opaque=7, ext_fields={name: str(value) for name, value in named.items()}
         )
-        (answer,) = self.client.send(command)
-        return answer
 
     def wait(self, seconds: float) -> list[RemotingCommand]:
         """Time goes by. @return: the questions to the producer."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from dledger.base.commands.refusals import Code
 from dledger.broker.sending.halves import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC
-from dledger.broker.transactions.commands import COMMIT, ROLLBACK, UNKNOWN_END, immunity_ms
+from dledger.broker.transactions.commands import immunity_ms
+from dledger.broker.transactions.ends import COMMIT, ROLLBACK, UNKNOWN_END
 from protocols.wire.rocketmq.message import encode_properties
 from tests.broker.send_support import send_of
 from tests.broker.transactions.rig import TransactionCase

@@ -1,0 +1,210 @@
+# -*- test-case-name: tests.broker.transactions.test_ends -*-
+"""A transaction ends once, whoever ends it, and whatever the clocks say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.base.commands.refusals import Code, Refused
+from dledger.broker.ha.put_status import PutStatus
+from dledger.broker.sending.halves import DISCARDED_TOPIC, HALF_TOPIC, op_message
+from dledger.broker.transactions import ends
+from dledger.broker.transactions.ends import COMMIT, ROLLBACK, UNKNOWN_END, TransactionEnds
+from protocols.wire.rocketmq.message import Host, Message
+from tests.broker.transactions.rig import TransactionCase
+
+
+class EndCase(TransactionCase):
+    """Half messages that are ended more than once."""
+
+    def asked(self, half: Message) -> Message:
+        """Its producer is asked about it. @return: the copy."""
+        self.assertEqual(len(self.wait(10.5)), 1)
+        copy = self.of(HALF_TOPIC)[-1]
+        self.assertNotEqual(copy.queue_offset, half.queue_offset)
+        return copy
+
+    def again(self) -> None:
+        """Another master begins with the same log."""
+        self.parts.metadata.save(lambda work: succeed(work()))
+        self.parts.checks_of_halves.stop()
+        self.broker.store.abandon()
+        self.make()
+        self.broker.clock.pump([0] * 5)
+
+    def bodies(self) -> list[bytes]:
+        """The messages that consumers see."""
+        return [one.body for one in self.of("T1")]
+
+    def refused(self, half: Message, kind: int, words: str, **fields: Any) -> None:
+        """An end that is not taken."""
+        answer = self.end(half, kind, **fields)
+        self.assertEqual(answer.code, Code.ILLEGAL_OPERATION, answer.remark)
+        self.assertIn(words, answer.remark or "")
+
+
+class OnceTests(EndCase):
+    """The second end of a half message."""
+
+    def test_rolled_back(self) -> None:
+        """Nothing commits it then; the same end is answered, and stores nothing."""
+        half = self.half()
+        self.assertEqual(self.end(half, ROLLBACK).code, 0)
+        for _ in range(2):
+            self.refused(half, COMMIT, "is rolled back already")
+            self.assertEqual(self.end(half, ROLLBACK).code, 0)
+            self.assertEqual((self.bodies(), len(self.ended)), ([], 1))
+            self.again()
+
+    def test_committed(self) -> None:
+        """It is there once, and is not rolled back."""
+        half = self.half()
+        for _ in range(2):
+            self.assertEqual(self.end(half, COMMIT).code, 0)
+            self.refused(half, ROLLBACK, "is committed already")
+            self.assertEqual((self.bodies(), len(self.ended)), ([b"body"], 1))
+            self.again()
+
+    def test_late(self) -> None:
+        """An end that names the first half message ends the copy that was asked about."""
+        half = self.half()
+        copy = self.asked(half)
+        self.assertEqual(self.end(half).code, 0)
+        self.assertEqual(self.wait(60), [])
+        self.assertEqual(self.end(copy, COMMIT, fromTransactionCheck="true").code, 0)
+        self.refused(copy, ROLLBACK, "is committed already", fromTransactionCheck="true")
+        self.again()
+        self.assertEqual(self.end(copy, COMMIT).code, 0)
+        self.assertEqual((self.wait(200), self.bodies()), ([], [b"body"]))
+        self.assertEqual(self.of(DISCARDED_TOPIC), [])
+
+    def test_late_after_a_change_of_master(self) -> None:
+        """The next master knows the copy, too."""
+        half = self.half()
+        self.asked(half)
+        self.again()
+        self.assertEqual(self.end(half, ROLLBACK).code, 0)
+        self.assertEqual((self.wait(200), self.bodies()), ([], []))
+        self.refused(half, COMMIT, "rolled back")
+
+    def test_answer_of_the_copy(self) -> None:
+        """The producer answers about the copy; then its own commit comes late."""
+        half = self.half()
+        self.assertEqual(self.end(self.asked(half), ROLLBACK, fromTransactionCheck="true").code, 0)
+        self.refused(half, COMMIT, "rolled back")
+        self.again()
+        self.refused(half, COMMIT, "rolled back")
+        self.assertEqual(self.bodies(), [])
+
+    def test_while_stored(self) -> None:
+        """While an end is being stored no other one is taken; when it fails, another one is."""
+        half = self.half()
+        put, held = self.parts.pipeline.put, []
+
+        def holding(messages: Any, *, waits: bool = True) -> Any:
+            done: Deferred[PutStatus] = Deferred()
+            held.append(done)
+            return put(messages, waits=waits)._replace(done=done)
+
+        self.patch(self.parts.pipeline, "put", holding)
+        self.client.send(self.end_of(half))
+        self.assertEqual(self.end(half, ROLLBACK).code, Code.SYSTEM_BUSY)
+        held[0].callback(PutStatus.SERVICE_NOT_AVAILABLE)
+        self.client.received()
+        self.patch(self.parts.pipeline, "put", put)
+        self.assertEqual(self.end(half, ROLLBACK).code, 0)
+
+    def test_of_java(self) -> None:
+        """An op message of RocketMQ does not tell the kind: then each further end is refused."""
+        half = self.half()
+        host = Host.of("127.0.0.1", 1)
+        message = op_message(half.queue_offset, host, 1, end=COMMIT)
+        self.put(message.topic, message.body, "TAGS\x01d\x02")
+        self.again()
+        for kind in (COMMIT, ROLLBACK):
+            self.refused(half, kind, "has ended already")
+
+    def test_not_read_yet(self) -> None:
+        """Until a master knows which transactions have ended it takes no end."""
+        half = self.half()
+        self.parts.checks_of_halves.stop()
+        self.parts.checks_of_halves.start()
+        self.assertEqual(self.end(half).code, Code.SYSTEM_BUSY)
+        self.broker.clock.pump([0] * 5)
+        self.assertEqual(self.end(half).code, 0)
+
+    def test_deleted_topic(self) -> None:
+        """Nothing is committed into a topic that is not there; the transaction is open then."""
+        half = self.half()
+        topic = self.parts.metadata.topics.get("T1")
+        assert topic is not None
+        self.parts.metadata.topics.delete("T1", 1)
+        self.assertEqual(self.end(half).code, Code.TOPIC_NOT_EXIST)
+        self.parts.metadata.topics.put(topic, 1)
+        self.assertEqual(self.end(half).code, 0)
+
+
+class ClockTests(EndCase):
+    """Producers whose clocks are wrong."""
+
+    def test_asked_in_time(self) -> None:
+        """The age of a half message is that of the broker's clock."""
+        for away_s in (0, 10, -10, -4 * 86_400):
+            self.half(key=f"K{away_s}", born=self.broker.wall_ms() + away_s * 1000)
+            self.assertEqual(self.wait(5), [])
+            asked = self.wait(12)
+            self.assertEqual({one.ext_fields["msgId"] for one in asked}, {f"K{away_s}"}, away_s)
+            self.end(self.of(HALF_TOPIC)[-1], ROLLBACK, fromTransactionCheck="true")
+        self.assertEqual(self.of(DISCARDED_TOPIC), [])
+
+    def test_own_immunity(self) -> None:
+        """It counts from the first half message, whatever copies there are; a late end is refused."""
+        half = self.half(born=self.broker.wall_ms() - 3_600_000, CHECK_IMMUNITY_TIME_IN_SECONDS="30")
+        self.assertEqual(self.wait(25), [])
+        self.assertEqual(len(self.wait(10)), 1)
+        answer = self.end(half)
+        self.assertEqual(answer.code, Code.ILLEGAL_OPERATION)
+        self.assertIn("time of its first check is over", answer.remark or "")
+
+    def test_forged(self) -> None:
+        """A producer cannot say when its half message was stored."""
+        self.half(TRAN_PREPARED_STORE_TIME="1", TRAN_PREPARED_QUEUE_OFFSET="0", key="forged")
+        self.assertNotIn("TRAN_PREPARED_STORE_TIME", self.of(HALF_TOPIC)[-1].properties)
+
+
+class TableTests(SynchronousTestCase):
+    """What is remembered."""
+
+    def setUp(self) -> None:
+        self.ends = TransactionEnds()
+        self.ends.is_loaded = True
+
+    def refused(self, first: int, kind: int) -> int:
+        """@return: the code."""
+        return int(self.assertRaises(Refused, self.ends.begin, first, kind).code)
+
+    def test_bounded(self) -> None:
+        """The oldest ends are forgotten; then only what is known to be open ends."""
+        self.patch(ends, "ENDS_MAX", 80)
+        self.ends.copied(3, 200)
+        for first in range(10, 100):
+            self.assertTrue(self.ends.begin(first, COMMIT))
+            self.ends.stored(first, COMMIT, is_stored=True)
+        self.assertLessEqual(len(self.ends._kinds), 80)
+        self.assertGreater(self.ends.floor, 10)
+        self.assertEqual(self.refused(10, COMMIT), Code.ILLEGAL_OPERATION)
+        self.assertEqual(self.refused(4, COMMIT), Code.ILLEGAL_OPERATION)
+        self.assertTrue(self.ends.begin(3, COMMIT))
+        self.assertFalse(self.ends.begin(99, COMMIT))
+
+    def test_copies(self) -> None:
+        """An open transaction has one copy, an ended one none."""
+        self.ends.copied(1, 5)
+        self.ends.copied(1, 9)
+        self.assertEqual(self.ends.copy_of(1), 9)
+        self.ends.add(1, UNKNOWN_END)
+        self.ends.copied(1, 12)
+        self.assertIsNone(self.ends.copy_of(1))
