@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import attrs
 
-from dledger.broker.metadata.tables import TopicConfig
+from dledger.broker.metadata.tables import BEGINS_AT, TopicConfig
 from dledger.broker.store.queries import offset_at
 from dledger.broker.store.store import MessageStore
 
@@ -41,7 +41,8 @@ def lost_topics(
 def lost_topic(name: str, queue_id: int, *, queue_nums: int) -> TopicConfig:
     """A topic that has this queue, as L{lost_topics} makes it."""
     count = max(queue_id + 1, 1 if name.startswith("%") else queue_nums)
-    return TopicConfig(topic_name=name, read_queue_nums=count, write_queue_nums=count)
+    rest = {BEGINS_AT: 0}  # its messages are there already
+    return TopicConfig(topic_name=name, read_queue_nums=count, write_queue_nums=count, rest=rest)
 
 
 @attrs.frozen
@@ -64,13 +65,13 @@ class TopicsAtStart:
         """Whether the topic of a message, at this place and of this time, was lost."""
         return offset < self.end_offset and stored_ms >= self.table_ms and topic not in self.known
 
-    def lost_half(self, topic: str, born_ms: int) -> bool:
+    def lost_half(self, topic: str, stored_ms: int) -> bool:
         """
         Whether the topic that a half message is for was lost.
 
-        The birth decides: a half message is stored again with each question about it.
+        The first storing decides: a half message is stored again with each question about it.
         """
-        return self.table_ms <= born_ms < self.began_ms and topic not in self.known
+        return self.table_ms <= stored_ms < self.began_ms and topic not in self.known
 
 
 def _has_since(store: MessageStore, topic: str, queue_id: int, since_ms: int) -> bool:

@@ -129,6 +129,7 @@ class BrokerParts(BrokerEvents):
         kind = kind or CommitLogKind()
         self.store = kind.open_store(config, around, failed=self._store_failed, events=self)
         self.metadata = self._metadata()
+        self.store.queues.begins_at = self.metadata.topics.begins_at
         self.saver = MetadataSaver(self.metadata, around.run_in_thread)
         self.replication = kind.replicate(self.store, ReplicationNeeds(
             config=config, around=around, metadata=self.metadata, client=self.client, own=self.own,
@@ -183,8 +184,8 @@ class BrokerParts(BrokerEvents):
             config, store, metadata, pipeline, rules, own=own, wall_ms=wall_ms, rng=self._around.rng
         )
         self.schedule = ScheduleMessageService(
-            store, metadata.delay_offsets, pipeline, own=own, clock=self._around.reactor, wall_ms=wall_ms,
-            delivers=self._delivers,
+            store, metadata.delay_offsets, metadata.topics, pipeline, own=own,
+            clock=self._around.reactor, wall_ms=wall_ms, delivers=self._delivers,
         )
 
     def _make_consuming(self) -> None:
@@ -335,6 +336,8 @@ class BrokerParts(BrokerEvents):
         topics, config = self.metadata.topics, self.config
         if config.is_slave:
             return
+        for name in topics.begin_within(self.store.log.record_end, self.wall_ms()):
+            self.log.warn("topic {topic} would begin after the end of the log: it is shown whole", topic=name)
         self._at_start = TopicsAtStart(
             frozenset(topics.entries), self._topics_ms, self.store.log.end_offset, self.wall_ms()
         )
@@ -350,15 +353,16 @@ class BrokerParts(BrokerEvents):
                 "to it: {names}", count=len(lost), file=topics.file_name,
                 names=", ".join(topic.topic_name for topic in lost[:10]),
             )  # fmt: skip
+        topics.log_end = lambda: self.store.log.record_end
 
     def _delivers(self, topic: str, queue_id: int, offset: int, stored_ms: int) -> None:
         """A delayed message, which was stored at this time, goes to this queue."""
         if self._at_start.lost(topic, offset, stored_ms):
             self._add_lost(topic, queue_id, "delayed")
 
-    def _commits(self, topic: str, queue_id: int, born_ms: int) -> None:
-        """A half message, which was born at this time, goes to this queue."""
-        if self._at_start.lost_half(topic, born_ms):
+    def _commits(self, topic: str, queue_id: int, stored_ms: int) -> None:
+        """A half message, which was first stored at this time, goes to this queue."""
+        if self._at_start.lost_half(topic, stored_ms):
             self._add_lost(topic, queue_id, "half")
 
     def _add_lost(self, topic: str, queue_id: int, kind: str) -> None:

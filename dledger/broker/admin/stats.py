@@ -97,7 +97,12 @@ class StatsCommands(CommandGroup):
 
     def _ends(self, topic: str, queue_id: int) -> tuple[int, int]:
         queue = self._store.queues.get(topic, queue_id)
-        return (0, 0) if queue is None else (queue.begin_index, queue.next_index)
+        if queue is None:
+            return 0, 0
+        try:
+            return self._store.queues.begin_of(topic, queue), queue.next_index
+        except OSError as error:
+            raise Refused(Code.SYSTEM_ERROR, f"reading queue {queue_id} of {topic}: {error}") from error
 
     def _stored_ms(self, topic: str, queue_id: int, index: int) -> int:
         """Store timestamp of a message, ms since 1970; 0 if the message does not exist."""

@@ -195,6 +195,8 @@ class KeyQueries(CommandGroup):
         if query.visible is not None and not query.visible(record):
             return
         if topic == query.topic and query.key in keys_of(properties):
+            if offset < self._store.queues.begins_at(topic.decode("utf-8", "replace")):
+                return  # of a deleted topic of this name
             if not query.found or query.size + len(record) <= BYTES_MAX:
                 query.found[offset] = record
             query.size += len(record)

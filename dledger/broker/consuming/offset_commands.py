@@ -94,22 +94,27 @@ class OffsetCommands(CommandGroup):
         group, topic, queue_id = fields.text("consumerGroup"), fields.text("topic"), fields.number("queueId")
         offset = self._metadata.consumer_offsets.query(group, topic, queue_id)
         if offset is None:
-            if not fields.flag("setZeroIfNotFound", True) or self._is_long_past(topic, queue_id):
+            first = self._first_offset(topic, queue_id)
+            if first is None or not fields.flag("setZeroIfNotFound", True):
                 raise Refused(Code.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first")
-            offset = 0
+            offset = first
         _answer_offset(connection, request, offset)
 
-    def _is_long_past(self, topic: str, queue_id: int) -> bool:
-        """Whether the first message of a queue is deleted, or is far before the end of the log."""
+    def _first_offset(self, topic: str, queue_id: int) -> int | None:
+        """
+        Where a new group begins; None if the first message of the queue is deleted, or is far before the end
+        of the log: then the consumer decides.
+        """
         queue = self._store.queues.get(topic, queue_id)
         if queue is None:
-            return False
-        if queue.begin_index > 0:
-            return True
-        if not self._slow_bytes or queue.next_index == 0:
-            return False
-        (unit,) = _reading(lambda: queue.read(0, 1))
-        return self._store.log.end_offset - unit.offset > self._slow_bytes
+            return 0
+        begin = _reading(lambda: self._store.queues.begin_of(topic, queue))
+        if 0 < begin == queue.begin_index:
+            return None
+        if not self._slow_bytes or begin == queue.next_index:
+            return begin
+        (unit,) = _reading(lambda: queue.read(begin, 1))
+        return None if self._store.log.end_offset - unit.offset > self._slow_bytes else begin
 
     def _update(self, connection: CommandConnection, request: RemotingCommand) -> None:
         fields = Fields(request.ext_fields)
@@ -133,17 +138,19 @@ class OffsetCommands(CommandGroup):
 
     # -- bounds of queues ------------------------------------------------------------------------
 
-    def _queue(self, request: RemotingCommand) -> ConsumeQueue | None:
+    def _queue(self, request: RemotingCommand) -> tuple[ConsumeQueue | None, int]:
+        """The queue, and its first offset that is shown."""
         fields = Fields(request.ext_fields)
-        return self._store.queues.get(fields.text("topic"), fields.number("queueId"))
+        topic, queues = fields.text("topic"), self._store.queues
+        queue = queues.get(topic, fields.number("queueId"))
+        return queue, 0 if queue is None else _reading(lambda: queues.begin_of(topic, queue))
 
     def _max(self, connection: CommandConnection, request: RemotingCommand) -> None:
-        queue = self._queue(request)
+        queue, _ = self._queue(request)
         _answer_offset(connection, request, 0 if queue is None else queue.next_index)
 
     def _min(self, connection: CommandConnection, request: RemotingCommand) -> None:
-        queue = self._queue(request)
-        _answer_offset(connection, request, 0 if queue is None else queue.begin_index)
+        _answer_offset(connection, request, self._queue(request)[1])
 
     def _search(self, connection: CommandConnection, request: RemotingCommand) -> None:
         fields = Fields(request.ext_fields)
@@ -156,10 +163,10 @@ class OffsetCommands(CommandGroup):
         _answer_offset(connection, request, offset)
 
     def _earliest(self, connection: CommandConnection, request: RemotingCommand) -> None:
-        queue = self._queue(request)
+        queue, begin = self._queue(request)
         timestamp_ms = -1
-        if queue is not None and queue.begin_index < queue.next_index:
-            timestamp_ms = _reading(lambda: self._stored_ms(queue, queue.begin_index))
+        if queue is not None and begin < queue.next_index:
+            timestamp_ms = _reading(lambda: self._stored_ms(queue, begin))
         connection.answer(request, ext_fields={"timestamp": str(timestamp_ms)})
 
     def _stored_ms(self, queue: ConsumeQueue, index: int) -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dledger.broker.common.config import BrokerConfig
 from dledger.broker.consuming.pulls import usual_slow_bytes
-from dledger.broker.popping.check_points import kind_of
+from dledger.broker.popping.check_points import kind_of, normal_topic
 from dledger.broker.popping.popped import GroupQueue
 from dledger.broker.store.consume_queue import ConsumeQueue
 from dledger.broker.store.store import MessageStore
@@ -31,19 +31,24 @@ class FirstOffsets:
         """
         @param is_first: whether the group asks for the first message, else for the last.
         @return: a queue offset; 0 for a queue without messages.
+        @raise OSError: reading failed.
         """
-        topic, _group, queue_id = key
+        topic, group, queue_id = key
         queue = self._store.queues.get(topic, queue_id)
         if queue is None:
             return 0
-        begin, end = queue.begin_index, queue.next_index
-        if is_first or kind_of(topic) or self._is_young(queue):
+        begin, end = self._store.queues.begin_of(topic, queue), queue.next_index
+        if kind_of(topic):
+            # Retries of a deleted topic of this name are over, too.
+            begins_at = self._store.queues.begins_at(normal_topic(topic, group))
+            return max(begin, queue.begin_from(begins_at)) if begins_at else begin
+        if is_first or self._is_young(queue, begin):
             return begin
         return max(end - 1, begin)
 
-    def _is_young(self, queue: ConsumeQueue) -> bool:
-        """Whether all its messages may be in memory."""
-        if queue.begin_index > 0 or not self._config.init_pop_offset_by_check_msg_in_mem:
+    def _is_young(self, queue: ConsumeQueue, begin: int) -> bool:
+        """Whether all its messages, from C{begin} on, may be in memory."""
+        if 0 < begin == queue.begin_index or not self._config.init_pop_offset_by_check_msg_in_mem:
             return False
-        units = queue.read(0, 1)
+        units = queue.read(begin, 1)
         return not units or self._store.log.record_end - units[0].offset <= self._memory_bytes

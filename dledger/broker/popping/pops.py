@@ -307,7 +307,9 @@ class PopCommands(CommandGroup):
                 if key in self._locked or self._revive.table.count(key) >= UNACKED_MAX:
                     continue
                 at = self._metadata.consumer_offsets.query(pop.group, topic, queue_id)
-                if at is None:
+                if at is not None and kind_of(topic):  # their topic may have been deleted, and made again
+                    at = max(at, self._begins.of(key, is_first=True))
+                elif at is None:
                     at = self._begins.of(key, is_first=pop.init_mode == FROM_FIRST)
                     if pop.takes and not kind_of(topic):  # nothing between two pops is passed over
                         offsets, now_ms = self._metadata.consumer_offsets, self._wall_ms()

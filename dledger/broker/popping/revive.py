@@ -298,7 +298,7 @@ class ReviveService:
         """
         key = popped.point.key
         topic, group = normal_topic(key.topic, key.group), self._metadata.groups.get(key.group)
-        if self._metadata.topics.get(topic) is None or group is None:
+        if group is None or self._is_over(topic, popped):
             self.gone += len(popped.open)
             return [], set(), 0, 0
         queue = self._store.queues.get(key.topic, key.queue_id)
@@ -330,6 +330,20 @@ class ReviveService:
             dead += copy.topic.startswith(DLQ_PREFIX)
             size += len(record)
         return copies, stuck, dead, size
+
+    def _is_over(self, topic: str, popped: Popped) -> bool:
+        """Whether the topic was deleted after messages of it were popped; it may have been made again."""
+        found = self._metadata.topics.get(topic)
+        if found is None or not found.begins_at:
+            return found is None
+        queue_id, at = popped.at
+        queue = self._store.queues.get(self.topic, queue_id)
+        units = queue.read(at, 1) if queue and queue.begin_index <= at < queue.next_index else []
+        is_over = bool(units) and units[0].offset < found.begins_at
+        if is_over:
+            self.log.info("{count} popped messages of {topic} are over: it was deleted, and made again",
+                          count=len(popped.open), topic=topic)  # fmt: skip
+        return is_over
 
     def _storable(
         self, message: Message, popped: Popped, topic: str, tries_max: int

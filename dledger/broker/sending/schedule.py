@@ -30,6 +30,7 @@ from dledger.broker.common.events import Arrived
 from dledger.broker.common.own_address import OwnAddress
 from dledger.broker.ha.put_status import PutStatus
 from dledger.broker.metadata.offsets import DelayOffsets
+from dledger.broker.metadata.tables import Topics
 from dledger.broker.sending.halves import real_place
 from dledger.broker.sending.puts import NotPut, PutPipeline
 from dledger.broker.store.consume_queue import Unit
@@ -76,8 +77,9 @@ class ScheduleMessageService:
     log = Logger()
 
     def __init__(
-        self, store: MessageStore, offsets: DelayOffsets, pipeline: PutPipeline, *, own: OwnAddress,
-        clock: IReactorTime, wall_ms: Callable[[], int], delivers: Callable[[str, int, int, int], None],
+        self, store: MessageStore, offsets: DelayOffsets, topics: Topics, pipeline: PutPipeline, *,
+        own: OwnAddress, clock: IReactorTime, wall_ms: Callable[[], int],
+        delivers: Callable[[str, int, int, int], None],
     ) -> None:
         """
         @param wall_ms: milliseconds since 1970.
@@ -86,6 +88,7 @@ class ScheduleMessageService:
         """
         self._store = store
         self._offsets = offsets
+        self._topics = topics
         self._pipeline = pipeline
         self._own = own
         self._clock = clock
@@ -235,6 +238,9 @@ class ScheduleMessageService:
             self._pass_over(unit, str(error))
             return None
         self._delivers(topic, made.queue_id, unit.offset, message.store_timestamp)
+        if self._topics.get(topic) is None or unit.offset < self._topics.begins_at(topic):
+            self._pass_over(unit, f"topic {topic} was deleted")
+            return None
         return checked
 
     def _pass_over(self, unit: Unit, reason: str) -> None:

@@ -136,6 +136,7 @@ class ConsumeQueue:
         self.begun_anew = 0
         self.has_lost = False
         self.had_files = bool(offsets)
+        self._shown = (0, 0)
 
     @classmethod
     def open(
@@ -349,6 +350,14 @@ class ConsumeQueue:
         return self._search(
             self._begin_index, self.next_index, lambda unit: unit[1] != FILLER_SIZE and unit[0] >= log_offset
         )
+
+    def begin_from(self, log_offset: int) -> int:
+        """As L{begin_index}, of records at or after an offset of the log. @raise OSError: reading failed."""
+        if self._shown[0] != log_offset:
+            if self.log_end <= log_offset:
+                return self.next_index  # the next record is the first one
+            self._shown = log_offset, self.index_at(log_offset)
+        return min(max(self._shown[1], self._begin_index), self.next_index)
 
     # -- changes of the log ------------------------------------------------------------------------
 

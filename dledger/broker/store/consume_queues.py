@@ -65,6 +65,8 @@ class ConsumeQueues:
 
     @ivar has_lost: a start found no file for units of the log, no file of a listed queue, or no directory of
         queues: all records must be dispatched again, which puts the missing ones, and passes over the others.
+    @ivar begins_at: where a topic begins in the log, in bytes: earlier records are of a deleted topic of its
+        name, and are not shown; 0: all are.
     @ivar refused: count of records whose topic or queue number is invalid.
     @ivar unwritten: count of units that were put since the last L{write}: readable, but not in the files.
     """
@@ -81,6 +83,7 @@ class ConsumeQueues:
         self._flushing: list[ConsumeQueue] = []
         self._open_max = open_queues_max()
         self._list = QueueList(disk, config.consume_queue_path)
+        self.begins_at: Callable[[str], int] = lambda topic: 0
         self.refused = self.unwritten = 0
         self.has_lost = False
         self._is_list_old = True  # earlier programs wrote none
@@ -183,6 +186,15 @@ class ConsumeQueues:
         if queue is not None:
             self._touch((topic, queue_id), queue)
         return queue
+
+    def begin_of(self, topic: str, queue: ConsumeQueue) -> int:
+        """
+        The index of the first record of a topic's queue that is shown.
+
+        @raise OSError: reading failed.
+        """
+        begins_at = self.begins_at(topic)
+        return queue.begin_from(begins_at) if begins_at else queue.begin_index
 
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int] | None:
         """Its begin index and next index, without the use that keeps files open; None as of L{get}."""

@@ -95,14 +95,16 @@ def get_messages(
     queue = store.queues.get(topic, queue_id)
     if queue is None:
         return Got(status=GetStatus.NO_MATCHED_LOGIC_QUEUE, next_offset=offset if is_slave else 0)
-    begin, end = queue.begin_index, queue.next_index
-    if begin <= offset < end:
-        try:
+    try:
+        begin, end = store.queues.begin_of(topic, queue), queue.next_index
+        if begin <= offset < end:
             if matches is not None:
-                return _filter(store, queue, offset, count_max, bytes_max, matches)
-            return _collect(store, queue, offset, count_max, bytes_max, tags_codes)
-        except OSError as error:
-            raise StoreError(f"reading messages of {topic}, queue {queue_id}: {error}") from error
+                got = _filter(store, queue, offset, count_max, bytes_max, matches)
+            else:
+                got = _collect(store, queue, offset, count_max, bytes_max, tags_codes)
+            return got if got.begin_offset == begin else attrs.evolve(got, begin_offset=begin)
+    except OSError as error:
+        raise StoreError(f"reading messages of {topic}, queue {queue_id}: {error}") from error
     if end == 0:
         status, corrected = GetStatus.NO_MESSAGE_IN_QUEUE, 0
     elif offset < begin:
@@ -279,8 +281,8 @@ def offset_at(store: MessageStore, topic: str, queue_id: int, timestamp_ms: int)
     queue = store.queues.get(topic, queue_id)
     if queue is None:
         return 0
-    low, high = queue.begin_index, queue.next_index
     try:
+        low, high = store.queues.begin_of(topic, queue), queue.next_index
         while low < high:
             middle = (low + high) // 2
             (unit,) = queue.read(middle, 1)

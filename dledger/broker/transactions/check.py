@@ -50,6 +50,7 @@ from dledger.broker.sending.halves import (
     IMMUNITY,
     OP_TOPIC,
     PRODUCER_GROUP,
+    REAL_TOPIC,
     TRANSACTION_GROUP,
     UNIQUE_KEY,
     age_ms,
@@ -314,6 +315,11 @@ class TransactionCheckService:
         first = first_of(half)
         if self._ends.kind_of(first) is not None:
             self._reached.append(first)
+            return True
+        if half.physical_offset < self._metadata.topics.begins_at(named.get(REAL_TOPIC, "")):
+            self._reached.append(first)
+            self.log.info("the half message at {offset} is over: its topic was deleted, and made again",
+                          offset=half.physical_offset)  # fmt: skip
             return True
         count = number_in(named.get(CHECK_TIMES)) or 0
         age = age_ms(half, now_ms)  # below 0: the clock was set back, and nobody waits for it

@@ -64,8 +64,8 @@ class TransactionCommands(CommandGroup):
     ) -> None:
         """
         @param wall_ms: milliseconds since 1970.
-        @param commits: called with the topic, the queue and the birth, in ms since 1970, of each message
-            before it is committed.
+        @param commits: called with the topic, the queue and the first storing, in ms since 1970, of each
+            message before it is committed.
         """
         self._config = config
         self._store = store
@@ -119,9 +119,10 @@ class TransactionCommands(CommandGroup):
         messages = [op_message(offset, host, now_ms, end=end) for offset in sorted(offsets)]
         if end == COMMIT:
             committed = committed_message(half, host)
-            if self._metadata.topics.get(committed.topic) is None:
-                raise Refused(Code.TOPIC_NOT_EXIST, f"topic[{committed.topic}] not exist, it is deleted")
-            self._commits(committed.topic, committed.queue_id, half.born_timestamp)
+            self._commits(committed.topic, committed.queue_id, now_ms - age_ms(half, now_ms))
+            topic = self._metadata.topics.get(committed.topic)
+            if topic is None or half.physical_offset < topic.begins_at:
+                raise Refused(Code.TOPIC_NOT_EXIST, f"topic[{committed.topic}] not exist, it was deleted")
             messages.insert(0, committed)
         checked = [plain for message in messages for plain in self._pipeline.checked([message])]
         keep_topics(self._metadata, now_ms)

@@ -12,6 +12,7 @@ from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.broker.common.own_address import OwnAddress
 from dledger.broker.ha.put_status import PutStatus
 from dledger.broker.metadata.offsets import DelayOffsets
+from dledger.broker.metadata.tables import TopicConfig
 from dledger.broker.sending import schedule
 from dledger.broker.sending.schedule import ScheduleMessageService
 from dledger.broker.store.records import SCHEDULE_TOPIC, NewMessage
@@ -44,14 +45,17 @@ class ScheduleCase(SynchronousTestCase):
         """Started; also once more on the same disk, and with the same offsets."""
         self.writing = Writing(self.disk, store={"message_delay_level": "1s 5s 10s"})
         self.told: list[tuple[str, int, int, int]] = []
+        self.topics = self.writing.broker.metadata.topics
         self.skew_ms = 0
         own = OwnAddress()
         own.bind("10.0.0.9", 10911)
         self.schedule = ScheduleMessageService(
-            self.writing.store, self.offsets, self.writing.pipeline, own=own,
+            self.writing.store, self.offsets, self.topics, self.writing.pipeline, own=own,
             clock=self.writing.clock, wall_ms=self.wall_ms,
             delivers=lambda *message: self.told.append(message),
         )
+        for name in ("T1", "T2"):
+            self.topics.put(TopicConfig(topic_name=name, read_queue_nums=4, write_queue_nums=4), 1)
         self.writing.broker.schedule = self.schedule
         self.schedule.start()
         self.settle()
