@@ -108,6 +108,11 @@ class Following:
         elif not self._config.name_servers:
             self.log.warn("no master to follow: set ha_master_address or namesrv_addr")
 
+    @property
+    def is_led(self) -> bool:
+        """Whether the addresses for the log and the metadata are known."""
+        return bool(self.ha_address) and self.synchronize.master_address is not None
+
     def stop(self) -> None:
         """Stop copying metadata."""
         self.synchronize.stop()

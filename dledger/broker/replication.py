@@ -278,5 +278,5 @@ class HAReplication:
             self.following.learned(master, ha_address)
 
     def seeks_master(self) -> bool:
-        """See L{Replication}. The address of a master changes by a person's hand."""
-        return False
+        """See L{Replication}. A known address of a master changes by a person's hand."""
+        return self.following is not None and not self.following.is_led

@@ -13,6 +13,8 @@ offset as an acknowledgement of everything below. A slave that returns with more
 start, and than that host proved to hold since, counts as one that begins there: it may have followed another
 log, which this master has lost.
 
+Rule 5: a slave that must hold another log (L{dledger.broker.ha.slave_view}, rule 3a) acknowledges nothing.
+
 This module only decides. It knows nothing of time, connections or Deferreds.
 
 Source: HAService.isSlaveOK, CommitLog.calcNeedAckNums, GroupTransferService (4.9.8, 5.3.3).
@@ -32,6 +34,7 @@ class _Slave:
     host: str
     ack_offset: int = -1
     claimed_offset: int = -1
+    is_doubted: bool = False
 
 
 class Acks:
@@ -75,8 +78,17 @@ class Acks:
 
         @param vouched_offset: end of our log when this process started.
         """
-        if offset > max(vouched_offset, self._proved.get(self._by_serial[serial].host, 0)):
+        if offset > max(vouched_offset, self.proved(serial)):
             self.begins_at(serial, offset)
+
+    def proved(self, serial: int) -> int:
+        """The highest offset that the host of a slave has proved to hold since this master started."""
+        return self._proved.get(self._by_serial[serial].host, 0)
+
+    def doubt(self, serial: int) -> None:
+        """A slave holds another log."""
+        self._by_serial[serial].is_doubted = True
+        self._changed()
 
     def settle(self, lowest: int) -> None:
         """Count slaves that begin below C{lowest} in full: no put waits for an offset below it."""
@@ -109,10 +121,13 @@ class Acks:
         slave.claimed_offset = max(slave.claimed_offset, claimed_offset, ack_offset)
         rose = ack_offset > slave.ack_offset
         slave.ack_offset = max(slave.ack_offset, ack_offset)
-        if rose and slave.host not in self._young:
+        if rose and slave.host not in self._young and not slave.is_doubted:
             self._proved[slave.host] = max(self._proved.get(slave.host, 0), ack_offset)
         self._changed()
         return rose
+
+    def _counts_for_nothing(self, slave: _Slave) -> bool:
+        return slave.is_doubted or slave.host in self._young
 
     def _distinct(self, *, claimed: bool = False) -> list[_Slave]:
         counted: dict[str, int] = {}
@@ -120,7 +135,7 @@ class Acks:
         for _, slave in sorted(self._by_serial.items(), reverse=True):
             if slave.claimed_offset < 0:
                 continue  # a connection without a report, such as a port probe, is not a slave
-            if slave.host in self._young and not claimed:
+            if not claimed and self._counts_for_nothing(slave):
                 continue
             count = counted.get(slave.host, 0)
             if count < self._slaves_per_host:
@@ -141,8 +156,8 @@ class Acks:
 
     def _count_held(self, needed: int) -> int:
         if needed == 1:
-            slaves = self._by_serial.values()
-            return max((slave.ack_offset for slave in slaves if slave.host not in self._young), default=-1)
+            counted = [one for one in self._by_serial.values() if not self._counts_for_nothing(one)]
+            return max((slave.ack_offset for slave in counted), default=-1)
         marks = self.marks()
         return held_by(marks, needed) if len(marks) >= needed else -1
 

@@ -30,7 +30,7 @@ from dledger.broker.ha.allowed import AllowedHosts
 from dledger.broker.ha.config import HAConfig
 from dledger.broker.ha.group_transfer import GroupTransferService
 from dledger.broker.ha.ports import LogPort
-from dledger.broker.ha.slave_view import SlaveView
+from dledger.broker.ha.slave_view import SlaveView, is_boundary
 from protocols.rocketmq.ha import FRAMES_MAX, HAConnection
 
 #: Maximum number of bytes read from the log, and sent, in one call.
@@ -177,6 +177,7 @@ class HAMaster(Factory):
             return
         if is_first:
             if offset:
+                self._judge(connection, offset)
                 self.acks.returns_at(connection.serial, offset, vouched_offset=self._vouched_offset)
             else:
                 self.acks.begins_at(connection.serial, link.view.transfer_offset)
@@ -190,6 +191,18 @@ class HAMaster(Factory):
             self._events.acknowledged()
         if is_first:
             self._pump_soon()
+
+    def _judge(self, connection: HAConnection, offset: int) -> None:
+        """Doubt a slave whose log cannot be ours."""
+        known = max(self._vouched_offset, self.acks.proved(connection.serial))
+        if offset > known and not is_boundary(self._commit_log, offset):
+            self.acks.doubt(connection.serial)
+            if self._folding.happened(("doubted", connection.host, "")) is not None:
+                self.log.warn(
+                    "slave {address} holds the log to {ack_offset}, in the middle of a record of ours: it "
+                    "has followed another log, and acknowledges nothing. Empty it, or give it a copy of ours",
+                    address=connection.address, ack_offset=offset,
+                )  # fmt: skip
 
     def drained(self, connection: HAConnection) -> None:
         """See L{protocols.rocketmq.ha.HAMasterSink}."""

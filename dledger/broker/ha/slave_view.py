@@ -9,6 +9,8 @@ Rule 2: a report may not exceed the bytes that the slave can hold: at first our 
 it. RocketMQ accepts any number, and counts it as an acknowledgement for ever.
 Rule 3: a reconnecting slave may hold a tail that our log has lost in a crash. Its first report acknowledges
 nothing beyond our end at our start; reports after we sent it more do.
+Rule 3a: a slave that holds more than we can vouch for, and whose log does not end where a record of ours
+ends, has followed another log. RocketMQ counts it once our end has passed its own.
 Rule 4: a requested offset outside of the log ends the connection with a reason. RocketMQ sends heartbeats for
 ever, and the slave looks healthy.
 
@@ -22,6 +24,7 @@ from __future__ import annotations
 import attrs
 
 from dledger.broker.ha.ports import LogPort
+from protocols.wire.rocketmq.layout import HEAD, HEAD_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, START, START_SIZE
 
 #: The first word of a slave in RocketMQ 5's controller mode, read as an offset: state 1, and two flags.
 HANDSHAKES = frozenset(1 << 32 | one << 16 | two for one in (0, 1) for two in (0, 1))
@@ -30,6 +33,23 @@ HANDSHAKES = frozenset(1 << 32 | one << 16 | two for one in (0, 1) for two in (0
 def last_file_offset(log: LogPort) -> int:
     """Offset of the beginning of the file that receives the next byte."""
     return max(log.end_offset - log.end_offset % log.file_size, log.begin_offset)
+
+
+def is_boundary(log: LogPort, offset: int) -> bool:
+    """
+    Whether a record of the log, or a file, begins at an offset, or the log ends there.
+
+    @param offset: from the beginning of the log to its end.
+    """
+    if offset in (log.begin_offset, log.end_offset) or offset % log.file_size == 0:
+        return True
+    data = log.read(offset, HEAD_SIZE)
+    if len(data) < START_SIZE:
+        return False
+    size, magic = START.unpack_from(data)
+    if magic == MAGIC_BLANK:
+        return bool(size == log.file_size - offset % log.file_size)
+    return len(data) == HEAD_SIZE and magic in (MAGIC_V1, MAGIC_V2) and bool(HEAD.unpack(data)[6] == offset)
 
 
 @attrs.define(kw_only=True)

@@ -7,6 +7,7 @@ import struct
 from typing import Any
 
 from twisted.internet.address import IPv4Address
+from twisted.internet.error import ConnectionDone
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.python.failure import Failure
@@ -19,10 +20,16 @@ from dledger.broker.ha.master import READ_SIZE_MAX, TURN_SIZE_MAX, HAMaster
 from dledger.broker.ha.put_status import PutStatus
 from protocols.rocketmq.ha import HAConnection
 from protocols.wire.rocketmq.ha import TRANSFER_HEADER, TRANSFER_HEADER_SIZE, encode_report
+from protocols.wire.rocketmq.layout import HEAD, MAGIC_V1
 from tests.broker.ha.fakes import FILE_SIZE, HATransport, MemoryLog, plug, unplug
 from tests.broker.support import Told
 
 HEARTBEAT_MS, LIMIT_MS = 5000, 20_000
+
+
+def records_of(count: int) -> list[bytes]:
+    """The heads of records of 100 bytes, one after the other from 0 on."""
+    return [HEAD.pack(100, MAGIC_V1, 0, 0, 0, at, at * 100, 0, 0).ljust(100, b"x") for at in range(count)]
 
 
 def frames_of(data: bytes) -> list[tuple[int, bytes]]:
@@ -424,6 +431,53 @@ class AckTests(MasterCase):
         slave.report(103)
         self.assertNoResult(put)
         self.assertEqual(self.master.status()[0].gap_bytes, 0)
+
+    def test_another_log(self) -> None:
+        """A slave whose own tail ends in the middle of a record of ours counts for nothing."""
+        log = self.make()
+        for record in records_of(10):
+            log.put(record)
+        size = log.end_offset // 10
+        with capturedLogs() as events:
+            for host, offset in (("10.0.0.1", size + 3), ("10.0.0.2", 3 * size)):
+                slave = Slave(self, host)
+                slave.report(offset)
+                put = self.master.transfers.wait(log.put(b"abc"), needed=1, deadline_ms=10**9)
+                self.master.appended()
+                slave.frames()
+                slave.report(log.end_offset)
+                if host == "10.0.0.1":
+                    self.assertNoResult(put)
+                else:
+                    self.assertIs(self.successResultOf(put), PutStatus.PUT_OK)
+        told = [one for one in events if "followed another log" in str(one.get("log_format"))]
+        self.assertEqual([one["ack_offset"] for one in told], [size + 3])
+
+    def test_cut_in_a_record(self) -> None:
+        """One that lost its connection in the middle of a record counts again, as one of before does."""
+        log = self.make()
+        for record in records_of(10):
+            log.put(record)
+        slave = Slave(self)
+        slave.report(0)
+        slave.frames()
+        slave.report(log.end_offset - 5)
+        slave.connection.connectionLost(Failure(ConnectionDone()))
+        slave = Slave(self, port=4712)
+        slave.report(log.end_offset - 5)
+        put = self.master.transfers.wait(log.put(b"abc"), needed=1, deadline_ms=10**9)
+        self.master.appended()
+        slave.frames()
+        slave.report(log.end_offset)
+        self.assertIs(self.successResultOf(put), PutStatus.PUT_OK)
+        log = self.make(100)
+        slave = Slave(self)
+        slave.report(77)
+        put = self.master.transfers.wait(log.put(b"abc"), needed=1, deadline_ms=10**9)
+        self.master.appended()
+        slave.frames()
+        slave.report(103)
+        self.assertIs(self.successResultOf(put), PutStatus.PUT_OK)
 
     def test_lost_slave_counts_no_more(self) -> None:
         """Acknowledgements live as long as their connection."""
