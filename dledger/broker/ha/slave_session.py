@@ -352,8 +352,27 @@ class SlaveSession:
             at = self._disputed_at + len(self._disputed)
         self._disputed += data[at - offset :]
         problem = self.log.problem_at(self._disputed_at, self._disputed)
+        if problem is None:
+            problem = self._size_problem()
         if problem is not None:
             self._decide(problem)
+
+    def _size_problem(self) -> str | None:
+        """
+        The master's record goes on, by its size.
+
+        @return: why it is not sound, if only its size differs from our sound record; None if more must come.
+        """
+        theirs = self._disputed
+        ours = self.log.read(self._disputed_at, START_SIZE)
+        if len(ours) < START_SIZE:
+            return None
+        size = START.unpack(ours)[0]
+        if not START_SIZE < size <= len(theirs) or self.log.problem_at(self._disputed_at) != "":
+            return None
+        if self.log.read(self._disputed_at, size)[START_SIZE:] != theirs[START_SIZE:size]:
+            return None
+        return f"size={START.unpack_from(theirs)[0]}, but all else is that of a sound record of {size} bytes"
 
     def _decide(self, master_problem: str) -> None:
         log, at, common_end = self.log, self._differs_at, self._disputed_at

@@ -91,6 +91,8 @@ class RecordMending:
         damaged, problem = log.read(offset, size), log.problem_at(offset)
         if damaged == record:
             return damaged, ""
+        if problem is None:
+            problem = "by its size it would end after the log"
         if not problem:
             raise _unfit(offset, "our record there is sound, and another one")
         if damaged[:fixed] != record[:fixed]:

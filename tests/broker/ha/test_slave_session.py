@@ -437,6 +437,14 @@ class DifferenceTests(SynchronousTestCase):
             found = self.stop(self.data, self.flipped(self.record + at))
             self.assertEqual((found.our_problem, found.master_problem != ""), ("", True), at)
 
+    def test_size(self) -> None:
+        """A record of the master that is larger only by its size is damage, without a wait for the rest."""
+        data = bytearray(self.data)
+        data[self.record + 2] ^= 1
+        for frame in (1, 50, FRAME):
+            found = self.stop(self.data, bytes(data), frame=frame)
+            self.assertEqual((found.our_problem, found.master_problem != ""), ("", True))
+
     def test_outside_of_the_checksum(self) -> None:
         """No checksum covers a topic: both are sound, and it is not for us to decide."""
         found = self.stop(self.data, self.flipped(self.data.index(b"T1", self.record)))

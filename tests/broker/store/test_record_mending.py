@@ -95,6 +95,18 @@ class TakenTests(MendingCase):
         self.assertGreater(self.mending.mended, 15)
         self.assertEqual(self.again, [offset] * 8, "one for each byte of length and magic number")
 
+    def test_size(self) -> None:
+        """By its size the record would end after the log, or after its file: that is damage, too."""
+        problems = []
+        for number, bit in ((25, 4), (29, 0), (29, 1), (29, 2), (29, 7)):
+            self.make(SimDisk(random.Random(1)))
+            offset, record = self.record(number)
+            self.damage(offset, 2, bit)
+            problems.append(self.log.problem_at(offset))
+            self.assertNotEqual(self.successResultOf(self.take(offset, record)), "")
+            self.assertEqual(log_bytes(self.log), self.content)
+        self.assertIn(None, problems)
+
     def test_again(self) -> None:
         """A place that rots twice: both old states are kept."""
         offset, record = self.record(29)
