@@ -439,11 +439,11 @@ class DifferenceTests(SynchronousTestCase):
 
     def test_size(self) -> None:
         """A record of the master that is larger only by its size is damage, without a wait for the rest."""
-        data = bytearray(self.data)
-        data[self.record + 2] ^= 1
+        last = MemoryLog(self.data).record_end_below(len(self.data) - 1)
         for frame in (1, 50, FRAME):
-            found = self.stop(self.data, bytes(data), frame=frame)
-            self.assertEqual((found.our_problem, found.master_problem != ""), ("", True))
+            found = self.stop(self.data, self.flipped(last + 2), frame=frame)
+            self.assertEqual((found.our_problem, found.common_end), ("", last))
+            self.assertIn("all else is that of a sound record", found.master_problem)
 
     def test_outside_of_the_checksum(self) -> None:
         """No checksum covers a topic: both are sound, and it is not for us to decide."""
