@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 import attrs
 
+from tests.mutants.brokers_catalogue import BROKER_MUTANTS
 from tests.mutants.chunks_catalogue import CHUNK_MUTANTS
 from tests.mutants.first_seeds import FIRST_SEEDS
 from tests.mutants.ha_catalogue import HA_MUTANTS
@@ -369,7 +370,7 @@ _HA = tuple(
 
 _HISTORY = tuple(
     Mutant(name, says, patches, **fields)  # type: ignore[arg-type]
-    for name, says, patches, fields in HISTORY_MUTANTS
+    for name, says, patches, fields in (*HISTORY_MUTANTS, *BROKER_MUTANTS)
 )
 
 _MEMBERS = tuple(

@@ -38,7 +38,7 @@ HA_MUTANTS: tuple[Row, ...] = (
         Patch(VIEW, "proved = offset if offset > self.request_offset else min(offset, self.vouched_offset)",
               "proved = offset"),
         # Since a slave that returns is young, this guard alone would hide the others.
-        Patch(ACKS, "if offset > max(vouched_offset, self._proved.get(self._by_serial[serial].host, 0)):",
+        Patch(ACKS, "if offset > max(vouched_offset, self.proved(serial)):",
               "if False:"),
     ), {"master": SYNC}, ("stray", "cut", "slow_link")),
     ("ha-first-report-vouches", "bytes that a slave had before its master's crash acknowledge later ones", (

@@ -354,8 +354,6 @@ class ConsumeQueue:
     def begin_from(self, log_offset: int) -> int:
         """As L{begin_index}, of records at or after an offset of the log. @raise OSError: reading failed."""
         if self._shown[0] != log_offset:
-            if self.log_end <= log_offset:
-                return self.next_index  # the next record is the first one
             self._shown = log_offset, self.index_at(log_offset)
         return min(max(self._shown[1], self._begin_index), self.next_index)
 

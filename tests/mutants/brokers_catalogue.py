@@ -1,0 +1,109 @@
+# -*- test-case-name: tests.sim.test_mutants -*-
+"""
+Faults of brokers, one for each rule of POP, transactions, sends, offsets and deleted topics that a unit test
+guards. A row is as in L{tests.mutants.history_catalogue}.
+"""
+
+from __future__ import annotations
+
+from tests.mutants.history_catalogue import HistoryRow
+from tests.mutants.patching import Patch
+
+ACKS = "dledger.broker.popping.acks"
+BEGINS = "dledger.broker.popping.first_offsets"
+BOUNDS = "dledger.broker.consuming.offset_bounds"
+CHECK = "dledger.broker.transactions.check"
+CONSUMERS = "dledger.broker.consuming.consumers"
+ENDS = "dledger.broker.transactions.ends"
+HALVES = "dledger.broker.sending.halves"
+LONG = "dledger.broker.sending.long_sends"
+MASTER = "dledger.broker.ha.master"
+POPS = "dledger.broker.popping.pops"
+PROPERTIES = "dledger.broker.sending.send_properties"
+RETRIES = "dledger.broker.popping.retries"
+REVIVE = "dledger.broker.popping.revive"
+RULES = "dledger.broker.sending.rules"
+TABLES = "dledger.broker.metadata.tables"
+
+_POP_TESTS = {"test": "tests.broker.popping.test_pops"}
+_RETRY_TESTS = {"test": "tests.broker.popping.test_retries"}
+_SEND_TESTS = {"test": "tests.broker.sending.test_sends"}
+_END_TESTS = {"test": "tests.broker.transactions.test_ends"}
+_AGAIN_TESTS = {"test": "tests.broker.test_topics_made_again"}
+_BOUND_TESTS = {"test": "tests.broker.consuming.test_offset_bounds"}
+
+BROKER_MUTANTS: tuple[HistoryRow, ...] = (
+    ("pop-begins-at-the-end", "a group that asks for the last message passes over a young queue", (
+        Patch(BEGINS, "if is_first or self._is_young(queue, begin):", "if is_first:"),
+    ), _POP_TESTS),
+    ("pop-begin-not-kept", "what comes between the first pops of a group is passed over", (
+        Patch(POPS, "if pop.takes and not kind_of(topic):", "if False:"),
+    ), _POP_TESTS),
+    ("pop-retry-of-anybody", "a group gets the retries of another whose name joins to the same", (
+        Patch(RETRIES, "if origin != group and not (origin is None and is_only_ours):", "if False:"),
+    ), _RETRY_TESTS),
+    ("pop-retry-guessed", "a retry that does not tell its group is given to each that may be meant", (
+        Patch(RETRIES, "not (origin is None and is_only_ours)", "origin is not None"),
+    ), _RETRY_TESTS),
+    ("pop-old-acks", "a client that does not know the names with a plus acknowledges nothing", (
+        Patch(ACKS, "if receipt.kind == 2:", "if False:"),
+    ), _RETRY_TESTS),
+    ("pop-unstorable", "a group pops messages whose retries cannot be stored", (
+        Patch(RETRIES, "if size <= characters_max:", "if True:"),
+    ), _RETRY_TESTS),
+    ("pop-no-room", "a retry is stored without room for the receipt", (
+        Patch(REVIVE, "if len(copy.properties_data) + RECEIPT_BYTES_MAX > PROPERTIES_BYTES_MAX:", "if False:"),
+    ), _RETRY_TESTS),
+    ("pop-stuck-finished", "a message that can be stored nowhere counts as done", (
+        Patch(REVIVE, "ack = Ack(popped.point.key, tuple(sorted(popped.open - stuck)))",
+              "ack = Ack(popped.point.key, tuple(sorted(popped.open)))"),
+    ), _RETRY_TESTS),
+    ("pop-filter-waits", "a filter that passes over messages looks on in the next second only", (
+        Patch(POPS, "            if is_cut:\n", "            if False:\n"),
+    ), _RETRY_TESTS),
+    ("receipt-sent-on", "a message that is sent on keeps the receipt of its delivery", (
+        Patch(PROPERTIES, 'for name in ("CLUSTER", *_OF_BROKERS)', 'for name in ("CLUSTER",)'),
+    ), _SEND_TESTS),
+    ("no-room-kept", "a message is taken in without room for what brokers add", (
+        Patch(RULES, "(0 if topic.startswith(RETRY_PREFIX) else PROPERTIES_ROOM)", "0"),
+    ), _SEND_TESTS),
+    ("retry-becomes-half", "a consumer's retry of a committed message waits for its end again", (
+        Patch(LONG, "if is_prepared(properties) and not is_retry:", "if is_prepared(properties):"),
+    ), _SEND_TESTS),
+    ("batch-items-unchecked", "a batch stores half messages and delayed ones at once", (
+        Patch(LONG, "            _refuse_in_batch(item.properties_data)\n", ""),
+    ), _SEND_TESTS),
+    ("ended-twice", "a transaction that was rolled back is committed", (
+        Patch(ENDS, "        if before is not None:\n", "        if False:\n"),
+    ), _END_TESTS),
+    ("ends-forgotten", "the next master does not know which transactions have ended", (
+        Patch("dledger.broker.transactions.ends_reading",
+              "            self._ends.add(self._firsts.get(offset, offset), known)\n", "            del known\n"),
+    ), _END_TESTS),
+    ("late-end", "an end of the first half message leaves its copy open", (
+        Patch(ENDS, "        return self._copies.get(first)\n", "        return None\n"),
+        Patch(CHECK, "if self._ends.kind_of(first) is not None:", "if False:"),
+    ), _END_TESTS),
+    ("age-by-producer", "the clock of the producer decides when it is asked", (
+        Patch(HALVES, "if first is not None and is_copy else half.store_timestamp)",
+              "if first is not None and is_copy else half.born_timestamp)"),
+    ), _END_TESTS),
+    ("offset-after-the-end", "a group passes over the messages that come after a loss", (
+        Patch(BOUNDS, "        offsets.commit(group, topic, queue_id, end, self._wall_ms())\n", ""),
+    ), _BOUND_TESTS),
+    ("offset-end-of-now", "an offset is compared with a queue that has new messages", (
+        Patch(BOUNDS, "end = queue.index_at(self._bound)", "end = queue.next_index"),
+    ), _BOUND_TESTS),
+    ("clock-set-back", "a consumer that changes its filter is not believed", (
+        Patch(CONSUMERS, "if said.get(topic, own) == own:", "if True:"),
+    ), {"test": "tests.broker.consuming.test_consumers"}),
+    ("topic-not-over", "messages of a deleted topic come up in the new one", (
+        Patch(TABLES, "at = self.log_end() if before is None else before.begins_at", "at = 0"),
+    ), _AGAIN_TESTS),
+    ("topic-of-another-log", "a topic hides messages because its table is of another log", (
+        Patch(TABLES, "if entry.begins_at > log_end]", "if False]"),
+    ), _AGAIN_TESTS),
+    ("another-log-counted", "a slave that holds another log acknowledges", (
+        Patch(MASTER, "            self.acks.doubt(connection.serial)\n", ""),
+    ), {"test": "tests.broker.ha.test_master"}),
+)
