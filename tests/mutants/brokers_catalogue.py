@@ -52,7 +52,8 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
         Patch(RETRIES, "if size <= characters_max:", "if True:"),
     ), _RETRY_TESTS),
     ("pop-no-room", "a retry is stored without room for the receipt", (
-        Patch(REVIVE, "if len(copy.properties_data) + RECEIPT_BYTES_MAX > PROPERTIES_BYTES_MAX:", "if False:"),
+        Patch(REVIVE, "if len(copy.properties_data) + RECEIPT_BYTES_MAX > PROPERTIES_BYTES_MAX:",
+              "if False:"),
     ), _RETRY_TESTS),
     ("pop-stuck-finished", "a message that can be stored nowhere counts as done", (
         Patch(REVIVE, "ack = Ack(popped.point.key, tuple(sorted(popped.open - stuck)))",
@@ -78,7 +79,8 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
     ), _END_TESTS),
     ("ends-forgotten", "the next master does not know which transactions have ended", (
         Patch("dledger.broker.transactions.ends_reading",
-              "            self._ends.add(self._firsts.get(offset, offset), known)\n", "            del known\n"),
+              "            self._ends.add(self._firsts.get(offset, offset), known)\n",
+              "            del known\n"),
     ), _END_TESTS),
     ("late-end", "an end of the first half message leaves its copy open", (
         Patch(ENDS, "        return self._copies.get(first)\n", "        return None\n"),
