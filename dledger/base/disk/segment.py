@@ -318,9 +318,18 @@ class SegmentList(SegmentReader):
         self.offsets.pop()
 
     def drop_first(self) -> None:
-        """Delete the first file, durably."""
-        self._drop(self.offsets[0])
-        self.offsets.pop(0)
+        """
+        Delete the first file; durably, or else the next sync includes it. The owner has recorded where its
+        data begin, and does not miss or believe a file before that.
+
+        @raise OSError: it failed, and nothing has changed.
+        """
+        self._disk.unlink(self.path(self.offsets[0]))
+        self._release(self.offsets.pop(0))
+        try:
+            self._disk.sync_directory(self.directory)
+        except OSError:
+            self.directory_dirty = True
 
     def forget_last(self) -> str:
         """Close the last file, which stays where it is but is no segment from now on. @return: its path."""
