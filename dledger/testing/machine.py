@@ -13,7 +13,7 @@ import errno
 import random
 from typing import TypeAlias
 
-from dledger.testing.disk import SimDisk
+from dledger.testing.disk import MemberDied, SimDisk
 from dledger.testing.platter import SimDirectory
 
 #: A directory, by the paths of its parts relative to it.
