@@ -74,7 +74,7 @@ class SimFile:
                 # The call that dies or fails has written a part of the data.
                 self._inode.write(whole[: int(disk.rng.random() * len(whole))], position, disk.count())
             disk.before_change(self.path, "write")
-            if disk.is_full and position + len(whole) > self._inode.reserved:
+            if disk.is_full and (disk.copies_on_write or position + len(whole) > self._inode.reserved):
                 raise OSError(errno.ENOSPC, "No space left on device", self.path)
         self._inode.write(whole, position, disk.count())
         self._inode.reserved = max(self._inode.reserved, position + len(whole))
@@ -131,6 +131,8 @@ class SimDisk:
     @ivar now_s: seconds, for modification times.
     @ivar is_full: creating and growing files, reserving, and writes to bytes that were not reserved fail with
         ENOSPC; other writes do not.
+    @ivar copies_on_write: while the disk is full, other writes fail, too, as on a file system that copies on
+        write, or on a thin volume.
     @ivar failing_reads, failing_writes, failing_syncs: number of the next calls that fail with EIO.
     @ivar failing_opens: number of the next calls that find no descriptor.
     @ivar used_ratio: the used share of the disk as C{space} tells it, while it is not full.
@@ -145,7 +147,7 @@ class SimDisk:
         self.power_cuts = 0
         self.now_s = 0.0
         self.is_armed = False
-        self.is_full = False
+        self.is_full = self.copies_on_write = False
         self.failing_reads = 0
         self.failing_writes = 0
         self.failing_syncs = 0
@@ -197,14 +199,15 @@ class SimDisk:
             self._death = death
         self._rearm()
 
-    def set_full(self, full: bool) -> None:
+    def set_full(self, full: bool, *, copies_on_write: bool = False) -> None:
         """Fill the disk, or free it again."""
         self.is_full = full
+        self.copies_on_write = full and copies_on_write
         self._rearm()
 
     def disarm(self) -> None:
         """Disarm all faults."""
-        self.is_full = False
+        self.is_full = self.copies_on_write = False
         self.failing_reads = self.failing_writes = self.failing_syncs = self.countdown = 0
         self.failing_opens, self.used_ratio = 0, 0.5
         self._rearm()

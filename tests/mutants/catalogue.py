@@ -192,6 +192,9 @@ _REPLICATION = (
               "        self._answer(token, request, ResponseCode.SUCCESS)\n"
               "        self.member.out.write(fx.WriteEntries(entries=entries))"),
     ), faults=("disk_error", "fill_disk", "kill_inside")),
+    Mutant("not-mute", "A member without room for its term and vote speaks of them", (
+        Patch(DRIVER, "if self.why_mute and type(effect) in _HELD_BACK:", "if False:"),
+    ), faults=("fill_disk", "isolate"), settings={**SYNC, "check_point_interval": 600}),
     Mutant("ack-before-flush", "with sync flushing a follower acknowledges unflushed entries", (
         Patch(HANDLER, "if not self.member.config.is_sync or index <= self.member.flushed_index:",
               "if True:"),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.base.errors import DirectoryError, StoreError
+from dledger.base.errors import DirectoryError, DLedgerError, StoreError
 from dledger.storage.term_file import (
     TermFile,
     TermVote,
@@ -17,6 +17,7 @@ from dledger.storage.term_file import (
     decode_term_twin,
     encode_term,
 )
+from protocols.wire.ledger.codes import ResponseCode
 from tests.storage.support import BROKEN, HookedDisk
 
 FULL = errno.ENOSPC
@@ -107,6 +108,32 @@ class TermFileTests(SynchronousTestCase):
         self.terms.check_point()
         self.assertFalse(self.terms.is_behind)
         self.assertEqual(decode_term(self.disk.read_file("base/dledger-n0/currterm")), TermVote(4, "n2"))
+
+    def test_no_room_in_place(self) -> None:
+        """A vote without room for the twin is refused; what was durable stays, and a later save succeeds."""
+        self.terms.save(3, "n1")
+        for where in (("pwrite", "termvote"), ("datasync", "termvote")):
+            self.disk.failures = {where: FULL}
+            for _ in range(3):
+                error = self.assertRaises(DLedgerError, self.terms.save, 4, "n2")
+                self.assertNotIsInstance(error, StoreError)
+                self.assertIs(error.code, ResponseCode.DISK_FULL)
+            found = TermFile(self.disk, "base/dledger-n0").load()
+            self.assertIn(found, (TermVote(3, "n1"), TermVote(4, "n2")))
+        self.disk.failures = {}
+        self.terms.save(5, "n0")
+        self.assertEqual(TermFile(self.disk, "base/dledger-n0").load(), TermVote(5, "n0"))
+
+    def test_start_without_room_in_place(self) -> None:
+        """A start goes on with what the twin has, and not with what it lacks."""
+        self.terms.save(3, "n1")
+        self.disk.failures = {("write_file", ""): FULL, ("pwrite", ""): FULL}
+        again = TermFile(self.disk, "base/dledger-n0")
+        self.assertEqual(again.take_up(ledger_end_term=3, has_ledger=True), TermVote(3, "n1"))
+        self.assertRaises(DLedgerError, again.save, 4, "n0")
+        self.assertRaises(
+            StoreError, TermFile(self.disk, "base/dledger-n0").take_up, ledger_end_term=9, has_ledger=True
+        )
 
     def test_start_without_room(self) -> None:
         """A member starts on a full disk: its files are written in place."""

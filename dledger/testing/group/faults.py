@@ -354,8 +354,9 @@ class Nemesis:
 
     def _fill_disk(self) -> None:
         disk = self._member().disk
-        disk.set_full(True)
-        self._clock.after(self._while_us(8), disk.set_full, False)
+        while_us = self._while_us(8)
+        disk.set_full(True, copies_on_write=while_us % 2 == 0)
+        self._clock.after(while_us, disk.set_full, False)
 
     def _few_descriptors(self) -> None:
         """Some files cannot be opened."""
