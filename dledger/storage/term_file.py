@@ -3,10 +3,11 @@
 Term and vote of a member, durable before the answer that depends on them: C{currterm} and its twin
 C{termvote}.
 
-C{currterm} equals Java's file byte for byte. Unlike in Java, the file is replaced by rename after fsync, so
-that it always exists and is whole. It has no checksum, and a replacement needs room on the disk. So each
-save first writes the twin: a file of ours with two slots (L{dledger.base.disk.two_slots}), with a checksum
-each, written in place. A save without room for C{currterm} succeeds, and L{TermFile.check_point} writes it
+C{currterm} has the lines of Java's file, and a seal: a comment with their checksum, over which Java reads. If
+the seal does not fit, the file is unsound; Java writes none. Unlike in Java, the file is replaced by rename
+after fsync, so that it always exists and is whole. A replacement needs room on the disk. So each save first
+writes the twin: a file of ours with two slots (L{dledger.base.disk.two_slots}), with a checksum each, written
+in place. A save without room for C{currterm} succeeds, and L{TermFile.check_point} writes it
 later. Where a write in place needs room, too (file systems that copy on write, thin volumes), a save may be
 refused: the member keeps term and vote to itself until they are saved.
 
@@ -19,7 +20,9 @@ Source: MemberState.persistTerm and IOUtils.string2File (0.3.1.2); differs: docs
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
+from zlib import crc32
 
 import attrs
 from construct import Int32sb, Int64sb, Struct
@@ -40,6 +43,7 @@ TERM_TWIN_DECLARATION = Struct(
     "term" / Int64sb,
 )
 
+_SEAL = re.compile(rb"^#crc32 ([0-9a-f]{8})\n", re.MULTILINE)
 _WAY_OUT = (
     "the vote of this member is not known, and a second vote in one term can lose acknowledged entries. "
     f"Put the files of one backup back; or remove {TERM_TWIN_NAME}, write the lines voteLeader= (empty) and "
@@ -76,16 +80,26 @@ class TermTwin(SlotFile[TermRecord]):
 
 
 def encode_term(term: int, voted_for: str | None) -> bytes:
-    """The bytes of C{currterm}."""
+    """The bytes of C{currterm} as Java writes them."""
     return f"voteLeader={voted_for or ''}\ncurrTerm={term}\n".encode()
+
+
+def seal_term(term: int, voted_for: str | None) -> bytes:
+    """The bytes of C{currterm} as a member of ours writes them: those of Java, and the seal."""
+    data = encode_term(term, voted_for)
+    return b"%s#crc32 %08x\n" % (data, crc32(data))
 
 
 def decode_term(data: bytes, member_ids: Collection[str] = ()) -> TermVote | None:
     """
-    Content of C{currterm}; None if it is malformed: it has the two keys, once each, and no others.
+    Content of C{currterm}; None if it is malformed: it has the two keys, once each, and no others, and no
+    seal of other lines.
 
     @param member_ids: a vote for any other member is malformed; empty: not checked.
     """
+    seal = _SEAL.search(data)
+    if seal is not None and (seal.end() != len(data) or int(seal[1], 16) != crc32(data[: seal.start()])):
+        return None
     pairs = property_pairs(data)
     found = dict(pairs)
     if len(pairs) != 2 or set(found) != {"voteLeader", "currTerm"}:
@@ -244,7 +258,7 @@ class TermFile:
         except DLedgerError as error:
             if self._recorded != found:
                 raise StoreError(f"{self._twin_path}: {error.facts.get('reason')}") from error
-            self._owed = encode_term(found.term, found.voted_for)  # the twin has it, durably
+            self._owed = seal_term(found.term, found.voted_for)  # the twin has it, durably
         return found
 
     def _open_twin(self, now: TermVote) -> TermTwin:
@@ -278,7 +292,7 @@ class TermFile:
         except OSError as error:
             raise _failed(f"{self._twin_path} cannot be written", error) from error
         self._recorded = TermVote(term, voted_for)
-        self._owed = encode_term(term, voted_for)
+        self._owed = seal_term(term, voted_for)
         self.check_point()
 
     def check_point(self) -> None:
