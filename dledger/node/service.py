@@ -224,7 +224,7 @@ class MemberService(MultiService):
         """See L{IService.startService}. Failures are passed to C{failed}."""
         super().startService()
         try:
-            self.keys = secured(self.config.tls_files)
+            self.keys = secured(self.config.tls_files, self.config.group)
         except ValueError as error:
             self._give_up(f"cannot start with TLS: {error}")
             return
