@@ -57,6 +57,7 @@ class SimFile:
         self._check()
         if self._disk.failing_reads:
             self._disk.fail_read(self.path)
+        self._disk.lag_us += self._disk.read_us
         inode = self._inode
         if inode.bad and size > 0:
             end = min(position + size, len(inode.data)) - 1
@@ -69,6 +70,8 @@ class SimFile:
         self._check()
         disk = self._disk
         whole = bytes(data)
+        if self._inode.bad:
+            self._inode.check_write(position, position + len(whole), self.path)
         if disk.is_armed:
             if whole and (disk.countdown == 1 or disk.failing_writes):
                 # The call that dies or fails has written a part of the data.
@@ -134,6 +137,8 @@ class SimDisk:
     @ivar copies_on_write: while the disk is full, other writes fail, too, as on a file system that copies on
         write, or on a thin volume.
     @ivar failing_reads, failing_writes, failing_syncs: number of the next calls that fail with EIO.
+    @ivar read_us: time that a read takes; C{lag_us} is that of all reads since the owner of the process took
+        it, and stops the process for as long.
     @ivar failing_opens: number of the next calls that find no descriptor.
     @ivar used_ratio: the used share of the disk as C{space} tells it, while it is not full.
     @ivar keeps_failed_writes: writes that a failed sync did not bring to the platter stay in the cache.
@@ -149,6 +154,7 @@ class SimDisk:
         self.is_armed = False
         self.is_full = self.copies_on_write = False
         self.failing_reads = 0
+        self.read_us = self.lag_us = 0
         self.failing_writes = 0
         self.failing_syncs = 0
         self.failing_opens = 0
@@ -206,7 +212,8 @@ class SimDisk:
         self._rearm()
 
     def disarm(self) -> None:
-        """Disarm all faults."""
+        """Disarm all faults. What cannot be read stays so until it is written."""
+        self.read_us = self.lag_us = 0
         self.is_full = self.copies_on_write = False
         self.failing_reads = self.failing_writes = self.failing_syncs = self.countdown = 0
         self.failing_opens, self.used_ratio = 0, 0.5

@@ -7,6 +7,7 @@ See L{dledger.testing.disk}, whose parts these are.
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Iterator
 
@@ -45,6 +46,18 @@ class Inode:
             self.data.extend(bytes(end - len(self.data)))
         self.data[position:end] = data
         self.pending.append((position, data, number))
+
+    def check_write(self, start: int, end: int, path: str) -> None:
+        """
+        Write from C{start} to C{end}.
+
+        @raise OSError: the system would have to read a bad page, of which this is a part.
+        """
+        size = max(len(self.data), end)
+        for page in (start // PAGE_BYTES, (end - 1) // PAGE_BYTES):
+            low, high = page * PAGE_BYTES, min((page + 1) * PAGE_BYTES, size)
+            if page in self.bad and not (start <= low and end >= high):
+                raise OSError(errno.EIO, "simulated bad sector", path)
 
     def sync(self, barrier: int = NO_BARRIER, since: int = NO_BARRIER) -> None:
         """Bring the writes up to number C{barrier}, and those behind number C{since}, to the platter."""

@@ -205,7 +205,7 @@ class FaultTests(DiskTestCase):
         self.assertEqual(file.pread(1, 0), b"y")
 
     def test_bad_sector(self) -> None:
-        """Its page cannot be read until the whole of it is written; a smaller write changes nothing."""
+        """Its page cannot be read until the whole of it is written; a part of it cannot be written."""
         file = self.disk.open("/d/f", create=True)
         file.pwrite(b"x" * 10_000, 0)
         self.disk.spoil("/d/f", 5000)
@@ -215,7 +215,8 @@ class FaultTests(DiskTestCase):
             self.assertRaises(OSError, file.pread, *attempt)
         self.assertRaises(OSError, self.disk.read_file, "/d/f")
         self.assertRaises(OSError, self.disk.clone().open("/d/f").pread, 1, 5000)
-        file.pwrite(b"y" * 4000, 4096)
+        self.assertRaises(OSError, file.pwrite, b"y" * 4000, 4096)
+        self.assertRaises(OSError, file.pwrite, b"y" * 9999, 1 + 4096)
         self.assertRaises(OSError, file.pread, 1, 5000)
         file.pwrite(b"y" * 4096, 4096)
         self.assertEqual(file.pread(1, 5000), b"y")

@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from dledger.base.disk.disk import Disk, File
-from dledger.base.disk.unreadable import Unreadable, is_unreadable
+from dledger.base.disk.unreadable import BLOCK, Unreadable, is_unreadable
 from dledger.base.errors import DirectoryError
 
 HANDLES_MAX = 64
@@ -303,13 +303,28 @@ class SegmentList(SegmentReader):
         self.dirty[base] = file
         file.pwrite(data, start)
 
+    def mend(self, data: bytes | memoryview, position: int) -> None:
+        """
+        Write over bytes that the disk may not be able to read. The system writes whole blocks, and reads the
+        rest of one before it changes a part, so an unreadable rest is written, too, as it reads:
+        L{dledger.base.disk.unreadable.FILLER}.
+        """
+        file_start = self.base(position)
+        start, end = position - file_start, position - file_start + len(data)
+        low, high = start - start % BLOCK, min(-(-end // BLOCK) * BLOCK, self.file_size)
+        failures, file = self.unreadable.failures, self._file(file_start)
+        before, behind = self._read(file, start - low, low), self._read(file, high - end, end)
+        if failures != self.unreadable.failures:
+            data, position = b"".join((before, data, behind)), file_start + low
+        self.pwrite(data, position)
+
     def zero(self, position: int, end: int) -> None:
         """Zero the bytes from C{position} to C{end}, within one file; zero chunks are not written again."""
         while position < end:
             size = min(_CHUNK, end - position)
             zeros = _ZEROS if size == _CHUNK else bytes(size)
             if self.pread(size, position) != zeros:
-                self.pwrite(zeros, position)
+                self.mend(zeros, position)
             position += size
 
     def drop_last(self, aside: str = "") -> None:

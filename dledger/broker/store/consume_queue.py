@@ -374,7 +374,7 @@ class ConsumeQueue:
             # Nothing is behind them yet; a sector is sound again only if the whole of it is written.
             stop = base + max((stop for _, stop in segments.unreadable.parts), default=0)
             units += bytes(max(min(stop, base + segments.file_size) - end, 0))
-        segments.pwrite(units, position)
+        segments.mend(units, position)
         failures = segments.unreadable.failures
         return segments.pread(len(units), position) == units and failures == segments.unreadable.failures
 
