@@ -97,6 +97,7 @@ BROKER_COUNTERS: tuple[tuple[str, str], ...] = (
     ("delivered", "Messages given to consumers."),
     ("pulls_empty", "Pulls that found no message."),
     ("bad_records", "Damaged messages seen."),
+    ("overtaken", "Times that another broker had the name and id of this one at a name server."),
     ("wire_errors", "Connections ended because of malformed bytes."),
     ("connections_refused", "Connections refused."),
 )

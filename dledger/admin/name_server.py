@@ -82,6 +82,8 @@ NAME_SERVER_COUNTERS: tuple[tuple[str, str], ...] = (
     ("registrations", "Registrations taken."),
     ("brokers_expired", "Brokers forgotten as they did not register in time."),
     ("brokers_lost", "Brokers forgotten as their connection ended."),
+    ("overtaken", "Registrations in the place of a broker that is connected from another host."),
+    ("overtaking_refused", "Those that were refused."),
     ("unknown_requests", "Requests with an unknown code."),
     ("failed_requests", "Requests at which this server failed."),
     ("wire_errors", "Connections ended because of malformed bytes."),

@@ -6,7 +6,9 @@ A certificate of the group's authority names in its subjectAltName
 
   - members, as DNS names: C{n0}. Such a process may speak for that member, and do what a client may;
   - roles, as URIs: C{dledger:role:append}. A client without one may ask METADATA only;
-  - that its holder is a broker, as the URI L{SLAVE_URI}.
+  - that its holder is a broker, as the URI L{SLAVE_URI}, and of which name, as C{dledger:broker:NAME};
+  - groups, as C{dledger:group:NAME}: it counts in these only. One that names none counts in every group of
+    its authority.
 
 A client may show a token instead of a certificate, or besides (L{dledger.base.tokens}): it adds its role.
 
@@ -15,7 +17,8 @@ A group without TLS knows no names: everybody has L{ALL_RIGHTS}, unless it has t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import string
+from collections.abc import Collection, Iterable
 from enum import StrEnum
 
 import attrs
@@ -34,6 +37,11 @@ ROLE_URI = "dledger:role:"
 
 #: Names a broker that may copy the log of a master. It is no role of a client.
 SLAVE_URI = ROLE_URI + "slave"
+
+#: The beginning of a URI that names a broker, and of one that names a group; names are percent-encoded.
+BROKER_URI = "dledger:broker:"
+GROUP_URI = "dledger:group:"
+_PLAIN = frozenset(f"{string.ascii_letters}{string.digits}_.-~".encode())
 
 #: The roles that a role includes, itself among them.
 INCLUDED_ROLES = {
@@ -67,15 +75,29 @@ NO_RIGHTS = Rights(members=frozenset(), roles=frozenset())
 ALL_RIGHTS = Rights(members=None, roles=frozenset(ClientRole))
 
 
+def named_uri(beginning: str, name: str) -> str:
+    """The URI that names a broker or a group."""
+    return beginning + "".join(chr(one) if one in _PLAIN else f"%{one:02X}" for one in name.encode())
+
+
+def is_for_group(uris: Iterable[str], group: str) -> bool:
+    """Whether a certificate with these URIs counts in a group."""
+    named = [uri for uri in uris if uri.startswith(GROUP_URI)]
+    return not named or named_uri(GROUP_URI, group) in named
+
+
 def rights_of(
-    *, dns_names: Iterable[str], uris: Iterable[str], member_ids: Iterable[str], who: str
+    *, dns_names: Iterable[str], uris: Collection[str], member_ids: Iterable[str], who: str, group: str
 ) -> Rights:
     """
     The rights of a certificate.
 
     @param dns_names, uris: what its subjectAltName holds.
     @param member_ids: the members of the group; other DNS names mean nothing.
+    @param group: its name.
     """
+    if not is_for_group(uris, group):
+        return attrs.evolve(NO_RIGHTS, who=who)
     members = frozenset(member_ids) & frozenset(dns_names)
     roles: set[ClientRole] = set(ClientRole) if members else set()
     for uri in uris:

@@ -28,7 +28,7 @@ def describe(
         tls_expires_s=tls_expires_s, address="", connections=0, connections_refused=0, wire_errors=0,
         begin_offset=-1, end_offset=-1, flushed_offset=-1, undispatched_bytes=0, topics=0, groups=0,
         stored=0, delivered=0, pulls_empty=0, waiting_puts=0, waiting_pulls=0, bad_records=0, refusals={},
-        slaves=(), master="", replication_problem="", lags=(), are_lags_whole=True,
+        overtaken=0, slaves=(), master="", replication_problem="", lags=(), are_lags_whole=True,
     )
     return status if broker is None else with_values(status, _of_parts(broker))
 
@@ -48,6 +48,7 @@ def _of_parts(broker: BrokerParts) -> dict[str, object]:
         "topics": len(broker.metadata.topics.entries), "groups": len(broker.metadata.groups.entries),
         "stored": broker.pipeline.stored, "delivered": pulls.messages, "pulls_empty": pulls.missed,
         "waiting_pulls": len(pulls), "bad_records": store.bad_records.count, "refusals": refusals,
+        "overtaken": broker.registrar.overtaken,
         "lags": lags, "are_lags_whole": are_whole, **({} if ha is None else _of_replication(ha)),
     }
 

@@ -102,6 +102,7 @@ class _Server:
     @ivar due_s: time of the next registration, even without changes.
     @ivar failed: failures since its last answer.
     @ivar problem: the logged reason why we are not registered there; empty if we are.
+    @ivar other: the broker that was seen there last under our name and id; empty: none was.
     """
 
     address: str
@@ -109,6 +110,7 @@ class _Server:
     due_s: float = 0.0
     failed: int = 0
     problem: str = ""
+    other: str = ""
     asking: Deferred[RemotingCommand] | None = None
 
 
@@ -117,6 +119,8 @@ class NameServerRegistrar:
     Keeps this broker registered with its name servers.
 
     Invariant: a server's C{asking} is the registration that is under way, or None.
+
+    @ivar overtaken: times that another broker had our name and id at a name server.
     """
 
     log = Logger()
@@ -149,6 +153,7 @@ class NameServerRegistrar:
         self._looping = LoopingCall.withCount(self._loop)
         self._looping.clock = clock
         self._is_stopped = False
+        self.overtaken = 0
         self._unsettled_until_s = 0.0
         self._identity = identity
 
@@ -284,12 +289,27 @@ class NameServerRegistrar:
         if server.problem:
             server.problem = ""
             self.log.info("name server {address}: registered again", address=server.address)
+        self._look_at_other(server, answer.ext_fields.get("otherBrokerAddr", ""))
         found = (answer.ext_fields.get("masterAddr") or None, answer.ext_fields.get("haServerAddr") or None)
         if found != (None, None) and found != self._master and not self._is_stopped:
             self._master = found
             self._learned(*found)
         if self._seeks_master() or self._clock.seconds() < self._unsettled_until_s:
             server.due_s = self._clock.seconds() + SEEK_S
+
+    def _look_at_other(self, server: _Server, other: str) -> None:
+        """C{other}: the broker that had our name and id there until now; empty: nobody else."""
+        if self._clock.seconds() < self._unsettled_until_s:
+            return  # the master before this one
+        self.overtaken += bool(other)
+        if other and other != server.other:
+            mine = self._identity()
+            self.log.warn(
+                "name server {address}: {other} took our place as broker {name} id {broker_id}; it is ours "
+                "again. Two brokers have one name and id, or somebody wants the messages of our producers",
+                address=server.address, other=other, name=mine.broker_name, broker_id=mine.broker_id,
+            )
+        server.other = other
 
     def _not_answered(self, failure: Failure, server: _Server, asking: Deferred[RemotingCommand]) -> None:
         if server.asking is not asking:

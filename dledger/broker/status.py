@@ -80,6 +80,7 @@ class BrokerStatus:
     waiting_puts: int
     waiting_pulls: int
     bad_records: int
+    overtaken: int
     refusals: Mapping[str, int]
     slaves: tuple[SlaveLag, ...]
     master: str

@@ -84,6 +84,7 @@ class HouseKeeping:
         self._ha = ha
         self._wall_s = wall_s
         self._failed = failed
+        self._trouble = ""
 
     def keep(self) -> None:
         """
@@ -102,6 +103,12 @@ class HouseKeeping:
         except StoreError as error:
             self._failed(f"house-keeping: {error}")
             return
+        except OSError as error:
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                self.log.error("house-keeping: {reason}; it is tried again", reason=self._trouble)
+            return
+        self._trouble = ""
         if gone:
             self.log.info("deleted {count} old files of the log; it begins at {offset} now",
                           count=len(gone), offset=store.log.begin_offset)  # fmt: skip

@@ -122,9 +122,9 @@ class LogClient:
         self._clock: IReactorTime = reactor
         self._timeout_s, self._answer_timeout_s = timeout_s, answer_timeout_s
         self._members = Members(
-            peers, group=group, clock=reactor, wire=wire, rng=rng or random.Random(), tls=dialling(tls),
+            peers, group=group, clock=reactor, wire=wire, rng=rng or random.Random(),
+            tls=dialling(tls, group), answer_timeout_s=min(timeout_s, 1.0), token=as_client_token(token),
             endpoint_for=endpoint_for or tcp_endpoints(whole_reactor(reactor), min(timeout_s, 2.0)),
-            answer_timeout_s=min(timeout_s, 1.0), token=as_client_token(token),
         )  # fmt: skip
         self._rivals = Rivals(self._members, reactor)
         self._enveloping = Enveloping(is_timed=envelope, wall_s=wall_s)

@@ -43,8 +43,14 @@ _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9_])?")
               help="Ids of members, or the text of their --peers.")  # fmt: skip
 @click.option("--client", "clients", multiple=True, metavar="NAME=ROLE",
               help="A client, and what it may do: read, append or admin. May be repeated.")  # fmt: skip
-@click.option("--broker", "brokers", multiple=True, metavar="NAME",
-              help="A broker: it may be a master, and a slave that copies a master's log. May be repeated.")
+@click.option("--broker", "brokers", multiple=True, metavar="NAME[=BROKERNAME]",
+              help="A broker: it may be a master, and a slave that copies a master's log, and registers as "
+                   "BROKERNAME, else as NAME. May be repeated.")
+@click.option("--raft-broker", default="", metavar="BROKERNAME",
+              help="The members are those of a broker on a raft log, and register by this name.")
+@click.option("--group", "groups", multiple=True, metavar="GROUP",
+              help="Members and clients count in this group only. May be repeated. By default in each group "
+                   "that believes the authority.")
 @click.option("--host", "hosts", multiple=True, metavar="NAME=HOST",
               help="The certificate of NAME names this host or IP address, too: browsers, Prometheus and "
                    "dledger --admin https://HOST check it. May be repeated. Addresses in --members are "
@@ -54,11 +60,12 @@ _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9_])?")
 @click.option("--renew", is_flag=True,
               help="Replace what is there; the old files are kept as .old, .old2 ...")  # fmt: skip
 def certs(
-    directory: Path, members: str, clients: tuple[str, ...], brokers: tuple[str, ...],
-    hosts: tuple[str, ...], days: int, renew: bool,
+    directory: Path, members: str, clients: tuple[str, ...], brokers: tuple[str, ...], raft_broker: str,
+    groups: tuple[str, ...], hosts: tuple[str, ...], days: int, renew: bool,
 ) -> None:
     """Make an authority in DIRECTORY, or use the one that is there, and certificates for a secured group."""
-    wanted = _wanted(members, clients, brokers)
+    broker_names = _broker_names(brokers)
+    wanted = _wanted(members, clients, tuple(broker_names))
     named = _hosts(hosts, members, wanted)
     if not wanted:
         raise click.UsageError("nothing to make: give --members 'n0;n1;n2', --client NAME=ROLE, or "
@@ -77,10 +84,12 @@ def certs(
         os.makedirs(directory, mode=0o750, exist_ok=True)
         authority = _authority(directory, days)
         for name, given in wanted.items():
+            registers = raft_broker if given == _MEMBER else broker_names.get(name, "")
             try:
                 made = issue(
                     authority, name, members=(name,) if given == _MEMBER else (), is_broker=given == _BROKER,
                     roles=(given,) if isinstance(given, ClientRole) else (), days=days, hosts=named[name],
+                    brokers=(registers,) if registers else (), groups=() if given == _BROKER else groups,
                 )
             except ValueError as error:
                 raise click.ClickException(f"{directory / AUTHORITY}.pem: {error}") from None
@@ -104,6 +113,17 @@ def _wanted(members: str, clients: tuple[str, ...], brokers: tuple[str, ...]) ->
             raise click.UsageError(f"{option} {text}: {name!r} is named twice")
         wanted[name] = kind
     return wanted
+
+
+def _broker_names(texts: tuple[str, ...]) -> dict[str, str]:
+    """Name of the files to the name of the broker."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, _, broker_name = text.partition("=")
+        if name in found:
+            raise click.UsageError(f"--broker {text}: {name!r} is named twice")
+        found[name] = broker_name or name
+    return found
 
 
 def _member_ids(text: str) -> list[str]:

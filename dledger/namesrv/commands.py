@@ -8,14 +8,17 @@ Rule 3: every code is in one of L{READS}, L{OF_BROKERS} and L{CHANGES}. A change
 may ask for one. A broker registers from everywhere, and ends its own registration: 104 and 217 are changes
 unless they come over the connection on which the broker that they name has registered.
 Rule 4: the last registration of a name and an id counts, as in Java: a master that takes over must not wait
-for the end of the one before. If that one is still connected, from another host, the log warns.
+for the end of the one before. If that one is still connected, from another host, the log warns, and the
+answer tells the address of that one. Where everybody shows a certificate, the certificate must name the
+broker then, or the registration is refused.
 
 Source: DefaultRequestProcessor, ClientRequestProcessor (4.9.8, 5.3.3).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from typing import NoReturn
 from zlib import crc32
 
 from twisted.internet.interfaces import IReactorTime
@@ -26,6 +29,7 @@ from dledger.base.commands.changes import ChangeGate
 from dledger.base.commands.refusals import LONG_MAX, LONG_MIN, Code, CommandGroup, Fields, Handlers, Refused
 from dledger.base.folding import Folding
 from dledger.base.hosts import ChangeHosts, host_text
+from dledger.base.rights import BROKER_URI, named_uri
 from dledger.namesrv.answers import (
     STRICT_VERSION,
     cluster_body,
@@ -91,6 +95,10 @@ class NameServerCommands(CommandGroup):
     @ivar gate: refuses changes.
     @ivar registrations: registrations that were taken. @ivar brokers_expired: brokers that were silent.
     @ivar brokers_lost: brokers whose connection ended.
+    @ivar overtaken: registrations that took the place of a broker that is connected from another host.
+    @ivar overtaking_refused: those that were refused.
+    @ivar uris_of: the URIs in the certificate of a connection, where everybody shows one: then only a
+        certificate that names the broker may take such a place. None elsewhere.
     """
 
     log = Logger()
@@ -109,6 +117,8 @@ class NameServerCommands(CommandGroup):
         self.registrations = 0
         self.brokers_expired = 0
         self.brokers_lost = 0
+        self.overtaken = self.overtaking_refused = 0
+        self.uris_of: Callable[[CommandConnection], Collection[str]] | None = None
 
     def handlers(self) -> Handlers:
         """See L{CommandGroup.handlers}."""
@@ -170,17 +180,47 @@ class NameServerCommands(CommandGroup):
         body = self._made(self._order_table)
         key = (asked.cluster, asked.address)
         is_new = key not in self._routes.live
-        before = self._routes.holders(asked)
+        before = {
+            address: channel for address, channel in self._routes.holders(asked).items()
+            if not _is_of_host(connection, channel)
+        }
+        if before and not self._may_overtake(connection, asked):
+            self._refuse_overtaking(connection, asked, *next(iter(before.items())))
         master = self._routes.register(asked, topics, connection, self._seconds())
         self.registrations += 1
         for address, channel in before.items():
-            if not _is_of_host(connection, channel):
-                self._warn_of_overtaking(connection, asked, address, channel)
+            self._warn_of_overtaking(connection, asked, address, channel)
         if is_new:
             self._log("registered", key)
         found = {"haServerAddr": master.ha_address, "masterAddr": master.address}
         told = {name: value for name, value in found.items() if value is not None}
+        if others := [address for address in before if address != asked.address]:
+            told["otherBrokerAddr"] = others[0]  # ours; Java passes over it
         connection.answer(request, body=body, ext_fields=told)
+
+    def _may_overtake(self, connection: CommandConnection, asked: Registering) -> bool:
+        """Whether it may take the place of a broker that is connected from another host."""
+        return self.uris_of is None or named_uri(BROKER_URI, asked.name) in self.uris_of(connection)
+
+    def _refuse_overtaking(
+        self, connection: CommandConnection, asked: Registering, address: str, channel: Hashable
+    ) -> NoReturn:
+        self.overtaking_refused += 1
+        needed = named_uri(BROKER_URI, asked.name)
+        repeated = self._folding.happened(("refused to take over", asked.name, asked.broker_id))
+        if repeated is not None:
+            self.log.error(
+                "{host} is refused: it registers {address} as broker {name} id {broker_id}, which {before} "
+                "is, and its certificate does not name {needed}", host=hosts_of(connection)[0],
+                address=asked.address, name=asked.name, broker_id=asked.broker_id, before=address,
+                needed=needed, **repeated,
+            )  # fmt: skip
+        raise Refused(
+            Code.NO_PERMISSION,
+            f"broker {asked.name} id {asked.broker_id} is {address}, which is connected from "
+            f"{hosts_of(channel)[0] if isinstance(channel, CommandConnection) else '?'}; only a certificate "
+            f"that names {needed} may take its place",
+        )
 
     def _warn_of_overtaking(
         self, connection: CommandConnection, asked: Registering, address: str, channel: Hashable
@@ -188,6 +228,7 @@ class NameServerCommands(CommandGroup):
         group = self._routes.groups.get(asked.name)
         if group is None or group.addresses.get(asked.broker_id) != asked.address:
             return  # it was outranked
+        self.overtaken += 1
         repeated = self._folding.happened(("taken over", asked.name, asked.broker_id))
         if repeated is not None:
             self.log.warn(

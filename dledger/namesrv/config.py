@@ -158,6 +158,11 @@ class NameServerConfig:
         return tls_files(certificate=self.tls_certificate, key=self.tls_key, authority=self.tls_authority)
 
     @property
+    def is_for_known_only(self) -> bool:
+        """Whether everybody who is heard has shown a certificate."""
+        return self.tls_mode == "enforcing" and self.tls_client_auth == "require"
+
+    @property
     def is_5(self) -> bool:
         """Whether rules and answers are those of 5.x."""
         return self.answers_as == VERSION_5

@@ -142,6 +142,9 @@ class NameServerService(Service):
         try:
             self.keys = secured(config.tls_files)
             self._key_watch = KeyWatch(self.keys, "name server")
+            if self.keys is not None and config.is_for_known_only:
+                keys = self.keys
+                self.commands.uris_of = lambda connection: keys.uris_of(connection.transport)
         except ValueError as error:
             self._give_up(f"cannot start with TLS: {error}")
             return
@@ -289,7 +292,8 @@ class NameServerService(Service):
             answers_held_bytes=side.budgets.answers.held,
             unfinished_frame_bytes=side.budgets.unfinished.held, requests=side.requests,
             registrations=self.commands.registrations, brokers_expired=self.commands.brokers_expired,
-            brokers_lost=self.commands.brokers_lost, unknown_requests=side.unknown,
+            brokers_lost=self.commands.brokers_lost, overtaken=self.commands.overtaken,
+            overtaking_refused=self.commands.overtaking_refused, unknown_requests=side.unknown,
             failed_requests=side.failures, wire_errors=side.wire_errors,
             connections_refused=side.connections_refused, connections_replaced=side.connections_replaced,
             tls_expires_s=self._key_watch.expires_s,

@@ -49,6 +49,8 @@ class NameServerStatus:
     registrations: int
     brokers_expired: int
     brokers_lost: int
+    overtaken: int
+    overtaking_refused: int
     unknown_requests: int
     failed_requests: int
     wire_errors: int

@@ -11,6 +11,8 @@ Rule 3: a member is known by its certificate. Without TLS nobody is, and a conne
 member's needs no role for what members ask one another. No member asks another for a change of the group: a
 leader's LEADERSHIP_TRANSFER to its successor, which names itself, is a member's word like a push.
 Rule 4: what changes the group is what needs the role C{admin}.
+Rule 5: a door without certificates and tokens may be closed: then clients may ask METADATA only, and for
+changes from where they may.
 """
 
 from __future__ import annotations
@@ -50,6 +52,9 @@ NEEDED: Mapping[RequestCode, ClientRole | None] = {
     RequestCode.MEMBERSHIP: ClientRole.ADMIN,
 }
 
+#: Of everybody at a closed door. (Who may change something is judged by the address then.)
+_ONLY_CHANGES = attrs.evolve(ALL_RIGHTS, roles=frozenset({ClientRole.ADMIN}))
+
 #: The rights of the other end of a connection by its certificate.
 RightsOf = Callable[[ServerConnection], Rights]
 #: Answers a request that is refused.
@@ -76,11 +81,11 @@ class Door:
         self._changers = ChangeHosts()
         self._rights: dict[ServerConnection, Rights] = {}
         self._shown: dict[ServerConnection, str] = {}
-        self.is_guarded = False
+        self.is_guarded = self._is_closed = False
 
     def judge_with(
         self, rights_of: RightsOf | None, tokens: ClientTokenFile | None = None,
-        changers: ChangeHosts | None = None,
+        changers: ChangeHosts | None = None, *, is_closed: bool = False,
     ) -> None:
         """
         Set what gives rights.
@@ -88,10 +93,13 @@ class Door:
         @param rights_of: None: certificates give none. Without tokens, too, everybody may do everything but
             change the group.
         @param changers: who may do that then; None: this machine's loopback interface.
+        @param is_closed: and clients may do nothing else then.
         """
         self._rights_of, self._tokens = rights_of, tokens
         self._changers = changers or ChangeHosts()
-        self.is_guarded = rights_of is not None or tokens is not None
+        knows_clients = rights_of is not None or tokens is not None
+        self._is_closed = is_closed and not knows_clients
+        self.is_guarded = knows_clients or self._is_closed
 
     def forget(self) -> None:
         """The members of the group are others now: look at the certificates again."""
@@ -130,7 +138,7 @@ class Door:
 
     def is_known(self, connection: ServerConnection) -> bool:
         """Whether the other end may do anything: else it stays a stranger, although it knows the group."""
-        if not self.is_guarded:
+        if not self.is_guarded or self._is_closed:
             return True
         rights = self.rights(connection)
         return bool(rights.roles) or rights.members is None or bool(rights.members)
@@ -141,7 +149,7 @@ class Door:
         elif self._tokens is not None:
             rights = attrs.evolve(ALL_RIGHTS, roles=frozenset())
         else:
-            return ALL_RIGHTS
+            return _ONLY_CHANGES if self._is_closed else ALL_RIGHTS
         grant = self._grant(self._shown.get(connection))
         if grant is None or grant.role is None:
             return rights
@@ -180,7 +188,7 @@ class Door:
 
     def refusal_of_change(self, connection: ServerConnection, request: Request) -> DLedgerError | None:
         """Why a request that L{allowed} has passed is refused by the address of its sender."""
-        if self.is_guarded or NEEDED[request.kind] is not ClientRole.ADMIN:
+        if (self.is_guarded and not self._is_closed) or NEEDED[request.kind] is not ClientRole.ADMIN:
             return None
         reason = self._changers.refusal(end_host(connection.transport.getPeer()), request.kind.name)
         if not reason:

@@ -19,6 +19,7 @@ from dledger.base.group_name import GroupName
 from dledger.base.membership import Membership
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
+from dledger.core.mute import mute_answer
 from dledger.core.ports import LedgerView
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import ResponseCode
@@ -26,6 +27,12 @@ from protocols.wire.ledger.messages import Request, Response
 from protocols.wire.ledger.producer_entries import encode_producer_entry
 
 _FAILURES = (ev.WriteRefused, ev.StoreFailed)
+#: Not carried out while term and vote are not durable.
+_HELD_BACK = frozenset({
+    fx.SendRequest, fx.Reply, fx.WriteBodies, fx.WriteEntries, fx.WriteConfiguration, fx.TruncateLedger,
+})  # fmt: skip
+#: Milliseconds between two attempts to save a term and a vote for which there was no room.
+SAVE_AGAIN_MS = 200
 
 
 class LedgerIdentity(Protocol):
@@ -110,7 +117,12 @@ class Terms(Protocol):
     """Durable term and vote."""
 
     def save(self, term: int, voted_for: str | None) -> None:
-        """Save both; durable on return. @raise StoreError: they may not be durable."""
+        """
+        Save both; durable on return.
+
+        @raise DLedgerError: DISK_FULL: they may not be durable; a later call may find room.
+        @raise StoreError: they may not be durable, and nothing helps.
+        """
 
     def check_point(self) -> None:
         """Write a file that found no room earlier. @raise StoreError: it failed for another reason."""
@@ -168,6 +180,10 @@ class Driver:
     One core and its queue of inputs.
 
     Invariant: C{step} is never re-entered; after C{stop} it is not called.
+
+    @ivar why_mute: why term and vote of the core are not durable; empty if they are. While there is no room
+        for them, nothing that could depend on them leaves the member and nothing is written to the ledger:
+        requests of others are refused, own ones fail. To others that is a member without a quorum of links.
     """
 
     def __init__(self, core: Stepping, ledger: Ledger, terms: Terms, around: Surroundings) -> None:
@@ -178,6 +194,10 @@ class Driver:
         self._inbox: deque[ev.Input] = deque()
         self._running = False
         self._stopped = False
+        self.why_mute = ""
+        self._owed: fx.PersistTermVote | None = None
+        self._durable_term = 0
+        self._next_save_ms = 0
         self._runners = {
             fx.PersistTermVote: self._persist_term_vote,
             fx.WriteBodies: self._write_bodies,
@@ -230,11 +250,16 @@ class Driver:
 
     def _step(self, happened: ev.Input) -> None:
         try:
+            if self.why_mute and isinstance(happened, ev.Ticked):
+                self._save_again()
             todo = self.core.step(happened, self._around.now_ms())
             for effect in todo:
                 if self._stopped:
                     break
-                outcome = self._runners[type(effect)](effect)  # type: ignore[operator]
+                if self.why_mute and type(effect) in _HELD_BACK:
+                    outcome = self._held_back(effect)
+                else:
+                    outcome = self._runners[type(effect)](effect)  # type: ignore[operator]
                 if outcome is not None:
                     self._inbox.appendleft(outcome)
                     if isinstance(outcome, _FAILURES):
@@ -244,8 +269,46 @@ class Driver:
         except OSError as error:
             self._inbox.appendleft(ev.StoreFailed(reason=f"{type(error).__name__}: {error}"))
 
+    # -- term and vote -----------------------------------------------------------------------------
+
     def _persist_term_vote(self, effect: fx.PersistTermVote) -> None:
-        self._terms.save(effect.term, effect.voted_for)
+        """Rule: while this fails for want of room, the member is mute, see C{why_mute}."""
+        try:
+            self._terms.save(effect.term, effect.voted_for)
+        except DLedgerError as error:
+            if isinstance(error, StoreError):
+                raise
+            self._owed = effect
+            self._next_save_ms = self._around.now_ms() + SAVE_AGAIN_MS
+            if not self.why_mute:
+                self.why_mute = str(error.facts.get("reason", ""))
+                self._around.report(fx.Report(
+                    event="vote-refused", facts={"term": effect.term, "reason": self.why_mute},
+                ))  # fmt: skip
+            return
+        self._durable_term = effect.term
+        self._owed = None
+        if self.why_mute:
+            self.why_mute = ""
+            self._around.report(fx.Report(event="votes-again", facts={"term": effect.term}))
+
+    def _save_again(self) -> None:
+        assert self._owed is not None
+        if self._around.now_ms() >= self._next_save_ms:
+            self._persist_term_vote(self._owed)
+
+    def _held_back(self, effect: fx.Effect) -> ev.Input | None:
+        """The outcome of an effect that must not be carried out while the member is mute."""
+        if isinstance(effect, fx.SendRequest):
+            return ev.RequestFailed(
+                peer_id=effect.peer_id, request_id=effect.request_id, reason="term and vote are not durable"
+            )
+        if isinstance(effect, fx.Reply):
+            self._around.reply(effect.token, mute_answer(effect.response, self._durable_term))
+            return None
+        return ev.WriteRefused(code=ResponseCode.DISK_FULL, reason=self.why_mute)
+
+    # -- the ledger --------------------------------------------------------------------------------
 
     def _write_bodies(self, effect: fx.WriteBodies) -> ev.Input:
         assert effect.first_index == self._ledger.ledger_end_index + 1, "the core lost count"

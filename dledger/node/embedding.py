@@ -23,11 +23,14 @@ def _nothing() -> None:
 class Embedding:
     """
     @ivar stamps: writes positions into the bodies that the program appends.
+    @ivar is_closed: it has accounts: without certificates and tokens, clients may read nothing at the port
+        of the member.
     @ivar committed: called when more entries are known to be committed.
     @ivar role_changed: called when the member has another role, term or leader. Both are called in the middle
         of a step: they must only take note, and look at the node in a later turn.
     """
 
     stamps: BodyStamps = attrs.Factory(BodyStamps)
+    is_closed: bool = False
     committed: Callable[[], None] = _nothing
     role_changed: Callable[[], None] = _nothing

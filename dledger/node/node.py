@@ -42,6 +42,7 @@ from dledger.node.embedding import Embedding
 from dledger.node.flush import LedgerFlusher
 from dledger.node.health import told_health
 from dledger.node.hosting import MachineDesk
+from dledger.node.house_keeping import MemberHouse
 from dledger.node.keeping import keep_from_index
 from dledger.node.peers import Peers
 from dledger.node.readers import ReaderDesk
@@ -133,7 +134,8 @@ class Node:
         self.dialling = None if keys is None else MembersDialling(keys, config.tls_plain_members)
         self._key_watch = KeyWatch(keys, f"member {config.self_id}", member_id=config.self_id)
         self._space: DiskSpace | None = None
-        self._begin_moved, self._tokens = "", 0
+        self._tokens = 0
+        self._house = MemberHouse(config.self_id, store, self.counters, self.log)
         self._aside = AsideWatch(store, self.log, config.self_id)
         self._started_s = clock.seconds()
         self._peers: Peers | None = None
@@ -323,18 +325,10 @@ class Node:
         self._with_store(self._keep_store)
 
     def _keep_store(self) -> None:
-        now_s, local_hour = self._wall_clock()
-        deleted = self._store.house_keeping(
-            now_s, local_hour, keep_from_index=self._keep_from_index(),
+        self._house.keep(
+            self._wall_clock(), keep_from_index=self._keep_from_index(),
             drop_to_index=self.snapshot_desk.drop_to_index(self._core.status()),
         )
-        for one in deleted:
-            self._begin_moved = f"{one.path} deleted: {one.why}"
-            self.log.info(
-                "segment {path} deleted: {why}; the ledger begins at {begin_index} now", path=one.path,
-                why=one.why, begin_index=one.begin_index, self_id=self.config.self_id,
-            )
-        self.counters.segments_deleted += len(deleted)
         self._aside.look()
         is_full = self._store.disk_full
         if is_full != self._core.is_full:
@@ -484,8 +478,8 @@ class Node:
             pull_waiters=self._reads.waiters, segments_deleted=counters.segments_deleted,
             disk_free_bytes=self._space.usable if self._space is not None else -1,
             disk_total_bytes=self._space.total if self._space is not None else -1,
-            is_disk_full=self._store.disk_full, begin_moved=self._begin_moved,
-            healthy_lag_entries=self.config.healthy_lag_entries,
+            is_disk_full=self._store.disk_full or bool(self._driver.why_mute),
+            begin_moved=self._house.begin_moved, healthy_lag_entries=self.config.healthy_lag_entries,
             set_aside_files=max(self._aside.files, 0), set_aside_bytes=self._aside.size,
             tls_expires_s=self._key_watch.expires_s, readers=self.reader_desk.infos(),
             machine=self.snapshot_desk.with_log_kept(self.desk.status()),

@@ -29,7 +29,7 @@ _WARNINGS = frozenset({
     "leaving-damaged", "leaving-slow-disk", "push-waits-for-damaged", "foreign-member", "request-forbidden",
     "handshake-failed", "chunk-refused", "change-asked",
 })
-_ERRORS = frozenset({"store-failed", "diverged", "disk-full", "entries-not-found"})
+_ERRORS = frozenset({"store-failed", "diverged", "disk-full", "entries-not-found", "vote-refused"})
 _RESERVED = frozenset({"level", "format", "event", "facts", "self"})
 
 #: Reports that a retry or another party can repeat, and the facts that identify a repetition.

@@ -224,7 +224,7 @@ class MemberService(MultiService):
         """See L{IService.startService}. Failures are passed to C{failed}."""
         super().startService()
         try:
-            self.keys = secured(self.config.tls_files)
+            self.keys = secured(self.config.tls_files, self.config.group)
         except ValueError as error:
             self._give_up(f"cannot start with TLS: {error}")
             return
@@ -276,7 +276,10 @@ class MemberService(MultiService):
         """What listens: C{server}, behind TLS if this member has keys."""
         keys, tokens = self.keys, self._tokens
         if keys is None:
-            node.router.door.judge_with(None, tokens, ChangeHosts(self.config.change_hosts))
+            node.router.door.judge_with(
+                None, tokens, ChangeHosts(self.config.change_hosts),
+                is_closed=self._embedding is not None and self._embedding.is_closed,
+            )
             return server
         node.router.door.judge_with(
             lambda connection: keys.rights_of(connection.transport, node.contacts.ids), tokens

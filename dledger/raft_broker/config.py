@@ -12,6 +12,8 @@ from dledger.broker.common.config import FAST_PORT_DISTANCE, BrokerConfig
 from dledger.broker.ha.config import SYNC_FLUSH
 from dledger.config import DLedgerConfig, from_mapping
 
+_TLS = ("tls_certificate", "tls_key", "tls_authority")
+
 
 def member_config(broker: BrokerConfig) -> DLedgerConfig:
     """
@@ -30,7 +32,9 @@ def member_config(broker: BrokerConfig) -> DLedgerConfig:
         "mapped_file_size_for_entry_data": store.mapped_file_size_commit_log,
         "flush_disk_type": "sync" if broker.ha.flush_disk_type == SYNC_FLUSH else "async",
         "preferred_leader_ids": raft.preferred_leader_id, "enable_batch_push": raft.enable_batch_push,
-        "change_hosts": broker.change_hosts,
+        "change_hosts": broker.change_hosts, "client_token_file": broker.client_token_file,
+        "insecure": broker.insecure,
+        **({name: getattr(broker, name) for name in _TLS} if broker.tls_members_enable else {}),
         "file_reserved_hours": store.file_reserved_time_h + 1, "delete_when": store.delete_when,
         "disk_space_ratio_to_check_expired": store.disk_max_used_space_ratio / 100,
         "disk_full_ratio": store.disk_space_warning_level_ratio,

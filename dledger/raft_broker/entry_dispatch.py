@@ -19,13 +19,13 @@ from twisted.logger import Logger
 
 from dledger.base.errors import StoreError
 from dledger.broker.common.events import Arrived, BrokerEvents
-from dledger.broker.store.consume_queues import ConsumeQueues
 from dledger.broker.store.records import read_plain_record, read_record
-from dledger.broker.store.reput import SLICE_BYTES_MAX, DispatchedLog, Dispatcher
+from dledger.broker.store.reput import SLICE_BYTES_MAX, DispatchedLog, Dispatcher, Puts
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.entry import BLANK, BLANK_MAGIC, ENTRY_HEADER, ENTRY_HEADER_SIZE, MAGIC
 from protocols.wire.rocketmq.layout import METADATA_TOPIC, START_SIZE
 
+_NEVER = 1 << 63
 _METADATA_TOPIC = METADATA_TOPIC.encode()
 
 
@@ -40,7 +40,7 @@ class EntryDispatch(Dispatcher):
     passed_over = 0
 
     def __init__(
-        self, log: DispatchedLog, queues: ConsumeQueues, delay_levels_ms: Sequence[int], *, offset: int,
+        self, log: DispatchedLog, queues: Puts, delay_levels_ms: Sequence[int], *, offset: int,
         metadata_from: int = 0, events: BrokerEvents,
     ) -> None:
         """
@@ -59,6 +59,12 @@ class EntryDispatch(Dispatcher):
             if isinstance(error.__cause__, WireError):
                 raise OSError(errno.EBADMSG, str(error.__cause__)) from error
             raise
+
+    def another(self, queues: Puts, offset: int) -> Dispatcher:
+        """See L{Dispatcher.another}."""
+        return EntryDispatch(
+            self._log, queues, self._delay_levels_ms, offset=offset, metadata_from=_NEVER, events=self._events
+        )
 
     def _first(self, data: bytes) -> int:
         """See L{Dispatcher._first}."""

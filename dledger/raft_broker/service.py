@@ -54,11 +54,13 @@ class RaftLogKind:
     @ivar replication: None until the broker has made it.
     """
 
-    def __init__(self, make_member: Callable[[Embedding], MemberService]) -> None:
+    def __init__(self, make_member: Callable[[Embedding], MemberService], *, is_closed: bool = False) -> None:
+        """@param is_closed: see L{Embedding}."""
         self._stamps = MessageStamps()
         self.replication: RaftReplication | None = None
         self.member = make_member(Embedding(
-            stamps=self._stamps, committed=self._committed, role_changed=self._role_changed
+            stamps=self._stamps, is_closed=is_closed, committed=self._committed,
+            role_changed=self._role_changed,
         ))
 
     def _committed(self) -> None:
@@ -129,7 +131,7 @@ class RaftBrokerService(Service):
                 boot_id=boot_id, embedding=embedding,
             )
 
-        self._kind = RaftLogKind(made)
+        self._kind = RaftLogKind(made, is_closed=config.acl_enable)
         self.member = self._kind.member
         # There are no slaves of RocketMQ's other kind of replication.
         self.broker = BrokerService(

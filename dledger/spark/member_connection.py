@@ -159,7 +159,7 @@ class MemberConnection:
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if tls is not None:
-                self._socket = shake_hands(self._socket, tls, member_id)
+                self._socket = shake_hands(self._socket, tls, member_id, group)
             self._socket.settimeout(timeout_s)
             if token:
                 self._show(token, token_file)

@@ -4,7 +4,7 @@ TLS for the blocking connections to members: the rules of L{dledger.base.tls.key
 that a task needs no further package.
 
 Rule 1: the member shows a certificate that one of the authorities has signed, with the member's id as a DNS
-name, byte for byte. Nothing is sent before.
+name, byte for byte; if the certificate names groups, the log's is among them. Nothing is sent before.
 Rule 2: the files are read for each connection: a stream goes on with new ones when they are exchanged.
 """
 
@@ -15,6 +15,7 @@ import socket
 import ssl
 from collections.abc import Callable
 
+from dledger.base.rights import is_for_group
 from dledger.base.tls_files import TlsFiles
 from dledger.spark.log import ReadError
 
@@ -28,7 +29,7 @@ def check_files(files: TlsFiles) -> None:
     _context(files)
 
 
-def shake_hands(plain: socket.socket, files: TlsFiles, member_id: str) -> ssl.SSLSocket:
+def shake_hands(plain: socket.socket, files: TlsFiles, member_id: str, group: str) -> ssl.SSLSocket:
     """
     Shake hands over a connection; its timeout counts for each step.
 
@@ -43,7 +44,10 @@ def shake_hands(plain: socket.socket, files: TlsFiles, member_id: str) -> ssl.SS
         raise NotThatMember(
             f"tlsAuthority={files.authority} has not signed its certificate ({error.verify_message})"
         ) from None
-    names = _names(secure)
+    names, uris = _names(secure, "DNS"), _names(secure, "URI")
+    if not is_for_group(uris, group):
+        secure.close()
+        raise NotThatMember(f"its certificate is not for group {group!r}")
     if member_id not in names:
         secure.close()
         shown = ", ".join(map(repr, sorted(names)[:5])) or "no member"
@@ -51,15 +55,15 @@ def shake_hands(plain: socket.socket, files: TlsFiles, member_id: str) -> ssl.SS
     return secure
 
 
-def _names(secure: ssl.SSLSocket) -> set[str]:
-    """The DNS names of the other end's certificate; one that cannot be read names nobody."""
+def _names(secure: ssl.SSLSocket, kind: str) -> set[str]:
+    """The names of a kind in the other end's certificate; one that cannot be read names nobody."""
     try:
         shown = secure.getpeercert() or {}
     except ValueError:
         return set()
     found: set[str] = set()
     for entry in shown.get("subjectAltName", ()):
-        if len(entry) == 2 and entry[0] == "DNS" and isinstance(entry[1], str):
+        if len(entry) == 2 and entry[0] == kind and isinstance(entry[1], str):
             found.add(entry[1])
     return found
 

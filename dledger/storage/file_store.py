@@ -547,6 +547,7 @@ class FileStore:
 
     def check_point(self, *, force: bool = False) -> None:
         """See L{StoreFlush.check_point}."""
+        self.identity.check_point()
         self._flush.check_point(force=force)
 
     def kept_files(self) -> list[KeptFile]:

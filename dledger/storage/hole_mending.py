@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import attrs
 
+from dledger.base.disk.unreadable import BLOCK
 from dledger.base.errors import DLedgerError
 from dledger.base.holes import Hole
 from dledger.storage.hole_finder import HoleFinder
@@ -125,10 +126,12 @@ class HoleMending:
             end = hole.end_position if next_index > hole.last_index else layout.end_position
             for position, blob in layout.runs:
                 if position < end:
-                    ledger.data.pwrite(blob[: end - position], position)
+                    ledger.data.mend(blob[: end - position], position)
+                    if position != layout.runs[-1][0] or next_index > hole.last_index:
+                        self._zero_blank(position + len(blob), end)
             if layout.end_position < end:
                 ledger.data.zero(layout.end_position, end)
-                ledger.data.pwrite(BLANK.pack(BLANK_MAGIC, end - layout.end_position), layout.end_position)
+                ledger.data.mend(BLANK.pack(BLANK_MAGIC, end - layout.end_position), layout.end_position)
             self._write_units(entries.first_index, layout.units[: entries.count * INDEX_UNIT_SIZE])
             # What is no longer in a hole may be acknowledged, in an answer to a COMPARE for example.
             ledger.data.sync()
@@ -136,6 +139,19 @@ class HoleMending:
             if entries.last_index == ledger.end_index:
                 ledger.chain_crc, ledger.is_end_proven = layout.chain_crc, True
             self._shrink(hole, next_index, layout.end_position)
+
+    def _zero_blank(self, written: int, end: int) -> None:
+        """
+        Zero the rest of the last block that was written, if it is that of a blank: if the disk could not read
+        it, it is no zeros since then.
+
+        @param written: stream offset behind the beginning of the blank. @param end: of the hole.
+        """
+        data = self._ledger.data
+        at = written % data.file_size
+        stop = min(-(-at // BLOCK) * BLOCK, data.file_size) if at else 0
+        if at < stop:
+            data.zero(written, min(written - at + stop, end))
 
     def _checked(self, hole: Hole, entries: EntryBatch, *, is_committed: bool) -> Layout:
         """The layout of these entries, and of the record behind the hole if they reach it."""
@@ -247,7 +263,7 @@ class HoleMending:
         at = first_index * INDEX_UNIT_SIZE
         while units:
             room = index.file_size - at % index.file_size
-            index.pwrite(units[:room], at)
+            index.mend(units[:room], at)
             units, at = units[room:], at + room
 
     def _shrink(self, hole: Hole, next_index: int, position: int | None) -> None:

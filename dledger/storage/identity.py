@@ -265,7 +265,7 @@ class MemberIdentity:
         self._guard = guard
         self._file: IdentityFile | None = None
         self._now = Identity(group=config.group, member_id=config.self_id, boot_id="")
-        self.had_entries = False
+        self.had_entries = self._is_owed = False
         self._run = -1
         self.others = MetMembers(disk, f"{config.self_path}/{MET_NAME}")
 
@@ -305,8 +305,13 @@ class MemberIdentity:
         return self._now.unsure in (UNSURE_NEW, UNSURE_DOUBTED)
 
     def end_unsure(self) -> None:
-        """Record, durably, that nothing is missing. @raise StoreError: that failed."""
-        self._record(attrs.evolve(self._now, unsure=0, is_proven=1))
+        """
+        Record that nothing is missing: durably, or when there is room again. A crash before that leaves it
+        unsure.
+
+        @raise StoreError: that failed.
+        """
+        self._record(attrs.evolve(self._now, unsure=0, is_proven=1), may_wait=True)
 
     def begin_run(self, new_incarnation: int, run: int) -> None:
         """
@@ -373,16 +378,32 @@ class MemberIdentity:
         self._record(attrs.evolve(self._now, members=TOLD_BY_LOG + start_list if is_told else members))
 
     def record_group(self, name: GroupName) -> None:
-        """Record the id of the group, durably. @raise StoreError: that failed."""
-        self._record(attrs.evolve(
-            self._now, group_id=name.id, group_term=name.term, is_group_known=int(name.is_known)
-        ))
+        """
+        Record the id of the group: durably, or when there is room again. A crash before that forgets it.
 
-    def _record(self, identity: Identity) -> None:
-        self._now = identity
+        @raise StoreError: that failed.
+        """
+        now = attrs.evolve(
+            self._now, group_id=name.id, group_term=name.term, is_group_known=int(name.is_known)
+        )
+        self._record(now, may_wait=True)
+
+    def check_point(self) -> None:
+        """Write a record that found no room. @raise StoreError: that failed for another reason."""
+        if self._is_owed:
+            self._record(self._now, may_wait=True)
+
+    def _record(self, identity: Identity, *, may_wait: bool = False) -> None:
+        self._now, self._is_owed = identity, False
         with self._guard.storing("writing the identity failed"):
-            if self._file is not None:
+            if self._file is None:
+                return
+            try:
                 self._file.write_durably(identity)
+            except OSError as error:
+                if not may_wait or not is_no_room(error):
+                    raise
+                self._is_owed = True
 
     def close(self) -> None:
         """Release the handle."""

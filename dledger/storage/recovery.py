@@ -264,7 +264,7 @@ class Scanner(RecordFinder):
     def _write_blank(self, position: int, file_end: int) -> None:
         if file_end - position >= MIN_BLANK_SIZE:
             self.data.zero(position, file_end)
-            self.data.pwrite(BLANK.pack(BLANK_MAGIC, file_end - position), position)
+            self.data.mend(BLANK.pack(BLANK_MAGIC, file_end - position), position)
 
     def _found(self, begin_index: int, walk: Walk, why: str) -> FoundLedger:
         unit = self.unit(walk.index - 1)
@@ -351,7 +351,7 @@ class Scanner(RecordFinder):
             size = min(len(units) - offset, base + self.index.file_size - position)
             piece = units[offset : offset + size]
             if self.index.pread(size, position) != piece:
-                self.index.pwrite(piece, position)
+                self.index.mend(piece, position)
             position += size
             offset += size
 

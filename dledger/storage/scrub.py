@@ -247,5 +247,5 @@ class SegmentScrub:
             return 0
         with self._ledger.guard.storing("mending a blank failed"):
             data.zero(position, file_end)
-            data.pwrite(head, position)
+            data.mend(head, position)
         return 1

@@ -150,10 +150,14 @@ class StoreRoom:
         @param keep_from_index: a follower or a reader still needs the entries from here on.
         @param drop_to_index: snapshots have the entries up to here, and they are to go; -1: none are.
         @return: the deleted files.
+        @raise OSError: reading, measuring or deleting failed, and nothing has changed; a later call tries it
+            again.
+        @raise StoreError: the mark could not be written: the store is broken.
         """
         ledger = self._ledger
         deleted: list[DeletedSegment] = []
-        with ledger.guard.storing("house keeping failed"):
+        ledger.guard.check()
+        try:
             self._measure()
             keep_from_index = min(keep_from_index, self._archived_index() + 1)
             while len(deleted) < Expiry.FILES_MAX and len(ledger.data.offsets) > 1:
@@ -162,25 +166,33 @@ class StoreRoom:
                     break
                 last_index = following[0] - 1
                 why = self._why_to_go(last_index, now_s, local_hour, keep_from_index, drop_to_index)
-                if not why:
+                if not why or not self._moves_begin(ledger.data.offsets[1]):
                     break
                 path = ledger.data.path(ledger.data.offsets[0])
-                try:
-                    self._marks.begin_will_be(ledger.data.offsets[1])
-                except OSError as error:
-                    if not is_no_room(error):
-                        raise
-                    break  # no file may go before the mark says so
                 ledger.data.drop_first()
                 ledger.begin_index = following[0]
                 ledger.holes.begin_at(following[0], following[2])
                 deleted.append(DeletedSegment(path=path, begin_index=following[0], why=why))
+            base = ledger.index.base(max(ledger.begin_index, 0) * INDEX_UNIT_SIZE)
+            while ledger.index.offsets and ledger.index.offsets[0] < base:
+                ledger.index.drop_first()
             if deleted:
-                base = ledger.index.base(ledger.begin_index * INDEX_UNIT_SIZE)
-                while ledger.index.offsets and ledger.index.offsets[0] < base:
-                    ledger.index.drop_first()
                 self._measure()
+        except OSError:
+            if not deleted:
+                raise
         return deleted
+
+    def _moves_begin(self, position: int) -> bool:
+        """Record that the log will begin at C{position}. @return: False: no room to do so; no file may go."""
+        with self._ledger.guard.storing("house keeping failed"):
+            try:
+                self._marks.begin_will_be(position)
+            except OSError as error:
+                if not is_no_room(error):
+                    raise
+                return False
+        return True
 
     def _archived_index(self) -> int:
         """The last entry that may go because an archive has it; the last one of all if none is needed."""

@@ -3,11 +3,13 @@
 Term and vote of a member, durable before the answer that depends on them: C{currterm} and its twin
 C{termvote}.
 
-C{currterm} equals Java's file byte for byte. Unlike in Java, the file is replaced by rename after fsync, so
-that it always exists and is whole. It has no checksum, and a replacement needs room on the disk. So each
-save first writes the twin: a file of ours with two slots (L{dledger.base.disk.two_slots}), with a checksum
-each, written in place. A save without room for C{currterm} succeeds, and L{TermFile.check_point} writes it
-later.
+C{currterm} has the lines of Java's file, and a seal: a comment with their checksum, over which Java reads. If
+the seal does not fit, the file is unsound; Java writes none. Unlike in Java, the file is replaced by rename
+after fsync, so that it always exists and is whole. A replacement needs room on the disk. So each save first
+writes the twin: a file of ours with two slots (L{dledger.base.disk.two_slots}), with a checksum each, written
+in place. A save without room for C{currterm} succeeds, and L{TermFile.check_point} writes it
+later. Where a write in place needs room, too (file systems that copy on write, thin volumes), a save may be
+refused: the member keeps term and vote to itself until they are saved.
 
 At a start the larger term counts: Java may have run in between, or a save was interrupted. Of one term, a
 vote counts more than none; two different votes are refused. An unsound file leaves the decision to the other.
@@ -18,15 +20,18 @@ Source: MemberState.persistTerm and IOUtils.string2File (0.3.1.2); differs: docs
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
+from zlib import crc32
 
 import attrs
 from construct import Int32sb, Int64sb, Struct
 
 from dledger.base.disk.disk import Disk, is_no_room
 from dledger.base.disk.two_slots import SlotFile, SlotForm
-from dledger.base.errors import DirectoryError, StoreError
+from dledger.base.errors import DirectoryError, DLedgerError, StoreError
 from dledger.storage.properties import java_long, property_pairs
+from protocols.wire.ledger.codes import ResponseCode
 
 TERM_FILE_NAME = "currterm"
 TERM_TWIN_NAME = "termvote"
@@ -38,6 +43,7 @@ TERM_TWIN_DECLARATION = Struct(
     "term" / Int64sb,
 )
 
+_SEAL = re.compile(rb"^#crc32 ([0-9a-f]{8})\n", re.MULTILINE)
 _WAY_OUT = (
     "the vote of this member is not known, and a second vote in one term can lose acknowledged entries. "
     f"Put the files of one backup back; or remove {TERM_TWIN_NAME}, write the lines voteLeader= (empty) and "
@@ -74,16 +80,26 @@ class TermTwin(SlotFile[TermRecord]):
 
 
 def encode_term(term: int, voted_for: str | None) -> bytes:
-    """The bytes of C{currterm}."""
+    """The bytes of C{currterm} as Java writes them."""
     return f"voteLeader={voted_for or ''}\ncurrTerm={term}\n".encode()
+
+
+def seal_term(term: int, voted_for: str | None) -> bytes:
+    """The bytes of C{currterm} as a member of ours writes them: those of Java, and the seal."""
+    data = encode_term(term, voted_for)
+    return b"%s#crc32 %08x\n" % (data, crc32(data))
 
 
 def decode_term(data: bytes, member_ids: Collection[str] = ()) -> TermVote | None:
     """
-    Content of C{currterm}; None if it is malformed: it has the two keys, once each, and no others.
+    Content of C{currterm}; None if it is malformed: it has the two keys, once each, and no others, and no
+    seal of other lines.
 
     @param member_ids: a vote for any other member is malformed; empty: not checked.
     """
+    seal = _SEAL.search(data)
+    if seal is not None and (seal.end() != len(data) or int(seal[1], 16) != crc32(data[: seal.start()])):
+        return None
     pairs = property_pairs(data)
     found = dict(pairs)
     if len(pairs) != 2 or set(found) != {"voteLeader", "currTerm"}:
@@ -115,6 +131,12 @@ def later_term(one: TermVote, other: TermVote) -> TermVote | None:
     return max(one, other, key=lambda found: (found.term, found.voted_for is not None))
 
 
+def _failed(doing: str, error: OSError) -> DLedgerError:
+    if is_no_room(error):
+        return DLedgerError(ResponseCode.DISK_FULL, reason=f"{doing}: {error}")
+    return StoreError(f"{doing}: {error}")
+
+
 class TermFile:
     """
     Term and vote in C{directory}.
@@ -131,6 +153,7 @@ class TermFile:
         self._member_ids = member_ids
         self._twin: TermTwin | None = None
         self._owed = b""
+        self._recorded: TermVote | None = None  # of the twin, on stable storage
         self.warnings: list[str] = []
 
     # -- reading ---------------------------------------------------------------------------------
@@ -227,8 +250,15 @@ class TermFile:
         found = self.load(ledger_end_term=ledger_end_term, has_ledger=has_ledger)
         if found == TermVote() and not self._disk.exists(self._path):
             self._open_twin(found)
-        else:
+            return found
+        try:
             self.save(found.term, found.voted_for)
+        except StoreError:
+            raise
+        except DLedgerError as error:
+            if self._recorded != found:
+                raise StoreError(f"{self._twin_path}: {error.facts.get('reason')}") from error
+            self._owed = seal_term(found.term, found.voted_for)  # the twin has it, durably
         return found
 
     def _open_twin(self, now: TermVote) -> TermTwin:
@@ -237,27 +267,32 @@ class TermFile:
             try:
                 self._disk.makedirs(self._directory)
                 try:
-                    self._twin, _ = TermTwin.open(self._disk, self._twin_path, record)
+                    self._twin, kept = TermTwin.open(self._disk, self._twin_path, record)
+                    if kept is not None:
+                        self._recorded = TermVote(kept.term, kept.voted_for or None)
                 except DirectoryError:  # unsound; load has decided by the other file
                     self._twin = TermTwin.create(self._disk, self._twin_path, record)
                 # The name of a twin that a killed process made may be in the system's cache only.
                 self._disk.sync_directory(self._directory)
             except OSError as error:
-                raise StoreError(f"{self._twin_path} cannot be made: {error}") from error
+                raise _failed(f"{self._twin_path} cannot be made", error) from error
         return self._twin
 
     def save(self, term: int, voted_for: str | None) -> None:
         """
         Write term and vote durably.
 
-        @raise StoreError: the write failed, and the member must not answer.
+        @raise DLedgerError: DISK_FULL; they may not be durable, and the member must not answer. It may try
+            again.
+        @raise StoreError: the write failed otherwise, and the member must not answer.
         """
         twin = self._open_twin(TermVote(term, voted_for))
         try:
             twin.write_durably(TermRecord(term=term, voted_for=voted_for or ""))
         except OSError as error:
-            raise StoreError(f"{self._twin_path} cannot be written: {error}") from error
-        self._owed = encode_term(term, voted_for)
+            raise _failed(f"{self._twin_path} cannot be written", error) from error
+        self._recorded = TermVote(term, voted_for)
+        self._owed = seal_term(term, voted_for)
         self.check_point()
 
     def check_point(self) -> None:

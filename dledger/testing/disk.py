@@ -7,8 +7,9 @@ write changes the first, C{datasync} brings it to the second; the same holds for
 C{sync_directory}. After a power cut each write since the last sync is kept, lost or torn, independently of
 the others; so is each entry of a directory. The end of a process alone loses nothing.
 
-Tests arm faults: EIO of the next reads, writes or syncs, a full disk, and a crash in the middle of the n-th
-changing call from now (L{PowerLoss}, L{ProcessKilled}).
+Tests arm faults: EIO of the next reads, writes or syncs, bad sectors, a full disk, and a crash in the middle
+of the n-th changing call from now (L{PowerLoss}, L{ProcessKilled}). A page with a bad sector cannot be read
+until the whole of it has been written again.
 """
 
 from __future__ import annotations
@@ -20,9 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dledger.base.disk.disk import DiskSpace, File
-
-SECTOR_BYTES = 512
-_NO_BARRIER = 1 << 62
+from dledger.testing.platter import NO_BARRIER, PAGE_BYTES, Inode, SimDirectory
 
 
 class MemberDied(BaseException):
@@ -37,128 +36,12 @@ class ProcessKilled(MemberDied):
     """The process was killed."""
 
 
-class _Inode:
-    """One file: the cached content, the durable content, and the writes between the two."""
-
-    __slots__ = ("data", "durable", "modified_s", "pending", "reserved", "sync_failed")
-
-    def __init__(self, size: int, now_s: float) -> None:
-        self.data = bytearray(size)
-        self.durable = bytearray()
-        self.pending: list[tuple[int, bytes, int]] = []
-        self.modified_s = now_s
-        self.sync_failed = False
-        self.reserved = size
-
-    def write(self, data: bytes, position: int, number: int) -> None:
-        """Write into the page cache; C{number} is the number of the write on this disk."""
-        end = position + len(data)
-        if end > len(self.data):
-            self.reserved = end
-            self.data.extend(bytes(end - len(self.data)))
-        self.data[position:end] = data
-        self.pending.append((position, data, number))
-
-    def sync(self, barrier: int = _NO_BARRIER, since: int = _NO_BARRIER) -> None:
-        """Bring the writes up to number C{barrier}, and those behind number C{since}, to the platter."""
-        durable = self.durable
-        if len(durable) < len(self.data):
-            durable.extend(bytes(len(self.data) - len(durable)))
-        later = []
-        for write in self.pending:
-            position, data, number = write
-            if number <= barrier or number > since:
-                durable[position : position + len(data)] = data
-            else:
-                later.append(write)
-        self.pending = later
-
-    def lose_power(self, rng: random.Random) -> None:
-        """Reduce the file to a content that a power cut may leave."""
-        left = self.durable
-        if len(left) < len(self.data):
-            if rng.random() < 0.3:
-                # The new length was not on the platter yet, so no byte behind the old one was.
-                self.pending = [(position, data[: len(left) - position], number)
-                                for position, data, number in self.pending if position < len(left)]
-            else:
-                left.extend(bytes(len(self.data) - len(left)))
-        for position, data, _ in self.pending:
-            for start, piece in _survivors(data, rng):
-                end = position + start + len(piece)
-                if end > len(left):
-                    left.extend(bytes(end - len(left)))
-                left[position + start : end] = piece
-        self.pending.clear()
-        self.data = bytearray(left)
-        self.sync_failed = False
-
-
-def _survivors(data: bytes, rng: random.Random) -> Iterator[tuple[int, bytes]]:
-    """The pieces of one unsynced write that reached the platter, with their offsets in it."""
-    chance = rng.random()
-    if chance < 0.4:
-        yield 0, data
-    elif chance < 0.7:
-        return
-    elif chance < 0.9 or len(data) <= SECTOR_BYTES:
-        cut = int(rng.random() * (len(data) + 1))
-        if rng.random() < 0.8:
-            yield 0, data[:cut]
-        else:
-            yield cut, data[cut:]
-    else:
-        for start in range(0, len(data), SECTOR_BYTES):
-            if rng.random() < 0.5:
-                yield start, data[start : start + SECTOR_BYTES]
-
-
-class SimDirectory:
-    """Names, their files at the last sync, and the changes since."""
-
-    __slots__ = ("changes", "durable", "entries")
-
-    def __init__(self) -> None:
-        self.entries: dict[str, _Inode] = {}
-        self.durable: dict[str, _Inode] = {}
-        self.changes: list[tuple[str, _Inode | None]] = []
-
-    def put(self, name: str, inode: _Inode | None) -> None:
-        """Bind or remove (None) a name."""
-        if inode is None:
-            del self.entries[name]
-        else:
-            self.entries[name] = inode
-        self.changes.append((name, inode))
-
-    def sync(self) -> None:
-        """Make every name durable."""
-        self.durable = dict(self.entries)
-        self.changes.clear()
-
-    def lose_power(self, rng: random.Random) -> None:
-        """Keep or lose changes, per name; a later change of a name is never kept without the earlier ones."""
-        stopped: set[str] = set()
-        left = self.durable
-        for name, inode in self.changes:
-            if name in stopped:
-                continue
-            if rng.random() < 0.5:
-                stopped.add(name)
-            elif inode is None:
-                left.pop(name, None)
-            else:
-                left[name] = inode
-        self.changes.clear()
-        self.entries = dict(left)
-
-
 class SimFile:
     """An open file. See L{dledger.base.disk.disk.File}."""
 
     __slots__ = ("_disk", "_inode", "_life", "_locked", "path")
 
-    def __init__(self, disk: SimDisk, path: str, inode: _Inode, *, locked: bool = False) -> None:
+    def __init__(self, disk: SimDisk, path: str, inode: Inode, *, locked: bool = False) -> None:
         self.path = path
         self._disk = disk
         self._inode = inode
@@ -174,19 +57,27 @@ class SimFile:
         self._check()
         if self._disk.failing_reads:
             self._disk.fail_read(self.path)
-        return bytes(self._inode.data[position : position + size])
+        self._disk.lag_us += self._disk.read_us
+        inode = self._inode
+        if inode.bad and size > 0:
+            end = min(position + size, len(inode.data)) - 1
+            if not inode.bad.isdisjoint(range(position // PAGE_BYTES, end // PAGE_BYTES + 1)):
+                raise OSError(errno.EIO, "simulated bad sector", self.path)
+        return bytes(inode.data[position : position + size])
 
     def pwrite(self, data: bytes | memoryview, position: int) -> None:
         """See L{dledger.base.disk.disk.File.pwrite}."""
         self._check()
         disk = self._disk
         whole = bytes(data)
+        if self._inode.bad:
+            self._inode.check_write(position, position + len(whole), self.path)
         if disk.is_armed:
             if whole and (disk.countdown == 1 or disk.failing_writes):
                 # The call that dies or fails has written a part of the data.
                 self._inode.write(whole[: int(disk.rng.random() * len(whole))], position, disk.count())
             disk.before_change(self.path, "write")
-            if disk.is_full and position + len(whole) > self._inode.reserved:
+            if disk.is_full and (disk.copies_on_write or position + len(whole) > self._inode.reserved):
                 raise OSError(errno.ENOSPC, "No space left on device", self.path)
         self._inode.write(whole, position, disk.count())
         self._inode.reserved = max(self._inode.reserved, position + len(whole))
@@ -243,7 +134,11 @@ class SimDisk:
     @ivar now_s: seconds, for modification times.
     @ivar is_full: creating and growing files, reserving, and writes to bytes that were not reserved fail with
         ENOSPC; other writes do not.
+    @ivar copies_on_write: while the disk is full, other writes fail, too, as on a file system that copies on
+        write, or on a thin volume.
     @ivar failing_reads, failing_writes, failing_syncs: number of the next calls that fail with EIO.
+    @ivar read_us: time that a read takes; C{lag_us} is that of all reads since the owner of the process took
+        it, and stops the process for as long.
     @ivar failing_opens: number of the next calls that find no descriptor.
     @ivar used_ratio: the used share of the disk as C{space} tells it, while it is not full.
     @ivar keeps_failed_writes: writes that a failed sync did not bring to the platter stay in the cache.
@@ -257,15 +152,16 @@ class SimDisk:
         self.power_cuts = 0
         self.now_s = 0.0
         self.is_armed = False
-        self.is_full = False
+        self.is_full = self.copies_on_write = False
         self.failing_reads = 0
+        self.read_us = self.lag_us = 0
         self.failing_writes = 0
         self.failing_syncs = 0
         self.failing_opens = 0
         self.used_ratio = 0.5
         self.countdown = 0
         self.keeps_failed_writes = False
-        self.barrier = self.since = _NO_BARRIER
+        self.barrier = self.since = NO_BARRIER
         self._writes = 0
         self._death: type[MemberDied] = PowerLoss
         self._directories = {name: SimDirectory() for name in ("", "/", ".")}
@@ -286,12 +182,12 @@ class SimDisk:
         Within, C{datasync} acts as one that began at C{barrier}; None: now. It misses no write made within:
         a thread that writes a file before it syncs it has its own order.
         """
-        self.barrier = _NO_BARRIER if barrier is None else barrier
+        self.barrier = NO_BARRIER if barrier is None else barrier
         self.since = self._writes
         try:
             yield
         finally:
-            self.barrier = self.since = _NO_BARRIER
+            self.barrier = self.since = NO_BARRIER
 
     # -- faults ----------------------------------------------------------------------------
 
@@ -309,14 +205,16 @@ class SimDisk:
             self._death = death
         self._rearm()
 
-    def set_full(self, full: bool) -> None:
+    def set_full(self, full: bool, *, copies_on_write: bool = False) -> None:
         """Fill the disk, or free it again."""
         self.is_full = full
+        self.copies_on_write = full and copies_on_write
         self._rearm()
 
     def disarm(self) -> None:
-        """Disarm all faults."""
-        self.is_full = False
+        """Disarm all faults. What cannot be read stays so until it is written."""
+        self.read_us = self.lag_us = 0
+        self.is_full = self.copies_on_write = False
         self.failing_reads = self.failing_writes = self.failing_syncs = self.countdown = 0
         self.failing_opens, self.used_ratio = 0, 0.5
         self._rearm()
@@ -392,6 +290,10 @@ class SimDisk:
         if on_platter > 0:
             inode.durable[position : position + on_platter] = data[:on_platter]
 
+    def spoil(self, path: str, position: int, size: int = 1) -> None:
+        """The pages with these bytes of a file cannot be read until they are written."""
+        self._inode(path).bad.update(range(position // PAGE_BYTES, -(-(position + size) // PAGE_BYTES)))
+
     def read_anyway(self, path: str) -> bytes:
         """The content of a file as processes see it; no armed fault hits this read."""
         return bytes(self._inode(path).data)
@@ -430,7 +332,7 @@ class SimDisk:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
         return found
 
-    def _inode(self, path: str) -> _Inode:
+    def _inode(self, path: str) -> Inode:
         head, tail = os.path.split(path)
         inode = self._directory(head).entries.get(tail)
         if inode is None:
@@ -453,7 +355,7 @@ class SimDisk:
             self.before_change(path, "create")
             if self.is_full and size:
                 raise OSError(errno.ENOSPC, "No space left on device", path)
-        inode = _Inode(size, self.now_s)
+        inode = Inode(size, self.now_s)
         inode.reserved = size if reserved < 0 else reserved
         directory.put(tail, inode)
         return SimFile(self, path, inode)
@@ -463,6 +365,8 @@ class SimDisk:
         inode = self._inode(path)
         if self.failing_reads:
             self.fail_read(path)
+        if inode.bad:
+            raise OSError(errno.EIO, "simulated bad sector", path)
         return bytes(inode.data)
 
     def write_file(self, path: str, data: bytes) -> None:
@@ -476,7 +380,7 @@ class SimDisk:
             self.before_change(path, "create")
             if self.is_full:
                 raise OSError(errno.ENOSPC, "No space left on device", path)
-        inode = _Inode(0, self.now_s)
+        inode = Inode(0, self.now_s)
         directory.put(aside, inode)
         inode.write(bytes(data), 0, self.count())
         if self.is_armed:
@@ -559,7 +463,7 @@ class SimDisk:
         if path in self._locks:
             raise BlockingIOError(errno.EWOULDBLOCK, "Resource temporarily unavailable", path)
         if tail not in directory.entries:
-            directory.put(tail, _Inode(0, self.now_s))
+            directory.put(tail, Inode(0, self.now_s))
         self._locks.add(path)
         return SimFile(self, path, directory.entries[tail], locked=True)
 
@@ -573,9 +477,10 @@ class SimDisk:
         for path, directory in self._directories.items():
             copy = twin._directories.setdefault(path, SimDirectory())
             for name, inode in directory.entries.items():
-                fresh = _Inode(0, inode.modified_s)
+                fresh = Inode(0, inode.modified_s)
                 fresh.data = bytearray(inode.data)
                 fresh.reserved = inode.reserved
+                fresh.bad = set(inode.bad)
                 fresh.durable = bytearray(inode.data)
                 copy.put(name, fresh)
             copy.sync()

@@ -13,7 +13,8 @@ import errno
 import random
 from typing import TypeAlias
 
-from dledger.testing.disk import MemberDied, SimDirectory, SimDisk
+from dledger.testing.disk import MemberDied, SimDisk
+from dledger.testing.platter import SimDirectory
 
 #: A directory, by the paths of its parts relative to it.
 DirectoryTree: TypeAlias = dict[str, SimDirectory]

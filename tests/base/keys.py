@@ -20,17 +20,18 @@ class KeyRoom:
         self.authority = make_authority("an authority for tests", days=days)
         (directory / "authority.pem").write_bytes(self.authority.certificate)
 
-    def member(self, member_id: str, *, days: int = 30) -> TlsFiles:
+    def member(self, member_id: str, *, days: int = 30, groups: Iterable[str] = ()) -> TlsFiles:
         """Keys of a member."""
-        return self.keep(member_id, issue(self.authority, member_id, members=(member_id,), days=days))
+        made = issue(self.authority, member_id, members=(member_id,), days=days, groups=groups)
+        return self.keep(member_id, made)
 
     def client(self, name: str, *roles: ClientRole, hosts: Iterable[str] = ()) -> TlsFiles:
         """Keys of a client."""
         return self.keep(name, issue(self.authority, name, roles=roles, hosts=hosts, days=30))
 
-    def broker(self, name: str, *, days: int = 30) -> TlsFiles:
+    def broker(self, name: str, *, days: int = 30, brokers: Iterable[str] = ()) -> TlsFiles:
         """Keys of a broker, which may follow a master."""
-        return self.keep(name, issue(self.authority, name, days=days, is_broker=True))
+        return self.keep(name, issue(self.authority, name, days=days, is_broker=True, brokers=brokers))
 
     def keep(self, name: str, made: CertifiedKey) -> TlsFiles:
         """Write the files of C{made}."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.rights import ALL_RIGHTS, ClientRole, Rights, rights_of
+from dledger.base.rights import ALL_RIGHTS, GROUP_URI, ClientRole, Rights, named_uri, rights_of
 
 
 def of(*, dns_names: tuple[str, ...] = (), uris: tuple[str, ...] = ()) -> Rights:
     """The rights by these names, in a group of n0 and n1."""
-    return rights_of(dns_names=dns_names, uris=uris, member_ids=("n0", "n1"), who="CN=x")
+    return rights_of(dns_names=dns_names, uris=uris, member_ids=("n0", "n1"), who="CN=x", group="a group/1")
 
 
 class RightsTests(SynchronousTestCase):
@@ -23,6 +23,16 @@ class RightsTests(SynchronousTestCase):
         self.assertEqual(rights.roles, set(ClientRole))
         self.assertEqual((rights.speak_for("n1"), rights.speak_for("n0"), rights.speak_for("n9")),
                          (True, False, False))
+
+    def test_groups(self) -> None:
+        """One that names groups counts in these only; one that names none counts in all."""
+        own, other = named_uri(GROUP_URI, "a group/1"), named_uri(GROUP_URI, "another")
+        self.assertEqual(own, "dledger:group:a%20group%2F1")
+        for uris, counts in (((), True), ((own,), True), ((other,), False), ((other, own), True),
+                             (("dledger:group:",), False)):  # fmt: skip
+            rights = of(dns_names=("n1",), uris=(*uris, "dledger:role:admin"))
+            self.assertEqual((rights.speak_for("n1"), bool(rights.roles)), (counts, counts), uris)
+            self.assertEqual(rights.who, "CN=x")
 
     def test_roles(self) -> None:
         """A URI names a role; a stronger one includes the weaker ones; what is unknown means nothing."""

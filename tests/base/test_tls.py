@@ -93,7 +93,7 @@ class TlsCase(SynchronousTestCase):
 
     def ends(
         self, server: TlsFiles, client: TlsFiles | None, *, name: str = "n0", host: str = "10.0.0.7",
-        plain_hosts: tuple[str, ...] = (), says: bytes = b"hello", **listens: bool,
+        plain_hosts: tuple[str, ...] = (), says: bytes = b"hello", group: str = "", **listens: bool,
     ) -> tuple[End, End]:
         """A connection on which the client, plain without keys, has said something. @return: both ends."""
         mine, theirs = End(), End()
@@ -103,7 +103,7 @@ class TlsCase(SynchronousTestCase):
         built = listening.buildProtocol(IPv4Address("TCP", host, 4711))
         outer: Any = theirs
         if client is not None:
-            outer = dialled(dialling(client), theirs, name)
+            outer = dialled(dialling(client, group), theirs, name)
         self.carrier = FakeTransport(built, isServer=True)
         pump = connect(built, self.carrier, outer, FakeTransport(outer, isServer=False))
         theirs.transport.write(says)
@@ -150,6 +150,19 @@ class HandshakeTests(TlsCase):
         for member_id in ("n_0", "N0", "0", "10.0.0.7", "n" * 63):
             mine, _theirs = self.ends(self.room.member(member_id), self.room.member("n1"), name=member_id)
             self.assertEqual(mine.heard, b"hello", member_id)
+
+    def test_several_groups(self) -> None:
+        """Under one authority: a member of another group with the same id is no member of this one."""
+        mine, theirs = self.room.member("n0", groups=["a"]), self.room.member("n1", groups=["b"])
+        for group, heard in (("a", b"hello"), ("b", b"")):
+            server, client = self.ends(mine, theirs, group=group)
+            self.assertEqual(server.heard, heard)
+            if not heard:
+                self.assertIn("of another name", client.lost)
+        server, _client = self.ends(mine, theirs, group="a")
+        for group, members in (("a", frozenset()), ("b", {"n1"})):
+            rights = TlsKeys(mine, group).rights_of(server.transport, ("n0", "n1"))
+            self.assertEqual(rights.members, members)
 
     def test_unreadable_names(self) -> None:
         """A certificate of our authority with names that cannot be read proves and breaks nothing."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import random
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -11,6 +12,7 @@ from dledger.base.disk.disk import File
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.disk.segment import SegmentList, SegmentReader
 from dledger.base.disk.unreadable import BLOCK, FAILED_MAX, FILLER, OPENING_MAX_BYTES
+from dledger.testing.disk import SimDisk
 
 SIZE = 512 * BLOCK
 
@@ -76,6 +78,24 @@ class UnreadableTests(SynchronousTestCase):
         self.segments.pwrite(b"new", 3 * BLOCK)
         bad._bad.clear()
         self.assertEqual(self.segments.pread(4, 3 * BLOCK), b"new" + self.data[3 * BLOCK + 3 :][:1])
+
+    def test_mended(self) -> None:
+        """A part of an unreadable block is written with the rest of it; the neighbours stay as they are."""
+        disk = SimDisk(random.Random(1))
+        segments = SegmentList(disk, "data", 3 * BLOCK + 100)
+        segments.create(0)
+        segments.pwrite(self.data[: 3 * BLOCK + 100], 0)
+        path = f"data/{0:020d}"
+        for at, size in ((BLOCK + 10, 20), (BLOCK - 10, 20), (2 * BLOCK - 5, BLOCK), (3 * BLOCK + 3, 40)):
+            disk.spoil(path, BLOCK)
+            disk.spoil(path, 3 * BLOCK)
+            with self.assertRaises(OSError):
+                segments.pwrite(bytes(size), at)
+            before = segments.pread(3 * BLOCK + 100, 0)
+            segments.mend(bytes(size), at)
+            found = segments.pread(3 * BLOCK + 100, 0)
+            self.assertEqual(found, before[:at] + bytes(size) + before[at + size :])
+        self.assertEqual(found[:BLOCK - 10], self.data[: BLOCK - 10])
 
     def test_a_dying_disk(self) -> None:
         """One read does not try every block of a disk that needs seconds for each."""

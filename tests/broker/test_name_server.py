@@ -239,6 +239,24 @@ class RegistrarTests(SynchronousTestCase):
             self.assertEqual(len(self.learned), count)
         self.assertEqual(self.learned[-1], ("10.0.0.8:10911", "10.0.0.9:10912"))
 
+    def test_overtaken(self) -> None:
+        """Another one had our name and id: counted, and logged when it is another one."""
+        self.servers.answer(OK)
+        for other, logged in (("10.0.0.7:1", 1), ("10.0.0.7:1", 0), ("", 0), ("10.0.0.7:1", 1)):
+            self.wait(30)
+            asked = self.servers.take()
+            with capturedLogs() as events:
+                asked[0][2].callback(RemotingCommand(code=0, opaque=0, flag=1, ext_fields={
+                    "otherBrokerAddr": other
+                } if other else {}))  # fmt: skip
+            asked[1][2].callback(OK)
+            told = [event for event in events if "took our place" in event["log_format"]]
+            self.assertEqual([event["other"] for event in told], [other] * logged)
+        self.assertEqual(self.registrar.overtaken, 3)
+        self.registrar.role_changed()
+        self.servers.answer(RemotingCommand(code=0, opaque=0, flag=1, ext_fields={"otherBrokerAddr": "x:1"}))
+        self.assertEqual(self.registrar.overtaken, 3, "the master before this one")
+
     def test_stop_while_registering(self) -> None:
         """A registration that is under way may have arrived: it is taken back, too."""
         self.servers.answer()

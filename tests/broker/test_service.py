@@ -469,6 +469,22 @@ class SlaveTests(ServiceCase):
         self.assertEqual(asked, [1])
         self.stop(8.0)
 
+    def test_house_keeping_fails(self) -> None:
+        """It is logged once, and tried again; only a broken store ends the broker."""
+        self.start(role="slave", haMasterAddress="m:10912")
+        errors: list[Exception] = [OSError(5, "Input/output error")]
+
+        def failing(*_: object, **__: object) -> list[str]:
+            raise errors[0]
+
+        self.patch(self.broker.store, "house_keeping", failing)
+        with capturedLogs() as events:
+            self.broker.replication.keep_house()
+            self.broker.replication.keep_house()
+        told = [event for event in events if "house-keeping" in event["log_format"]]
+        self.assertEqual([event["reason"] for event in told], ["[Errno 5] Input/output error"])
+        self.stop(8.0)
+
     def test_by_name_server(self) -> None:
         """As it says, and again when it says something else."""
         self.start(role="slave", namesrv="n:9876")

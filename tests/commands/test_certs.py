@@ -12,7 +12,7 @@ from unittest.mock import Mock
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from dledger.base.rights import ROLE_URI, SLAVE_URI
+from dledger.base.rights import BROKER_URI, GROUP_URI, ROLE_URI, SLAVE_URI
 from dledger.base.tls.certificates import make_authority
 from dledger.base.tls.keys import TlsKeys
 from dledger.base.tls_files import TlsFiles
@@ -57,11 +57,24 @@ class CertsTests(CliCase):
         """Their certificates say so, and nothing else."""
         self.assertExit(self.run_cli("certs", str(self.directory), "--broker", "a", "--broker", "b"), 0,
                         "a.pem: broker a", "b.pem: broker b")
-        self.assertEqual(self.names("a"), ([], [SLAVE_URI]))
+        self.assertEqual(self.names("a"), ([], [SLAVE_URI, BROKER_URI + "a"]))
+        self.assertExit(self.run_cli("certs", str(self.directory), "--broker", "x=the name"), 0)
+        self.assertEqual(self.names("x"), ([], [SLAVE_URI, BROKER_URI + "the%20name"]))
         for words in (
             ("--broker", "c", "--client", "c=read"), ("--broker", "c/d"), ("--broker", "authority"),
+            ("--broker", "c", "--broker", "c=d"),
         ):
             self.assertExit(self.run_cli("certs", str(self.directory), *words), 64, words[1])
+
+    def test_groups(self) -> None:
+        """Members and clients of named groups; members that are brokers, too; brokers have no group."""
+        words = ("--members", "n0", "--client", "app=read", "--broker", "b", "--group", "orders", "--group",
+                 "a b", "--raft-broker", "bk")  # fmt: skip
+        self.assertExit(self.run_cli("certs", str(self.directory), *words), 0)
+        groups = [GROUP_URI + "orders", GROUP_URI + "a%20b"]
+        self.assertEqual(self.names("n0"), (["n0"], [BROKER_URI + "bk", *groups]))
+        self.assertEqual(self.names("app"), ([], [ROLE_URI + "read", *groups]))
+        self.assertEqual(self.names("b"), ([], [SLAVE_URI, BROKER_URI + "b"]))
 
     def test_one_more(self) -> None:
         """By the same authority; nothing that is there changes."""

@@ -121,6 +121,7 @@ _ELECTIONS = (
               "name, decode = TERM_FILE_NAME, None"),
         Patch(DAMAGE, "at = int(self._rng.random() * size)\n        self._spoil(member, path, at, 1)",
               "at = int(self._rng.random() * 10)\n        self._spoil(member, path, at, 1)"),
+        Patch(TERMS, "if seal is not None and (", "if False and ("),
         Patch(TERMS, 'if len(pairs) != 2 or set(found) != {"voteLeader", "currTerm"}:',
               'found = {"voteLeader": "", **found}\n    if "currTerm" not in found:'),
         Patch(TERMS, "return found if twin is None else self._agreed(found, twin)", "return found"),
@@ -193,6 +194,9 @@ _REPLICATION = (
               "        self._answer(token, request, ResponseCode.SUCCESS)\n"
               "        self.member.out.write(fx.WriteEntries(entries=entries))"),
     ), faults=("disk_error", "fill_disk", "kill_inside")),
+    Mutant("not-mute", "A member without room for its term and vote speaks of them", (
+        Patch(DRIVER, "if self.why_mute and type(effect) in _HELD_BACK:", "if False:"),
+    ), faults=("fill_disk", "isolate"), settings={**SYNC, "check_point_interval": 600}),
     Mutant("ack-before-flush", "with sync flushing a follower acknowledges unflushed entries", (
         Patch(HANDLER, "if not self.member.config.is_sync or index <= self.member.flushed_index:",
               "if True:"),

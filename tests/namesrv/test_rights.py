@@ -10,7 +10,7 @@ from twisted.internet.address import IPv4Address
 from twisted.logger import LogEvent, LogLevel, capturedLogs
 
 from dledger.namesrv.commands import CHANGES, OF_BROKERS, READS, name_server_change
-from protocols.rocketmq.commands import CommandConnection
+from protocols.rocketmq.commands import CommandConnection, hosts_of
 from protocols.wire.remoting import RemotingCommand
 from tests.namesrv.support import NameServerCase, header_of
 from tests.namesrv.test_commands import topics
@@ -149,6 +149,31 @@ class BrokersTests(RightsCase):
         )
         self.assertEqual(self.route(), {0: "10.0.0.7:1"})
         self.assertEqual(self.register("10.0.0.8", address="10.0.0.8:1"), [])  # folded
+
+    def test_told(self) -> None:
+        """Who takes a place hears whose it was, and it is counted; so the true one hears of the other."""
+        found = self.ask(103, header_of(address="10.0.0.7:1"), BODY, over=self.connect_from("10.0.0.7"))
+        self.assertEqual(found.ext_fields.get("otherBrokerAddr"), "127.0.0.1:1")
+        again = self.ask(103, header_of(), BODY, over=self.broker)
+        self.assertEqual(again.ext_fields.get("otherBrokerAddr"), "10.0.0.7:1")
+        self.assertEqual((self.commands.overtaken, self.commands.overtaking_refused), (2, 0))
+        self.assertNotIn("otherBrokerAddr", self.ask(103, header_of(), BODY, over=self.broker).ext_fields)
+
+    def test_with_certificates(self) -> None:
+        """Only one that names the broker takes the place of a live one; the same host always may."""
+        shown = {"10.0.0.7": ["dledger:broker:other"], "10.0.0.8": ["dledger:broker:bk"]}
+        self.commands.uris_of = lambda connection: shown.get(hosts_of(connection)[0], [])
+        for header in ({"address": "10.0.0.7:1"}, {"name": "x"}):
+            with capturedLogs() as logs:
+                found = self.ask(103, header_of(**header), BODY, over=self.connect_from("10.0.0.7"))
+            self.assertEqual(found.code, 16)
+            self.assertIn("only a certificate that names dledger:broker:", str(found.remark))
+            self.assertIn(LogLevel.error, [one["log_level"] for one in logs])
+        self.assertEqual(self.route(), {0: "127.0.0.1:1"})
+        self.assertEqual(self.register("10.0.0.1", address="127.0.0.1:3"), [])
+        self.assertEqual(self.register("10.0.0.7", name="new", address="10.0.0.7:1"), [])
+        self.assertEqual(len(self.register("10.0.0.8", address="10.0.0.8:1")), 1)
+        self.assertEqual((self.commands.overtaken, self.commands.overtaking_refused), (1, 2))
 
     def test_same_address(self) -> None:
         """A registration of the broker's own address by another host, under whatever name."""

@@ -108,6 +108,23 @@ class TlsServiceTests(ServiceCase):
         self.assertEqual(self.ask(believing), b"")
         self.assertIn(b"clusterAddrTable", self.ask(self.room.client("app")))
 
+    def test_names_of_brokers(self) -> None:
+        """By the certificate of each connection, where everybody shows one."""
+        for auth, asks in (("none", False), ("require", True)):
+            service = self.make(self.endpoint, tls_mode="enforcing", tls_client_auth=auth,
+                                **options_of(self.files))  # fmt: skip
+            service.startService()
+            self.settle()
+            self.assertEqual(service.commands.uris_of is not None, asks)
+            self.stop(service)
+        seen: list[object] = []
+        service = self.begin(tls_mode="enforcing", tls_client_auth="require", **options_of(self.files))
+        uris_of = service.commands.uris_of
+        assert uris_of is not None
+        self.patch(service.side, "commands_received", lambda connection, _: seen.append(uris_of(connection)))
+        self.ask(self.room.broker("bk-1", brokers=["bk"]))
+        self.assertEqual(seen, [{"dledger:role:slave", "dledger:broker:bk"}])
+
     def test_changes(self) -> None:
         """From another machine they need a certificate of the client, not only TLS."""
         client = self.room.client("app")

@@ -87,6 +87,28 @@ class DoorCase(SynchronousTestCase):
         return client
 
 
+class ClosedTests(DoorCase):
+    """The member of a program with accounts, where nobody is known by name."""
+
+    def guard(self) -> None:
+        """Neither certificates nor tokens."""
+        self.close(ChangeHosts())
+
+    def close(self, changers: ChangeHosts, tokens: ClientTokenFile | None = None) -> None:
+        """Close the door."""
+        self.rig.node.router.door.judge_with(None, tokens, changers, is_closed=True)
+
+    def test_clients(self) -> None:
+        """METADATA, and changes from where they may come; nothing else. A token opens it."""
+        client = self.rig.client()
+        self.assertEqual(self.may(client), [False, False, False])
+        self.assertEqual(client.ask(MetadataRequest(**self.rig.base())).code, 200)
+        self.close(ChangeHosts(("*",)))
+        self.assertEqual(self.may(self.rig.client()), [False, False, True])
+        self.close(ChangeHosts(), ClientTokenFile(str(self.path)))
+        self.assertEqual(self.may(self.with_token("reader")), [True, False, False])
+
+
 class TokenTests(DoorCase):
     """On connections without rights of their own."""
 

@@ -11,12 +11,20 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.errors import DLedgerError, StoreError
+from dledger.base.membership import Membership
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
+from dledger.core.mute import mute_answer
 from dledger.core.replica import DLedgerCore
-from dledger.node.driver import Driver
-from protocols.wire.ledger.codes import ResponseCode
-from protocols.wire.ledger.messages import HeartBeatRequest, HeartBeatResponse, Request, Response
+from dledger.node.driver import SAVE_AGAIN_MS, Driver
+from protocols.wire.ledger.codes import ResponseCode, VoteResult
+from protocols.wire.ledger.messages import (
+    HeartBeatRequest,
+    HeartBeatResponse,
+    Request,
+    Response,
+    VoteResponse,
+)
 from tests.core.helpers import ListLedger, batch, make_config
 
 
@@ -124,6 +132,74 @@ class DriverCase(SynchronousTestCase):
     def script(self, *steps: tuple[fx.Effect, ...] | Exception) -> None:
         """Effects of the next steps."""
         self.core.script.extend(steps)
+
+
+class MuteTests(DriverCase):
+    """Without room for term and vote, nothing of them leaves the member, and the member lives."""
+
+    def setUp(self) -> None:
+        """A vote for which there is no room, with an answer behind it."""
+        super().setUp()
+        self.world.on["save"] = fails(DLedgerError(ResponseCode.DISK_FULL, reason="no room"))
+        self.vote = VoteResponse(term=3, vote_result=VoteResult.ACCEPT)
+        self.script((fx.PersistTermVote(term=3, voted_for="n1"), fx.Reply(token=1, response=self.vote)))
+        self.driver.feed(ev.Started())
+
+    def test_vote(self) -> None:
+        """It is refused; that is told once."""
+        self.assertEqual(self.world.diary, [
+            ("save", 3, "n1"), ("report", "vote-refused"), ("reply", 1, mute_answer(self.vote, 0)),
+        ])  # fmt: skip
+        self.assertEqual((self.driver.why_mute, self.driver.is_stopped), ("no room", False))
+        self.world.diary.clear()
+        self.script((fx.PersistTermVote(term=4, voted_for=None),))
+        self.driver.feed(ev.Started())
+        self.assertEqual(self.world.diary, [("save", 4, None)])
+
+    def test_held_back(self) -> None:
+        """Requests fail, writes are refused; what the member tells its own callers is told."""
+        request = HeartBeatRequest()
+        for effect in (
+            fx.WriteBodies(first_index=0, bodies=(b"a",), term=3),
+            fx.WriteEntries(entries=batch(0, (3, b"a"))),
+            fx.TruncateLedger(entries=batch(0, (3, b"a"))),
+            fx.WriteConfiguration(first_index=0, membership=Membership(voters={"n0": "h:1"}), term=3),
+        ):  # fmt: skip
+            self.core.seen.clear()
+            self.world.diary.clear()
+            self.script((told(9), fx.SendRequest(peer_id="n2", request_id=5, request=request), effect))
+            self.driver.feed(ev.TurnCame())
+            self.assertEqual(self.world.diary, [("append", 9)])
+            self.assertEqual([type(one) for one in self.core.seen],
+                             [ev.TurnCame, ev.WriteRefused, ev.RequestFailed])  # fmt: skip
+            self.assertEqual(self.ledger.ledger_end_index, -1)
+
+    def test_room(self) -> None:
+        """The last term and vote are saved at a tick, not at each; and what follows goes out."""
+        self.world.diary.clear()
+        self.driver.feed(ev.Ticked())
+        self.assertEqual(self.world.diary, [])
+        self.world.clock_ms += SAVE_AGAIN_MS
+        self.driver.feed(ev.Ticked(), ev.Ticked())
+        self.assertEqual(self.world.diary, [("save", 3, "n1")])
+        self.script((fx.PersistTermVote(term=4, voted_for="n2"),))
+        self.driver.feed(ev.TurnCame())
+        del self.world.on["save"]
+        self.world.diary.clear()
+        self.world.clock_ms += SAVE_AGAIN_MS
+        self.script((fx.Reply(token=2, response=self.vote),))
+        self.driver.feed(ev.Ticked())
+        self.assertEqual(self.world.diary, [
+            ("save", 4, "n2"), ("report", "votes-again"), ("reply", 2, self.vote),
+        ])  # fmt: skip
+        self.assertEqual(self.driver.why_mute, "")
+
+    def test_failure(self) -> None:
+        """A save that fails otherwise ends the member, then as before."""
+        self.world.on["save"] = fails(StoreError("EIO"))
+        self.world.clock_ms += SAVE_AGAIN_MS
+        self.driver.feed(ev.Ticked())
+        self.assertIsInstance(self.core.seen[-1], ev.StoreFailed)
 
 
 class EffectTests(DriverCase):

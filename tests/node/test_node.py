@@ -235,13 +235,17 @@ class FailureTests(SynchronousTestCase):
         self.assertEqual(rig.node.state, "failed")
 
     def test_house_keeping(self) -> None:
-        """Or at keeping house."""
+        """Or at keeping house: but only a store that is broken."""
         rig = Rig().lead()
+        errors: list[Exception] = [OSError(5, "Input/output error")]
 
         def failing(now_s: float, local_hour: int, **_: int) -> list[DeletedSegment]:
-            raise OSError(5, "Input/output error")
+            raise errors[0]
 
         rig.store.house_keeping = failing  # type: ignore[method-assign]
+        rig.clock.pump([0.1] * 120)
+        self.assertEqual(rig.node.state, "running")
+        errors[0] = StoreError("broken")
         rig.clock.pump([0.1] * 120)
         self.assertEqual(rig.node.state, "failed")
 

@@ -32,6 +32,23 @@ class MemberConfigTests(SynchronousTestCase):
         broker = broker_from_mapping({**RAFT, "changeHosts": "10.0.0.7;fd00::/64"})
         self.assertEqual(member_config(broker).change_hosts, ("10.0.0.7", "fd00::/64"))
 
+    def test_keys(self) -> None:
+        """Of the broker, if they are for the member, too; and its tokens."""
+        keys = {"tls_certificate": "c.pem", "tls_key": "c.key", "tls_authority": "a.pem"}
+        for more, files in (
+            ({"tls_mode": "enforcing"}, None), ({"tls_members_enable": "true"}, "c.pem"),
+            ({"tls_members_enable": "true", "tls_mode": "enforcing"}, "c.pem"),
+        ):  # fmt: skip
+            config = member_config(broker_from_mapping({**RAFT, **keys, **more, "client_token_file": "t"}))
+            found = config.tls_files
+            self.assertEqual(found and found.certificate, files)
+            self.assertEqual((config.client_token_file, config.insecure), ("t", False))
+        for options in ({"tls_members_enable": "true", **keys}, {"client_token_file": "t"}):
+            with self.assertRaisesRegex(ValueError, "needs enableDLegerCommitLog=true"):
+                broker_from_mapping({"store": "s", **options})
+        with self.assertRaisesRegex(ValueError, "tls_members_enable=true needs tls_certificate"):
+            broker_from_mapping({**RAFT, "tls_members_enable": "true"})
+
     def test_named(self) -> None:
         """A group and a directory of its own."""
         config = member_config(broker_from_mapping({

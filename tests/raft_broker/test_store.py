@@ -18,6 +18,7 @@ from dledger.raft_broker.store import (
     decode_dispatched,
     encode_dispatched,
 )
+from tests.base.test_unreadable import BadFile
 from tests.broker.support import config_of, inline, message
 from tests.raft_broker.rig import FILE_SIZE, LedgerOfMessages
 
@@ -177,6 +178,23 @@ class StoreTests(SynchronousTestCase):
             self.close(again)
         again = self.open()
         self.assertEqual(again._dispatcher.dispatched, 0)
+
+    def test_unreadable_units(self) -> None:
+        """Units that the disk cannot read are made again from the entries, with their places."""
+        self.fill(12)
+        self.ledger.store.append_bodies((b"no message", b""), 1)
+        self.fill(13)
+        store = self.open()
+        store.queues.write()
+        queue = store.queues.get("T1", 0)
+        assert queue is not None
+        units = queue.read(0, 25)
+        for offset, file in queue._segments._handles.items():
+            queue._segments._handles[offset] = BadFile(file, {0})  # type: ignore[assignment]
+        bad = len(queue._segments._handles)
+        self.assertEqual(queue.read(0, 25), units)
+        self.assertEqual(store.unit_mending.mended, 10 * (bad - 1) + 5)
+        self.assertEqual(self.failures, [])
 
     def test_lost_file(self) -> None:
         """A file of a queue is missing: all is dispatched again, also after a crash on the way."""

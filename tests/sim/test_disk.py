@@ -204,6 +204,26 @@ class FaultTests(DiskTestCase):
         file.datasync()
         self.assertEqual(file.pread(1, 0), b"y")
 
+    def test_bad_sector(self) -> None:
+        """Its page cannot be read until the whole of it is written; a part of it cannot be written."""
+        file = self.disk.open("/d/f", create=True)
+        file.pwrite(b"x" * 10_000, 0)
+        self.disk.spoil("/d/f", 5000)
+        self.assertEqual(file.pread(4096, 0), b"x" * 4096)
+        self.assertEqual(file.pread(99, 8192), b"x" * 99)
+        for attempt in ((1, 4096), (4097, 0), (9999, 1)):
+            self.assertRaises(OSError, file.pread, *attempt)
+        self.assertRaises(OSError, self.disk.read_file, "/d/f")
+        self.assertRaises(OSError, self.disk.clone().open("/d/f").pread, 1, 5000)
+        self.assertRaises(OSError, file.pwrite, b"y" * 4000, 4096)
+        self.assertRaises(OSError, file.pwrite, b"y" * 9999, 1 + 4096)
+        self.assertRaises(OSError, file.pread, 1, 5000)
+        file.pwrite(b"y" * 4096, 4096)
+        self.assertEqual(file.pread(1, 5000), b"y")
+        self.disk.spoil("/d/f", 9000)
+        file.pwrite(b"z" * 1808, 8192)
+        self.assertEqual(file.pread(9999, 9999), b"z", "the last page ends with the file")
+
     def test_failed_sync_loses(self) -> None:
         """What a failed sync did not write is not there for the next process, unless the disk keeps it."""
         for keeps, expected in ((True, {b"abcdefgh"}), (False, None)):

@@ -42,6 +42,33 @@ for _name in ANYWHERE + WITH_SYNC:
     setattr(FaultTests, f"test_{_name}", _test_of(_name))
 
 
+class FullInPlaceTests(SynchronousTestCase):
+    """Disks without room for writes in place either."""
+
+    def test_nobody_ends(self) -> None:
+        """Members whose disks are full refuse votes and appends; all go on living, and elect again."""
+        settings = {"flush_disk_type": "sync", "check_point_interval": 600}
+        cluster = SimCluster(GroupOptions(settings=settings), 4)
+        cluster.start()
+        cluster.run(4)
+        members = list(cluster.members.values())
+        mute: set[str] = set()
+        for turn in range(12):
+            full = [members[turn % 3], *([members[(turn + 1) % 3]] if turn % 4 == 3 else [])]
+            for member in full:
+                member.disk.set_full(True, copies_on_write=True)
+            if cluster.leader is not None:
+                cluster.leader.pause()
+            cluster.run(6)
+            mute.update(one.member_id for one in members if one.driver.why_mute)
+            cluster.end_faults()
+            cluster.run(6)
+            self.assertEqual([member.boots for member in members], [1, 1, 1], turn)
+        self.assertEqual(mute, set(cluster.members))
+        cluster.settle()
+        cluster.judge()
+
+
 class MixTests(SynchronousTestCase):
     """What may happen where."""
 

@@ -81,6 +81,14 @@ class TlsReadTests(TlsReadCase):
                 self.begin(n0=self.room.member(shown))
                 self.assertIn(f"its certificate is for {shown!r}, not for 'n0'", self.refused(self.options()))
 
+    def test_another_group(self) -> None:
+        """The member of that id in another group under the same authority is another one."""
+        self.begin(n0=self.room.member("n0", groups=["default", "more"]))
+        self.assertEqual(scanned(self.options()), self.rows)
+        self.members.clear()
+        self.begin(n0=self.room.member("n0", groups=["another"]))
+        self.assertIn("its certificate is not for group 'default'", self.refused(self.options()))
+
     def test_client_in_the_place_of_a_member(self) -> None:
         """The keys of a client are no member's."""
         self.begin(n0=self.room.client("n0", ClientRole.ADMIN))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 from unittest import mock
 
@@ -60,6 +61,24 @@ class ExpiryTests(SynchronousTestCase):
             self.assertNotIn(one.path, self.disk.files)
             self.assertTrue(one.why)
         return len(deleted)
+
+    def test_trouble(self) -> None:
+        """What fails is tried again; the store lives, and no file is lost or counted twice."""
+        store = self.start(file_reserved_hours=72)
+        self.disk.failures = {("unlink", "/data/"): errno.EIO}
+        self.assertRaises(OSError, self.keep, 74)
+        with mock.patch.object(self.disk, "space", side_effect=OSError(errno.EIO, "Input/output error")):
+            self.assertRaises(OSError, self.keep, 74)
+        self.assertEqual((store.ledger_begin_index, len(store._data.offsets)), (0, 6))
+        self.disk.failures = {("sync_directory", "/data"): errno.EIO, ("unlink", "/index/"): errno.EIO}
+        self.assertEqual(self.keep(74), 3)
+        self.assertEqual((store.ledger_begin_index, store._data.offsets[0]), (30, 3 * DATA_SIZE))
+        self.assertTrue(store._data.directory_dirty, "the next sync includes it")
+        index_files = len(store._index.offsets)
+        self.disk.failures = {}
+        self.assertEqual(store.read_batch(30, max_count=1, max_bytes=1).first_index, 30)
+        self.assertEqual(self.keep(74), 0)
+        self.assertLess(len(store._index.offsets), index_files)
 
     def test_by_age(self) -> None:
         """At the hour of the day, files that were last written before the reserved hours go."""

@@ -11,6 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.base.disk.disk import read_boot_id
 from dledger.base.disk.two_slots import SLOT_SIZE
 from dledger.base.errors import DirectoryError, StoreError
+from dledger.base.group_name import GroupName
 from dledger.base.lineage import Lineage, Standing
 from dledger.config import GROUP_BYTES_MAX, ID_BYTES_MAX, DLedgerConfig
 from dledger.storage.file_store import FileStore
@@ -36,6 +37,24 @@ class IdentityCase(SynchronousTestCase):
         found = read_identity(self.disk, PATH)
         assert found is not None
         return found[1]
+
+
+class RoomTests(IdentityCase):
+    """No room to write the record in place."""
+
+    def test_waits(self) -> None:
+        """What may be forgotten in a crash is written when there is room; what may not ends the store."""
+        store = self.start()
+        self.disk.failures = {("pwrite", "identity"): NO_SPACE}
+        store.identity.record_group(GroupName("g1", 3, is_known=True))
+        store.check_point()
+        self.assertEqual(store.identity.group_name.id, "g1")
+        self.assertEqual(self.recorded().group_id, "")
+        self.disk.failures = {}
+        store.check_point()
+        self.assertEqual(self.recorded().group_id, "g1")
+        self.disk.failures = {("pwrite", "identity"): NO_SPACE}
+        self.assertRaises(StoreError, store.identity.doubt, 5)
 
 
 class OwnerTests(IdentityCase):

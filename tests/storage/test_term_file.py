@@ -9,14 +9,16 @@ from collections.abc import Iterator
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.base.errors import DirectoryError, StoreError
+from dledger.base.errors import DirectoryError, DLedgerError, StoreError
 from dledger.storage.term_file import (
     TermFile,
     TermVote,
     decode_term,
     decode_term_twin,
     encode_term,
+    seal_term,
 )
+from protocols.wire.ledger.codes import ResponseCode
 from tests.storage.support import BROKEN, HookedDisk
 
 FULL = errno.ENOSPC
@@ -37,9 +39,10 @@ class TermFileTests(SynchronousTestCase):
         self.disk.write_file(f"base/dledger-n0/{name}", content)
 
     def test_golden(self) -> None:
-        """The bytes that Java writes, in its order."""
+        """The bytes that Java writes, in its order; and a comment behind them."""
         self.assertEqual(encode_term(1, "n2"), b"voteLeader=n2\ncurrTerm=1\n")
         self.assertEqual(encode_term(7, None), b"voteLeader=\ncurrTerm=7\n")
+        self.assertEqual(seal_term(1, "n2"), b"voteLeader=n2\ncurrTerm=1\n#crc32 71ef8e5a\n")
 
     def test_round_trip(self) -> None:
         """What was saved is loaded, by another process too."""
@@ -108,6 +111,32 @@ class TermFileTests(SynchronousTestCase):
         self.assertFalse(self.terms.is_behind)
         self.assertEqual(decode_term(self.disk.read_file("base/dledger-n0/currterm")), TermVote(4, "n2"))
 
+    def test_no_room_in_place(self) -> None:
+        """A vote without room for the twin is refused; what was durable stays, and a later save succeeds."""
+        self.terms.save(3, "n1")
+        for where in (("pwrite", "termvote"), ("datasync", "termvote")):
+            self.disk.failures = {where: FULL}
+            for _ in range(3):
+                error = self.assertRaises(DLedgerError, self.terms.save, 4, "n2")
+                self.assertNotIsInstance(error, StoreError)
+                self.assertIs(error.code, ResponseCode.DISK_FULL)
+            found = TermFile(self.disk, "base/dledger-n0").load()
+            self.assertIn(found, (TermVote(3, "n1"), TermVote(4, "n2")))
+        self.disk.failures = {}
+        self.terms.save(5, "n0")
+        self.assertEqual(TermFile(self.disk, "base/dledger-n0").load(), TermVote(5, "n0"))
+
+    def test_start_without_room_in_place(self) -> None:
+        """A start goes on with what the twin has, and not with what it lacks."""
+        self.terms.save(3, "n1")
+        self.disk.failures = {("write_file", ""): FULL, ("pwrite", ""): FULL}
+        again = TermFile(self.disk, "base/dledger-n0")
+        self.assertEqual(again.take_up(ledger_end_term=3, has_ledger=True), TermVote(3, "n1"))
+        self.assertRaises(DLedgerError, again.save, 4, "n0")
+        self.assertRaises(
+            StoreError, TermFile(self.disk, "base/dledger-n0").take_up, ledger_end_term=9, has_ledger=True
+        )
+
     def test_start_without_room(self) -> None:
         """A member starts on a full disk: its files are written in place."""
         self.terms.save(3, "n1")
@@ -169,23 +198,33 @@ class DamageTests(SynchronousTestCase):
             return None
 
     def test_every_flip_of_both(self) -> None:
-        """Any bit of currterm with any bit of the twin: no forgotten vote, no lower term."""
-        self.assertEqual(len(self.java) * 8, 192 + 8)
+        """Any bit of currterm with any bit of the twin: the vote, or a refusal."""
+        self.assertEqual(len(self.java) * 8, (25 + 16) * 8)
         javas = {decode_term(data, MEMBERS): data for data in (self.java, *flips(self.java))}
         twins = {decode_term_twin(data): data for data in (self.twin, *flips(self.twin))}
         self.assertEqual(set(twins), {TermVote(5, "n1")}, "one flip leaves the copy in the other slot")
         for java in javas.values():
             for twin in twins.values():
                 found = self.found(java, twin)
-                if found is not None:
-                    self.assertTrue(found.term > 5 or found == TermVote(5, "n1"), (java, found))
+                self.assertEqual(found, TermVote(5, "n1"), java)
 
     def test_every_flip_alone(self) -> None:
-        """Without the twin most flips are refused; none forgets the vote of the term, or names a stranger."""
-        believed = {self.found(data, None) for data in flips(self.java)} - {None}
-        for found in believed:
-            assert found is not None
-            self.assertIn(found.voted_for, MEMBERS)
+        """Without the twin a flip is refused, or is in the seal."""
+        self.assertLessEqual({self.found(data, None) for data in flips(self.java)}, {None, TermVote(5, "n1")})
+
+    def test_every_flip_of_java(self) -> None:
+        """What Java wrote has no seal: no flip forgets a vote, or lowers the term."""
+        for data in flips(encode_term(5, "n1")):
+            found = self.found(data, self.twin)
+            self.assertTrue(found is None or found.term > 5 or found == TermVote(5, "n1"), (data, found))
+
+    def test_seal(self) -> None:
+        """It vouches for its lines, also without a twin, and beyond it; lines that follow it are not ours."""
+        self.assertEqual(self.found(seal_term(9, "n2"), self.twin), TermVote(9, "n2"))
+        self.assertEqual(self.found(seal_term(9, None), None), TermVote(9, None))
+        self.assertIsNone(self.found(seal_term(9, None).replace(b"9", b"8", 1), None))
+        self.assertEqual(self.found(seal_term(9, None).replace(b"9", b"8", 1), self.twin), TermVote(5, "n1"))
+        self.assertIsNone(self.found(seal_term(9, None) + b"#\n", None))
 
     def test_java_worked_here_since(self) -> None:
         """The later term counts; of one term the vote counts."""

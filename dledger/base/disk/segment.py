@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from dledger.base.disk.disk import Disk, File
-from dledger.base.disk.unreadable import Unreadable, is_unreadable
+from dledger.base.disk.unreadable import BLOCK, Unreadable, is_unreadable
 from dledger.base.errors import DirectoryError
 
 HANDLES_MAX = 64
@@ -303,13 +303,28 @@ class SegmentList(SegmentReader):
         self.dirty[base] = file
         file.pwrite(data, start)
 
+    def mend(self, data: bytes | memoryview, position: int) -> None:
+        """
+        Write over bytes that the disk may not be able to read. The system writes whole blocks, and reads the
+        rest of one before it changes a part, so an unreadable rest is written, too, as it reads:
+        L{dledger.base.disk.unreadable.FILLER}.
+        """
+        file_start = self.base(position)
+        start, end = position - file_start, position - file_start + len(data)
+        low, high = start - start % BLOCK, min(-(-end // BLOCK) * BLOCK, self.file_size)
+        failures, file = self.unreadable.failures, self._file(file_start)
+        before, behind = self._read(file, start - low, low), self._read(file, high - end, end)
+        if failures != self.unreadable.failures:
+            data, position = b"".join((before, data, behind)), file_start + low
+        self.pwrite(data, position)
+
     def zero(self, position: int, end: int) -> None:
         """Zero the bytes from C{position} to C{end}, within one file; zero chunks are not written again."""
         while position < end:
             size = min(_CHUNK, end - position)
             zeros = _ZEROS if size == _CHUNK else bytes(size)
             if self.pread(size, position) != zeros:
-                self.pwrite(zeros, position)
+                self.mend(zeros, position)
             position += size
 
     def drop_last(self, aside: str = "") -> None:
@@ -318,9 +333,18 @@ class SegmentList(SegmentReader):
         self.offsets.pop()
 
     def drop_first(self) -> None:
-        """Delete the first file, durably."""
-        self._drop(self.offsets[0])
-        self.offsets.pop(0)
+        """
+        Delete the first file; durably, or else the next sync includes it. The owner has recorded where its
+        data begin, and does not miss or believe a file before that.
+
+        @raise OSError: it failed, and nothing has changed.
+        """
+        self._disk.unlink(self.path(self.offsets[0]))
+        self._release(self.offsets.pop(0))
+        try:
+            self._disk.sync_directory(self.directory)
+        except OSError:
+            self.directory_dirty = True
 
     def forget_last(self) -> str:
         """Close the last file, which stays where it is but is no segment from now on. @return: its path."""

@@ -46,12 +46,15 @@ class Unreadable:
     @ivar bytes_max: with more unreadable bytes than these, the error of the disk is raised.
     @ivar failed_bytes: unreadable bytes so far; those that were asked for twice count twice.
     @ivar failures: reads that met some.
+    @ivar parts: bounds of the blocks that the last of these reads could not read, in bytes of its file; the
+        last one may end beyond the file.
     """
 
     def __init__(self) -> None:
         self.bytes_max: float = OPENING_MAX_BYTES
         self.failed_bytes = 0
         self.failures = 0
+        self.parts: list[tuple[int, int]] = []
 
     def opened(self) -> None:
         """The directory is open, and all that is read from now on is checked: any damage is borne."""
@@ -63,6 +66,7 @@ class Unreadable:
 
         @raise OSError: more is unreadable than C{bytes_max}, or the read failed otherwise.
         """
+        self.parts = []
         pieces: list[bytes] = []
         at, end, failed = start, start + size, 0
         while at < end:
@@ -75,6 +79,7 @@ class Unreadable:
                 failed += 1
                 if failed == FAILED_MAX:
                     until = max(until, min(end, file.size()))
+                self.parts.append((at - at % BLOCK, -(-until // BLOCK) * BLOCK))
                 self._failed(file, until - at, error)
                 pieces.append(FILLER * ((until - at) // BLOCK) + FILLER[: (until - at) % BLOCK])
             else:

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from dledger.base.rights import ROLE_URI, SLAVE_URI, ClientRole
+from dledger.base.rights import BROKER_URI, GROUP_URI, ROLE_URI, SLAVE_URI, ClientRole, named_uri
 
 #: A certificate is valid from this many minutes before it is made: clocks differ.
 _EARLIER_MIN = 10
@@ -51,7 +51,8 @@ def make_authority(name: str, *, days: int) -> CertifiedKey:
 
 def issue(
     authority: CertifiedKey, name: str, *, members: Iterable[str] = (), roles: Iterable[ClientRole] = (),
-    hosts: Iterable[str] = (), days: int, is_broker: bool = False,
+    hosts: Iterable[str] = (), days: int, is_broker: bool = False, brokers: Iterable[str] = (),
+    groups: Iterable[str] = (),
 ) -> CertifiedKey:
     """
     A new key, and a certificate for it.
@@ -61,6 +62,8 @@ def issue(
     @param hosts: IP addresses and further DNS names of the machine, for programs that check them. Beware:
         a DNS name that is the id of a member lets the holder speak for that member.
     @param is_broker: its holder may copy the log of a master.
+    @param brokers: names of brokers as which its holder may register with a name server.
+    @param groups: in which it counts; none: in all.
     @param days: validity, from now; at most until the end of C{authority}.
     @raise ValueError: C{authority} is not sound, or its end is over.
     """
@@ -70,6 +73,8 @@ def issue(
     names += [one for one in map(_host_name, dict.fromkeys(hosts)) if one not in names]
     names += [x509.UniformResourceIdentifier(f"{ROLE_URI}{role}") for role in roles]
     names += [x509.UniformResourceIdentifier(SLAVE_URI)] if is_broker else []
+    for beginning, named in ((BROKER_URI, brokers), (GROUP_URI, groups)):
+        names += [x509.UniformResourceIdentifier(named_uri(beginning, one)) for one in named]
     builder = _begun(name, key.public_key(), days, issuer.not_valid_after_utc).issuer_name(issuer.subject)
     builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)

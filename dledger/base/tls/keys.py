@@ -5,7 +5,8 @@ TLS between members, and between clients and members: mutual, TLS 1.2 or later.
 Rule 1: both ends show a certificate that the group's authority has signed; an end without one is refused
 during the handshake, before any of its bytes is read as a message.
 Rule 2: who connects to the member C{n0} demands a certificate with the DNS name C{n0}, byte for byte and
-without wildcards: the name of a machine proves nothing about a member, and an id need not be a host name.
+without wildcards: the name of a machine proves nothing about a member, and an id need not be a host name. If
+the certificate names groups (L{dledger.base.rights}), the member's must be among them.
 Rule 3: a certificate that cannot be read names nobody.
 Rule 4: the files are read again when they have changed (L{TlsKeys.refresh}); open connections keep the keys
 with which they began. Files that are not sound change nothing.
@@ -53,7 +54,7 @@ from twisted.python.failure import Failure
 from zope.interface import Attribute, implementer
 
 from dledger.base.hosts import Network, is_within, networks_of
-from dledger.base.rights import ALL_RIGHTS, NO_RIGHTS, Rights, rights_of
+from dledger.base.rights import ALL_RIGHTS, NO_RIGHTS, Rights, is_for_group, rights_of
 from dledger.base.tls_files import TlsFiles
 
 #: The first byte of a TLS connection: the record type "handshake".
@@ -69,13 +70,18 @@ class TlsKeys:
     The identity of this process, and the authorities that it believes.
 
     @ivar context: of OpenSSL, for new connections in both directions.
+    @ivar group: in which certificates of others must count; empty: those of members are not asked for one.
     """
 
     context: SSL.Context
 
-    def __init__(self, files: TlsFiles) -> None:
-        """@raise ValueError: a file is missing or not sound."""
+    def __init__(self, files: TlsFiles, group: str = "") -> None:
+        """
+        @param group: in which certificates of others must count.
+        @raise ValueError: a file is missing or not sound.
+        """
         self._files = files
+        self.group = group
         self._load()
 
     @property
@@ -176,7 +182,14 @@ class TlsKeys:
         if shown is None:
             return NO_RIGHTS
         dns_names, uris, subject = _read_names(shown)
-        return rights_of(dns_names=dns_names, uris=uris, member_ids=member_ids, who=subject)
+        return rights_of(
+            dns_names=dns_names, uris=uris, member_ids=member_ids, who=subject, group=self.group
+        )
+
+    def uris_of(self, transport: object) -> frozenset[str]:
+        """The URIs in the certificate that the other end of an incoming connection has shown."""
+        shown = transport.getPeerCertificate() if isinstance(transport, TLSMemoryBIOProtocol) else None
+        return frozenset() if shown is None else frozenset(_read_names(shown)[1])
 
 
 class MemberTrust:
@@ -186,8 +199,9 @@ class MemberTrust:
     @ivar context: of OpenSSL, for new connections.
     """
 
-    def __init__(self, authority: str) -> None:
+    def __init__(self, authority: str, group: str = "") -> None:
         """@param authority: PEM file. @raise ValueError: it is missing or not sound."""
+        self.group = group
         believed = [
             Certificate(crypto.X509.from_cryptography(one))
             for one in read_certificates("tls_authority", authority)
@@ -338,9 +352,11 @@ class _Client:
             # (OpenSSL takes an exception in here for a refusal.)
             if not is_sound or depth:
                 return bool(is_sound)
-            dns_names, _uris, subject = _read_names(shown)
-            if self._name is not None and self._name not in dns_names:
-                tlsProtocol.failVerification(Failure(VerifyError(f"{subject} is not {self._name}")))
+            dns_names, uris, subject = _read_names(shown)
+            name, group = self._name, self._keys.group
+            if name is not None and not (name in dns_names and is_for_group(uris, group)):
+                wanted = name if name not in dns_names else f"{name} of group {group!r}"
+                tlsProtocol.failVerification(Failure(VerifyError(f"{subject} is not {wanted}")))
                 return False
             return True
 

@@ -65,12 +65,16 @@ class Securing(Dialling, Protocol):
     def rights_of(self, transport: object, member_ids: Iterable[str]) -> Rights:
         """The rights of the other end of an incoming connection."""
 
+    def uris_of(self, transport: object) -> frozenset[str]:
+        """The URIs in the certificate at the other end of an incoming connection."""
+
     def refresh(self) -> bool:
         """Read changed files again. @return: whether there are new keys."""
 
 
-def secured(files: TlsFiles | None) -> Securing | None:
+def secured(files: TlsFiles | None, group: str = "") -> Securing | None:
     """
+    @param group: in which certificates of others must count; empty: of a program outside groups.
     @return: None without files.
     @raise ValueError: a package or a file is missing, or a file is not sound.
     """
@@ -80,18 +84,18 @@ def secured(files: TlsFiles | None) -> Securing | None:
         from dledger.base.tls.keys import TlsKeys
     except ImportError as error:
         raise ValueError(f"TLS needs further packages ({error}): pip install 'dledger[tls]'") from None
-    return TlsKeys(files)
+    return TlsKeys(files, group)
 
 
-def dialling(files: TlsFiles | None) -> Dialling | None:
+def dialling(files: TlsFiles | None, group: str = "") -> Dialling | None:
     """As L{secured}, for a program that only connects: it needs no certificate if it has a token."""
     if files is None or files.certificate:
-        return secured(files)
+        return secured(files, group)
     try:
         from dledger.base.tls.keys import MemberTrust
     except ImportError as error:
         raise ValueError(f"TLS needs further packages ({error}): pip install 'dledger[tls]'") from None
-    return MemberTrust(files.authority)
+    return MemberTrust(files.authority, group)
 
 
 def server_trust(authority: str) -> Dialling:

@@ -135,6 +135,9 @@ class BrokerConfig:
     @ivar tls_slave_auth: C{role}: that of a slave must say that it is one; C{any}: it need not.
     @ivar tls_enable: a slave connects to its master by TLS.
     @ivar tls_namesrv_enable: it connects to name servers by TLS.
+    @ivar tls_members_enable: the member that has the raft log speaks TLS: with the other members, and with
+        clients at its port.
+    @ivar client_token_file: hashes of tokens for clients at the port of that member, as of a member.
     @ivar tls_certificate, tls_key, tls_authority: PEM files, see L{dledger.base.tls_files.TlsFiles}.
     @ivar admin_tls, admin_token_file, admin_token_reads, insecure: of its pages, as of a member's.
     @ivar change_hosts: IP addresses or networks that may ask for changes, of topics, groups, options, where
@@ -193,6 +196,8 @@ class BrokerConfig:
     tls_slave_auth: str = attrs.field(default="role", validator=in_(SLAVE_AUTHS))
     tls_enable: bool = _flag(False)
     tls_namesrv_enable: bool = _flag(False)
+    tls_members_enable: bool = _flag(False)
+    client_token_file: str = _text()
     tls_certificate: str = _text()
     tls_key: str = _text()
     tls_authority: str = _text()
@@ -266,10 +271,18 @@ class BrokerConfig:
             tls_files(certificate=self.tls_certificate, key=self.tls_key, authority=value),
             mode=self.tls_mode, client_auth=self.tls_client_auth,
             others={"tls_enable=true": self.tls_enable, "tls_namesrv_enable=true": self.tls_namesrv_enable,
-                    "admin_tls=true": self.admin_tls},
+                    "tls_members_enable=true": self.tls_members_enable, "admin_tls=true": self.admin_tls},
             hint="say tls_mode=permissive or enforcing for the ports, tls_enable=true for a slave's "
                  "connections, admin_tls=true for the pages",
         )
+
+    @client_token_file.validator
+    def _has_member(self, attribute: attrs.Attribute[str], value: str) -> None:
+        if not self.raft.enable_dleger_commit_log and (value or self.tls_members_enable):
+            raise ValueError(
+                f"{attribute.name if value else 'tls_members_enable'} is of the member that has a raft log: "
+                "it needs enableDLegerCommitLog=true"
+            )
 
     @admin_token_reads.validator
     def _admin_has_keys(self, _attribute: attrs.Attribute[bool], value: bool) -> None:

@@ -475,14 +475,14 @@ class CommitLog:
         Delete the first file. The second file must begin at or below L{flushed_record_end}.
 
         @return: its path.
-        @raise StoreError: deleting failed.
+        @raise OSError: deleting failed, and nothing has changed.
+        @raise StoreError: the mark could not be written.
         """
         assert len(self._segments.offsets) > 1, "the last file stays"
         assert self._segments.offsets[1] <= self.flushed_record_end, "the log would begin behind its mark"
         path = self._segments.path(self._segments.offsets[0])
         self.flusher.expire(self._segments.offsets[1])
-        with self._storing("deleting an old file"):
-            self._segments.drop_first()
+        self._segments.drop_first()
         return path
 
     # -- flush and end ---------------------------------------------------------------------------

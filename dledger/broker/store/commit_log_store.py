@@ -74,6 +74,7 @@ class CommitLogStore(MessageStore):
         )
         self.mending = RecordMending(log, self.bad_records, check_from=self.scrub.check_from)
         self._expiry = Expiry(config.expiry_rules)
+        self._expired = log.begin_offset  # what is before it is gone from the queues and the index, too
 
     @classmethod
     def open(
@@ -160,6 +161,7 @@ class CommitLogStore(MessageStore):
         """
         self._cuts += 1
         self.bad_records.forget(end)
+        self.unit_mending.drop()
         try:
             if self.log.begin_offset == end:
                 self.queues.destroy()
@@ -196,7 +198,8 @@ class CommitLogStore(MessageStore):
         @param keep_from: a slave or a reader still needs the bytes from here on. A disk that is nearly full
             ignores it; the last file, and bytes that are not dispatched yet, stay in any case.
         @return: paths of the deleted log files.
-        @raise StoreError: measuring or deleting failed.
+        @raise OSError: measuring or deleting failed; a later call tries again.
+        @raise StoreError: the log is broken.
         """
         gone: list[str] = []
         try:
@@ -209,13 +212,15 @@ class CommitLogStore(MessageStore):
                 ):
                     break
                 gone.append(self.log.expire_first())
-            if gone:
+            if self._expired != self.log.begin_offset:
                 self.queues.expire(self.log.begin_offset)
                 if self.indexing is not None:
                     self.indexing.index.expire(self.log.begin_offset)
+                self._expired = self.log.begin_offset
                 self._measure()
-        except OSError as error:
-            raise StoreError(f"deleting old files: {error}") from error
+        except OSError:
+            if not gone:
+                raise
         return gone
 
     def _measure(self) -> None:

@@ -17,13 +17,18 @@ too low. At a start after a crash such last units are dropped; their records are
 stay (L{dledger.broker.store.unit_check}), also those of damaged records: no later message takes their place.
 Rule 4: a record with index 0 behind others means that its topic was deleted and created again: the queue
 restarts with it. RocketMQ then skips everything up to the old end, on slaves and after a rebuild.
+Rule 5: units that the disk cannot read are made again from the log (L{dledger.broker.store.unit_mending});
+until then they are neither served nor passed over. If a start cannot tell where the queue ends, it keeps the
+units before, and all records are dispatched again.
 
 Source: ConsumeQueue.java (4.9.8, 5.3.3).
 """
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple, TypeAlias
 
 from construct import Int32sb, Int64sb, Struct
@@ -45,12 +50,15 @@ assert UNIT.size == UNIT_SIZE
 #: Size in a unit that represents no message.
 FILLER_SIZE = 0x7FFFFFFF
 _FILLER = UNIT.pack(0, FILLER_SIZE, 0)
+_NONE: frozenset[int] = frozenset()
 
 #: Bytes of new units in memory above which L{ConsumeQueue.put} writes them.
 PENDING_BYTES_MAX = 256 * 1024
 #: Files that one queue keeps open, except those with writes since the last flush.
 HANDLES_MAX = 2
 _READ_BYTES = 1024 * 1024 // UNIT_SIZE * UNIT_SIZE
+#: Stretches of unreadable units that are passed in one direction when the next readable one is looked for.
+_STRETCHES_MAX = 16
 
 _Predicate: TypeAlias = "Callable[[tuple[int, int, int]], bool]"
 
@@ -122,8 +130,13 @@ class ConsumeQueue:
     @ivar log_end: end of the last unit's record in the log; 0 without units.
     @ivar misplaced: count of records that were put at another index than their own; see rule 1.
     @ivar begun_anew: count of restarts; see rule 4.
-    @ivar has_lost: a start found no file for units of the log that it was asked for.
+    @ivar has_lost: a start found no file for units of the log that it was asked for, or cannot read where
+        they end.
     @ivar had_files: a start found a file.
+    @ivar mended: units that the disk could not read, as they were made again.
+    @ivar mend: called with the indexes of units that the disk cannot read; puts them into C{mended}, at once
+        or later. None while the queue is opened.
+    @ivar file_size: bytes of every file.
     """
 
     def __init__(self, disk: Disk, directory: str, file_size: int, offsets: tuple[int, ...] = ()) -> None:
@@ -137,6 +150,10 @@ class ConsumeQueue:
         self.has_lost = False
         self.had_files = bool(offsets)
         self._shown = (0, 0)
+        self._is_unsure = False
+        self.mended: dict[int, bytes] = {}
+        self.mend: Callable[[AbstractSet[int]], None] | None = None
+        self.file_size = file_size
 
     @classmethod
     def open(
@@ -153,7 +170,7 @@ class ConsumeQueue:
             and the last units may be torn.
         @param is_torn: judges the last units after a crash.
         @param losing: called before units of records below C{log_end} are given up, as a file before them is
-            missing: it must record durably that they have to be dispatched again.
+            missing, or some cannot be read: it must record durably that they have to be dispatched again.
         @raise DirectoryError: the directory has foreign files.
         @raise OSError: reading or cutting failed.
         """
@@ -176,25 +193,35 @@ class ConsumeQueue:
         queue = cls(disk, directory, file_size, kept)
         queue.has_lost = has_lost
         queue.had_files = bool(offsets)
-        queue._recover(log_begin, log_end, is_trusted=is_trusted, is_torn=is_torn if crashed else None)
+        queue._recover(
+            log_begin, log_end, is_trusted=is_trusted, is_torn=is_torn if crashed else None, losing=losing
+        )
         queue._segments.directory_dirty = crashed and bool(queue._segments.offsets)
         return queue
 
     def _recover(
-        self, log_begin: int, log_end: int, *, is_trusted: bool, is_torn: IsTorn | None
+        self, log_begin: int, log_end: int, *, is_trusted: bool, is_torn: IsTorn | None,
+        losing: Callable[[], None],
     ) -> None:
         offsets = self._segments.offsets
         if not offsets:
             return
         first, behind = offsets[0] // UNIT_SIZE, (offsets[-1] + self._segments.file_size) // UNIT_SIZE
-        if is_trusted:
-            end = self._search(first, behind, lambda unit: not 0 < unit[1] or unit[0] >= log_end)
-        else:
+        self.next_index = behind  # until it is known
+        if not is_trusted:
             third = offsets[max(len(offsets) - 3, 0)] // UNIT_SIZE
-            end = self._scan(third, behind)
-            end = self._search(first, end, lambda unit: not 0 < unit[1] or unit[0] >= log_end)
-        while is_torn is not None and end > first and self._is_torn(end - 1, first, log_end, is_torn):
+            behind = self._scan(third, behind)
+        end = self._search(first, behind, lambda unit: not 0 < unit[1] or unit[0] >= log_end)
+        is_lost = self._is_unsure
+        while end > first:
+            if self._unit(end - 1) is None:
+                is_lost = True
+            elif is_torn is None or not self._is_torn(end - 1, first, log_end, is_torn):
+                break
             end -= 1
+        if is_lost:
+            losing()
+            self.has_lost = True
         self._segments.cut(end * UNIT_SIZE)
         self.next_index = end
         self._note_last()
@@ -202,31 +229,49 @@ class ConsumeQueue:
         self.expire(log_begin)
 
     def _is_torn(self, index: int, first: int, log_end: int, is_torn: IsTorn) -> bool:
-        """Rule 3a."""
-        offset, size, tags_code = self._unit(index)
+        """Rule 3a. @param index: of a unit that can be read."""
+        unit = self._unit(index)
+        assert unit is not None
+        offset, size, tags_code = unit
         if size <= 0 or offset >= log_end:
             return True  # (behind it was a torn one)
         if size == FILLER_SIZE:
             return offset != 0
-        before, size_before, _ = self._unit(index - 1) if index > first else (-1, FILLER_SIZE, 0)
-        return is_torn(Unit(index, offset, size, tags_code), before if size_before != FILLER_SIZE else -1)
+        before = self._unit(index - 1) if index > first else None
+        behind = -1 if before is None or before[1] == FILLER_SIZE else before[0]
+        return is_torn(Unit(index, offset, size, tags_code), behind)
 
     def _search(self, low: int, high: int, is_behind: _Predicate) -> int:
-        """The first index from C{low} on for which C{is_behind} is true, as for all later; else C{high}."""
+        """
+        The first index from C{low} on for which C{is_behind} is true, as for all later; else C{high}. If
+        units that cannot be read hide it, an index before it, and C{_is_unsure} is true then.
+        """
+        self._is_unsure = False
         while low < high:
             middle = (low + high) // 2
-            if is_behind(self._unit(middle)):
-                high = middle
+            unit, at = self._unit(middle), middle
+            if unit is None:
+                at, unit = self._next_readable(middle, low - 1, -1)
+            if unit is None:
+                at, unit = self._next_readable(middle, high, 1)
+                if unit is None or is_behind(unit):
+                    self._is_unsure = True
+                    return low
+            if is_behind(unit):
+                high = at
             else:
-                low = middle + 1
+                low = at + 1
         return low
 
     def _scan(self, index: int, behind: int) -> int:
         """The first index from C{index} on without a unit, or whose record is before the previous one."""
         last = -1
         while index < behind:
-            data = self._segments.pread(min(_READ_BYTES, (behind - index) * UNIT_SIZE), index * UNIT_SIZE)
+            data, lost = self._load(index, min(_READ_BYTES // UNIT_SIZE, behind - index))
             for offset, size, _ in UNIT.iter_unpack(data):
+                if index in lost:
+                    index += 1
+                    continue
                 if size <= 0 or offset < 0 or (size != FILLER_SIZE and offset <= last):
                     return index
                 if size != FILLER_SIZE:
@@ -234,20 +279,113 @@ class ConsumeQueue:
                 index += 1
         return index
 
-    def _unit(self, index: int) -> tuple[int, int, int]:
+    def _load(
+        self, index: int, count: int, *, mends: bool = True
+    ) -> tuple[bytes | bytearray, AbstractSet[int]]:
+        """
+        Written units, up to the end of a file.
+
+        @param mends: have those that cannot be read made again.
+        @return: their bytes, and the indexes of those that the disk cannot read and that are not mended.
+        """
+        segments = self._segments
+        failures = segments.unreadable.failures
+        data = segments.pread(count * UNIT_SIZE, index * UNIT_SIZE)
+        if segments.unreadable.failures == failures:
+            return data, _NONE
+        lost = self._in_bad_parts(index).intersection(range(index, index + len(data) // UNIT_SIZE))
+        if mends and self.mend is not None and not lost <= self.mended.keys():
+            self.mend(lost - self.mended.keys())
+            return self._load(index, count, mends=False)
+        patched = bytearray(data)
+        for at in lost & self.mended.keys():
+            start = (at - index) * UNIT_SIZE
+            patched[start : start + UNIT_SIZE] = self.mended[at]
+        return patched, lost - self.mended.keys()
+
+    def _in_bad_parts(self, index: int) -> set[int]:
+        """Indexes that the last failed read could not read. @param index: of a unit in the same file."""
+        base = self._segments.base(index * UNIT_SIZE)
+        found: set[int] = set()
+        for start, stop in self._segments.unreadable.parts:
+            stop = min(stop, self.file_size)
+            found.update(range((base + start) // UNIT_SIZE, -(-(base + stop) // UNIT_SIZE)))
+        return found
+
+    def _unit(self, index: int, *, mends: bool = True) -> tuple[int, int, int] | None:
+        """The unit at C{index}; None if it cannot be read. @param mends: see L{_load}."""
         start = self.next_index - len(self._pending) // UNIT_SIZE
         if self._pending and index >= start:
             offset, size, code = UNIT.unpack_from(self._pending, (index - start) * UNIT_SIZE)
         else:
-            offset, size, code = UNIT.unpack(self._segments.pread(UNIT_SIZE, index * UNIT_SIZE))
+            data, lost = self._load(index, 1, mends=mends)
+            if lost:
+                return None
+            offset, size, code = UNIT.unpack(data)
         return offset, size, code
 
+    def _next_readable(self, index: int, end: int, step: int) -> tuple[int, tuple[int, int, int] | None]:
+        """
+        The nearest unit from C{index} on, before C{end}, that can be read. @param step: 1: up; -1: down.
+
+        @return: its index and the unit; None instead of a unit if there is none, or none near enough: then
+            no unit before that index can be read.
+        """
+        for _ in range(_STRETCHES_MAX):
+            if (end - index) * step <= 0:
+                return end, None
+            unit = self._unit(index, mends=False)
+            if unit is not None:
+                return index, unit
+            bad = self._in_bad_parts(index)
+            index = max(bad) + 1 if step > 0 else min(bad) - 1
+        return index, None
+
+    def neighbours(self, index: int) -> tuple[int, Unit | None, int, Unit | None]:
+        """
+        What is around a unit that the disk cannot read, for who makes it again.
+
+        @return: the lowest index of the unreadable units around it, the readable unit before that one, an
+            index behind them, and the readable unit there; None: none there, or none near enough.
+        """
+        first = self._segments.offsets[0] // UNIT_SIZE
+        before, one = self._next_readable(index - 1, first - 1, -1)
+        behind, other = self._next_readable(index + 1, self.next_index, 1)
+        return (
+            before + 1, None if one is None else Unit(before, *one),
+            behind, None if other is None else Unit(behind, *other),
+        )  # fmt: skip
+
+    def rewrite(self, index: int, units: bytes) -> bool:
+        """
+        Write units of one file where the disk could not read them; a disk takes another sector then.
+
+        @param index: of the first.
+        @return: whether they can be read again.
+        @raise OSError: writing failed.
+        """
+        segments, position = self._segments, index * UNIT_SIZE
+        end = position + len(units)
+        failures = segments.unreadable.failures
+        self._load(index, len(units) // UNIT_SIZE, mends=False)
+        if failures == segments.unreadable.failures:
+            return True  # the disk has changed its mind, or somebody has written them
+        base = segments.base(position)
+        if end == self.next_index * UNIT_SIZE - len(self._pending):
+            # Nothing is behind them yet; a sector is sound again only if the whole of it is written.
+            stop = base + max((stop for _, stop in segments.unreadable.parts), default=0)
+            units += bytes(max(min(stop, base + segments.file_size) - end, 0))
+        segments.mend(units, position)
+        failures = segments.unreadable.failures
+        return segments.pread(len(units), position) == units and failures == segments.unreadable.failures
+
     def _note_last(self) -> None:
-        """Update C{log_end} from the last unit."""
+        """Update C{log_end} from the last unit; from one before it that can be read if it cannot."""
         self.log_end = 0
-        if self._segments.offsets and self.next_index > self._segments.offsets[0] // UNIT_SIZE:
-            offset, size, _ = self._unit(self.next_index - 1)
-            self.log_end = offset + size if size != FILLER_SIZE else 0
+        first = self._segments.offsets[0] // UNIT_SIZE if self._segments.offsets else self.next_index
+        _, unit = self._next_readable(self.next_index - 1, first - 1, -1)
+        if unit is not None and unit[1] != FILLER_SIZE:
+            self.log_end = unit[0] + unit[1]
 
     # -- put -------------------------------------------------------------------------------------
 
@@ -323,7 +461,8 @@ class ConsumeQueue:
         Read up to C{count} units from C{index} on; fewer at the end of the queue.
 
         @param index: C{begin_index} to C{next_index}.
-        @raise OSError: reading failed.
+        @raise OSError: reading failed. EIO: the disk cannot read the first of them, which is being made again
+            from the log; for others behind it, this read ends before them.
         """
         assert self._begin_index <= index <= self.next_index, (self._begin_index, index, self.next_index)
         found: list[Unit] = []
@@ -331,7 +470,12 @@ class ConsumeQueue:
         written = self.next_index - len(self._pending) // UNIT_SIZE
         while index < end:
             if index < written:
-                data = self._segments.pread((min(end, written) - index) * UNIT_SIZE, index * UNIT_SIZE)
+                data, lost = self._load(index, min(end, written) - index)
+                if lost:
+                    data = data[: (min(lost) - index) * UNIT_SIZE]
+                    end = min(lost)
+                    if end == index and not found:
+                        raise OSError(errno.EIO, f"unit {index} cannot be read; it is being made again")
             else:
                 data = bytes(self._pending[(index - written) * UNIT_SIZE : (end - written) * UNIT_SIZE])
             for offset, size, code in UNIT.iter_unpack(data):
@@ -366,6 +510,9 @@ class ConsumeQueue:
         self.write()
         low = max(self._begin_index, self._segments.offsets[0] // UNIT_SIZE)
         end = self._search(low, self.next_index, lambda unit: unit[0] >= log_end)
+        if self._is_unsure:
+            raise OSError(errno.EIO, f"unit {end} cannot be read: it is not known where to cut")
+        self.mended = {at: unit for at, unit in self.mended.items() if at < end}
         self._segments.cut(end * UNIT_SIZE)
         self.next_index = end
         self._begin_index = min(self._begin_index, end)
@@ -386,12 +533,15 @@ class ConsumeQueue:
             max(self._begin_index, segments.offsets[0] // UNIT_SIZE), self.next_index,
             lambda unit: unit[1] != FILLER_SIZE and unit[0] >= log_begin,
         )
+        if self.mended:
+            self.mended = {at: unit for at, unit in self.mended.items() if at >= self._begin_index}
         while len(segments.offsets) > 1 and segments.offsets[1] <= self._begin_index * UNIT_SIZE:
             segments.drop_first()
 
     def destroy(self) -> None:
         """Delete every file. @raise OSError: deleting failed."""
         self._pending.clear()
+        self.mended.clear()
         while self._segments.offsets:
             self._segments.drop_last()
         self.next_index = self._begin_index = self.log_end = 0

@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 import resource
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from functools import partial
 from itertools import islice
 
@@ -68,6 +69,7 @@ class ConsumeQueues:
     @ivar begins_at: where a topic begins in the log, in bytes: earlier records are of a deleted topic of its
         name, and are not shown; 0: all are.
     @ivar refused: count of records whose topic or queue number is invalid.
+    @ivar mend: called with a queue and the indexes of units that the disk cannot read, see L{ConsumeQueue}.
     @ivar unwritten: count of units that were put since the last L{write}: readable, but not in the files.
     """
 
@@ -87,6 +89,7 @@ class ConsumeQueues:
         self.refused = self.unwritten = 0
         self.has_lost = False
         self._is_list_old = True  # earlier programs wrote none
+        self.mend: Callable[[QueueKey, AbstractSet[int]], None] = lambda key, lost: None
 
     @classmethod
     def open(
@@ -117,7 +120,7 @@ class ConsumeQueues:
                     log_begin=log_begin, log_end=log_end, is_trusted=is_trusted, crashed=crashed,
                     is_torn=partial(torn.is_torn, topic, queue_id), losing=losing,
                 )  # fmt: skip
-                queues._queues[topic, queue_id] = queue
+                queues._own((topic, queue_id), queue)
                 queues._touch((topic, queue_id), queue)
                 queues.has_lost = queues.has_lost or queue.has_lost
             if log_end > log_begin and not queues.has_lost and (lost := queues._lost()):
@@ -155,6 +158,10 @@ class ConsumeQueues:
 
     def _path(self, topic: str, queue_id: int) -> str:
         return f"{self._config.consume_queue_path}/{topic}/{queue_id}"
+
+    def _own(self, key: QueueKey, queue: ConsumeQueue) -> None:
+        self._queues[key] = queue
+        queue.mend = lambda lost: self.mend(key, lost)
 
     def _touch(self, key: QueueKey, queue: ConsumeQueue) -> None:
         self._touched.pop(key, None)
@@ -222,7 +229,7 @@ class ConsumeQueues:
                 queue = ConsumeQueue(
                     self._disk, self._path(topic, queue_id), self._config.mapped_file_size_consume_queue
                 )
-                self._queues[key] = queue
+                self._own(key, queue)
             self._touch(key, queue)
         self.unwritten += 1
         return queue.put(index, offset, size, tags_code)

@@ -40,7 +40,7 @@ class LogMending:
         if not (log.epoch == epoch and log.begin_offset <= offset and offset + len(sound) <= log.walk.end):
             raise DLedgerError(ResponseCode.INCONSISTENT_STATE, reason="the log has changed: try again")
         with log.guard.storing("mending a damaged record"):
-            segments.pwrite(sound, offset)
+            segments.mend(sound, offset)
         try:
             await self._run_in_thread(lambda: segments.sync_file(offset))
         except FileNotFoundError:

@@ -286,7 +286,9 @@ def offset_at(store: MessageStore, topic: str, queue_id: int, timestamp_ms: int)
         while low < high:
             middle = (low + high) // 2
             (unit,) = queue.read(middle, 1)
-            if store_timestamp_of(store.log.read(unit.offset, min(unit.size, _HEAD_BYTES))) < timestamp_ms:
+            if unit.size == FILLER_SIZE:
+                high = middle  # its message is lost: rather one that was stored before the time
+            elif store_timestamp_of(store.log.read(unit.offset, min(unit.size, _HEAD_BYTES))) < timestamp_ms:
                 low = middle + 1
             else:
                 high = middle

@@ -27,7 +27,7 @@ from twisted.python.failure import Failure
 
 from dledger.base.errors import StoreError
 from dledger.broker.common.events import Arrived
-from dledger.broker.store.consume_queues import UNWRITTEN_MAX, ConsumeQueues
+from dledger.broker.store.consume_queues import UNWRITTEN_MAX
 from dledger.broker.store.records import read_plain_record, read_record
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.layout import MAGIC_BLANK, START, START_SIZE
@@ -75,6 +75,18 @@ class DispatchedLog(Protocol):
         """Up to C{size} bytes of one file from C{offset} on."""
 
 
+class Puts(Protocol):
+    """The part of L{dledger.broker.store.consume_queues.ConsumeQueues} that dispatching fills."""
+
+    unwritten: int
+
+    def put(self, topic: str, queue_id: int, index: int, offset: int, size: int, tags_code: int) -> bool:
+        """See L{dledger.broker.store.consume_queues.ConsumeQueues.put}."""
+
+    def write(self) -> None:
+        """See L{dledger.broker.store.consume_queues.ConsumeQueues.write}."""
+
+
 class Dispatcher:
     """
     Invariant: every record before C{offset} has been dispatched, and one begins there.
@@ -85,7 +97,7 @@ class Dispatcher:
     """
 
     def __init__(
-        self, log: DispatchedLog, queues: ConsumeQueues, delay_levels_ms: Sequence[int], *, offset: int
+        self, log: DispatchedLog, queues: Puts, delay_levels_ms: Sequence[int], *, offset: int
     ) -> None:
         self._log = log
         self._queues = queues
@@ -180,6 +192,10 @@ class Dispatcher:
         if len(self._topics) < 65536:
             self._topics[raw] = topic
         return topic
+
+    def another(self, queues: Puts, offset: int) -> Dispatcher:
+        """A dispatcher of the same log, from C{offset} on, into other queues; nothing else hears of it."""
+        return Dispatcher(self._log, queues, self._delay_levels_ms, offset=offset)
 
     def cut(self, log_end: int) -> None:
         """The log now ends at C{log_end}, the end of a record; the queues are already cut."""

@@ -38,6 +38,7 @@ from dledger.broker.store.indexing import KeyIndexing
 from dledger.broker.store.message_log import MessageLog
 from dledger.broker.store.reput import Dispatcher, ReputMessageService
 from dledger.broker.store.store_config import StoreConfig
+from dledger.broker.store.unit_mending import UnitMending
 from protocols.wire.rocketmq.layout import MAGIC_V1, MAGIC_V2, MIN_MESSAGE_SIZE, WALKED
 
 STORE_LOCK_NAME = "lock"
@@ -77,6 +78,7 @@ class MessageStore:
     @ivar reput: dispatches the log's records into the queues.
     @ivar indexing: puts dispatched records into the index by key; None: there is none.
     @ivar bad_records: damaged records found so far.
+    @ivar unit_mending: makes units of consume queues again that the disk cannot read.
     @ivar is_ready: every message from before the start is in its queue, so new ones can be appended.
     """
 
@@ -118,6 +120,8 @@ class MessageStore:
         self._ticking = LoopingCall.withCount(self._tick)
         self._ticking.clock = clock
         self._checkpoint_waiters: list[Deferred[None]] = []
+        self.unit_mending = UnitMending(queues, log, dispatcher.another, clock)
+        queues.mend = self.unit_mending.mend
 
     def start(self) -> Deferred[None]:
         """
@@ -330,6 +334,7 @@ class MessageStore:
             self._ticking.stop()
         self.is_ready = False
         self.reput.stop()
+        self.unit_mending.close()
         if self.indexing is not None:
             self.indexing.close(is_clean=False)
         self._abandon_log()

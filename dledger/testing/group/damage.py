@@ -5,7 +5,8 @@ Damage to the files of the members of a group, within the promises of a run.
 Only a minority is damaged, and of one member either records and index units, or the small files: both at once
 can hide a loss. Of two slots of a small file one stays sound. Records are damaged below the end that the
 member's commit mark records as durable, or behind everything that the member has acknowledged. Committed
-records rot at any member, as long as another member has a sound copy, and a sound record is behind them.
+records rot at any member, as long as another member has a sound copy, and a sound record is behind them; one,
+or all that a bad sector takes.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable
 
 from dledger.base.disk.segment import file_name
 from dledger.base.disk.two_slots import SLOT_SIZE
+from dledger.base.disk.unreadable import BLOCK
 from dledger.storage.chunk_sums import CHUNKS_NAME
 from dledger.storage.commit_mark import COMMIT_MARK_NAME, decode_mark
 from dledger.storage.hole_list import HOLES_NAME
@@ -266,7 +268,43 @@ class Rot:
             return False  # the sound copies may be deleted before that member has got one
         if index >= invariants.last_committed or index in member.damaged or not copies:
             return False
+        if index % 3 == 0 and self._lose_block(member, index, copies):
+            return False
         return self._flip_record(member, index) and self._rng.random() < 0.4
+
+    def _lose_block(self, member: SimMember, index: int, copies: list[SimMember]) -> bool:
+        """
+        A sector with a part of a record cannot be read any more.
+
+        @param copies: members with a sound copy of it.
+        @return: whether all that is lost with it may be lost.
+        """
+        mirror = self._cluster.invariants.mirror(member.member_id)
+        file_size = member.config.mapped_file_size_for_entry_data
+        position = mirror.ends[index - mirror.begin_index] - 1
+        base = position - position % file_size
+        first = base + (position - base) // BLOCK * BLOCK
+        last = min(first + BLOCK, base + file_size)
+        lost = [
+            mirror.begin_index + at for at, end in enumerate(mirror.ends)
+            if end > first and end - self._cluster.invariants.record_size(
+                member.member_id, mirror.begin_index + at) < last
+        ]
+        behind = mirror.begin_index + self._durable_ends(member) - 1
+        path = f"{member.config.self_path}/data/{base:020d}"
+        if (
+            lost[-1] >= min(behind, self._cluster.invariants.last_committed)
+            or (self._deletes and min(one.end_index for one in map(
+                self._cluster.invariants.mirror, self._cluster.members)) < lost[-1])
+            or not member.damaged.isdisjoint(lost) or not member.disk.exists(path)
+            or not any(all(self._has_sound(other, one) for one in lost) for other in copies)
+        ):
+            return False
+        what = f"entries {lost[0]} to {lost[-1]}"
+        self._note(f"{member.member_id} cannot read {path} at {first - base}: {what}")
+        member.damaged.update(lost)
+        member.disk.spoil(path, position - base)
+        return True
 
     def _has_sound(self, member: SimMember, index: int) -> bool:
         invariants, near = self._cluster.invariants, (index - 1, index, index + 1)

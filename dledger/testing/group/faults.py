@@ -354,8 +354,9 @@ class Nemesis:
 
     def _fill_disk(self) -> None:
         disk = self._member().disk
-        disk.set_full(True)
-        self._clock.after(self._while_us(8), disk.set_full, False)
+        while_us = self._while_us(8)
+        disk.set_full(True, copies_on_write=while_us % 2 == 0)
+        self._clock.after(while_us, disk.set_full, False)
 
     def _few_descriptors(self) -> None:
         """Some files cannot be opened."""
@@ -377,12 +378,15 @@ class Nemesis:
         self._clock.after(self._while_us(5), self._fast_disk, member)
 
     def _slow_disk(self) -> None:
-        member = self._member()
-        member.slow_disk(self._while_us(1.5))
+        """Its fsyncs take long; of half of them, its reads do, too."""
+        member, us = self._member(), self._while_us(1.5)
+        member.slow_disk(us)
+        member.disk.read_us = us // 20 if us % 2 else 0
         self._clock.after(self._while_us(10), self._fast_disk, member)
 
     def _fast_disk(self, member: SimMember) -> None:
         member.slow_disk(0)
+        member.disk.read_us = 0
 
     def _damage(self) -> None:
         member = self.damage.strike()

@@ -35,6 +35,9 @@ from dledger.testing.process import ProcessReactor, ProcessThread, SimProcess
 from dledger.testing.streams import StreamClient, StreamServer
 from dledger.testing.trace import Trace
 
+#: A process stops for no longer because of its slow reads in one event.
+LAG_MAX_US = 3_000_000
+
 
 class Ending(Protocol):
     """Hears of the ends of processes."""
@@ -251,13 +254,23 @@ class SimMember:
         death = self.disk.death
         if death is None:
             self.world.bugs.tell()
+            lag_us = min(self.disk.lag_us, LAG_MAX_US)
             if self.world.machines is not None and self.service.node is not None:
                 self.world.machines.check(self.member_id, self.service.node)
+            self.disk.lag_us = 0
+            if lag_us and self.is_up and not self.process.is_frozen:
+                self.process.freeze()
+                self.world.clock.after(lag_us, self._reads_ended, self.process)
         else:
             self.world.bugs.forget()
             power = isinstance(death, PowerLoss)
             self._end(f"{type(death).__name__} {death}", power=power)
             self.world.ending.process_ended(self, asked=False)
+
+    def _reads_ended(self, process: SimProcess) -> None:
+        """The slow reads of the last event are over."""
+        if process is self.process and self._suspended_us < 0:
+            process.thaw()
 
     def _end(self, why: str, *, power: bool = False) -> None:
         self.note(why)

@@ -355,9 +355,9 @@ class Scenario:
         """C{stop n0}: ask the member to stop in an orderly way."""
         self._member(member_id).stop()
 
-    def _do_fill(self, member_id: str) -> None:
-        """C{fill n0}: its disk is full."""
-        self._member(member_id).disk.set_full(True)
+    def _do_fill(self, member_id: str, how: str = "") -> None:
+        """C{fill n0 [in-place]}: its disk is full; in-place: also for writes to bytes that are there."""
+        self._member(member_id).disk.set_full(True, copies_on_write=how == "in-place")
 
     def _do_drain(self, member_id: str) -> None:
         """C{drain n0}: its disk has room again, and works."""

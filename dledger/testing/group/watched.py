@@ -143,7 +143,7 @@ class WatchedDriver(Driver):
         super()._step(happened)
         if self._inbox and isinstance(self._inbox[0], ev.StoreFailed):
             return
-        if not (self.is_stopped or self.member.is_dying):
+        if not (self.is_stopped or self.member.is_dying or self.why_mute):  # a mute one: its messages alone
             self.member.world.invariants.settled(self.member, self.watched._member)
 
     def answered_append(self, answer: fx.AnswerAppend) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 
 from twisted.logger import LogLevel, capturedLogs
@@ -237,6 +238,30 @@ class LifeTests(SynchronousTestCase):
             )
             self.assertEqual(slave.store.queues.misplaced, 0)
         self.assertEqual(slave.failures, [])
+
+    def test_house_keeping_fails(self) -> None:
+        """It is tried again, and what a failure left out is done then."""
+        opened = self.open()
+        filled(opened, 1, 60)
+        opened.settle()
+        store = opened.store
+        store.log.flush()
+
+        def failing(*_: object) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+        for owner, name, deleted in (
+            (self.disk, "space", 0), (self.disk, "unlink", 0), (store.queues, "expire", 2),
+        ):  # fmt: skip
+            undo = self.patch(owner, name, failing)
+            if deleted:
+                self.assertEqual(len(store.house_keeping(9e9, 4, keep_from=2 * LOG_SIZE + 5)), deleted)
+            self.assertRaises(OSError, store.house_keeping, 9e9, 4, keep_from=2 * LOG_SIZE + 5)
+            undo.restore()
+        store.house_keeping(9e9, 4, keep_from=2 * LOG_SIZE + 5)
+        self.assertEqual(opened.units(), {**{key: [] for key in opened.units()}, **expected(store.log)})
+        opened.close()
+        self.assertEqual(opened.failures, [])
 
     def test_house_keeping(self) -> None:
         """Old files go at their hour, none that is needed, and the queues follow; the last stays."""

@@ -1,0 +1,62 @@
+# -*- test-case-name: tests.node.test_house_keeping -*-
+"""House-keeping that fails is logged once, and goes on."""
+
+from __future__ import annotations
+
+from twisted.logger import Logger, capturedLogs
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.base.errors import StoreError
+from dledger.node.house_keeping import MemberHouse
+from dledger.node.status import Counters
+from dledger.storage.store_room import DeletedSegment
+
+
+class _Store:
+    """Deletes a segment each time, or fails."""
+
+    error: Exception | None = None
+
+    def house_keeping(
+        self, now_s: float, local_hour: int, *, keep_from_index: int, drop_to_index: int = -1
+    ) -> list[DeletedSegment]:
+        """As a store."""
+        if self.error is not None:
+            raise self.error
+        return [DeletedSegment(path=f"/{local_hour}", begin_index=keep_from_index, why="old")]
+
+
+class HouseKeepingTests(SynchronousTestCase):
+    """One store."""
+
+    def setUp(self) -> None:
+        """A store, and who keeps house in it."""
+        self.store, self.counters = _Store(), Counters()
+        self.house = MemberHouse("n0", self.store, self.counters, Logger())
+
+    def keep(self) -> list[str]:
+        """Keep house. @return: the levels of what was logged."""
+        with capturedLogs() as events:
+            self.house.keep((1.0, 4), keep_from_index=7, drop_to_index=-1)
+        return [event["log_level"].name for event in events]
+
+    def test_deleted(self) -> None:
+        """It is logged, counted and told."""
+        self.assertEqual(self.keep(), ["info"])
+        self.assertEqual((self.house.begin_moved, self.counters.segments_deleted), ("/4 deleted: old", 1))
+
+    def test_trouble(self) -> None:
+        """Each reason is logged when it appears, and again when it comes back."""
+        self.store.error = OSError(5, "Input/output error")
+        self.assertEqual([self.keep(), self.keep()], [["error"], []])
+        self.store.error = OSError(13, "Permission denied")
+        self.assertEqual(self.keep(), ["error"])
+        self.store.error = None
+        self.assertEqual(self.keep(), ["info"])
+        self.store.error = OSError(13, "Permission denied")
+        self.assertEqual(self.keep(), ["error"])
+
+    def test_broken(self) -> None:
+        """A broken store is the owner's business."""
+        self.store.error = StoreError("broken")
+        self.assertRaises(StoreError, self.keep)
