@@ -35,6 +35,10 @@ from dledger.testing.process import ProcessReactor, ProcessThread, SimProcess
 from dledger.testing.streams import StreamClient, StreamServer
 from dledger.testing.trace import Trace
 
+#: Producers that a simulated ledger remembers: fewer than a schedule has, and more than come while a client
+#: repeats one append.
+PRODUCERS_MAX = 28
+
 
 class Ending(Protocol):
     """Hears of the ends of processes."""
@@ -165,6 +169,8 @@ class SimMember:
     ) -> WatchedDriver:
         self.driver = WatchedDriver(core, ledger, terms, around, member=self)
         self.persisted_term, self.persisted_vote = core._member.term, core._member.voted_for
+        if ledger.producers is not None:
+            ledger.producers.producers_max = PRODUCERS_MAX
         self.world.invariants.started(self)
         return self.driver
 
