@@ -434,7 +434,7 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="command line, common",
         covers=("dledger.commands.common",),
-        ours=(*VALUES, "dledger.client.values", *LEDGER_WIRE),
+        ours=(*VALUES, "dledger.client.errors", "dledger.client.values", *LEDGER_WIRE),
         third=(*ATTRS, "click", "rich"),
         refused=("protocols.wire.rocketmq", "logging", "asyncio"),
     ),

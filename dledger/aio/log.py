@@ -108,17 +108,23 @@ class AsyncLog:
         return appended
 
     async def append_many(
-        self, bodies: Sequence[BytesLike], *, headers: Headers = None
+        self, bodies: Sequence[BytesLike], *, producer: str | None = None, sequence: int | None = None,
+        headers: Headers = None,
     ) -> tuple[Appended, ...]:
         """
         Append C{bodies} in order.
 
+        @param producer, sequence: both or none: of the first body; see L{LogClient.append_many}.
         @param headers: of each body; see L{LogClient.append}.
         @return: the runs of consecutive indexes of the bodies, in order; entries of other writers may lie
             between two runs.
         @raise AppendError: a body was not acknowledged; the error tells the others. L{UnknownOutcome
             <dledger.client.values.UnknownOutcome>} if any body may be in the log without an acknowledgement.
         """
+        if producer is not None or sequence is not None:
+            return await self._wait(lambda: self._client.append_many(
+                bodies, producer=producer, sequence=sequence, headers=headers
+            ))
         return await self._append(bodies, headers)
 
     async def _append(self, bodies: Sequence[BytesLike], headers: Headers) -> tuple[Appended, ...]:
@@ -155,7 +161,8 @@ class AsyncLog:
         return await self._wait(lambda: self._client.get(index, consistency))
 
     async def tail(
-        self, from_index: int = 0, follow: bool = True, timeout: float | None = None
+        self, from_index: int = 0, follow: bool = True, timeout: float | None = None, *,
+        control: bool = False,
     ) -> AsyncGenerator[Entry, None]:
         """
         Committed entries from C{from_index} on::
@@ -167,9 +174,11 @@ class AsyncLog:
         @param follow: read for ever; else end at the committed index of the start.
         @param timeout: raise an error after that many seconds without a serving member. Default: never when
             following, else the time-out of the log. For the time without a new entry use C{asyncio.timeout}.
+        @param control: also show entries that members write for themselves; see L{LogClient.tail}.
+        @raise Restored: the members have another group's log than before.
         """
         self._check()
-        tail = self._client.tail(from_index, follow, timeout_s=timeout)
+        tail = self._client.tail(from_index, follow, timeout_s=timeout, control=control)
         try:
             while entries := await self._wait(tail.next_batch):
                 for entry in entries:

@@ -64,6 +64,7 @@ class Members:
     @ivar problems: member id to the reason why its last request failed; removed once it answers.
     @ivar turn: gathers the output of all connections.
     @ivar leader_id: leader found by the last search; None if it found none.
+    @ivar group_id: id of the group, as the first member told that knows it; empty before.
     """
 
     log = Logger()
@@ -96,6 +97,7 @@ class Members:
         self._named: dict[str, Mapping[str, str]] = {}  # by each member: its last word
         self.problems: dict[str, str] = {}
         self.leader_id: str | None = None
+        self.group_id = ""
         self.rng = rng
         self.turn = Turn(clock, self._output_failed)
         self._clock = clock
@@ -232,6 +234,8 @@ class Members:
                 reason=f"{address} is not member {connection.member_id!r} of group {self.group!r}",
             )
         connection.metadata = response
+        if response.is_group_known and not self.group_id:
+            self.group_id = response.group_id
         self.problems.pop(connection.member_id, None)
         return response
 

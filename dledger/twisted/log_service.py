@@ -114,10 +114,11 @@ class LogService(Service):
         )
 
     def append_many(
-        self, bodies: Sequence[BytesLike], *, headers: Headers = None
+        self, bodies: Sequence[BytesLike], *, producer: str | None = None, sequence: int | None = None,
+        headers: Headers = None,
     ) -> Deferred[tuple[Appended, ...]]:
         """Append bodies in order; see L{LogClient.append_many}."""
-        return self.client.append_many(bodies, headers=headers)
+        return self.client.append_many(bodies, producer=producer, sequence=sequence, headers=headers)
 
     def submit(self, command: BytesLike) -> Deferred[bytes]:
         """Append a command for the state machine of the group; see L{LogClient.submit_command}."""
@@ -133,9 +134,12 @@ class LogService(Service):
         """Read one entry; see L{LogClient.get}."""
         return self.client.get(index, consistency)
 
-    def tail(self, from_index: int = 0, follow: bool = True, timeout: float | None = None) -> Tail:
+    def tail(
+        self, from_index: int = 0, follow: bool = True, timeout: float | None = None, *,
+        control: bool = False,
+    ) -> Tail:
         """Committed entries from C{from_index} on, for C{async for}; see L{LogClient.tail}."""
-        return self.client.tail(from_index, follow, timeout_s=timeout)
+        return self.client.tail(from_index, follow, timeout_s=timeout, control=control)
 
     def reader(
         self, name: str, *, begin: int = 0, share: int = 0, lease_s: float = 10.0, follow: bool = True,

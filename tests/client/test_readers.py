@@ -308,7 +308,7 @@ class TroubleTests(ReaderCase):
         self.assertIn("nothing was read yet", str(error))
         error = self.fails(DLedgerError, self.take(self.reader(lease_s=0.1), 1))
         self.assertIn("a lease of 100 ms", str(error))
-        self.assertIn("share", str(self.fails(DLedgerError, self.take(self.reader(share=-1), 1))))
+        self.assertIn("share=-1", str(self.assertRaises(ValueError, self.reader, share=-1)))
         self.fails(NotYet, self.take(self.reader(begin=99), 1))
         reader = self.reader()
         self.done(self.take(reader, 5))

@@ -314,7 +314,7 @@ class SimClient:
                       self._expect)
             return
         first = self._followed
-        tail = self._client.tail(first)
+        tail = self._client.tail(first, control=True)
         patience_s = min(self._load.patience_us / 1e6, 2.0)
         give_up = self._reactor.callLater(patience_s, tail.close)
 
