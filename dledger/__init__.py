@@ -101,12 +101,11 @@ _SHORT = {"Refused": "AppendFailed", "Unknown": "UnknownOutcome"}
 
 def _version() -> str:
     # To import this takes a twentieth of the start of a member.
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
+    from pathlib import Path  # noqa: PLC0415
 
-    try:
-        return version("dledger")
-    except PackageNotFoundError:  # the source tree is not installed
-        return "0.0.0+tree"
+    from dledger.version import version_of  # noqa: PLC0415
+
+    return version_of(Path(__file__).resolve().parent.parent)
 
 
 if not TYPE_CHECKING:  # with a __getattr__, type checkers would accept every name

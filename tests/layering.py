@@ -591,5 +591,6 @@ LAYERS: tuple[Layer, ...] = (
         ),
     ),
     # This package imports at first use, and for type checkers: C{import dledger.core} runs it, too.
-    Layer(name="front door", covers=("dledger",), ours=(*VALUES, *CODES, "dledger.client"), lazy=True),
+    Layer(name="front door", covers=("dledger", "dledger.version"), ours=(*VALUES, *CODES, "dledger.client"),
+          lazy=True),
 )
