@@ -98,10 +98,8 @@ class FileStore:
         self._flush = StoreFlush(ledger, self._marks)
         self._sums = ChunkSums(ledger)
         self.identity = MemberIdentity(config, disk, ledger.guard)
-        path = f"{config.self_path}/{MEMBERS_NAME}"
-        self._members = ConfigurationList(
-            disk, path, read_memberships(disk, path), ledger.guard, self.identity.told_by_log
-        )
+        path, told = f"{config.self_path}/{MEMBERS_NAME}", self._marks.also_told(self.identity.told_by_log)
+        self._members = ConfigurationList(disk, path, read_memberships(disk, path), ledger.guard, told)
         self._producers = ProducerList(ledger, self._reads, scanned_from=recovered.found.walked_from_index)
         self._room = StoreRoom(ledger, self._marks, self._producers.before_expiry)
         self._records = RecordWriter(ledger, self._room)
@@ -127,14 +125,14 @@ class FileStore:
             begin_joining(config, disk, is_new=is_new)
             if is_new:
                 begin_identity(config, disk, boot_id)
-            recovered, mark_file = recover_ledger(config, disk, directory)
+            has_list = is_listed(config, disk)
+            recovered, mark_file = recover_ledger(config, disk, directory, has_list=has_list)
             store = cls(config, disk, lock, mark_file, recovered)
             store.identity.had_entries = had_mark and max(store.ledger_end_index, store.repair_end_index) >= 0
             store.identity.begin(identity_now(
                 config, recorded, boot_id, is_clean=is_clean, is_new=is_new,
                 is_empty=max(store.ledger_end_index, store.repair_end_index) < 0,
-                is_told_by_log=is_listed(config, disk),
-            ))
+                is_told_by_log=has_list))
             store._members.keep_those_in(store._ledger, store.term_of)
             store._producers.begin()
             return store
