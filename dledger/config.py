@@ -16,7 +16,7 @@ from collections.abc import Mapping
 import attrs
 from attrs.validators import ge, gt, in_, instance_of, le
 
-from dledger.base.addresses import checked_members
+from dledger.base.addresses import DEFAULT_MEMBERS, checked_members
 from dledger.base.hosts import ChangeHosts, networks_of
 from dledger.base.option_values import (
     check_type,
@@ -161,7 +161,7 @@ class DLedgerConfig:
 
     group: str = attrs.field(default="default", validator=instance_of(str))
     self_id: str = attrs.field(default="n0", validator=instance_of(str))
-    peers: dict[str, str] = attrs.field(default="n0-127.0.0.1:20911", converter=checked_members)
+    peers: dict[str, str] = attrs.field(default=DEFAULT_MEMBERS, converter=checked_members)
     store_base_dir: str = attrs.field(default="./dledger-data", validator=instance_of(str))
     data_store_path: str = attrs.field(default="", validator=instance_of(str))
     store_type: str = attrs.field(default="file", validator=in_(("file", "memory")))

@@ -18,6 +18,7 @@ from twisted.internet.defer import Deferred
 
 from dledger.aio.event_loop import LoopClock, LoopConnections
 from dledger.aio.reader import AsyncReader
+from dledger.base.addresses import DEFAULT_MEMBERS
 from dledger.base.bodies import BytesLike
 from dledger.base.client_token import ClientToken
 from dledger.base.errors import DLedgerError
@@ -42,7 +43,7 @@ class AsyncLog:
 
     def __init__(
         self,
-        peers: str | Mapping[str, str],
+        peers: str | Mapping[str, str] = DEFAULT_MEMBERS,
         group: str = "default",
         timeout: float = 10.0,
         wire: str = "auto",
@@ -56,7 +57,8 @@ class AsyncLog:
         token: str | ClientToken | None = None,
     ) -> None:
         """
-        @param peers: C{n0-host:port;n1-host:port}; some of the members are enough.
+        @param peers: C{n0-host:port;n1-host:port}; some of the members are enough. Default: the group of one
+            that C{twistd dledger} starts without options, C{n0-127.0.0.1:20911}.
         @param timeout: seconds in which a call has an outcome, retries included.
         @param wire, answer_timeout_s, is_ordered, exactly_once, envelope, tls, token: see L{LogClient}.
         @param limits: bounds of appends; by default, a call beyond them waits.

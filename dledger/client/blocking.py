@@ -23,6 +23,7 @@ from types import TracebackType
 
 import attrs
 
+from dledger.base.addresses import DEFAULT_MEMBERS
 from dledger.base.bodies import BytesLike, as_body, total_bytes
 from dledger.base.client_token import ClientToken
 from dledger.base.endpoints import EndpointFor
@@ -63,7 +64,7 @@ class Log:
 
     def __init__(
         self,
-        peers: str | Mapping[str, str],
+        peers: str | Mapping[str, str] = DEFAULT_MEMBERS,
         group: str = "default",
         timeout: float = 10.0,
         wire: str = "auto",
@@ -79,7 +80,8 @@ class Log:
         token: str | ClientToken | None = None,
     ) -> None:
         """
-        @param peers: C{n0-host:port;n1-host:port}; some of the members are enough.
+        @param peers: C{n0-host:port;n1-host:port}; some of the members are enough. Default: the group of one
+            that C{twistd dledger} starts without options, C{n0-127.0.0.1:20911}.
         @param timeout: seconds in which a call has an outcome, retries included.
         @param wire, answer_timeout_s, is_ordered, exactly_once, envelope, endpoint_for, rng, tls, token: see
             L{LogClient}.
@@ -494,7 +496,7 @@ def _unbroken(runs: tuple[Appended, ...]) -> int:
 
 
 def connect(
-    peers: str | Mapping[str, str],
+    peers: str | Mapping[str, str] = DEFAULT_MEMBERS,
     group: str = "default",
     timeout: float = 10.0,
     wire: str = "auto",

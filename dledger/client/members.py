@@ -33,7 +33,7 @@ from dledger.base.errors import DLedgerError
 from dledger.base.keeper import Keeper
 from dledger.base.timing import Alarm, Gathering
 from dledger.base.tls.securing import Dialling
-from dledger.client.connection import MemberLink
+from dledger.client.connection import MemberLink, RequestLost
 from dledger.client.values import MemberInfo
 from protocols.turn import Turn
 from protocols.wire.ledger.codes import MEMBERS_MAX, WIRE_VERSION_MASK, ResponseCode
@@ -172,6 +172,12 @@ class Members:
         await connect_with(endpoint, link.protocol)
         try:
             await self.metadata(link)
+        except RequestLost as lost:
+            hint = (
+                "the member may want TLS" if self._tls is None
+                else "the member may have no TLS, or not take this certificate"
+            )
+            raise RequestLost(f"{lost} (before its first answer: {hint})") from None
         except Exception:  # not GeneratorExit: Python may collect a story that nobody waits for
             link.abort("the member could not be probed")
             raise

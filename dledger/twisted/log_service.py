@@ -11,6 +11,7 @@ from twisted.application.service import Service
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
+from dledger.base.addresses import DEFAULT_MEMBERS
 from dledger.base.bodies import BytesLike
 from dledger.base.client_token import ClientToken
 from dledger.base.endpoints import EndpointFor
@@ -34,7 +35,7 @@ class LogService(Service):
 
     def __init__(
         self,
-        peers: str | Mapping[str, str],
+        peers: str | Mapping[str, str] = DEFAULT_MEMBERS,
         group: str = "default",
         timeout: float = 10.0,
         wire: str = "auto",
@@ -50,7 +51,8 @@ class LogService(Service):
         token: str | ClientToken | None = None,
     ) -> None:
         """
-        @param peers: C{n0-host:port;n1-host:port}; some of the members are enough.
+        @param peers: C{n0-host:port;n1-host:port}; some of the members are enough. Default: the group of one
+            that C{twistd dledger} starts without options, C{n0-127.0.0.1:20911}.
         @param timeout: seconds in which a call has an outcome, retries included.
         @param limits: bounds of appends; by default, a call beyond them waits.
         @param reactor: by default, the global one.
