@@ -145,6 +145,14 @@ class JudgeTests(SynchronousTestCase):
         self.assertIs(table.judge("p", 1, 1, END).known, Known.UNKNOWN_PRODUCER)
         self.assertEqual((len(table), len(table._spare)), (2, 0))
 
+    def test_file_has_one_order(self) -> None:
+        """The order of the file is the place in the log up to its entry, not that of entries behind it."""
+        table = SequenceTable(producers_max=2)
+        for at, name in enumerate("pqrp"):
+            note(table, name, at // 3, 10 * at + 1, 1)
+        self.assertEqual([run.producer for run in table.last_runs(25)], ["q", "r"])
+        self.assertEqual([run.producer for run in table.last_runs(31)], ["r", "p"])
+
     def test_new_life(self) -> None:
         """A producer that was forgotten and began again has its new entries; after a cut, the old ones."""
         table = SequenceTable(producers_max=1)

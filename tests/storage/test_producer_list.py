@@ -407,6 +407,14 @@ class StartTests(ListCase):
 
     def test_expired(self) -> None:
         """What a deleted file of the log told is remembered after a crash."""
+        self.expired(is_reopened=False)
+
+    def test_expired_after_a_crash(self) -> None:
+        """Also if the file was older than the log when the member started."""
+        self.expired(is_reopened=True)
+
+    def expired(self, *, is_reopened: bool) -> None:
+        """Producers, the end of their entries by retention, and a crash."""
         for name in "pqr":
             append(self.store, 1, name, 0, 2)
         for _ in range(30):
@@ -416,6 +424,8 @@ class StartTests(ListCase):
         assert job is not None
         job.run()
         self.store.finish_flush(job)
+        if is_reopened:
+            self.reopen(clean=False)
         deleted = self.store.house_keeping(10**6, 4, keep_from_index=30, drop_to_index=20)
         self.assertGreater(len(deleted), 1)
         self.reopen(clean=False)
