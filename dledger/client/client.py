@@ -300,6 +300,7 @@ class LogClient:
             connection: MemberLink | None = None
             try:
                 connection = await (self._leader() if at_leader else self._any_member())
+                self._members.check_group(connection)
                 left_s = deadline_s - self._clock.seconds()
                 ask = partial(self._rivals.ask, connection) if at_leader else connection.ask
                 answer = await ask(
@@ -404,7 +405,7 @@ class LogClient:
 
         @param name: 1 to 64 bytes of UTF-8, printable.
         @param begin: where a reader begins that the group does not know: an index, or a negative number that
-            counts back from the committed end; L{NO_END<protocols.wire.ledger.readers.NO_END>}: behind it.
+            counts the last entries of programs; L{NO_END<protocols.wire.ledger.readers.NO_END>}: behind it.
         @param share: 0: one process of this name reads, the others wait until its lease is over. Else each
             process has this many entries at a time (1 to 1,000,000), not in order between processes.
         @param lease_s: seconds after which another process may go on when this one is silent, 0.5 to 3600.
@@ -416,7 +417,8 @@ class LogClient:
         @raise TypeError, ValueError: a number is none, or out of range.
         """
         reader = NamedReader(
-            ReaderCalls(self._lone_appends), partial(self.tail, control=True), text("name", name),
+            ReaderCalls(self._lone_appends), partial(self.tail, control=True), self._find_begin,
+            text("name", name),
             begin=whole("begin", begin, -INDEX_MAX), share=whole("share", share, 0, SHARE_MAX),
             lease_s=seconds("lease_s", lease_s), follow=follow, timeout_s=patience("timeout_s", timeout_s),
             holder=text("holder", holder),
@@ -437,7 +439,20 @@ class LogClient:
         @return: fires with that index. Fails with L{NotYet<dledger.client.errors.NotYet>}: beyond the end.
         """
         index = whole("index", index, -INDEX_MAX)
-        return Deferred.fromCoroutine(ReaderCalls(self._lone_appends).move(text("name", name), index))
+        return Deferred.fromCoroutine(self._move_reader(text("name", name), index))
+
+    async def _move_reader(self, name: str, index: int) -> int:
+        if index < 0:
+            index = await self._find_begin(index)
+        return await ReaderCalls(self._lone_appends).move(name, index)
+
+    async def _find_begin(self, index: int) -> int:
+        """Index of the first of the last -C{index} entries of programs."""
+        tail = self.tail(index, timeout_s=self._timeout_s)
+        try:
+            return await tail.find_begin()
+        finally:
+            tail.close()
 
     def forget_reader(self, name: str) -> Deferred[None]:
         """Forget a named reader, which then holds no entry back any more. The leases of its processes end."""

@@ -101,6 +101,7 @@ class LoneAppends:
         def request_of(leader: MemberLink) -> Request:
             if not leader.takes_conditions:
                 raise _unsupported(leader, NO_CONDITIONS)
+            self.members.check_group(leader, expected_end=expected_end)
             return AppendIfRequest(
                 group=self.members.group, remote_id=leader.member_id, body=sent, expected_end=expected_end
             )

@@ -245,6 +245,14 @@ class Members:
         self.problems.pop(connection.member_id, None)
         return response
 
+    def check_group(self, link: MemberLink, **facts: object) -> None:
+        """
+        Check that a member has the log that this client knows, for a call that names an index of that log.
+
+        @raise DLedgerError: GROUP_RESTORED, with C{facts}.
+        """
+        check_same_group(link, self.group_id, **facts)
+
     def _learn(self, teller: str, peers: Mapping[str, str]) -> None:
         named = dict(islice(peers.items(), MEMBERS_MAX))
         if not named:
@@ -451,6 +459,24 @@ class Members:
             keeper.close(_closed())
         for link in self._links:
             link.close()
+
+
+def check_same_group(link: MemberLink, read_group_id: str, **facts: object) -> None:
+    """
+    @param read_group_id: id of the group whose log is known; empty: of none.
+    @raise DLedgerError: GROUP_RESTORED: the member tells another id.
+    """
+    told = link.metadata
+    if told is None or not told.is_group_known or read_group_id in ("", told.group_id):
+        return
+    raise DLedgerError(
+        ResponseCode.GROUP_RESTORED, group_id=told.group_id, read_group_id=read_group_id, **facts,
+        reason=(
+            f"{link.member_id} has the log of group {told.group_id}, and this client knows that of group "
+            f"{read_group_id}: it was restored from a backup, or forced to begin anew. Open the log again, "
+            "and choose where to begin"
+        ),
+    )
 
 
 def _hurry_when_found(

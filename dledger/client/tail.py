@@ -29,7 +29,7 @@ from dledger.base.errors import DLedgerError
 from dledger.base.timing import Backoff, Gathering
 from dledger.client.connection import MemberLink, RequestLost
 from dledger.client.errors import told
-from dledger.client.members import Members
+from dledger.client.members import Members, check_same_group
 from dledger.client.values import Entry, entries_of
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.codes import Consistency, ResponseCode
@@ -114,6 +114,15 @@ class Tail(ReadingAhead[list[Entry]]):
         """
         return self._next_batch()
 
+    async def find_begin(self) -> int:
+        """The index at which it begins. @raise DLedgerError: no member has told in time."""
+        try:
+            while not self._is_placed:
+                await self._place()
+        except DLedgerError as error:
+            raise told(error) from None
+        return self.next_index
+
     # One batch
 
     async def _read_on(self) -> list[Entry]:
@@ -163,19 +172,10 @@ class Tail(ReadingAhead[list[Entry]]):
 
     def _check_group(self, connection: MemberLink) -> None:
         """@raise DLedgerError: GROUP_RESTORED."""
+        check_same_group(connection, self._group_id, index=self.next_index)
         told = connection.metadata
-        if told is None or not told.is_group_known:
-            return
-        if self._group_id not in ("", told.group_id):
-            raise DLedgerError(
-                ResponseCode.GROUP_RESTORED, group_id=told.group_id, read_group_id=self._group_id,
-                index=self.next_index, reason=(
-                    f"{connection.member_id} has the log of group {told.group_id}, and this reader has read "
-                    f"that of group {self._group_id}: it was restored from a backup, or forced to begin "
-                    "anew. Open the log again, and choose where to begin"
-                ),
-            )
-        self._group_id = told.group_id
+        if told is not None and told.is_group_known:
+            self._group_id = told.group_id
 
     async def _is_same_group(self, connection: MemberLink) -> bool:
         """Whether entries are of the group. A member that did not know its id when it was asked is asked."""

@@ -119,6 +119,29 @@ class RestoredTests(TailCase):
         self.assertEqual(self.read(0, follow=False).indexes, list(range(10)))
         self.assertEqual(self.read(-2, follow=False).indexes, [8, 9])
 
+    def test_calls_with_an_index(self) -> None:
+        """So are other calls that name an index of the old log; what names none goes on."""
+        self.read(0, follow=False)
+        self.successResultOf(self.settled(self.client.get(3)))
+        self.name_group("b" * 32)
+        self.group.run(0.1)
+        for call in (
+            lambda: self.client.get(3), lambda: self.client.move_reader("r", 3),
+            lambda: self.client.append(b"x", expected_end=9),
+        ):
+            error = self.failureResultOf(self.settled(call()), DLedgerError).value
+            assert isinstance(error, DLedgerError)
+            self.assertIs(error.code, ResponseCode.GROUP_RESTORED)
+            self.assertEqual(error.facts["read_group_id"], "a" * 32)
+        self.assertEqual(len(self.group.log), 10)
+        self.assertEqual(self.successResultOf(self.settled(self.client.append(b"x"))).index, 10)
+        self.assertEqual(self.successResultOf(self.settled(self.client.readers())), ())
+
+    def settled(self, call: Deferred[Any]) -> Deferred[Any]:
+        """The group has answered."""
+        self.group.run(0.5)
+        return call
+
     def test_lagging(self) -> None:
         """In the same group, a member that has less than the reader is one that lags."""
         reader = self.read(0)
