@@ -251,7 +251,7 @@ class Members:
 
         @raise DLedgerError: GROUP_RESTORED, with C{facts}.
         """
-        check_same_group(link, self.group_id, **facts)
+        refuse_another_group(link, self.group_id, **facts)
 
     def _learn(self, teller: str, peers: Mapping[str, str]) -> None:
         named = dict(islice(peers.items(), MEMBERS_MAX))
@@ -461,7 +461,7 @@ class Members:
             link.close()
 
 
-def check_same_group(link: MemberLink, read_group_id: str, **facts: object) -> None:
+def refuse_another_group(link: MemberLink, read_group_id: str, **facts: object) -> None:
     """
     @param read_group_id: id of the group whose log is known; empty: of none.
     @raise DLedgerError: GROUP_RESTORED: the member tells another id.

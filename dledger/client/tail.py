@@ -29,7 +29,7 @@ from dledger.base.errors import DLedgerError
 from dledger.base.timing import Backoff, Gathering
 from dledger.client.connection import MemberLink, RequestLost
 from dledger.client.errors import told
-from dledger.client.members import Members, check_same_group
+from dledger.client.members import Members, refuse_another_group
 from dledger.client.values import Entry, entries_of
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.codes import Consistency, ResponseCode
@@ -172,7 +172,7 @@ class Tail(ReadingAhead[list[Entry]]):
 
     def _check_group(self, connection: MemberLink) -> None:
         """@raise DLedgerError: GROUP_RESTORED."""
-        check_same_group(connection, self._group_id, index=self.next_index)
+        refuse_another_group(connection, self._group_id, index=self.next_index)
         told = connection.metadata
         if told is not None and told.is_group_known:
             self._group_id = told.group_id
