@@ -24,6 +24,7 @@ from types import TracebackType
 import attrs
 
 from dledger.base.addresses import DEFAULT_MEMBERS
+from dledger.base.arguments import patience, whole
 from dledger.base.bodies import BytesLike, as_body, total_bytes
 from dledger.base.client_token import ClientToken
 from dledger.base.endpoints import EndpointFor
@@ -31,7 +32,6 @@ from dledger.base.reactor_thread import Outcome as PendingOutcome
 from dledger.base.reactor_thread import ReactorThread
 from dledger.base.tls_files import TlsFiles
 from dledger.client.appender import AppendLimits, AppendOutcome
-from dledger.client.arguments import patience, whole
 from dledger.client.blocking_reader import BlockingReader
 from dledger.client.chain_marks import ChainMark
 from dledger.client.client import LogClient

@@ -20,6 +20,7 @@ from twisted.internet.defer import Deferred, fail
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
+from dledger.base.arguments import INDEX_MAX, patience, seconds, text, whole
 from dledger.base.bodies import BytesLike
 from dledger.base.client_token import ClientToken, as_client_token
 from dledger.base.endpoints import EndpointFor, tcp_endpoints
@@ -30,7 +31,6 @@ from dledger.base.timing import Backoff
 from dledger.base.tls.securing import dialling
 from dledger.base.tls_files import TlsFiles
 from dledger.client.appender import AppendDone, Appender, AppendLimits
-from dledger.client.arguments import INDEX_MAX, patience, seconds, text, whole
 from dledger.client.chain_marks import ChainMark, ask_chain_marks
 from dledger.client.changes import ASKED_AGAIN, GroupChanges
 from dledger.client.connection import MemberLink, RequestLost

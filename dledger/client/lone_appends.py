@@ -21,10 +21,10 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
 from dledger.base.append_refusals import FINAL, PASSING
+from dledger.base.arguments import text, whole
 from dledger.base.bodies import BytesLike, as_bodies, misfit, total_bytes
 from dledger.base.errors import DLedgerError
 from dledger.base.timing import Backoff
-from dledger.client.arguments import text, whole
 from dledger.client.connection import MemberLink, RequestLost, RequestRefused
 from dledger.client.errors import append_error
 from dledger.client.members import Members

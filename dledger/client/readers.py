@@ -25,9 +25,9 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
+from dledger.base.arguments import whole
 from dledger.base.errors import DLedgerError
 from dledger.base.timing import Backoff
-from dledger.client.arguments import whole
 from dledger.client.connection import MemberLink, RequestLost
 from dledger.client.errors import failure_of, told
 from dledger.client.lone_appends import LoneAppends

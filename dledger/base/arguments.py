@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.client.test_arguments -*-
+# -*- test-case-name: tests.client.test_door -*-
 """
 The numbers that programs give to the client, checked once, at its door: an index, a count, a time.
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.client.test_arguments -*-
+# -*- test-case-name: tests.client.test_door -*-
 """Numbers are checked at the door of the client."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from typing import Any
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.arguments import patience, seconds, text, whole
+from dledger.base.arguments import patience, seconds, text, whole
 from tests.client.fakes import FakeGroup
 
 
