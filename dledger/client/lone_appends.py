@@ -47,6 +47,9 @@ BODY_BYTES_MAX = MAX_RECORD_BYTES - ENTRY_HEADER_BYTES
 NO_CONDITIONS = "the leader takes no expected_end: it is a Java member, or of an older version"
 NO_PRODUCERS = "the leader knows no producers: it is a Java member, or of an older version"
 
+#: For a program that would compare the same end for ever.
+END_COUNTS = "entries that members write count, too: read on to the end with tail(..., control=True)"
+
 #: Named values of an error.
 Facts = dict[str, object]
 
@@ -110,7 +113,7 @@ class LoneAppends:
             assert isinstance(answer, AppendIfResponse)
             if answer.code is not ResponseCode.CONFLICT:
                 return {}
-            return {"expected_end": expected_end, "end_index": answer.end_index}
+            return {"expected_end": expected_end, "end_index": answer.end_index, "reason": END_COUNTS}
 
         answer = await self.ask(request_of, facts_of)
         assert isinstance(answer, AppendIfResponse)
