@@ -127,7 +127,7 @@ class RestoredTests(SynchronousTestCase):
         self.assertRaises(dledger.Restored, log.get, 60)
         _, said = follower.communicate(timeout=patient(60))
         self.assertEqual(follower.returncode, 1)
-        self.assertIn("GROUP_RESTORED (449)", said)
+        self.assertIn("GROUP_RESTORED (450)", said)
         reader.close()
         new.stop()
 
