@@ -1,9 +1,26 @@
 # -*- test-case-name: tests.test_packaging -*-
 """What is installed, what it needs, and the name of the command."""
 
+import re
+import runpy
 from pathlib import Path
 
 from setuptools import find_packages, setup
+
+ROOT = Path(__file__).resolve().parent
+
+
+def version() -> str:
+    """With the commit, in a work tree of git; a source distribution keeps the one that it was made with."""
+    told = ROOT / "PKG-INFO"
+    if told.exists() and not (ROOT / ".git").exists():
+        found = re.search(r"^Version: (\S+)$", told.read_text(encoding="utf-8"), re.MULTILINE)
+        if found is not None:
+            return found[1]
+    names = runpy.run_path(str(ROOT / "dledger" / "version.py"))
+    commit = names["commit_of"](ROOT)
+    return names["VERSION"] + (f"+g{commit[:12]}" if commit else "")
+
 
 #: The drop-in of C{twistd}: one module in somebody else's package, hence no C{__init__.py} beside it.
 PLUGINS = "twisted.plugins"
@@ -60,9 +77,9 @@ DEV = [
 
 setup(
     name="dledger",
-    version="0.1.0",
+    version=version(),
     description="A replicated commit log on Twisted, wire- and file-compatible with Java DLedger 0.3.1.2",
-    long_description=(Path(__file__).parent / "README.md").read_text(encoding="utf-8"),
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     author="The dledger contributors",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dledger.base.errors import DLedgerError
     from dledger.base.tls_files import TlsFiles
     from dledger.client.appender import AppendLimits
-    from dledger.client.blocking import AppendInterrupted, AppendSummary, Log, connect
+    from dledger.client.blocking import Log, connect
     from dledger.client.errors import (
         Conflict,
         Expired,
@@ -26,8 +26,11 @@ if TYPE_CHECKING:
         NotLeader,
         NotYet,
         OutOfSequence,
+        Restored,
         Timeout,
+        UnknownChange,
     )
+    from dledger.client.summaries import AppendInterrupted, AppendSummary
     from dledger.client.values import (
         Appended,
         AppendError,
@@ -62,9 +65,11 @@ __all__ = (
     "OutOfSequence",
     "Refused",
     "ResponseCode",
+    "Restored",
     "Timeout",
     "TlsFiles",
     "Unknown",
+    "UnknownChange",
     "UnknownOutcome",
     "connect",
 )
@@ -77,11 +82,13 @@ _HOMES = {
     "dledger.base.errors": ("DLedgerError",),
     "dledger.base.tls_files": ("TlsFiles",),
     "dledger.base.client_token": ("ClientToken",),
-    "dledger.client.blocking": ("AppendInterrupted", "AppendSummary", "Log", "connect"),
+    "dledger.client.blocking": ("Log", "connect"),
     "dledger.client.appender": ("AppendLimits",),
     "dledger.client.errors": (
-        "Conflict", "Expired", "LeaseHeld", "LeaseLost", "NotLeader", "NotYet", "OutOfSequence", "Timeout",
+        "Conflict", "Expired", "LeaseHeld", "LeaseLost", "NotLeader", "NotYet", "OutOfSequence", "Restored",
+        "Timeout", "UnknownChange",
     ),
+    "dledger.client.summaries": ("AppendInterrupted", "AppendSummary"),
     "dledger.client.values": (
         "AppendError", "AppendFailed", "Appended", "Entry", "MemberInfo", "Refused", "Unknown",
         "UnknownOutcome",
@@ -94,12 +101,11 @@ _SHORT = {"Refused": "AppendFailed", "Unknown": "UnknownOutcome"}
 
 def _version() -> str:
     # To import this takes a twentieth of the start of a member.
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
+    from pathlib import Path  # noqa: PLC0415
 
-    try:
-        return version("dledger")
-    except PackageNotFoundError:  # the source tree is not installed
-        return "0.0.0+tree"
+    from dledger.version import version_of  # noqa: PLC0415
+
+    return version_of(Path(__file__).resolve().parent.parent)
 
 
 if not TYPE_CHECKING:  # with a __getattr__, type checkers would accept every name

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 import attrs
 from attrs.validators import ge, gt, in_, instance_of, le
 
-from dledger.base.addresses import checked_members
+from dledger.base.addresses import DEFAULT_MEMBERS, checked_members
 from dledger.base.hosts import ChangeHosts, networks_of
 from dledger.base.option_values import (
     check_type,
@@ -161,7 +161,7 @@ class DLedgerConfig:
 
     group: str = attrs.field(default="default", validator=instance_of(str))
     self_id: str = attrs.field(default="n0", validator=instance_of(str))
-    peers: dict[str, str] = attrs.field(default="n0-127.0.0.1:20911", converter=checked_members)
+    peers: dict[str, str] = attrs.field(default=DEFAULT_MEMBERS, converter=checked_members)
     store_base_dir: str = attrs.field(default="./dledger-data", validator=instance_of(str))
     data_store_path: str = attrs.field(default="", validator=instance_of(str))
     store_type: str = attrs.field(default="file", validator=in_(("file", "memory")))
@@ -440,6 +440,9 @@ ALIASES: Mapping[str, str] = {
     "retentionHours": "file_reserved_hours",
 }
 
+#: Names that only RocketMQ's brokers have for the options of their log.
+BROKER_NAMES = ("dLegerGroup", "dLegerPeers", "dLegerSelfId")
+
 #: Options whose converters take several types.
 _OWN_TYPES = (
     "peers", "preferred_leader_ids", "admin_hosts", "tls_plain_hosts", "tls_plain_members", "change_hosts",
@@ -499,6 +502,26 @@ def from_mapping(values: Mapping[str, object]) -> DLedgerConfig:
     findings += findings_of(DLedgerConfig, known, unread)
     raise_findings(findings)
     return made_of(DLedgerConfig, known)
+
+
+def broker_warning(values: Mapping[str, object], config: DLedgerConfig) -> str:
+    """
+    What to say about a member that seems to stand beside brokers of RocketMQ, and may lead them.
+
+    @param values: the options that were given, in any spelling.
+    @param config: made of them.
+    @return: a sentence; empty: nothing.
+    """
+    names = [name for name in BROKER_NAMES if name in values]
+    is_told = any(our_name(name, ALIASES, ()) == "never_lead" for name in values)
+    if not names or is_told or config.never_lead:
+        return ""
+    return (
+        f"{names[0]} is a name of RocketMQ's brokers, and never_lead is not given: this member may become "
+        "the leader, and then the group has no master broker, takes no message, and gets an entry that is no "
+        "message, behind which brokers of RocketMQ come to no end of their queues. Beside brokers write "
+        "never_lead=true; without any, never_lead=false"
+    )
 
 
 def _value(name: str, value: object, default: object) -> object:

@@ -434,7 +434,7 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="command line, common",
         covers=("dledger.commands.common",),
-        ours=(*VALUES, "dledger.client.values", *LEDGER_WIRE),
+        ours=(*VALUES, "dledger.client.errors", "dledger.client.values", *LEDGER_WIRE),
         third=(*ATTRS, "click", "rich"),
         refused=("protocols.wire.rocketmq", "logging", "asyncio"),
     ),
@@ -591,5 +591,6 @@ LAYERS: tuple[Layer, ...] = (
         ),
     ),
     # This package imports at first use, and for type checkers: C{import dledger.core} runs it, too.
-    Layer(name="front door", covers=("dledger",), ours=(*VALUES, *CODES, "dledger.client"), lazy=True),
+    Layer(name="front door", covers=("dledger", "dledger.version"), ours=(*VALUES, *CODES, "dledger.client"),
+          lazy=True),
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IStreamClientEndpoint
-from twisted.web.client import URI, Agent, HTTPConnectionPool
+from twisted.web.client import URI, Agent, HTTPConnectionPool, _HTTP11ClientFactory
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgent, IAgentEndpointFactory, IBodyProducer, IResponse
 from zope.interface import implementer
@@ -19,6 +19,12 @@ from dledger.base.addresses import is_loopback
 from dledger.base.endpoints import HostEndpoint
 from dledger.base.reactor import Reactor
 from dledger.base.tls.securing import Dialling
+
+
+class _QuietFactory(_HTTP11ClientFactory):
+    """Twisted logs the start and the end of each connection otherwise."""
+
+    noisy = False
 
 
 @implementer(IAgentEndpointFactory)
@@ -76,6 +82,7 @@ def admin_agent(
     @param token: is sent with each request; empty: none.
     """
     pool = HTTPConnectionPool(reactor, persistent=False)
+    pool._factory = _QuietFactory
     endpoints = _Endpoints(reactor, timeout_s, trust, name)
     agent: IAgent = Agent.usingEndpointFactory(reactor, endpoints, pool)
     return _WithToken(agent, token) if token else agent

@@ -18,6 +18,7 @@ from twisted.internet.defer import Deferred
 
 from dledger.aio.event_loop import LoopClock, LoopConnections
 from dledger.aio.reader import AsyncReader
+from dledger.base.addresses import DEFAULT_MEMBERS
 from dledger.base.bodies import BytesLike
 from dledger.base.client_token import ClientToken
 from dledger.base.errors import DLedgerError
@@ -42,7 +43,7 @@ class AsyncLog:
 
     def __init__(
         self,
-        peers: str | Mapping[str, str],
+        peers: str | Mapping[str, str] = DEFAULT_MEMBERS,
         group: str = "default",
         timeout: float = 10.0,
         wire: str = "auto",
@@ -56,7 +57,8 @@ class AsyncLog:
         token: str | ClientToken | None = None,
     ) -> None:
         """
-        @param peers: C{n0-host:port;n1-host:port}; some of the members are enough.
+        @param peers: C{n0-host:port;n1-host:port}; some of the members are enough. Default: the group of one
+            that C{twistd dledger} starts without options, C{n0-127.0.0.1:20911}.
         @param timeout: seconds in which a call has an outcome, retries included.
         @param wire, answer_timeout_s, is_ordered, exactly_once, envelope, tls, token: see L{LogClient}.
         @param limits: bounds of appends; by default, a call beyond them waits.
@@ -108,17 +110,23 @@ class AsyncLog:
         return appended
 
     async def append_many(
-        self, bodies: Sequence[BytesLike], *, headers: Headers = None
+        self, bodies: Sequence[BytesLike], *, producer: str | None = None, sequence: int | None = None,
+        headers: Headers = None,
     ) -> tuple[Appended, ...]:
         """
         Append C{bodies} in order.
 
+        @param producer, sequence: both or none: of the first body; see L{LogClient.append_many}.
         @param headers: of each body; see L{LogClient.append}.
         @return: the runs of consecutive indexes of the bodies, in order; entries of other writers may lie
             between two runs.
         @raise AppendError: a body was not acknowledged; the error tells the others. L{UnknownOutcome
             <dledger.client.values.UnknownOutcome>} if any body may be in the log without an acknowledgement.
         """
+        if producer is not None or sequence is not None:
+            return await self._wait(lambda: self._client.append_many(
+                bodies, producer=producer, sequence=sequence, headers=headers
+            ))
         return await self._append(bodies, headers)
 
     async def _append(self, bodies: Sequence[BytesLike], headers: Headers) -> tuple[Appended, ...]:
@@ -155,7 +163,8 @@ class AsyncLog:
         return await self._wait(lambda: self._client.get(index, consistency))
 
     async def tail(
-        self, from_index: int = 0, follow: bool = True, timeout: float | None = None
+        self, from_index: int = 0, follow: bool = True, timeout: float | None = None, *,
+        control: bool = False,
     ) -> AsyncGenerator[Entry, None]:
         """
         Committed entries from C{from_index} on::
@@ -167,9 +176,11 @@ class AsyncLog:
         @param follow: read for ever; else end at the committed index of the start.
         @param timeout: raise an error after that many seconds without a serving member. Default: never when
             following, else the time-out of the log. For the time without a new entry use C{asyncio.timeout}.
+        @param control: also show entries that members write for themselves; see L{LogClient.tail}.
+        @raise Restored: the members have another group's log than before.
         """
         self._check()
-        tail = self._client.tail(from_index, follow, timeout_s=timeout)
+        tail = self._client.tail(from_index, follow, timeout_s=timeout, control=control)
         try:
             while entries := await self._wait(tail.next_batch):
                 for entry in entries:

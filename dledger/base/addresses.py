@@ -42,6 +42,10 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+#: The group of one that C{twistd dledger} starts without options, and that a client without members asks.
+DEFAULT_MEMBERS = "n0-127.0.0.1:20911"
+
+
 def _is_host(host: str) -> bool:
     if not host or _REFUSED.search(host):
         return False

@@ -16,12 +16,15 @@ from __future__ import annotations
 import random
 import threading
 import time
-from bisect import bisect_right, insort
+from bisect import insort
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from types import TracebackType
 
 import attrs
 
+from dledger.base.addresses import DEFAULT_MEMBERS
+from dledger.base.arguments import patience, whole
 from dledger.base.bodies import BytesLike, as_body, total_bytes
 from dledger.base.client_token import ClientToken
 from dledger.base.endpoints import EndpointFor
@@ -34,6 +37,9 @@ from dledger.client.chain_marks import ChainMark
 from dledger.client.client import LogClient
 from dledger.client.enveloping import Headers, checked_headers
 from dledger.client.errors import append_error
+from dledger.client.numbered_feed import feed_numbered
+from dledger.client.summaries import AppendInterrupted, AppendSummary
+from dledger.client.tail import Tail
 from dledger.client.values import (
     Appended,
     AppendError,
@@ -51,70 +57,6 @@ _PROGRESS_S = 0.1
 _WINDOW_BYTES = 8 * 1024 * 1024
 
 
-@attrs.frozen(kw_only=True)
-class AppendSummary:
-    """
-    Result of L{Log.append_many}.
-
-    @ivar count: number of bodies, all of them acknowledged.
-    @ivar first_index, last_index: indexes of the first and the last entry; -1 without bodies. Entries
-        of other writers may lie between them.
-    @ivar seconds: seconds from the first body to the last acknowledgement.
-    @ivar runs: the places of the bodies, in order: runs of consecutive indexes, as many as other writers have
-        interrupted. C{offset} of a run is the number of bodies before it.
-    """
-
-    count: int
-    first_index: int
-    last_index: int
-    seconds: float
-    runs: tuple[Appended, ...] = ()
-
-    def index_of(self, number: int) -> int:
-        """
-        Index of a body's entry.
-
-        @param number: of the body, from 0.
-        @raise IndexError: there was no such body.
-        """
-        if not 0 <= number < self.count:
-            raise IndexError(f"body {number} of {self.count}")
-        run = self.runs[bisect_right(self.runs, number, key=_offset) - 1]
-        return run.index + number - run.offset
-
-    @property
-    def rate(self) -> float:
-        """Acknowledged entries per second."""
-        return self.count / self.seconds if self.seconds > 0 else 0.0
-
-
-class AppendInterrupted(KeyboardInterrupt):
-    """
-    Ctrl-C in L{Log.append_many}.
-
-    @ivar acknowledged: number of acknowledged bodies.
-    @ivar unknown: number of bodies without an outcome: each may be in the log, now or later. Both follow the
-        outcomes that still come. L{Log.close} ends all: a body that was never sent then counts no more.
-    """
-
-    def __init__(
-        self, acknowledged: int, unknown: int, latest: Callable[[], tuple[int, int]] | None = None
-    ) -> None:
-        """@param latest: the present numbers."""
-        super().__init__(f"{acknowledged} acknowledged, {unknown} unknown")
-        self._latest = latest or (lambda: (acknowledged, unknown))
-
-    @property
-    def acknowledged(self) -> int:
-        """Number of acknowledged bodies."""
-        return self._latest()[0]
-
-    @property
-    def unknown(self) -> int:
-        """Number of bodies without an outcome."""
-        return self._latest()[1]
-
-
 class Log:
     """
     A group's log, for one program. Use it as a context manager, or L{close} it.
@@ -122,7 +64,7 @@ class Log:
 
     def __init__(
         self,
-        peers: str | Mapping[str, str],
+        peers: str | Mapping[str, str] = DEFAULT_MEMBERS,
         group: str = "default",
         timeout: float = 10.0,
         wire: str = "auto",
@@ -138,7 +80,8 @@ class Log:
         token: str | ClientToken | None = None,
     ) -> None:
         """
-        @param peers: C{n0-host:port;n1-host:port}; some of the members are enough.
+        @param peers: C{n0-host:port;n1-host:port}; some of the members are enough. Default: the group of one
+            that C{twistd dledger} starts without options, C{n0-127.0.0.1:20911}.
         @param timeout: seconds in which a call has an outcome, retries included.
         @param wire, answer_timeout_s, is_ordered, exactly_once, envelope, endpoint_for, rng, tls, token: see
             L{LogClient}.
@@ -199,6 +142,8 @@ class Log:
         window: int = 1000,
         progress: Callable[[int], object] | None = None,
         *,
+        producer: str | None = None,
+        sequence: int | None = None,
         headers: Headers = None,
     ) -> AppendSummary:
         """
@@ -209,6 +154,8 @@ class Log:
         @param window: maximum number of bodies under way.
         @param progress: called in the calling thread, repeatedly and at the end, with the number of
             bodies acknowledged so far.
+        @param producer, sequence: both or none: of the first body; see L{LogClient.append_many}. Then up to
+            C{window} bodies are pulled at a time, and the next ones when these are stored.
         @param headers: of each body; see L{LogClient.append}.
         @raise AppendError: a body was not acknowledged. The call then pulls no more bodies, sends none of
             those that were pulled, and waits for those that were sent. L{UnknownOutcome} if any body may
@@ -218,7 +165,12 @@ class Log:
         @raise AppendInterrupted: Ctrl-C; the exception carries the counts.
         """
         self._reactor.check_process()
-        return _Feed(self._client, self._reactor, window, progress, checked_headers(headers)).run(bodies)
+        window = whole("window", window, 1)
+        headers = checked_headers(headers)
+        if producer is not None or sequence is not None:
+            append = partial(self._client.append_many, producer=producer, headers=headers)
+            return feed_numbered(self._reactor.wait, append, bodies, window, progress, sequence)
+        return _Feed(self._client, self._reactor, window, progress, headers).run(bodies)
 
     def submit(self, command: BytesLike) -> bytes:
         """
@@ -249,7 +201,8 @@ class Log:
         return self._reactor.wait(lambda: self._client.get(index, consistency))
 
     def tail(
-        self, from_index: int = 0, follow: bool = False, timeout: float | None = None
+        self, from_index: int = 0, follow: bool = False, timeout: float | None = None, *,
+        control: bool = False,
     ) -> Iterator[Entry]:
         """
         Committed entries from C{from_index} on.
@@ -258,15 +211,22 @@ class Log:
         @param follow: read for ever; else end at the committed index of the start.
         @param timeout: seconds. With C{follow}: end after that time without a new entry. Else: raise
             an error after that time without a serving member.
+        @param control: also show entries that members write for themselves; see L{LogClient.tail}.
+        @raise Restored: the members have another group's log than before.
+        @raise TypeError, ValueError: a number is none, or out of range.
         """
+        timeout = patience("timeout", timeout)
+        tail = self._client.tail(from_index, follow, timeout_s=None if follow else timeout, control=control)
+        return self._entries(tail, timeout if follow else None)
+
+    def _entries(self, tail: Tail, idle_s: float | None) -> Iterator[Entry]:
         reactor = self._reactor
-        tail = self._client.tail(from_index, follow, timeout_s=None if follow else timeout)
         ahead: PendingOutcome[list[Entry]] | None = None
         try:
             while True:
                 ahead = ahead or reactor.begin(tail.next_batch)
                 try:
-                    entries = ahead.result(timeout if follow else None)
+                    entries = ahead.result(idle_s)
                 except TimeoutError:
                     return
                 ahead = None
@@ -371,8 +331,6 @@ class _Feed:
         progress: Callable[[int], object] | None,
         headers: Headers = None,
     ) -> None:
-        if window < 1:
-            raise ValueError(f"window={window} must be at least 1")
         self._headers = headers
         self._client = client
         self._reactor = reactor
@@ -538,7 +496,7 @@ def _unbroken(runs: tuple[Appended, ...]) -> int:
 
 
 def connect(
-    peers: str | Mapping[str, str],
+    peers: str | Mapping[str, str] = DEFAULT_MEMBERS,
     group: str = "default",
     timeout: float = 10.0,
     wire: str = "auto",

@@ -16,11 +16,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from weakref import WeakSet
 
-import attrs
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
+from dledger.base.arguments import INDEX_MAX, patience, seconds, text, whole
 from dledger.base.bodies import BytesLike
 from dledger.base.client_token import ClientToken, as_client_token
 from dledger.base.endpoints import EndpointFor, tcp_endpoints
@@ -32,12 +32,14 @@ from dledger.base.tls.securing import dialling
 from dledger.base.tls_files import TlsFiles
 from dledger.client.appender import AppendDone, Appender, AppendLimits
 from dledger.client.chain_marks import ChainMark, ask_chain_marks
+from dledger.client.changes import ASKED_AGAIN, GroupChanges
 from dledger.client.connection import MemberLink, RequestLost
 from dledger.client.enveloping import Enveloping, Headers
 from dledger.client.errors import failure_of, told
-from dledger.client.lone_appends import LoneAppends
-from dledger.client.machines import query_machine, submit_command
+from dledger.client.lone_appends import LoneAppends, check_numbers
+from dledger.client.machines import MAX_AGE_S, query_machine, submit_command
 from dledger.client.members import Members
+from dledger.client.numbered_appends import append_numbered
 from dledger.client.readers import NamedReader, ReaderCalls
 from dledger.client.rivals import Rivals
 from dledger.client.tail import Tail
@@ -47,30 +49,12 @@ from protocols.wire.ledger.codes import Consistency, ResponseCode
 from protocols.wire.ledger.messages import (
     GetRequest,
     GetResponse,
-    LeadershipTransferRequest,
     MembershipRequest,
     MembershipResponse,
     Request,
     Response,
 )
-from protocols.wire.ledger.readers import ReaderInfo
-
-#: A read that fails with one of these codes is retried.
-_PASSING = frozenset(
-    {
-        ResponseCode.TIMEOUT,
-        ResponseCode.NETWORK_ERROR,
-        ResponseCode.METADATA_ERROR,
-        ResponseCode.NOT_LEADER,
-        ResponseCode.TERM_CHANGED,
-        ResponseCode.WAIT_QUORUM_ACK_TIMEOUT,
-        ResponseCode.LEADER_PENDING_FULL,
-        ResponseCode.LEADER_NOT_READY,
-        ResponseCode.LEADER_TRANSFERRING,
-        ResponseCode.TOO_MANY_CLIENTS,
-    }
-)
-_TRANSFER_TIMEOUT_S = 10.0
+from protocols.wire.ledger.readers import SHARE_MAX, ReaderInfo
 
 
 class LogClient:
@@ -117,8 +101,8 @@ class LogClient:
         @param wall_s: seconds since 1970.
         @raise ValueError: C{peers} or a time is malformed, or a file of C{tls} is not sound.
         """
-        if timeout_s <= 0 or answer_timeout_s <= 0:
-            raise ValueError(f"timeout_s={timeout_s} and answer_timeout_s={answer_timeout_s} must be above 0")
+        timeout_s = seconds("timeout_s", timeout_s)
+        answer_timeout_s = seconds("answer_timeout_s", answer_timeout_s)
         self._clock: IReactorTime = reactor
         self._timeout_s, self._answer_timeout_s = timeout_s, answer_timeout_s
         self._members = Members(
@@ -181,17 +165,29 @@ class LogClient:
         self._members.turn.act(lambda: self._appender.submit(bodies, done, headers=headers))
 
     def append_many(
-        self, bodies: Sequence[BytesLike], *, headers: Headers = None
+        self, bodies: Sequence[BytesLike], *, producer: str | None = None, sequence: int | None = None,
+        headers: Headers = None,
     ) -> Deferred[tuple[Appended, ...]]:
         """
         Append C{bodies} in order.
 
+        @param producer, sequence: both or none: of the first body, the other bodies have the sequences after
+            it; each is in the log once, see L{append}. Not in order with other appends.
         @param headers: of each body, see L{append}.
         @return: fires with the runs of consecutive indexes of the bodies, in order. Fails with
             L{AppendFailed <dledger.client.values.AppendFailed>} or L{UnknownOutcome
             <dledger.client.values.UnknownOutcome>}, which also tell the acknowledged bodies.
             Cancelling stops the wait, not the append.
+        @raise TypeError: these parameters do not go together, or have a wrong type.
         """
+        if producer is not None or sequence is not None:
+            check_numbers(None, producer, sequence)
+            if producer is None or sequence is None:
+                raise TypeError("append_many() takes both producer and sequence, or none of them")
+            enclose = partial(self._enveloping.enclose_all, headers=headers)
+            return Deferred.fromCoroutine(
+                append_numbered(self._lone_appends, bodies, producer, sequence, enclose)
+            )
         waiter: Deferred[tuple[Appended, ...]] = Deferred()
         self._appender.submit(bodies, partial(fire_all, waiter), headers=headers)
         return waiter
@@ -218,6 +214,7 @@ class LogClient:
         @raise TypeError: these parameters do not go together.
         """
         if expected_end is not None or producer is not None or sequence is not None:
+            check_numbers(expected_end, producer, sequence)
             try:
                 sent = self._enveloping.enclose_one(body, headers)
             except AppendError as error:
@@ -250,6 +247,8 @@ class LogClient:
             MACHINE_STOPPED, INTERNAL_ERROR (the machine has no answer, with its reason), or the last error
             before the deadline.
         """
+        if max_age_s is not None:
+            max_age_s = seconds("max_age_s", max_age_s, is_zero_allowed=True, most=MAX_AGE_S)
         return Deferred.fromCoroutine(query_machine(
             self._members, self._leader, self._any_member, query, max_age_s, clock=self._clock,
             timeout_s=self._timeout_s, answer_timeout_s=self._answer_timeout_s,
@@ -268,7 +267,9 @@ class LogClient:
         @return: fires with the entry. Fails with L{NotYet<dledger.client.errors.NotYet>},
             L{Expired<dledger.client.errors.Expired>}, or the last error before the deadline:
             L{NotLeader<dledger.client.errors.NotLeader>}, L{Timeout<dledger.client.errors.Timeout>}.
+        @raise TypeError: C{index} is no whole number. @raise ValueError: it is negative.
         """
+        index = whole("index", index, hint="tail() counts a negative one back from the committed end")
         return Deferred.fromCoroutine(self._get(index, Consistency(consistency)))
 
     async def _get(self, index: int, consistency: Consistency) -> Entry:
@@ -299,6 +300,7 @@ class LogClient:
             connection: MemberLink | None = None
             try:
                 connection = await (self._leader() if at_leader else self._any_member())
+                self._members.check_group(connection)
                 left_s = deadline_s - self._clock.seconds()
                 ask = partial(self._rivals.ask, connection) if at_leader else connection.ask
                 answer = await ask(
@@ -322,7 +324,7 @@ class LogClient:
                 error = refused
                 if refused.code is ResponseCode.TIMEOUT and connection is not None:
                     connection.abort("a read was not answered")
-            if error.code not in _PASSING:
+            if error.code not in ASKED_AGAIN:
                 raise error
             wait_s = backoff.next_s()
             if self._is_closed or self._clock.seconds() + wait_s >= deadline_s:
@@ -362,6 +364,7 @@ class LogClient:
         *,
         timeout_s: float | None = None,
         batch_bytes_max: int = 1 << 20,
+        control: bool = False,
     ) -> Tail:
         """
         Committed entries from C{from_index} on, as an asynchronous iterator.
@@ -370,7 +373,13 @@ class LogClient:
         @param follow: read for ever; else end at the committed index of the start.
         @param timeout_s: fail after that many seconds without a serving member. Default: never when
             following, else the client's time-out.
+        @param control: also show the entries that members write for themselves, such as the marks of appends
+            that are made once (C{is_control}). They have indexes, so a tail without them skips these.
+        @raise TypeError, ValueError: a number is none, or out of range.
         """
+        from_index = whole("from_index", from_index, -INDEX_MAX)
+        batch_bytes_max = whole("batch_bytes_max", batch_bytes_max, 1, (1 << 31) - 1)
+        timeout_s = patience("timeout_s", timeout_s)
         if timeout_s is None and not follow:
             timeout_s = self._timeout_s
         tail = Tail(
@@ -381,6 +390,7 @@ class LogClient:
             timeout_s=timeout_s,
             answer_timeout_s=min(self._answer_timeout_s, 2.0),
             batch_bytes_max=batch_bytes_max,
+            control=control,
         )
         self._tails.add(tail)
         return tail
@@ -395,7 +405,7 @@ class LogClient:
 
         @param name: 1 to 64 bytes of UTF-8, printable.
         @param begin: where a reader begins that the group does not know: an index, or a negative number that
-            counts back from the committed end; L{NO_END<protocols.wire.ledger.readers.NO_END>}: behind it.
+            counts the last entries of programs; L{NO_END<protocols.wire.ledger.readers.NO_END>}: behind it.
         @param share: 0: one process of this name reads, the others wait until its lease is over. Else each
             process has this many entries at a time (1 to 1,000,000), not in order between processes.
         @param lease_s: seconds after which another process may go on when this one is silent, 0.5 to 3600.
@@ -404,10 +414,14 @@ class LogClient:
             following, else the client's time-out.
         @param holder: id of this process, for people; by default a random one. No two processes may have one.
         @raise DLedgerError: UNEXPECTED_ARGUMENT: the name or the holder is malformed.
+        @raise TypeError, ValueError: a number is none, or out of range.
         """
         reader = NamedReader(
-            ReaderCalls(self._lone_appends), self.tail, name, begin=begin, share=share, lease_s=lease_s,
-            follow=follow, timeout_s=timeout_s, holder=holder,
+            ReaderCalls(self._lone_appends), partial(self.tail, control=True), self._find_begin,
+            text("name", name),
+            begin=whole("begin", begin, -INDEX_MAX), share=whole("share", share, 0, SHARE_MAX),
+            lease_s=seconds("lease_s", lease_s), follow=follow, timeout_s=patience("timeout_s", timeout_s),
+            holder=text("holder", holder),
         )
         self._readers.add(reader)
         return reader
@@ -424,21 +438,36 @@ class LogClient:
         @param index: the next one that it reads; as C{begin} of L{reader}.
         @return: fires with that index. Fails with L{NotYet<dledger.client.errors.NotYet>}: beyond the end.
         """
-        return Deferred.fromCoroutine(ReaderCalls(self._lone_appends).move(name, index))
+        index = whole("index", index, -INDEX_MAX)
+        return Deferred.fromCoroutine(self._move_reader(text("name", name), index))
+
+    async def _move_reader(self, name: str, index: int) -> int:
+        if index < 0:
+            index = await self._find_begin(index)
+        return await ReaderCalls(self._lone_appends).move(name, index)
+
+    async def _find_begin(self, index: int) -> int:
+        """Index of the first of the last -C{index} entries of programs."""
+        tail = self.tail(index, timeout_s=self._timeout_s)
+        try:
+            return await tail.find_begin()
+        finally:
+            tail.close()
 
     def forget_reader(self, name: str) -> Deferred[None]:
         """Forget a named reader, which then holds no entry back any more. The leases of its processes end."""
-        return Deferred.fromCoroutine(ReaderCalls(self._lone_appends).forget(name))
+        return Deferred.fromCoroutine(ReaderCalls(self._lone_appends).forget(text("name", name)))
 
     def status(self, deadline_s: float = 2.0) -> Deferred[tuple[MemberInfo, ...]]:
         """
         @return: fires, after C{deadline_s} seconds at most, with the status of each member, in order
             of ids; a member that does not answer has a C{problem}. Never fails.
         """
-        return Deferred.fromCoroutine(self._members.ask_all(deadline_s))
+        return Deferred.fromCoroutine(self._members.ask_all(seconds("deadline_s", deadline_s)))
 
     def chain_marks(self, deadline_s: float = 2.0) -> Deferred[tuple[ChainMark, ...]]:
         """@return: fires with what each member holds at one committed index, see L{ask_chain_marks}."""
+        deadline_s = seconds("deadline_s", deadline_s)
         return Deferred.fromCoroutine(ask_chain_marks(self._members, self._clock, deadline_s))
 
     def metadata(self) -> Deferred[MemberInfo]:
@@ -463,9 +492,16 @@ class LogClient:
             except RequestLost as lost:
                 error = DLedgerError(ResponseCode.NETWORK_ERROR, reason=str(lost))
             wait_s = backoff.next_s()
-            if error.code not in _PASSING or self._clock.seconds() + wait_s >= deadline_s:
+            if error.code not in ASKED_AGAIN or self._clock.seconds() + wait_s >= deadline_s:
                 raise told(error)
             await deferLater(self._clock, wait_s)
+
+    @property
+    def _changes(self) -> GroupChanges:
+        return GroupChanges(
+            members=self._members, find_leader=self._leader, leader_info=self._leader_info,
+            clock=self._clock, timeout_s=self._timeout_s, answer_timeout_s=self._answer_timeout_s,
+        )
 
     def transfer(self, to: str, *, term: int | None = None) -> Deferred[int]:
         """
@@ -477,47 +513,8 @@ class LogClient:
             L{DLedgerError}: UNKNOWN_MEMBER, FALL_BEHIND_TOO_MUCH, TAKE_LEADERSHIP_FAILED, ...;
             after NETWORK_ERROR or TIMEOUT the transfer may have happened.
         """
-        return Deferred.fromCoroutine(self._transfer(to, term))
-
-    async def _transfer(self, to: str, term: int | None) -> int:
-        if to not in self._members.addresses:
-            await self._members.ask_all(2.0)
-        if to not in self._members.addresses:
-            raise DLedgerError(
-                ResponseCode.UNKNOWN_MEMBER,
-                reason=f"{to!r} is not a member; members are {', '.join(sorted(self._members.addresses))}",
-            )
-        info = await self._leader_info()
-        if info.member_id == to:
-            return info.term
-        if term is None:
-            term = info.term
-        if term < 0 and info.wire_version < 1:  # a member of ours accepts -1 for its current term
-            raise DLedgerError(
-                ResponseCode.UNEXPECTED_ARGUMENT,
-                reason=f"leader {info.member_id} does not tell its term (a Java member): name the term",
-            )
-        leader = await self._leader()
-        request = LeadershipTransferRequest(
-            group=self.group, remote_id=leader.member_id, leader_id=leader.member_id, term=term,
-            transfer_id=leader.member_id, transferee_id=to,
-        )  # fmt: skip
-        self._members.leader_id = None
-        answer: Response
-        try:
-            answer = await leader.ask(request, _TRANSFER_TIMEOUT_S)
-        except RequestLost as lost:
-            raise failure_of(ResponseCode.NETWORK_ERROR, reason=str(lost)) from None
-        if answer.code is ResponseCode.FORBIDDEN:
-            raise failure_of(
-                answer.code, member_id=leader.member_id, transferee_id=to,
-                reason=f"{leader.member_id} takes changes of the group only from those with the role admin; "
-                "without TLS and tokens, from its own machine's loopback interface and from the hosts in its "
-                "option change_hosts",
-            )
-        if answer.code is not ResponseCode.SUCCESS:
-            raise failure_of(answer.code, member_id=leader.member_id, transferee_id=to)
-        return answer.term
+        term = None if term is None else whole("term", term, -1)
+        return Deferred.fromCoroutine(self._changes.transfer(text("to", to), term))
 
     def change_members(
         self, change: str, member_id: str, address: str = "", *, is_dry: bool = False, is_forced: bool = False
@@ -530,38 +527,15 @@ class LogClient:
         @param is_dry: only ask whether and what.
         @param is_forced: also if no quorum of the new members is known to be alive and caught up.
         @return: fires with the leader's answer, which is SUCCESS once the change is committed, or if it was
-            in force already. Fails with L{DLedgerError}: UNEXPECTED_ARGUMENT, UNSUPPORTED,
-            FALL_BEHIND_TOO_MUCH, ... with the leader's reason. It is asked again until the deadline while it
-            cannot be made at the moment; after NETWORK_ERROR, TIMEOUT, TERM_CHANGED or
-            WAIT_QUORUM_ACK_TIMEOUT it may have been made.
+            in force already. It is asked again until the deadline while it cannot be made at the moment.
+            Fails with L{UnknownChange<dledger.client.errors.UnknownChange>} if it may have been made, or may
+            still be: give it again. Else with L{DLedgerError}: UNEXPECTED_ARGUMENT, UNSUPPORTED,
+            FALL_BEHIND_TOO_MUCH, ... with the leader's reason.
         """
-        return Deferred.fromCoroutine(self._change_members(MembershipRequest(
+        return Deferred.fromCoroutine(self._changes.change(MembershipRequest(
             group=self.group, change=change, member_id=member_id, address=address, is_dry=is_dry,
             is_forced=is_forced,
         )))
-
-    async def _change_members(self, request: MembershipRequest) -> MembershipResponse:
-        deadline_s = self._clock.seconds() + self._timeout_s
-        backoff = Backoff(rng=self._members.rng)
-        while True:
-            try:
-                leader = await self._leader()
-                asked = attrs.evolve(request, remote_id=leader.member_id)
-                answer: Response = await leader.ask(asked, self._answer_timeout_s)
-            except RequestLost as lost:
-                error = DLedgerError(ResponseCode.NETWORK_ERROR, reason=str(lost))
-            except DLedgerError as refused:
-                error = refused
-            else:
-                if isinstance(answer, MembershipResponse) and answer.code is ResponseCode.SUCCESS:
-                    return answer
-                error = DLedgerError(answer.code, reason=getattr(answer, "reason", ""))
-            self._members.leader_id = None
-            wait_s = backoff.next_s()
-            # (A change that is in force is no change: asking again does no harm.)
-            if error.code not in _PASSING or self._clock.seconds() + wait_s >= deadline_s:
-                raise told(error)
-            await deferLater(self._clock, wait_s)
 
     def close(self) -> None:
         """End all calls: appends in unanswered frames are unknown, the rest have failed."""

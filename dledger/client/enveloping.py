@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
-from dledger.base.bodies import BytesLike
+from dledger.base.bodies import BytesLike, as_bodies, misfit, total_bytes
 from dledger.client.lone_appends import BODY_BYTES_MAX, checked_body
 from dledger.client.values import AppendFailed
 from protocols.wire.ledger.codes import ResponseCode
@@ -60,6 +60,20 @@ class Enveloping:
             problem = (f"a body has {longest} bytes with its envelope of {len(head)}; at most "
                        f"{BODY_BYTES_MAX} can be stored")
         return enclosed, problem
+
+    def enclose_all(self, bodies: Sequence[BytesLike], headers: Headers) -> Sequence[bytes]:
+        """
+        As L{enclose}, for bodies that are not checked yet, one at least.
+
+        @raise AppendError: UNEXPECTED_ARGUMENT: one cannot be sent.
+        """
+        kept = as_bodies(bodies)
+        problem = misfit(kept, total_bytes(kept), BODY_BYTES_MAX)
+        if not problem:
+            kept, problem = self.enclose(kept, headers)
+        if problem:
+            raise AppendFailed(ResponseCode.UNEXPECTED_ARGUMENT, failed=len(bodies), reason=problem)
+        return kept
 
     def enclose_one(self, body: BytesLike, headers: Headers) -> bytes:
         """

@@ -32,6 +32,31 @@ class NotYet(DLedgerError):
     """No entry with this index is committed yet."""
 
 
+class UnknownChange(Timeout):
+    """
+    A change of the members that may be in force, or come into force. Give it again: one that is in force is
+    no change.
+    """
+
+
+class Restored(DLedgerError):
+    """
+    The members have another group's log than before: it was restored from a backup, or forced to begin anew.
+    Entries that were read may not be in it, and an index means another entry. Open the log again, and begin
+    where the program knows that its own state ends.
+    """
+
+    @property
+    def group_id(self) -> str:
+        """Id of the group whose log the members have now."""
+        return str(self.facts["group_id"])
+
+    @property
+    def read_group_id(self) -> str:
+        """Id of the group whose log was read before."""
+        return str(self.facts["read_group_id"])
+
+
 class LeaseLost(DLedgerError):
     """A process of a named reader has lost its lease: another one has its entries, or may get them."""
 
@@ -77,6 +102,7 @@ _KINDS: Mapping[ResponseCode, type[DLedgerError]] = {
     ResponseCode.LEADER_TRANSFERRING: NotLeader,
     ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN: Expired,
     ResponseCode.INDEX_OUT_OF_RANGE: NotYet,
+    ResponseCode.GROUP_RESTORED: Restored,
     ResponseCode.LEASE_LOST: LeaseLost,
     ResponseCode.LEASE_HELD: LeaseHeld,
 }

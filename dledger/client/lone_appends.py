@@ -11,6 +11,7 @@ ask again for as long as the log remembers (docs/exactly-once.md).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from random import Random
 
@@ -20,6 +21,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
 from dledger.base.append_refusals import FINAL, PASSING
+from dledger.base.arguments import text, whole
 from dledger.base.bodies import BytesLike, as_bodies, misfit, total_bytes
 from dledger.base.errors import DLedgerError
 from dledger.base.timing import Backoff
@@ -44,6 +46,9 @@ BODY_BYTES_MAX = MAX_RECORD_BYTES - ENTRY_HEADER_BYTES
 
 NO_CONDITIONS = "the leader takes no expected_end: it is a Java member, or of an older version"
 NO_PRODUCERS = "the leader knows no producers: it is a Java member, or of an older version"
+
+#: For a program that would compare the same end for ever.
+END_COUNTS = "entries that members write count, too: read on to the end with tail(..., control=True)"
 
 #: Named values of an error.
 Facts = dict[str, object]
@@ -76,8 +81,9 @@ class LoneAppends:
         """
         L{append_if} or L{append_once}.
 
-        @raise TypeError: the parameters do not go together.
+        @raise TypeError: the parameters do not go together, or have a wrong type.
         """
+        check_numbers(expected_end, producer, sequence)
         if producer is not None and sequence is not None and expected_end is None:
             return self.append_once(body, producer, sequence)
         if producer is None and sequence is None and expected_end is not None:
@@ -98,6 +104,7 @@ class LoneAppends:
         def request_of(leader: MemberLink) -> Request:
             if not leader.takes_conditions:
                 raise _unsupported(leader, NO_CONDITIONS)
+            self.members.check_group(leader, expected_end=expected_end)
             return AppendIfRequest(
                 group=self.members.group, remote_id=leader.member_id, body=sent, expected_end=expected_end
             )
@@ -106,7 +113,7 @@ class LoneAppends:
             assert isinstance(answer, AppendIfResponse)
             if answer.code is not ResponseCode.CONFLICT:
                 return {}
-            return {"expected_end": expected_end, "end_index": answer.end_index}
+            return {"expected_end": expected_end, "end_index": answer.end_index, "reason": END_COUNTS}
 
         answer = await self.ask(request_of, facts_of)
         assert isinstance(answer, AppendIfResponse)
@@ -120,13 +127,24 @@ class LoneAppends:
         @raise AppendError: the body was not acknowledged.
         """
         sent = checked_body(body, producer_problem(producer, sequence))
+        answer = await self.append_frame((sent,), producer, sequence)
+        return Appended(index=answer.index, term=answer.term, pos=answer.pos)
 
+    async def append_frame(
+        self, bodies: tuple[bytes, ...], producer: str, sequence: int
+    ) -> AppendOnceResponse:
+        """
+        Append bodies of a producer in one frame, the first of them in a remoting frame.
+
+        @return: the answer, SUCCESS, for the first C{count} of them.
+        @raise AppendError: none was acknowledged; it counts them as one.
+        """
         def request_of(leader: MemberLink) -> Request:
             if not leader.takes_producers:
                 raise _unsupported(leader, NO_PRODUCERS)
             return AppendOnceRequest(
                 group=self.members.group, remote_id=leader.member_id, producer=producer, sequence=sequence,
-                bodies=(sent,),
+                bodies=bodies if leader.native else bodies[:1],
             )
 
         def facts_of(answer: Response) -> Facts:
@@ -135,7 +153,12 @@ class LoneAppends:
 
         answer = await self.ask(request_of, facts_of, is_repeatable=True)
         assert isinstance(answer, AppendOnceResponse)
-        return Appended(index=answer.index, term=answer.term, pos=answer.pos)
+        if answer.index < 0 or not 1 <= answer.count <= len(bodies):
+            reason = f"count={answer.count}, index={answer.index} for {len(bodies)} bodies"
+            raise append_error(ResponseCode.UNKNOWN, is_unknown=True)(
+                ResponseCode.UNKNOWN, unknown=1, reason=reason
+            )
+        return answer
 
     async def ask(
         self, request_of: Callable[[MemberLink], Request], facts_of: Callable[[Response], Facts], *,
@@ -196,6 +219,15 @@ class LoneAppends:
             return answer, None, False
         facts: Facts = {"member_id": leader.member_id, "leader_id": answer.leader_id, **facts_of(answer)}
         return None, DLedgerError(code, **facts), code not in PASSING and code not in FINAL
+
+
+def check_numbers(expected_end: object, producer: object, sequence: object) -> None:
+    """@raise TypeError: one has a wrong type. (Its range is checked where it is known.)"""
+    for name, value in (("expected_end", expected_end), ("sequence", sequence)):
+        if value is not None:
+            whole(name, value, -sys.maxsize - 1, 2**64)
+    if producer is not None:
+        text("producer", producer)
 
 
 def _unsupported(leader: MemberLink, reason: str) -> DLedgerError:

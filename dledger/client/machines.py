@@ -40,7 +40,7 @@ _PASSING = frozenset({
     ResponseCode.LEADER_TRANSFERRING, ResponseCode.FALL_BEHIND_TOO_MUCH, ResponseCode.TOO_MANY_CLIENTS,
 })
 #: Seconds: a query with a higher bound has none.
-_MAX_AGE_S = 1e6
+MAX_AGE_S = 1e6
 
 
 def _check_machine(member: MemberLink) -> None:
@@ -86,8 +86,8 @@ async def query_machine(
     """
     (body,) = bodies = as_bodies((query,))
     problem = misfit(bodies, total_bytes(bodies), BODY_BYTES_MAX)
-    if not problem and max_age_s is not None and not 0 <= max_age_s <= _MAX_AGE_S:
-        problem = f"max_age={max_age_s}: write seconds, from 0 to {_MAX_AGE_S:g}"
+    if not problem and max_age_s is not None and not 0 <= max_age_s <= MAX_AGE_S:
+        problem = f"max_age={max_age_s}: write seconds, from 0 to {MAX_AGE_S:g}"
     if problem:
         raise failure_of(ResponseCode.UNEXPECTED_ARGUMENT, reason=problem)
     deadline_s = clock.seconds() + timeout_s

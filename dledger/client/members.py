@@ -33,7 +33,7 @@ from dledger.base.errors import DLedgerError
 from dledger.base.keeper import Keeper
 from dledger.base.timing import Alarm, Gathering
 from dledger.base.tls.securing import Dialling
-from dledger.client.connection import MemberLink
+from dledger.client.connection import MemberLink, RequestLost
 from dledger.client.values import MemberInfo
 from protocols.turn import Turn
 from protocols.wire.ledger.codes import MEMBERS_MAX, WIRE_VERSION_MASK, ResponseCode
@@ -64,6 +64,7 @@ class Members:
     @ivar problems: member id to the reason why its last request failed; removed once it answers.
     @ivar turn: gathers the output of all connections.
     @ivar leader_id: leader found by the last search; None if it found none.
+    @ivar group_id: id of the group, as the first member told that knows it; empty before.
     """
 
     log = Logger()
@@ -96,6 +97,7 @@ class Members:
         self._named: dict[str, Mapping[str, str]] = {}  # by each member: its last word
         self.problems: dict[str, str] = {}
         self.leader_id: str | None = None
+        self.group_id = ""
         self.rng = rng
         self.turn = Turn(clock, self._output_failed)
         self._clock = clock
@@ -170,6 +172,12 @@ class Members:
         await connect_with(endpoint, link.protocol)
         try:
             await self.metadata(link)
+        except RequestLost as lost:
+            hint = (
+                "the member may want TLS" if self._tls is None
+                else "the member may have no TLS, or not take this certificate"
+            )
+            raise RequestLost(f"{lost} (before its first answer: {hint})") from None
         except Exception:  # not GeneratorExit: Python may collect a story that nobody waits for
             link.abort("the member could not be probed")
             raise
@@ -232,8 +240,18 @@ class Members:
                 reason=f"{address} is not member {connection.member_id!r} of group {self.group!r}",
             )
         connection.metadata = response
+        if response.is_group_known and not self.group_id:
+            self.group_id = response.group_id
         self.problems.pop(connection.member_id, None)
         return response
+
+    def check_group(self, link: MemberLink, **facts: object) -> None:
+        """
+        Check that a member has the log that this client knows, for a call that names an index of that log.
+
+        @raise DLedgerError: GROUP_RESTORED, with C{facts}.
+        """
+        refuse_another_group(link, self.group_id, **facts)
 
     def _learn(self, teller: str, peers: Mapping[str, str]) -> None:
         named = dict(islice(peers.items(), MEMBERS_MAX))
@@ -441,6 +459,24 @@ class Members:
             keeper.close(_closed())
         for link in self._links:
             link.close()
+
+
+def refuse_another_group(link: MemberLink, read_group_id: str, **facts: object) -> None:
+    """
+    @param read_group_id: id of the group whose log is known; empty: of none.
+    @raise DLedgerError: GROUP_RESTORED: the member tells another id.
+    """
+    told = link.metadata
+    if told is None or not told.is_group_known or read_group_id in ("", told.group_id):
+        return
+    raise DLedgerError(
+        ResponseCode.GROUP_RESTORED, group_id=told.group_id, read_group_id=read_group_id, **facts,
+        reason=(
+            f"{link.member_id} has the log of group {told.group_id}, and this client knows that of group "
+            f"{read_group_id}: it was restored from a backup, or forced to begin anew. Open the log again, "
+            "and choose where to begin"
+        ),
+    )
 
 
 def _hurry_when_found(

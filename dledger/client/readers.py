@@ -14,7 +14,7 @@ Rule 3: what is handed out and not committed is handed out again, to the next pr
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from os import getpid
 from random import Random
 from socket import gethostname
@@ -25,6 +25,7 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
+from dledger.base.arguments import whole
 from dledger.base.errors import DLedgerError
 from dledger.base.timing import Backoff
 from dledger.client.connection import MemberLink, RequestLost
@@ -101,6 +102,8 @@ class ReaderCalls:
                 f"{leader.member_id} keeps no readers: it is a Java member, or of an older version. Let a "
                 "member of ours lead (dledger transfer)"
             ))
+        if request.does != "list":
+            self.client.members.check_group(leader, name=request.name)
         asked = attrs.evolve(request, group=self.client.members.group, remote_id=leader.member_id)
         left_s = min(self.client.answer_timeout_s, deadline_s - self.client.clock.seconds())
         answer: Response = await leader.ask(asked, max(0.01, left_s))
@@ -140,7 +143,8 @@ class NamedReader:
     log = Logger()
 
     def __init__(
-        self, calls: ReaderCalls, tail_from: Callable[[int], Tail], name: str, *, begin: int = 0,
+        self, calls: ReaderCalls, tail_from: Callable[[int], Tail],
+        find_begin: Callable[[int], Awaitable[int]], name: str, *, begin: int = 0,
         share: int = 0, lease_s: float = 10.0, follow: bool = True, timeout_s: float | None = None,
         holder: str = "",
     ) -> None:
@@ -148,9 +152,10 @@ class NamedReader:
         See L{dledger.client.client.LogClient.reader}.
 
         @param tail_from: makes a tail that follows the log.
+        @param find_begin: finds the index of the last entries of programs, by their number, negative.
         """
         self.name = name
-        self._calls, self._tail_from = calls, tail_from
+        self._calls, self._tail_from, self._find_begin = calls, tail_from, find_begin
         self._clock = calls.client.clock
         self._request = ReaderRequest(
             name=name, holder=holder or _new_holder(calls.client.members.rng),
@@ -237,6 +242,9 @@ class NamedReader:
     async def _begin_part(self) -> bool:
         """Take a part. @return: whether there is one; False at the end."""
         began_s, pause_s = self._clock.seconds(), 0.1
+        begin = self._request.index
+        if begin is not None and begin < 0:
+            self._request = attrs.evolve(self._request, index=await self._find_begin(begin))
         while not self._is_over():
             asked_s = self._clock.seconds()
             held: DLedgerError | None = None
@@ -372,8 +380,10 @@ class NamedReader:
             these entries or may get them; UNEXPECTED_ARGUMENT: it goes back, or no lease was taken yet;
             L{NotYet<dledger.client.errors.NotYet>}: it is not in the log. After
             L{Timeout<dledger.client.errors.Timeout>} it may have been committed: commit again.
+        @raise TypeError, ValueError: C{index} is no whole number, or negative.
         """
-        return Deferred.fromCoroutine(self._commit(self.handed_index if index is None else index))
+        index = self.handed_index if index is None else whole("index", index)
+        return Deferred.fromCoroutine(self._commit(index))
 
     async def _commit(self, index: int) -> int:
         if self._problem is not None:

@@ -6,6 +6,9 @@ Rule 1: the reader keeps the next index; a member that sends any other index is 
 Rule 2: any member serves the entries that it knows to be committed, so a lost member is replaced by
 another one: followers first, the leader last.
 Rule 3: at most one batch is requested ahead of the reader; an idle reader is not sent more.
+Rule 4: all entries are of one group, by the id that its members tell. In the log of a group that was restored
+from a backup an index means another entry, so a tail ends there with an error. Within one group, a member
+that has less than the reader is one that lags.
 
 Our members are asked with PULL over native frames (long poll). Over remoting, entries are read one
 by one with GET: our members return only committed ones; B{a Java leader also returns entries that are not
@@ -26,7 +29,7 @@ from dledger.base.errors import DLedgerError
 from dledger.base.timing import Backoff, Gathering
 from dledger.client.connection import MemberLink, RequestLost
 from dledger.client.errors import told
-from dledger.client.members import Members
+from dledger.client.members import Members, refuse_another_group
 from dledger.client.values import Entry, entries_of
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.codes import Consistency, ResponseCode
@@ -36,6 +39,8 @@ from protocols.wire.ledger.messages import GetRequest, GetResponse, PullRequest,
 _GETS_AT_ONCE = 32
 #: Seconds before the end of the log is polled again, where there is no long poll.
 _POLL_S = 0.1
+#: Entries that are looked at in one piece to find the last ones that are shown, unless more are wanted.
+_LOOK_BACK_MAX = 65_536
 
 
 class Tail(ReadingAhead[list[Entry]]):
@@ -58,16 +63,21 @@ class Tail(ReadingAhead[list[Entry]]):
         answer_timeout_s: float,
         batch_bytes_max: int = 1 << 20,
         wait_ms: int = 1_000,
+        control: bool = False,
     ) -> None:
         """
         @param from_index: first index; a negative one counts back from the committed end.
         @param follow: read for ever; else end at the committed index of the start.
         @param timeout_s: give up after that many seconds without a serving member; None: never.
+        @param control: also show the entries that members write for themselves.
         """
         super().__init__(list)
         self.next_index = from_index if from_index >= 0 else -1
         self._from_index = from_index
         self._members = members
+        # An index that the program names is one of the log that it knows.
+        self._group_id = members.group_id if from_index > 0 else ""
+        self._shows_control = control
         self._clock = clock
         self._follow = follow
         self._timeout_s = timeout_s
@@ -99,10 +109,19 @@ class Tail(ReadingAhead[list[Entry]]):
         """
         @return: fires with one or more consecutive entries; with none at the end (never when
             following). Fails with L{Expired<dledger.client.errors.Expired>} (the fact C{first_index}
-            is the first index that some member still has), or the last problem when no member
-            serves. Cancelling, or calling L{close}, ends the tail.
+            is the first index that some member still has), L{Restored<dledger.client.errors.Restored>}, or
+            the last problem when no member serves. Cancelling, or calling L{close}, ends the tail.
         """
         return self._next_batch()
+
+    async def find_begin(self) -> int:
+        """The index at which it begins. @raise DLedgerError: no member has told in time."""
+        try:
+            while not self._is_placed:
+                await self._place()
+        except DLedgerError as error:
+            raise told(error) from None
+        return self.next_index
 
     # One batch
 
@@ -122,6 +141,7 @@ class Tail(ReadingAhead[list[Entry]]):
             if connection is None:
                 continue
             entries: list[Entry] | None
+            self._check_group(connection)
             try:
                 if connection.native and connection.member_id not in self._gets_only:
                     entries = await self._pull_from(connection)
@@ -135,13 +155,39 @@ class Tail(ReadingAhead[list[Entry]]):
                 self._leave(connection, RequestLost(str(error)))
                 continue
             if entries:
+                if not await self._is_same_group(connection):
+                    continue
                 self.next_index = entries[-1].index + 1
                 self._served()
-                return entries
+                shown = self._shown(entries)
+                if shown:
+                    return shown
             if entries is None:
                 break
         self._is_done = True
         return []
+
+    def _shown(self, entries: list[Entry]) -> list[Entry]:
+        return entries if self._shows_control else [entry for entry in entries if not entry.channel]
+
+    def _check_group(self, connection: MemberLink) -> None:
+        """@raise DLedgerError: GROUP_RESTORED."""
+        refuse_another_group(connection, self._group_id, index=self.next_index)
+        told = connection.metadata
+        if told is not None and told.is_group_known:
+            self._group_id = told.group_id
+
+    async def _is_same_group(self, connection: MemberLink) -> bool:
+        """Whether entries are of the group. A member that did not know its id when it was asked is asked."""
+        told = connection.metadata
+        if self._group_id and connection.wire_version and told is not None and not told.is_group_known:
+            try:
+                await self._members.metadata(connection)
+            except (RequestLost, DLedgerError) as error:
+                self._leave(connection, error)
+                return False
+        self._check_group(connection)
+        return True
 
     def _served(self) -> None:
         self._served_s = self._clock.seconds()
@@ -170,12 +216,36 @@ class Tail(ReadingAhead[list[Entry]]):
                 )
         elif self._from_index < 0:
             begins = [info.begin_index for info in infos if info.begin_index >= 0]
-            self.next_index = max(committed + 1 + self._from_index, min(begins, default=0), 0)
+            begin = max(min(begins, default=0), 0)
+            self.next_index = max(committed + 1 + self._from_index, begin)
+            if not self._shows_control:
+                self.next_index = await self._behind_control(committed, begin)
         self._is_placed = True
         if not self._follow and committed >= -1:
             self._end_index = committed
             if committed < max(self.next_index, 0):
                 self._is_done = True
+
+    async def _behind_control(self, committed: int, begin: int) -> int:
+        """Index of the first of the last entries that are wanted, not counting those that are not shown."""
+        wanted, first, step = -self._from_index, committed + 1, 0
+        while wanted and first > begin:
+            step = min(max(2 * step, wanted), max(wanted, _LOOK_BACK_MAX))
+            end, first = first, max(first - step, begin)
+            part = Tail(
+                self._members, clock=self._clock, from_index=first, follow=False, timeout_s=self._timeout_s,
+                answer_timeout_s=self._answer_timeout_s, batch_bytes_max=self._batch_bytes_max,
+            )
+            part.next_index, part._end_index, part._is_placed = first, end - 1, True
+            part._group_id = self._group_id
+            shown: list[int] = []
+            while entries := await part.next_batch():
+                shown += [entry.index for entry in entries]
+            self._group_id = part._group_id
+            if len(shown) >= wanted:
+                return shown[-wanted]
+            wanted -= len(shown)
+        return first
 
     async def _source(self) -> MemberLink | None:
         connection = self._connection

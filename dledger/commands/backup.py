@@ -25,9 +25,10 @@ from dledger.commands.group import config_of_member, new_group_id, of_a_member
 from dledger.commands.store_options import of_a_store
 from dledger.remote.place import opened_place
 from dledger.storage.archive_manifest import read_archive
-from dledger.storage.backup import BackupSource, take_backup
+from dledger.storage.backup import BackupSource, BackupSummary, take_backup
 from dledger.storage.backup_reader import BackupReport, verify_backup
 from dledger.storage.restore import RESTORING_NAME, RestoreSummary, restore_backup
+from dledger.storage.verify import Finding
 
 
 class RatePace:
@@ -68,22 +69,25 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 @click.option("--verify", "verified", type=click.Path(exists=True, file_okay=False), default=None,
               metavar="BACKUP", help="Read all of this backup, and compare it with its checksums.")
 @click.option("--data", "data_path", default="", help="The data files' directory. [default: MEMBER/data]")
+@click.option("--no-check", "is_trusted", is_flag=True,
+              help="Do not read BACKUP afterwards: damage in it is not noticed.")
 @rate_option
 @progress_option
 @json_option
 @click.pass_context
 def backup(
-    context: click.Context, paths: tuple[str, ...], verified: str | None, data_path: str, rate: int,
-    shows: bool | None, as_json: bool,
+    context: click.Context, paths: tuple[str, ...], verified: str | None, data_path: str, is_trusted: bool,
+    rate: int, shows: bool | None, as_json: bool,
 ) -> None:
     """
     Copy the committed entries in a member's directory MEMBER to the directory BACKUP.
 
     The member may run. A second backup to the same directory copies only what is new. Every checksum is
-    compared meanwhile: damage ends the backup with exit status 1, and all entries in BACKUP stay there.
+    compared meanwhile: damage ends the backup with exit status 1, and all entries in BACKUP stay there. Then
+    all of BACKUP is read and compared, the earlier part, too.
     """
     if verified is not None:
-        if paths or data_path:
+        if paths or data_path or is_trusted:
             raise click.UsageError("--verify names the backup, and takes no other directory")
         with bytes_shown("verify", shows=shows) as progress:
             report = verify_backup(ReadOnlyDisk(), verified, progress=progress, pace=RatePace(rate))
@@ -100,9 +104,24 @@ def backup(
                                   pace=RatePace(rate))
     finally:
         source.reader.close()
+    findings: list[Finding] = []
+    if not is_trusted:
+        with bytes_shown("verify", shows=shows) as progress:
+            report = verify_backup(ReadOnlyDisk(), summary.directory, progress=progress, pace=RatePace(rate))
+        findings = report.findings
     if as_json:
-        write_json(attrs.asdict(summary))
-        return
+        write_json({**attrs.asdict(summary), "findings": [attrs.asdict(one) for one in findings]})
+    else:
+        _print_summary(summary)
+    for finding in findings:
+        say(f"dledger: {finding.sentence}")
+    if findings:
+        say(f"dledger: {summary.directory} is damaged: take a new backup to another directory now, and keep "
+            "this one until that is done")
+        context.exit(EXIT_FAILED)
+
+
+def _print_summary(summary: BackupSummary) -> None:
     copied = f"copied {summary.new_entries} entries, {summary.new_bytes} bytes"
     click.echo(f"{copied if summary.new_entries else 'nothing new'}; {summary.directory} holds entries "
                f"{summary.begin_index} to {summary.end_index}, {summary.total_bytes} bytes")

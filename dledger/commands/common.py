@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
 from dledger.base.errors import DirectoryError, DLedgerError
+from dledger.client.errors import UnknownChange
 from dledger.client.values import AppendError, Entry, UnknownOutcome
 from protocols.wire.fastjson import JsonObject
 
@@ -88,6 +89,10 @@ class Commands(click.Group):
             sys.exit(EXIT_INTERRUPTED)
         except UnknownOutcome as error:
             say(f"dledger: unknown outcome: {describe_error(error)}")
+            sys.exit(EXIT_UNKNOWN)
+        except UnknownChange as error:
+            say("dledger: the change may be in force, or come into force: give the command again "
+                f"({describe_error(error)})")
             sys.exit(EXIT_UNKNOWN)
         except DLedgerError as error:
             say(f"dledger: {describe_error(error)}")

@@ -7,12 +7,16 @@ The words are those of C{twistd}, and the checks those of the start: nothing is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import socket
+import tempfile
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import click
 from twisted.python.usage import UsageError
 
+from dledger.base.addresses import parse_address
 from dledger.base.option_values import DEFAULT, Setting
 from dledger.commands.common import EXIT_USAGE, say, write_json
 
@@ -76,6 +80,33 @@ def _refuse(context: click.Context, findings: list[str], *, as_json: bool) -> No
     context.exit(EXIT_USAGE)
 
 
+def _no_room(values: Mapping[str, object]) -> str:
+    """Why no directory can be made where a member's files are to be; empty if one can."""
+    place = values.get("store_base_dir")
+    if not isinstance(place, str):
+        return ""
+    there = os.path.abspath(place)
+    while not os.path.exists(there):
+        there = os.path.dirname(there)
+    try:
+        os.rmdir(tempfile.mkdtemp(prefix=".dledger-check-", dir=there))
+    except OSError as error:
+        return f"store_base_dir={place!r}: nothing can be made in {there}: {error.strerror}"
+    return ""
+
+
+def _unresolved(values: Mapping[str, object]) -> list[str]:
+    """The hosts in a list of members that have no address here."""
+    peers, found = values.get("peers"), []
+    for member_id, address in peers.items() if isinstance(peers, Mapping) else ():
+        host = parse_address(str(address)).host
+        try:
+            socket.getaddrinfo(host, None)
+        except OSError as error:
+            found.append(f"peers: {member_id}: the host {host!r} has no address here: {error.strerror}")
+    return found
+
+
 _WORDS = {"ignore_unknown_options": True}
 
 
@@ -100,14 +131,21 @@ def check_options(
     """
     Say everything that is wrong with OPTIONS, one line each.
 
-    Exit status 64 if anything is: the server would not start.
+    Exit status 64 if anything is: the server would not start. Also tried: whether this user can write to the
+    directory of a member's files, and, for warnings, whether the hosts of its members have an address here.
     """
     services, findings = _parsed(kind, options)
+    values = [(name, {one.name: one.value for one in settings}) for name, settings in services.items()]
+    if not findings:
+        findings = [f"{name and f'[{name}] '}{wrong}" for name, found in values if (wrong := _no_room(found))]
     if findings:
         _refuse(context, findings, as_json=as_json)
+    warnings = [f"{name and f'[{name}] '}{one}" for name, found in values for one in _unresolved(found)]
     if as_json:
-        write_json({"is_right": True, "findings": []})
+        write_json({"is_right": True, "findings": [], "warnings": warnings})
         return
+    for warning in warnings:
+        say(f"warning: {warning}")
     for name, settings in services.items():
         given = sum(setting.origin != DEFAULT for setting in settings)
         click.echo(f"{name and f'[{name}] '}nothing is wrong; {given} of {len(settings)} options are given")
@@ -142,4 +180,9 @@ def show_options(
         return
     for name, settings in shown.items():
         for one in settings:
-            click.echo(f"{name and f'{name}.'}{one.name}\t{one.value}\t{one.origin}")
+            click.echo(f"{name and f'{name}.'}{one.name}\t{_shown(one.value)}\t{one.origin}")
+
+
+def _shown(value: object) -> object:
+    """As a file has it."""
+    return str(value).lower() if isinstance(value, bool) else value

@@ -74,6 +74,10 @@ def _verify_group(context: click.Context, *, as_json: bool) -> None:
     if as_json:
         write_json({"index": index, "diverging": other, "not_compared": left_out,
                     "members": [attrs.asdict(mark) for mark in marks]})
+    elif marks and all(mark.problem for mark in marks):
+        for mark in marks:
+            click.echo(f"{mark.member_id}\tnot compared\t{mark.problem}")
+        click.echo("no member answered")
     elif index < 0:
         click.echo("no entry is committed that all members have")
     else:

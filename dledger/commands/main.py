@@ -26,7 +26,7 @@ from dledger.base.errors import DLedgerError
 from dledger.base.tls_files import tls_files
 from dledger.broker.access.accounts import read_credentials
 from dledger.broker.client.native_tail import From
-from dledger.client.blocking import AppendInterrupted, AppendSummary
+from dledger.client.summaries import AppendInterrupted, AppendSummary
 from dledger.client.values import Entry
 from dledger.commands.administration import AdminAccess, flush
 from dledger.commands.administration import token as token_command
@@ -382,8 +382,8 @@ def tail(
         elif from_index is None and lines == 0:
             first = max(info.committed_index for info in log.status()) + 1
         entries = (
-            entry for entry in log.tail(first, follow=follow)
-            if (control or not entry.is_control) and (since is None or since.is_shown(entry))
+            entry for entry in log.tail(first, follow=follow, control=control)
+            if since is None or since.is_shown(entry)
         )
         _write_all(entries, write, left, at_once=follow)
 

@@ -3,7 +3,7 @@
 C{dledger member}: the members of a running group, and their changes, see docs/membership.md.
 
 Any member may be named with C{--peers}; the leader makes the change. A change that is in force already is
-no error, so a command whose outcome is unknown is given again.
+no error, so a command whose outcome is unknown, which ends with status 2, is given again.
 """
 
 from __future__ import annotations
@@ -27,12 +27,6 @@ if TYPE_CHECKING:
 
 #: Seconds between two looks at a member that catches up.
 _LOOK_S = 1.0
-
-#: Answers after which the change may have been made.
-_UNKNOWN = frozenset({
-    ResponseCode.NETWORK_ERROR, ResponseCode.TIMEOUT, ResponseCode.TERM_CHANGED,
-    ResponseCode.WAIT_QUORUM_ACK_TIMEOUT,
-})
 
 _Command = TypeVar("_Command", bound=Callable[..., None])
 
@@ -108,6 +102,8 @@ def _members(log: dledger.Log) -> list[dict[str, object]]:
 def _lag(info: MemberInfo | None, leader: MemberInfo) -> int | str:
     if info is None or info.problem:
         return "no answer" if info is None else info.problem
+    if info.end_index < -1 or leader.end_index < -1:
+        return "its end is not known: a Java member does not tell it"
     return max(0, leader.end_index - info.end_index)
 
 
@@ -196,14 +192,21 @@ def replace(
 
 
 def _change(log: dledger.Log, change: str, member_id: str, address: str, how: _How) -> MembershipResponse:
+    if how.is_forced and not how.is_dry:
+        _warn(log, change, member_id, address)
+    return log.change_members(change, member_id, address, is_dry=how.is_dry, is_forced=how.is_forced)
+
+
+def _warn(log: dledger.Log, change: str, member_id: str, address: str) -> None:
+    """Say why the leader would not make a change that is forced."""
     try:
-        return log.change_members(
-            change, member_id, address, is_dry=how.is_dry, is_forced=how.is_forced
-        )
+        log.change_members(change, member_id, address, is_dry=True, is_forced=False)
     except DLedgerError as error:
-        if error.code in _UNKNOWN:
-            say("it is unknown whether the change was made: see dledger member list, or repeat the command")
-        raise
+        if error.code in (ResponseCode.FALL_BEHIND_TOO_MUCH, ResponseCode.UNEXPECTED_ARGUMENT):
+            say(f"warning: forced although: {error.facts.get('reason', '')}")
+            if error.code is ResponseCode.FALL_BEHIND_TOO_MUCH:
+                say("warning: after the change the group takes no appends, and no further change, until a "
+                    "majority of the new voters is alive and caught up")
 
 
 def _promote(log: dledger.Log, member_id: str, wait_s: float, how: _How) -> MembershipResponse:

@@ -88,7 +88,7 @@ def first_since(log: Log, since_ms: int, timeout_s: float) -> int:
 
 def _first_timed(log: Log, first: int, last: int, timeout_s: float) -> tuple[Entry | None, int]:
     """@return: the first entry with a time from C{first} to C{last}, or None; the number of those read."""
-    for entry in log.tail(first, follow=True, timeout=timeout_s):
+    for entry in log.tail(first, follow=True, timeout=timeout_s, control=True):
         if entry.timestamp is not None or entry.index >= last:
             return entry if entry.timestamp is not None else None, entry.index - first + 1
     raise DLedgerError(ResponseCode.TIMEOUT, reason=f"no member served entry {first} within {timeout_s:g} s")

@@ -7,7 +7,9 @@ import attrs
 import click
 
 import dledger
+from dledger.base.addresses import DEFAULT_MEMBERS
 from dledger.commands.administration import AdminAccess
+from dledger.commands.common import say
 from protocols.rocketmq.signing import Credentials
 
 
@@ -38,18 +40,28 @@ class Target:
         return self.without_context or self
 
     def open(self, *, envelope: bool = False) -> dledger.Log:
-        """Open its log. @raise UsageError: the peers are missing or malformed, or the context is unknown."""
+        """
+        Open its log; without members, that of the group of one which C{twistd dledger} starts.
+
+        @raise UsageError: the peers are malformed, or the context is unknown.
+        """
         if self.problem:
             raise click.UsageError(self.problem)
         if not self.peers:
-            raise click.UsageError(
-                "no members named: give --peers 'n0-host:port;n1-host:port', set DLEDGER_PEERS, or name them "
-                "in a context: see dledger context"
-            )
+            _say_default()
         try:
             return dledger.connect(
-                self.peers, group=self.group, timeout=self.timeout, wire=self.wire, tls=self.tls,
-                token=self.token, envelope=envelope,
+                self.peers or DEFAULT_MEMBERS, group=self.group, timeout=self.timeout, wire=self.wire,
+                tls=self.tls, token=self.token, envelope=envelope,
             )
         except ValueError as error:
             raise click.UsageError(str(error)) from None
+
+
+def _say_default() -> None:
+    """Say, once in a command, which group is meant where none is named."""
+    context = click.get_current_context(silent=True)
+    if context is not None and not context.meta.setdefault(f"{__name__}.said", False):
+        context.meta[f"{__name__}.said"] = True
+        say(f"no members named: asking {DEFAULT_MEMBERS}, where twistd dledger listens by default. Name "
+            "others with --peers 'n0-host:port;n1-host:port', DLEDGER_PEERS, or dledger context")

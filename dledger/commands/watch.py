@@ -111,6 +111,8 @@ def top(
             _show_look(console, reports, rates, as_json=as_json)
             looks += 1
             if looks == count:
+                if all(report.problem for report in reports):
+                    context.exit(EXIT_FAILED)
                 return
             _sleep(interval)
     except KeyboardInterrupt:

@@ -79,6 +79,7 @@ class MembershipChanges:
             if wanted is None:
                 self._answer(token, request, ResponseCode.SUCCESS, "nothing to change", member.membership)
                 return
+            self._check_capable(request)
             self._may_begin(quorum, is_dry=request.is_dry)
             self._check(request, wanted, dispatchers)
             is_own = request.change == REMOVE and request.member_id == member.self_id
@@ -120,18 +121,30 @@ class MembershipChanges:
         if not member.group_name.is_known:
             raise ChangeRefused(ResponseCode.LEADER_NOT_READY, "the group has no id yet")
 
-    def _check(
-        self, request: MembershipRequest, wanted: Membership, dispatchers: Mapping[str, EntryDispatcher]
-    ) -> None:
-        """@raise ChangeRefused: rules 2 and 4."""
-        member, target = self.member, request.member_id
-        others = [one for one in member.peer_ids if not (one == target and request.change == REMOVE)]
+    def _others(self, request: MembershipRequest) -> list[str]:
+        """The other members that stay."""
+        is_removal, target = request.change == REMOVE, request.member_id
+        return [one for one in self.member.peer_ids if not (is_removal and one == target)]
+
+    def _check_capable(self, request: MembershipRequest) -> None:
+        """
+        Before anything that passes with time: such a group never gets an id, and waiting does not help.
+
+        @raise ChangeRefused: rule 4, a member that stays says that it reads no configuration entries.
+        """
+        member, others = self.member, self._others(request)
         incapable = [one for one in others if member.capable.get(one) is False]
         if incapable:
             raise ChangeRefused(ResponseCode.UNSUPPORTED, (
                 f"{', '.join(incapable)}: members of Java or of an earlier version, which do not read "
                 "configuration entries"
             ))
+
+    def _check(
+        self, request: MembershipRequest, wanted: Membership, dispatchers: Mapping[str, EntryDispatcher]
+    ) -> None:
+        """@raise ChangeRefused: rules 2 and 4."""
+        member, target, others = self.member, request.member_id, self._others(request)
         unheard = [one for one in others if one not in member.capable]
         if unheard and not member.membership.is_changed:
             raise ChangeRefused(ResponseCode.LEADER_NOT_READY, (

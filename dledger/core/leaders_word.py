@@ -8,11 +8,11 @@ L{dledger.core.elector}.
 
 Rule: it asks the leader of its term where that leader's ledger ends. The answer is younger than this process,
 so every entry that an earlier process acknowledged to that leader lies at or below that end. When the ledgers
-are equal up to there, and with C{sync} flushed, nothing is missing. A Java leader does not tell its end; it
-sends COMMIT only when its follower has acknowledged everything. A member without an entry asks it GET of the
-first index: 410 says that this leader, too, has none. Entries of a term that began after the start need no
-question: their leader was elected without a plain vote of this member. (Not so if the member lost its
-directory: it does not know in which terms it voted and acknowledged.)
+are equal up to there, and with C{sync} flushed, nothing is missing. A Java leader does not tell its end, and
+sends COMMIT, by which a follower knows it, only after a second without a push: under load never. So it is
+asked GET: 410, which only a leader answers, says that its ledger ended before that index. Entries of a term
+that began after the start need no question: their leader was elected without a plain vote of this member.
+(Not so if the member lost its directory: it does not know in which terms it voted and acknowledged.)
 
 Source: KIP-966 of Kafka treats unclean shutdowns alike; Java DLedger has no such state.
 DLedgerMmapFileStore.indexCheck for Java's answer.
@@ -38,8 +38,40 @@ from protocols.wire.ledger.messages import (
     Response,
 )
 
+#: No index of a ledger is as high.
+_INDEX_END = 1 << 62
 #: Milliseconds from a question that did not reach the leader to the next one.
 AGAIN_MS = 100
+
+
+@attrs.define
+class _EndSearch:
+    """
+    Where the ledger of a Java leader ends. It grows meanwhile, so each answer is a bound of its own time; all
+    are younger than this process.
+
+    Invariant: C{low} < C{asked} < C{high}.
+
+    @ivar low: the last index that it had, or that has expired there; at first this member's end.
+    @ivar high: an index behind its end.
+    """
+
+    peer_id: str
+    term: int
+    low: int
+    high: int = _INDEX_END
+    step: int = 1
+    asked: int = -1
+    request_id: int = -1
+
+    def next_index(self) -> int:
+        """The index to ask for: twice as far as before, or between the two bounds."""
+        if self.high == _INDEX_END:
+            self.step, step = 2 * self.step, self.step
+            self.asked = min(self.low + step, (self.low + self.high) // 2)
+        else:
+            self.asked = (self.low + self.high) // 2
+        return self.asked
 
 
 @attrs.define
@@ -57,7 +89,7 @@ class LeadersWord:
     _end_index: int = -2
     _own_end_index: int = -1
     _asked_ms: int = -(1 << 40)
-    _java_asked_id: int = -1
+    _search: _EndSearch | None = None
 
     def tick(self) -> None:
         """Time passed: ask the leader, if its end is not known yet."""
@@ -68,7 +100,9 @@ class LeadersWord:
             self._sure_behind(self._own_end_index)
             return
         is_known = self._term == member.term and self._end_index >= -1
-        if is_known or member.out.now_ms - self._asked_ms < member.config.heart_beat_time_interval_ms:
+        if is_known or self._is_searching(member.leader_id) or (
+            member.out.now_ms - self._asked_ms < member.config.heart_beat_time_interval_ms
+        ):
             return
         self._asked_ms = member.out.now_ms
         member.out.send(member.leader_id, MetadataRequest(
@@ -92,24 +126,49 @@ class LeadersWord:
             if response.end_index < 0 and member.ledger_end_index < 0:
                 self.sure()  # neither has an entry, so no push will come
             self.check()  # the entries may have come before this answer
-        elif response.wire_version < 1 and member.ledger_end_index < 0:  # Java, which does not tell its term
-            self._java_asked_id = member.out.send(peer_id, GetRequest(
-                group=member.config.group, remote_id=peer_id, local_id=member.self_id, begin_index=0
-            ), self)
+        elif response.wire_version < 1 and not self._is_searching(peer_id):  # Java does not tell its term
+            self._search = _EndSearch(peer_id, member.term, member.ledger_end_index)
+            self._ask_java(self._search)
+
+    def _is_searching(self, leader_id: str) -> bool:
+        search = self._search
+        return search is not None and (search.peer_id, search.term) == (leader_id, self.member.term)
+
+    def _ask_java(self, search: _EndSearch) -> None:
+        member = self.member
+        search.request_id = member.out.send(search.peer_id, GetRequest(
+            group=member.config.group, remote_id=search.peer_id, local_id=member.self_id,
+            begin_index=search.next_index(),
+        ), self)
 
     def _java_answered(self, peer_id: str, request_id: int, code: ResponseCode) -> None:
         """
-        A Java leader answered GET of index 0.
+        A Java leader answered GET.
 
-        Only a leader answers 410, and only for an index behind its end. In any term of its leadership it
-        holds all committed entries: there are none, and an earlier process of this member acknowledged none.
+        In any term of its leadership it holds all entries that are committed by then. So 410 bounds those
+        that an earlier process of this member has acknowledged, whichever of its terms it answers in.
         """
-        member = self.member
-        if (
-            code is ResponseCode.INDEX_OUT_OF_RANGE and request_id == self._java_asked_id
-            and peer_id == member.leader_id and member.ledger_end_index < 0
-        ):  # fmt: skip
-            self.sure()
+        member, search = self.member, self._search
+        if search is None or request_id != search.request_id:
+            return
+        if not (peer_id == member.leader_id and self._is_searching(peer_id) and member.is_unsure):
+            self._search = None
+            return
+        if code is ResponseCode.INDEX_OUT_OF_RANGE:
+            search.high = search.asked
+        elif code in (ResponseCode.SUCCESS, ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN):
+            search.low = search.asked
+        else:
+            self._search = None  # (It leads no more, or will say otherwise: it is asked again.)
+            return
+        if search.high > search.low + 1:
+            self._ask_java(search)
+            return
+        self._search = None
+        self._term, self._end_index = member.term, search.low
+        if search.low < 0 and member.ledger_end_index < 0:
+            self.sure()  # neither has an entry, so no push will come
+        self.check()
 
     def on_request_failed(self, peer_id: str, request_id: int, reason: str) -> None:
         """
@@ -118,6 +177,7 @@ class LeadersWord:
         In the first second of a group connections are still being made. Until this member is sure, the group
         does not outlive the loss of another.
         """
+        self._search = None
         self._asked_ms = min(
             self._asked_ms,
             self.member.out.now_ms - self.member.config.heart_beat_time_interval_ms + AGAIN_MS,

@@ -3,8 +3,9 @@
 Taking a backup of a member, running or stopped, ours or Java's, into a directory.
 
 Only committed entries are copied, up to the commit that the member's mark records: they are the same at all
-members and never change, so nothing has to be stopped or locked there. Every record is checked while it is
-copied: place, index, term, checksums, and that it continues from the record before it.
+members and never change, so nothing has to be stopped or locked there. The files that come next are held
+open, so the member's retention may delete them meanwhile. Every record is checked while it is copied: place,
+index, term, checksums, and that it continues from the record before it.
 
 Rule 1: a backup is only ever continued, with entries behind its end, and only if the member holds the very
 entry at which it ends. Anything else is refused, and the backup stays as it is.
@@ -16,7 +17,7 @@ segments before.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from zlib import crc32
 
 import attrs
@@ -34,7 +35,7 @@ from dledger.storage.backup_manifest import (
 )
 from dledger.storage.identity import IDENTITY_NAME, read_identity
 from dledger.storage.part_file import PART_SUFFIX, PartFile, is_piece_name, remove_parts
-from dledger.storage.reader import LogReader
+from dledger.storage.reader import HELD_BYTES_MAX, LogReader
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
 
@@ -339,10 +340,11 @@ class _Copy:
         if before is not None:
             behind = before.end.term, before.end.chain_crc
         done, total = 0, self._size_from(first_index)
+        self._hold(first_index)
         last: EntryBatch | None = None
         progress(0, total)
         try:
-            for batch in reader.batches(first_index, max_bytes=RUN_BYTES, behind=behind):
+            for batch in self._batches(first_index, behind):
                 if last is None and before is None:
                     check_begin(self._source, batch)
                 position = ENTRY_HEADER.unpack_from(batch.records)[4]
@@ -351,6 +353,7 @@ class _Copy:
                 ):
                     assert last is not None
                     self._finish(last)
+                    self._hold(batch.first_index)
                 if self._piece is None:
                     self._piece = _OpenPiece(self._disk, self._directory, position, batch.first_index)
                 self._piece.write(batch.records)
@@ -369,6 +372,29 @@ class _Copy:
             directory=self._directory, new_entries=now.end.index - first_index + 1, new_bytes=done,
             begin_index=now.begin_index, end_index=now.end.index, total_bytes=now.size,
         )
+
+    def _hold(self, index: int) -> None:
+        unit = self._source.reader.unit(index)
+        if unit is not None:
+            self._source.reader.hold(unit[1], index)
+
+    def _batches(self, first_index: int, behind: tuple[int, int | None]) -> Iterator[EntryBatch]:
+        """@raise StoreError: an entry is damaged, or has expired meanwhile, which the message says."""
+        reader = self._source.reader
+        try:
+            yield from reader.batches(first_index, max_bytes=RUN_BYTES, behind=behind)
+        except StoreError as error:
+            index = error.facts.get("index")
+            reader.refresh()
+            if isinstance(index, int) and index < reader.begin_index:
+                raise StoreError(
+                    f"{reader.path} begins with entry {reader.begin_index} now: its retention has deleted "
+                    f"entry {index} before it was copied. The next {HELD_BYTES_MAX >> 30} GiB are held "
+                    "meanwhile, so this member deletes faster than the backup copies: raise its "
+                    "file_reserved_hours or retention_bytes, or --rate, or back up another member",
+                    index=index, begin_index=reader.begin_index,
+                ) from error
+            raise
 
     def _size_from(self, first_index: int) -> int:
         """About the bytes to copy."""

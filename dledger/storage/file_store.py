@@ -97,14 +97,12 @@ class FileStore:
         self.scrub, self.scrub_from = scrub.step, scrub.begin_at
         self._flush = StoreFlush(ledger, self._marks)
         self._sums = ChunkSums(ledger)
-        self._room = StoreRoom(ledger, self._marks)
-        self._records = RecordWriter(ledger, self._room)
         self.identity = MemberIdentity(config, disk, ledger.guard)
-        path = f"{config.self_path}/{MEMBERS_NAME}"
-        self._members = ConfigurationList(
-            disk, path, read_memberships(disk, path), ledger.guard, self.identity.told_by_log
-        )
+        path, told = f"{config.self_path}/{MEMBERS_NAME}", self._marks.also_told(self.identity.told_by_log)
+        self._members = ConfigurationList(disk, path, read_memberships(disk, path), ledger.guard, told)
         self._producers = ProducerList(ledger, self._reads, scanned_from=recovered.found.walked_from_index)
+        self._room = StoreRoom(ledger, self._marks, self._producers.before_expiry)
+        self._records = RecordWriter(ledger, self._room)
 
     @classmethod
     def open(cls, config: DLedgerConfig, disk: Disk, *, boot_id: str = "") -> Self:
@@ -127,14 +125,14 @@ class FileStore:
             begin_joining(config, disk, is_new=is_new)
             if is_new:
                 begin_identity(config, disk, boot_id)
-            recovered, mark_file = recover_ledger(config, disk, directory)
+            has_list = is_listed(config, disk)
+            recovered, mark_file = recover_ledger(config, disk, directory, has_list=has_list)
             store = cls(config, disk, lock, mark_file, recovered)
             store.identity.had_entries = had_mark and max(store.ledger_end_index, store.repair_end_index) >= 0
             store.identity.begin(identity_now(
                 config, recorded, boot_id, is_clean=is_clean, is_new=is_new,
                 is_empty=max(store.ledger_end_index, store.repair_end_index) < 0,
-                is_told_by_log=is_listed(config, disk),
-            ))
+                is_told_by_log=has_list))
             store._members.keep_those_in(store._ledger, store.term_of)
             store._producers.begin()
             return store
@@ -464,7 +462,7 @@ class FileStore:
         self._flush.sync()
 
     def _copy_aside(self, position: int) -> None:
-        """Keep the bytes that a cut zeroes. @raise DLedgerError: DISK_FULL, and nothing has changed."""
+        """Keep what a cut zeroes. @raise DLedgerError: DISK_FULL, and nothing has changed."""
         try:
             self._ledger.aside.bytes_of(self._data, position, self._ledger.end_term)
         except OSError as error:
@@ -494,6 +492,7 @@ class FileStore:
         )
         with self._storing("starting anew failed"):
             self._room.require(self._data.step + self._index.step)
+            self._producers.before_expiry(ledger.committed_index)
             # Until the new beginning is durable, the mark must record the end of the acknowledged entries.
             owed = max(self._marks.durable.index, ledger.repair_end_index)
             self._flush.lower(End(index=-1, term=-1, position=header.pos), repair_end_index=owed)
@@ -506,7 +505,7 @@ class FileStore:
         self._reads.begin_anew(index)
         self._sums.begin_anew()
         self._members.begin_anew(index, ledger.committed_index, told)
-        self._producers.cut(ledger.committed_index + 1)
+        self._producers.begin_anew(index)
         ledger.committed_index = max(ledger.committed_index, index - 1)
         self._write_after_cut(index, header.term, layout)
         self._flush.sync()

@@ -23,7 +23,7 @@ from construct import Int32sb, Int32ub, Struct
 
 from dledger.base.disk.disk import Disk, is_no_room
 from dledger.base.errors import DamagedEntryError, DLedgerError
-from dledger.base.producers import NotedRun, SequenceTable
+from dledger.base.producers import PRODUCERS_MAX, NotedRun, SequenceTable
 from dledger.storage.open_ledger import OpenLedger
 from dledger.storage.reader_table import ReaderTable
 from dledger.storage.records import Layout
@@ -62,6 +62,10 @@ def _decoded(body: bytes) -> _Told:
     return decode_reader_entry(body) if is_reader_entry(body) else decode_producer_entry(body)
 
 
+def _noted(at: int, run: ProducerRun) -> NotedRun:
+    return NotedRun(run.producer, run.sequence, at + run.distance, run.entries, at)
+
+
 class ProducerList:
     """
     Invariant: C{table} and C{readers} are None, or the folds of the ledger up to its end.
@@ -75,8 +79,9 @@ class ProducerList:
         self._path = f"{ledger.config.self_path}/{PRODUCERS_NAME}"
         self._has_file = False
         self._saved_position = 0
+        self._saved_index = -1
         self._is_changed = False
-        self.table: SequenceTable | None = SequenceTable()
+        self.table: SequenceTable | None = SequenceTable(PRODUCERS_MAX)
         self.readers: ReaderTable | None = ReaderTable()
 
     # -- a start ---------------------------------------------------------------------------------
@@ -88,21 +93,27 @@ class ProducerList:
         @raise StoreError: it could not be read.
         """
         ledger = self._ledger
-        saved_index, older, readers = self._read_file(ledger.disk)
-        table, index = SequenceTable(), self._scanned_from
+        saved_index, gap_end, saved, readers = self._read_file(ledger.disk)
+        index = self._scanned_from
         if self._has_file:
             index = min(index, saved_index + 1)
+            if ledger.begin_index > saved_index + 1:  # It has begun anew since.
+                gap_end = ledger.begin_index
         index = max(index, ledger.begin_index, 0)
+        table = SequenceTable(PRODUCERS_MAX, gap_end)
+        for run in saved:
+            if run.told_at < index:  # The log tells the others again.
+                table.note(run)
         try:
             while index <= ledger.end_index:
                 index = self._fold_from(table, readers, index)
         except DamagedEntryError:
             self.table = self.readers = None
             return
-        table.add_older(older)
         self.table, self.readers = table, readers
+        self._saved_index = saved_index
         is_any = bool(len(table) or readers.at(ledger.committed_index))
-        self._is_changed = self._is_changed or (is_any and not self._has_file)
+        self._is_changed = is_any and not (self._has_file and saved_index == ledger.end_index)
 
     def hole_shrank(self) -> None:
         """An entry of a hole is back, or a hole was cut. @raise StoreError: the ledger could not be read."""
@@ -124,8 +135,10 @@ class ProducerList:
                     if isinstance(runs, ReaderState):
                         readers.note(header.index, runs)
                         continue
-                    end_index = self._end_of_term(header.index, header.term, runs)
-                    self._fold(table, header.index, end_index, runs)
+                    for run in runs:
+                        table.note(_noted(header.index, run))
+                    table.superseded(self._end_of_term(header.index, header.term, runs) + 1)
+            table.settle(self._ledger.committed_index)
         return index + batch.count
 
     def _end_of_term(self, index: int, term: int, runs: Sequence[ProducerRun]) -> int:
@@ -142,18 +155,11 @@ class ProducerList:
                 high = middle - 1
         return low
 
-    @staticmethod
-    def _fold(table: SequenceTable, at: int, end_index: int, runs: Sequence[ProducerRun]) -> None:
-        for producer, sequence, distance, entries in runs:
-            entries = min(entries, end_index + 1 - at - distance)
-            if entries > 0:
-                table.note(NotedRun(producer, sequence, at + distance, entries, at))
-
-    def _read_file(self, disk: Disk) -> tuple[int, list[NotedRun], ReaderTable]:
-        """@return: its committed index, its runs, its readers; -1 and none without a sound file."""
+    def _read_file(self, disk: Disk) -> tuple[int, int, list[NotedRun], ReaderTable]:
+        """@return: committed index, end of the gap, runs, readers; -1, 0 and none without a sound file."""
         ledger, self._has_file = self._ledger, disk.exists(self._path)
         if not self._has_file:
-            return -1, [], ReaderTable()
+            return -1, 0, [], ReaderTable()
         data = disk.read_file(self._path)
         try:
             magic, version, crc = _HEADER.unpack_from(data)
@@ -166,10 +172,11 @@ class ProducerList:
                 raise ValueError(f"it is of index {index}, the ledger ends at {ledger.end_index}")
             held = map(as_list, as_list(told.get("readers", [])))
             readers = ReaderTable.of_rows(held, ledger.end_index)
-            return index, [NotedRun(str(row[0]), *map(as_int, row[1:])) for row in rows], readers
+            runs = [NotedRun(str(row[0]), *map(as_int, row[1:])) for row in rows]
+            return index, as_int(told.get("gap_end", 0)), runs, readers
         except (ValueError, KeyError, TypeError, BodyError, struct.error):
             self._has_file = False
-            return -1, [], ReaderTable()
+            return -1, 0, [], ReaderTable()
 
     # -- writes ----------------------------------------------------------------------------------
 
@@ -198,15 +205,19 @@ class ProducerList:
         if table is None:
             return
         terms = [index for index, term in layout.terms if term != term_before]
-        for index in terms:
-            table.superseded(index)
+        if terms:
+            table.superseded(terms[0])
         for at, runs in announced:
             if isinstance(runs, ReaderState):
                 assert self.readers is not None
                 self.readers.note(at, runs)
                 continue
+            for run in runs:
+                table.note(_noted(at, run))
             behind = next((index for index in terms if index > at), None)
-            self._fold(table, at, 2**62 if behind is None else behind - 1, runs)
+            if behind is not None:
+                table.superseded(behind)
+        table.settle(self._ledger.committed_index)
         if announced and not self._has_file:
             self.save()
 
@@ -216,39 +227,62 @@ class ProducerList:
             self.table.cut(first_gone)
             self.readers.cut(first_gone)
 
+    def begin_anew(self, begin_index: int) -> None:
+        """The ledger goes on at C{begin_index}, behind entries that it never had."""
+        committed_index, self._is_changed = self._ledger.committed_index, True
+        if self.table is None or self.readers is None:
+            self.table, self.readers = SequenceTable(PRODUCERS_MAX), ReaderTable()
+        self.table.begin_anew(committed_index, begin_index)
+        self.readers.cut(committed_index + 1)
+
     # -- the file --------------------------------------------------------------------------------
 
-    def _content(self) -> bytes:
+    def _content(self) -> tuple[int, bytes]:
+        """@return: the entry up to which it counts, the file."""
         assert self.table is not None and self.readers is not None
         committed_index = self._ledger.committed_index
         index = self.table.whole_before(committed_index)
-        told = {"index": index, "producers": [list(run) for run in self.table.last_runs(index)]}
+        told = {"index": index, "producers": list(map(list, self.table.last_runs(index)))}
+        if self.table.gap_end:
+            told["gap_end"] = self.table.gap_end
         readers = self.readers.rows(committed_index)
         text = write_object({**told, "readers": readers} if readers else told)
-        return _HEADER.pack(_MAGIC, _VERSION, crc32(text)) + text
+        return index, _HEADER.pack(_MAGIC, _VERSION, crc32(text)) + text
 
     def with_file(self, job: LedgerFlush | None) -> LedgerFlush | None:
         """Let a flush write the file, if the ledger has grown enough. @return: the flush."""
         position = self._ledger.end_position
         has_grown = abs(position - self._saved_position) >= SAVE_EVERY_BYTES
         if job is not None and self._is_changed and self.table is not None and has_grown:
-            content = self._content()
+            index, content = self._content()
             self._is_changed, self._saved_position = False, position
-            job.add_step(lambda: self._write(content))
+            job.add_step(lambda: self._write(index, content))
         return job
 
     def save(self) -> None:
         """Write the file, if it would differ. @raise StoreError: writing failed."""
         if self._is_changed and self.table is not None:
             with self._ledger.guard.storing("writing the list of producers failed"):
-                self._write(self._content())
-            self._is_changed, self._saved_position = False, self._ledger.end_position
+                self._is_changed = False
+                self._write(*self._content())
+            self._saved_position = self._ledger.end_position
 
-    def _write(self, content: bytes) -> None:
+    def before_expiry(self, last_index: int) -> None:
+        """
+        The entries up to C{last_index} are about to be deleted: let the file have their producers, if there
+        is room for it.
+
+        @raise StoreError: writing failed.
+        """
+        if self._saved_index < last_index:
+            self.save()
+
+    def _write(self, index: int, content: bytes) -> None:
         """Without room, do nothing: it is written later. @raise OSError: writing failed."""
         try:
             self._ledger.disk.write_file(self._path, content)
-            self._has_file = True
+            self._has_file, self._saved_index = True, index
         except OSError as error:
+            self._is_changed = True
             if not is_no_room(error):
                 raise

@@ -36,6 +36,8 @@ from protocols.wire.ledger.entry import (
 _UNITS_MAX = 32 * 1024
 #: Files of data, and of index, that stay open.
 _HANDLES_MAX = 32
+#: Of files that are held: see L{LogReader.hold}.
+HELD_BYTES_MAX, HELD_FILES_MAX = 4 << 30, 64
 
 
 @attrs.frozen(kw_only=True)
@@ -203,6 +205,14 @@ class LogReader:
         except DamagedRecord:
             return False
         return walk.count == 1
+
+    def hold(self, position: int, index: int) -> None:
+        """
+        Keep the files that come next from being lost to the member's retention while they are read: up to
+        C{HELD_BYTES_MAX} and C{HELD_FILES_MAX} from C{position} and C{index} on, two of each kind at least.
+        """
+        self.data.hold(position, HELD_BYTES_MAX, HELD_FILES_MAX)
+        self.index.hold(index * INDEX_UNIT_SIZE, HELD_BYTES_MAX, HELD_FILES_MAX)
 
     def runs(
         self, first_index: int, *, end_index: int | None = None, max_bytes: int = 4 * 1024 * 1024

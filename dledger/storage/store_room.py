@@ -9,6 +9,8 @@ that misses an earlier file knows that it was not deleted here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import attrs
 
 from dledger.base.disk.disk import is_no_room
@@ -52,8 +54,12 @@ class DeletedSegment:
 class StoreRoom:
     """The room of one open ledger."""
 
-    def __init__(self, ledger: OpenLedger, marks: MarkWriter) -> None:
+    def __init__(
+        self, ledger: OpenLedger, marks: MarkWriter, before_expiry: Callable[[int], None]
+    ) -> None:
+        """@param before_expiry: called with the last index of a file that is about to be deleted."""
         self._ledger = ledger
+        self._before_expiry = before_expiry
         self._marks = marks
         self._scanner = Scanner(ledger.data, ledger.index)
         self._expiry = Expiry(expiry_rules(ledger.config))
@@ -166,9 +172,12 @@ class StoreRoom:
                     break
                 last_index = following[0] - 1
                 why = self._why_to_go(last_index, now_s, local_hour, keep_from_index, drop_to_index)
-                if not why or not self._moves_begin(ledger.data.offsets[1]):
+                if not why:
                     break
                 path = ledger.data.path(ledger.data.offsets[0])
+                self._before_expiry(last_index)
+                if not self._moves_begin(ledger.data.offsets[1]):
+                    break
                 ledger.data.drop_first()
                 ledger.begin_index = following[0]
                 ledger.holes.begin_at(following[0], following[2])

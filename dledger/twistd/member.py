@@ -19,6 +19,7 @@ from functools import partial
 import attrs
 from twisted.application.service import IService
 from twisted.internet.endpoints import serverFromString
+from twisted.logger import Logger
 from twisted.python.usage import UsageError
 
 from dledger.base.addresses import parse_address
@@ -27,7 +28,14 @@ from dledger.base.disk.disk import OsDisk, read_boot_id
 from dledger.base.option_values import Setting, raise_findings, settings_of
 from dledger.base.reactor import Reactor, whole_reactor
 from dledger.base.threads import RunInThread
-from dledger.config import ALIASES, JAVA_FILE_DEFAULTS, DLedgerConfig, from_mapping, read_java_file
+from dledger.config import (
+    ALIASES,
+    JAVA_FILE_DEFAULTS,
+    DLedgerConfig,
+    broker_warning,
+    from_mapping,
+    read_java_file,
+)
 from dledger.machine.loading import load_factory, runner_of
 from dledger.machine.runner import MachineRunner
 from dledger.machine.state_machine import MachineFactory
@@ -95,6 +103,7 @@ class Options(ConfigurationOptions):
     def __init__(self) -> None:
         super().__init__()
         self.member: DLedgerConfig = DLedgerConfig()
+        self.warning = ""
         self.machine: MachineFactory | None = None
 
     def opt_set(self, text: str) -> None:
@@ -132,6 +141,7 @@ class Options(ConfigurationOptions):
         except (ValueError, TypeError) as error:
             findings += str(usage_error(error)).split("\n")
         else:
+            self.warning = broker_warning(merged, self.member)
             findings += self._port_taken_twice()
             findings += self._admin_findings()
         try:
@@ -248,6 +258,8 @@ def makeService(options: Options) -> MemberService:
 
 def make_service(options: Options, reactor: Reactor) -> MemberService:
     """The service that C{options} describe."""
+    if options.warning:
+        Logger().warn("{warning}", warning=options.warning)
     listen = serverFromString(reactor, options["listen"]) if options["listen"] else None
     disk, factory = OsDisk(), options.machine
     trace = _traced(options.member, reactor, has_machine=factory is not None)

@@ -11,6 +11,7 @@ from twisted.application.service import Service
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
+from dledger.base.addresses import DEFAULT_MEMBERS
 from dledger.base.bodies import BytesLike
 from dledger.base.client_token import ClientToken
 from dledger.base.endpoints import EndpointFor
@@ -34,7 +35,7 @@ class LogService(Service):
 
     def __init__(
         self,
-        peers: str | Mapping[str, str],
+        peers: str | Mapping[str, str] = DEFAULT_MEMBERS,
         group: str = "default",
         timeout: float = 10.0,
         wire: str = "auto",
@@ -50,7 +51,8 @@ class LogService(Service):
         token: str | ClientToken | None = None,
     ) -> None:
         """
-        @param peers: C{n0-host:port;n1-host:port}; some of the members are enough.
+        @param peers: C{n0-host:port;n1-host:port}; some of the members are enough. Default: the group of one
+            that C{twistd dledger} starts without options, C{n0-127.0.0.1:20911}.
         @param timeout: seconds in which a call has an outcome, retries included.
         @param limits: bounds of appends; by default, a call beyond them waits.
         @param reactor: by default, the global one.
@@ -114,10 +116,11 @@ class LogService(Service):
         )
 
     def append_many(
-        self, bodies: Sequence[BytesLike], *, headers: Headers = None
+        self, bodies: Sequence[BytesLike], *, producer: str | None = None, sequence: int | None = None,
+        headers: Headers = None,
     ) -> Deferred[tuple[Appended, ...]]:
         """Append bodies in order; see L{LogClient.append_many}."""
-        return self.client.append_many(bodies, headers=headers)
+        return self.client.append_many(bodies, producer=producer, sequence=sequence, headers=headers)
 
     def submit(self, command: BytesLike) -> Deferred[bytes]:
         """Append a command for the state machine of the group; see L{LogClient.submit_command}."""
@@ -133,9 +136,12 @@ class LogService(Service):
         """Read one entry; see L{LogClient.get}."""
         return self.client.get(index, consistency)
 
-    def tail(self, from_index: int = 0, follow: bool = True, timeout: float | None = None) -> Tail:
+    def tail(
+        self, from_index: int = 0, follow: bool = True, timeout: float | None = None, *,
+        control: bool = False,
+    ) -> Tail:
         """Committed entries from C{from_index} on, for C{async for}; see L{LogClient.tail}."""
-        return self.client.tail(from_index, follow, timeout_s=timeout)
+        return self.client.tail(from_index, follow, timeout_s=timeout, control=control)
 
     def reader(
         self, name: str, *, begin: int = 0, share: int = 0, lease_s: float = 10.0, follow: bool = True,

@@ -7,6 +7,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.testing import MemoryReactorClock
+from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.admin.asking import admin_agent
@@ -76,3 +77,10 @@ class AskingTests(SynchronousTestCase):
         self.assertEqual(len(self.reactor.tcpClients), before)
         self.ask("http://127.0.0.1:8080/status")
         self.assertNotIn(b"Authorization", self.sent())
+
+    def test_quiet(self) -> None:
+        """Connections write no lines of Twisted's into the log."""
+        with capturedLogs() as events:
+            self.ask("http://127.0.0.1:8080/status")
+            self.sent()
+        self.assertEqual([one for one in events if "factory" in str(one.get("log_format", ""))], [])

@@ -7,6 +7,7 @@ import random
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base import producers
 from dledger.base.producers import RUNS_MAX, Known, NotedRun, SequenceTable, Verdict
 
 #: Behind all entries.
@@ -46,6 +47,7 @@ class JudgeTests(SynchronousTestCase):
         """The indexes of old sequences go; the last sequence stays."""
         for at in range(3 * RUNS_MAX):
             note(self.table, "p", 5 + at, 30 + 2 * at, 1)
+            self.table.settle(30 + 2 * at)
         self.assertIs(self.table.judge("p", 0, 1, END).known, Known.FORGOTTEN)
         last = 5 + 3 * RUNS_MAX - 1
         for back in range(RUNS_MAX):
@@ -92,6 +94,29 @@ class JudgeTests(SynchronousTestCase):
         self.table.superseded(10)
         self.assertEqual(len(self.table), 0)
 
+    def test_superseded_and_cut(self) -> None:
+        """When the other term goes, what was announced may come after all."""
+        self.table.settle(12)
+        self.table.superseded(21)
+        self.assertEqual(self.table.whole_before(20), 18)
+        note(self.table, "q", 0, 30, 1)
+        self.table.superseded(11)
+        self.assertEqual(self.table.judge("p", 1, 1, END), Verdict(Known.NEW, last_sequence=0))
+        self.table.cut(11)
+        self.assertEqual(self.table.judge("p", 2, 1, END), Verdict(Known.REPEATED, 12, 1, 2))
+        self.assertEqual(self.table.judge("q", 0, 1, END), Verdict(Known.NEW))
+        self.assertEqual(self.table.whole_before(10), 8)
+
+    def test_superseded_entry_of_a_run(self) -> None:
+        """A run of which one entry came is whole after a cut behind it; once that is committed, not."""
+        for committed_index, known in ((20, Known.REPEATED), (21, Known.NEW)):
+            table = SequenceTable()
+            note(table, "p", 0, 20, 2)
+            table.superseded(21)
+            table.settle(committed_index)
+            table.cut(21)
+            self.assertEqual(table.judge("p", 1, 1, END).known, known)
+
     def test_last_runs(self) -> None:
         """Up to a committed entry, but not into a run."""
         note(self.table, "q", 0, 30, 1)
@@ -103,15 +128,115 @@ class JudgeTests(SynchronousTestCase):
         self.assertEqual(list(self.table.last_runs(18)), [first])
         self.assertEqual(list(self.table.last_runs(8)), [])
 
-    def test_older(self) -> None:
-        """They are the first ones to be forgotten; what the table knows better stays."""
+    def test_cut_recalls(self) -> None:
+        """A cut recalls whom only the cut entries made the table forget; committed entries stay."""
         table = SequenceTable(producers_max=2)
-        note(table, "p", 3, 20, 2)
-        table.add_older([NotedRun("p", 0, 10, 3, 9), NotedRun("q", 7, 5, 1, 4)])
-        self.assertEqual(table.judge("p", 4, 1, END).first_index, 21)
-        self.assertEqual(table.judge("q", 7, 1, END).first_index, 5)
-        note(table, "r", 0, 30, 1)
-        self.assertIs(table.judge("q", 8, 1, END).known, Known.UNKNOWN_PRODUCER)
+        for at, name in enumerate("pqrs"):
+            note(table, name, 0, 10 * at + 1, 1)
+        table.settle(11)  # p and q
+        self.assertIs(table.judge("p", 1, 1, END).known, Known.UNKNOWN_PRODUCER)
+        self.assertIs(table.judge("p", 0, 1, END).known, Known.NEW)
+        table.cut(20)
+        self.assertEqual(table.judge("p", 0, 1, END), Verdict(Known.REPEATED, 1, 1, 0))
+        self.assertEqual(table.judge("q", 0, 1, END).first_index, 11)
+        note(table, "r", 0, 21, 1)
+        table.settle(21)
+        table.cut(22)
+        self.assertIs(table.judge("p", 1, 1, END).known, Known.UNKNOWN_PRODUCER)
+        self.assertEqual((len(table), len(table._spare)), (2, 0))
+
+    def test_file_has_one_order(self) -> None:
+        """The order of the file is the place in the log up to its entry, not that of entries behind it."""
+        table = SequenceTable(producers_max=2)
+        for at, name in enumerate("pqrp"):
+            note(table, name, at // 3, 10 * at + 1, 1)
+        self.assertEqual([run.producer for run in table.last_runs(25)], ["q", "r"])
+        self.assertEqual([run.producer for run in table.last_runs(31)], ["r", "p"])
+
+    def test_new_life(self) -> None:
+        """A producer that was forgotten and began again has its new entries; after a cut, the old ones."""
+        table = SequenceTable(producers_max=1)
+        note(table, "p", 0, 1, 3)
+        note(table, "q", 0, 11, 1)
+        note(table, "p", 0, 21, 1)
+        self.assertEqual(table.judge("p", 0, 1, END), Verdict(Known.REPEATED, 21, 1, 0))
+        self.assertEqual(table.judge("p", 1, 1, END), Verdict(Known.NEW, last_sequence=0))
+        table.cut(20)
+        self.assertIs(table.judge("p", 1, 1, END).known, Known.UNKNOWN_PRODUCER)
+        table.cut(10)
+        self.assertEqual(table.judge("p", 2, 1, END), Verdict(Known.REPEATED, 3, 1, 2))
+
+    def test_bounded(self) -> None:
+        """Without word of a commit the table does not grow for ever."""
+        table = SequenceTable(producers_max=2)
+        self.patch(producers, "UNCOMMITTED_MAX", 5)
+        for at in range(100):
+            note(table, f"p{at}", 0, 10 * at + 1, 1)
+            table.settle(-1)
+        self.assertEqual((len(table), len(table._spare), len(table._uncommitted)), (2, 5, 5))
+
+
+class ManyTests(SynchronousTestCase):
+    """More producers than are remembered, and tables that are made again of a file and the log behind it."""
+
+    def fold(self, log: list[NotedRun], bound: int) -> dict[str, NotedRun]:
+        """The last runs of the producers that a log is to be remembered for: the plain rule."""
+        last: dict[str, NotedRun] = {}
+        for run in log:
+            last.pop(run.producer, None)
+            last[run.producer] = run
+            if len(last) > bound:
+                del last[next(iter(last))]
+        return last
+
+    def check(self, table: SequenceTable, log: list[NotedRun], bound: int, why: str) -> None:
+        """The table remembers whom it should, at their places."""
+        end = log[-1].first_index + log[-1].entries - 1 if log else -1
+        last = self.fold(log, bound)
+        self.assertEqual(len(table), len(last), why)
+        for name, run in last.items():
+            verdict = table.judge(name, run.sequence, 1, end)
+            self.assertEqual((verdict.known, verdict.first_index), (Known.REPEATED, run.first_index), why)
+        for name in {run.producer for run in log[-3 * bound :]} - last.keys():
+            self.assertIs(table.judge(name, 1, 1, end).known, Known.UNKNOWN_PRODUCER, why)
+
+    def test_made_again(self) -> None:
+        """Appends, commits, cuts, files and starts, with 3 to 2048 remembered and up to 5,000 seen."""
+        for seed, (bound, names, steps) in enumerate([(3, 5, 200), (8, 40, 300)] * 20 + [(2048, 5000, 9000)]):
+            rng, why = random.Random(seed), f"seed {seed}"
+            log: list[NotedRun] = []
+            committed, table = 0, SequenceTable(bound)
+            saved: tuple[int, list[NotedRun]] = -1, []
+            for step in range(steps):
+                chance = rng.random()
+                if chance < 0.05 and committed < len(log):
+                    del log[rng.randrange(committed, len(log)) :]
+                    table.cut(log[-1].first_index + log[-1].entries if log else 0)
+                elif chance < 0.06 and committed:
+                    end = log[committed - 1].first_index + log[committed - 1].entries - 1
+                    self.assertEqual(table.whole_before(end), end, why)
+                    saved = end, table.last_runs(end)
+                elif chance < 0.07:  # a start: the file, and the log from before or behind its entry
+                    first = rng.randrange(saved[0] + 2)
+                    table = SequenceTable(bound)
+                    for run in saved[1]:
+                        if run.told_at < first:
+                            table.note(run)
+                    for run in log:
+                        if run.told_at >= first:
+                            table.note(run)
+                elif chance < 0.2:
+                    committed = rng.randrange(committed, len(log) + 1)
+                    table.settle(log[committed - 1].first_index + rng.randrange(10) if committed else -1)
+                else:
+                    name = f"p{rng.randrange(names)}"
+                    before = self.fold(log, bound).get(name) if bound < 100 else None
+                    sequence = before.sequence + before.entries if before else 0
+                    told_at = log[-1].told_at + 20 if log else 0
+                    log.append(NotedRun(name, sequence, told_at + 1, rng.randrange(1, 4), told_at))
+                    table.note(log[-1])
+                if bound < 100 or step % 1000 == 999:
+                    self.check(table, log, bound, why)
 
 
 class ModelTests(SynchronousTestCase):

@@ -34,6 +34,8 @@ from protocols.wire.ledger.messages import (
     GetResponse,
     LeadershipTransferRequest,
     LeadershipTransferResponse,
+    MembershipRequest,
+    MembershipResponse,
     MetadataRequest,
     MetadataResponse,
     PullRequest,
@@ -138,10 +140,11 @@ class FakeMember:
         self.refuses_polls = False
         self.remoting_refusals: deque[int] = deque()
         self.answer_transfer: Response | None = None
+        self.answer_change: Response | None = None
         self.wires: list[Wire] = []
         self.received: list[Request] = []
         self.formats: list[str] = []
-        self.admin = self.health = ""
+        self.admin = self.health = self.group_id = ""
 
     @property
     def end(self) -> int:
@@ -217,7 +220,8 @@ class FakeMember:
                 peers=self.group.peers, wire_version=self.wire_version, term=self.term,
                 begin_index=self.begin_index, end_index=self.end, committed_index=self.end,
                 role="leader" if self.leader_id == self.member_id else "follower",
-                admin=self.admin, health=self.health, **base,
+                admin=self.admin, health=self.health, group_id=self.group_id,
+                is_group_known=bool(self.group_id), **base,
             )  # fmt: skip
         if isinstance(request, AppendRequest):
             return self.append(request, base)
@@ -235,6 +239,8 @@ class FakeMember:
             return self.get(request, base)
         if isinstance(request, PullRequest):
             return self.pull(request, base)
+        if isinstance(request, MembershipRequest):
+            return self.answer_change or MembershipResponse(reason="done", **base)
         assert isinstance(request, LeadershipTransferRequest)
         return self.answer_transfer or LeadershipTransferResponse(term=request.term + 1)
 

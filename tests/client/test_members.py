@@ -165,6 +165,17 @@ class MembersTests(SynchronousTestCase):
         self.failureResultOf(first, CancelledError)
         self.successResultOf(second)
 
+    def test_ended_before_an_answer(self) -> None:
+        """A connection that ends before its first answer: the member may speak TLS, or not."""
+        member = self.group["n0"]
+        member.holds = lambda request: True
+        asked = self.members.connection("n0")
+        self.group.settle()
+        member.lose_connections()
+        self.group.settle()
+        self.assertIn("the member may want TLS", self.failureResultOf(asked).getErrorMessage())
+        self.assertIn("may want TLS", self.members.problems["n0"])
+
     def test_idle_connections_close(self) -> None:
         """Before the server would; one in use stays."""
         for member_id in ("n0", "n1"):

@@ -117,6 +117,25 @@ class ReadTests(ReaderCase):
         self.assertEqual(self.done(found), [b"a", b"b"])
         self.done(reader.close())
 
+    def test_last_few(self) -> None:
+        """A negative begin counts entries of programs, not those that members write."""
+        for _ in range(2):
+            reader = self.reader()
+            self.done(self.take(reader, 1))
+            self.done(reader.close())
+        self.assertGreater(len(self.group.desk.own), 2)
+        reader = self.reader(name="late", begin=-3)
+        self.assertEqual(self.done(self.take(reader, 3)), [b"7", b"8", b"9"])
+        self.done(reader.close())
+        self.assertEqual(self.done(self.clients[0].move_reader("late", -2)), 8)
+
+    def test_door(self) -> None:
+        """An index is a whole number."""
+        reader = self.reader()
+        self.assertRaises(TypeError, reader.commit, "5")
+        self.assertRaises(ValueError, reader.commit, -5)
+        self.assertRaises(ValueError, reader.commit, 2**70)
+
     def test_batches(self) -> None:
         """As the faces use it."""
         reader = self.reader(begin=-3)
@@ -308,7 +327,7 @@ class TroubleTests(ReaderCase):
         self.assertIn("nothing was read yet", str(error))
         error = self.fails(DLedgerError, self.take(self.reader(lease_s=0.1), 1))
         self.assertIn("a lease of 100 ms", str(error))
-        self.assertIn("share", str(self.fails(DLedgerError, self.take(self.reader(share=-1), 1))))
+        self.assertIn("share=-1", str(self.assertRaises(ValueError, self.reader, share=-1)))
         self.fails(NotYet, self.take(self.reader(begin=99), 1))
         reader = self.reader()
         self.done(self.take(reader, 5))

@@ -14,6 +14,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.errors import DLedgerError
+from dledger.client.errors import Restored
 from dledger.client.tail import Tail
 from dledger.client.values import Entry
 from protocols.wire.ledger.codes import ResponseCode
@@ -83,6 +84,100 @@ class TailCase(SynchronousTestCase):
         return error
 
 
+class RestoredTests(TailCase):
+    """The group at the members' addresses is another one than before."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.name_group("a" * 32)
+
+    def name_group(self, group_id: str) -> None:
+        """All members tell this id; their processes are others than before."""
+        for member in self.group.members.values():
+            member.group_id = group_id
+            member.lose_connections()
+
+    def test_restored(self) -> None:
+        """A reader is told, with both ids, also if the new log has more entries than it has read."""
+        reader = self.read(0)
+        self.assertEqual(reader.indexes, list(range(10)))
+        self.group.log = [b"%d" % number for number in range(5)] + [b"new"] * 20
+        self.name_group("b" * 32)
+        self.group.run(3.0)
+        error = self.assertRefused(reader, ResponseCode.GROUP_RESTORED)
+        assert isinstance(error, Restored)
+        self.assertEqual((error.group_id, error.read_group_id), ("b" * 32, "a" * 32))
+        self.assertIn("restored from a backup", str(error))
+        self.assertEqual(reader.indexes, list(range(10)))
+
+    def test_next_tail(self) -> None:
+        """An index above 0 is one of the log that the client knows; 0 and the last ones are of any log."""
+        self.read(0, follow=False)
+        self.name_group("b" * 32)
+        self.group.run(0.1)
+        self.assertRefused(self.read(3, follow=False), ResponseCode.GROUP_RESTORED)
+        self.assertEqual(self.read(0, follow=False).indexes, list(range(10)))
+        self.assertEqual(self.read(-2, follow=False).indexes, [8, 9])
+
+    def test_calls_with_an_index(self) -> None:
+        """So are other calls that name an index of the old log; what names none goes on."""
+        self.read(0, follow=False)
+        self.successResultOf(self.settled(self.client.get(3)))
+        self.name_group("b" * 32)
+        self.group.run(0.1)
+        for call in (
+            lambda: self.client.get(3), lambda: self.client.move_reader("r", 3),
+            lambda: self.client.append(b"x", expected_end=9),
+        ):
+            error = self.failureResultOf(self.settled(call()), DLedgerError).value
+            assert isinstance(error, DLedgerError)
+            self.assertIs(error.code, ResponseCode.GROUP_RESTORED)
+            self.assertEqual(error.facts["read_group_id"], "a" * 32)
+        self.assertEqual(len(self.group.log), 10)
+        self.assertEqual(self.successResultOf(self.settled(self.client.append(b"x"))).index, 10)
+        self.assertEqual(self.successResultOf(self.settled(self.client.readers())), ())
+
+    def settled(self, call: Deferred[Any]) -> Deferred[Any]:
+        """The group has answered."""
+        self.group.run(0.5)
+        return call
+
+    def test_lagging(self) -> None:
+        """In the same group, a member that has less than the reader is one that lags."""
+        reader = self.read(0)
+        for member in self.group.members.values():
+            member.committed_index = 3
+            member.lose_connections()
+        self.group.run(3.0)
+        self.assertIsNone(reader.failure)
+        for member in self.group.members.values():
+            member.committed_index = None
+        self.group.log += [b"10"]
+        self.group.run(3.0)
+        self.assertEqual(reader.indexes, list(range(11)))
+
+    def test_not_named_yet(self) -> None:
+        """Members of a new group do not know their id at first: entries count when they do."""
+        reader = self.read(0)
+        self.name_group("")
+        self.group.run(3.0)
+        self.assertIsNone(reader.failure)
+        self.group.log += [b"10"]
+        for member in self.group.members.values():
+            member.group_id = "b" * 32
+        self.group.run(3.0)
+        self.assertRefused(reader, ResponseCode.GROUP_RESTORED)
+        self.assertEqual(reader.indexes, list(range(10)))
+
+    def test_never_named(self) -> None:
+        """A group without an id is read on: there is nothing to compare."""
+        reader = self.read(0)
+        self.name_group("")
+        self.group.log += [b"10"]
+        self.group.run(3.0)
+        self.assertEqual(reader.indexes, list(range(11)))
+
+
 class ReadingTests(TailCase):
     """Where it begins and ends."""
 
@@ -107,6 +202,21 @@ class ReadingTests(TailCase):
     def test_last_few(self) -> None:
         """A negative index counts from the end."""
         self.assertEqual(self.read(-3, follow=False).indexes, [7, 8, 9])
+
+    def test_control_entries(self) -> None:
+        """Entries of the members are not shown, nor counted from the end, unless they are asked for."""
+        self.group.desk.own = {1, 7, 9}
+        self.assertEqual(self.read(0, follow=False).indexes, [0, 2, 3, 4, 5, 6, 8])
+        self.assertEqual(self.read(-3, follow=False).indexes, [5, 6, 8])
+        self.assertEqual(self.read(-3, follow=False, control=True).indexes, [7, 8, 9])
+        self.assertEqual(self.read(-9, follow=False).indexes, [0, 2, 3, 4, 5, 6, 8])
+        following = self.read(-1)
+        self.assertEqual(following.indexes, [8])
+        self.group.desk.own = set(range(10))
+        self.assertEqual(self.read(-3, follow=False).indexes, [])
+        self.group.log += [b"10"]
+        self.group.run(1.0)
+        self.assertEqual(following.indexes, [8, 10])
 
     def test_last_few_of_fewer(self) -> None:
         """No further back than the beginning."""

@@ -97,13 +97,15 @@ class FakeLog:
         return self.entry(index)
 
     def tail(
-        self, from_index: int = 0, follow: bool = False, timeout: float | None = None
+        self, from_index: int = 0, follow: bool = False, timeout: float | None = None, *,
+        control: bool = False,
     ) -> Iterator[Entry]:
         """As L{dledger.client.blocking.Log.tail}."""
         self._called("tail", from_index, follow)
         first = from_index if from_index >= 0 else max(0, len(self.bodies) + from_index)
         for index in range(first, len(self.bodies)):
-            yield self.entry(index)
+            if control or not self.entry(index).is_control:
+                yield self.entry(index)
         if follow:
             if self.following is not None:
                 self.following()

@@ -95,6 +95,22 @@ class BackupCommandsTests(GroupCase):
         done = self.run_cli("backup", "--verify", self.place, "--json")
         self.assertEqual((done.exit_code, json.loads(done.stdout)["is_clean"]), (1, False))
 
+    def test_damaged_backup(self) -> None:
+        """The next backup says so, whether there is something new or not; unless it shall not look."""
+        self.run_cli("backup", self.path, self.place)
+        first = sorted(os.listdir(f"{self.place}/data"))[0]
+        with open(f"{self.place}/data/{first}", "r+b") as file:
+            file.seek(60)
+            file.write(b"\xff")
+        for _ in range(2):
+            self.assertExit(self.run_cli("backup", self.path, self.place), 1, f"data/{first} at 0",
+                            f"{self.place} is damaged", "to another directory")
+            self.append(b"later")
+        done = self.run_cli("backup", self.path, self.place, "--json")
+        self.assertEqual((done.exit_code, len(json.loads(done.stdout)["findings"])), (1, 1))
+        self.assertExit(self.run_cli("backup", self.path, self.place, "--no-check"), 0, "nothing new")
+        self.assertExit(self.run_cli("backup", "--verify", self.place, "--no-check"), 64, "--verify")
+
     def test_wrong(self) -> None:
         """Each says what is allowed."""
         for arguments, status, words in (

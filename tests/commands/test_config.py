@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import socket
 
 from tests.commands.fakes import CliCase
 
@@ -24,7 +25,22 @@ class ConfigTests(CliCase):
         self.assertExit(self.run_cli("config", "check", path), 0, "nothing is wrong; 2 of ")
         self.assertExit(self.run_cli("config", "check", path, "--group", "g"), 0, "wrong; 3 of ")
         document = json.loads(self.run_cli("config", "check", path, "--json").stdout)
-        self.assertEqual(document, {"is_right": True, "findings": []})
+        self.assertEqual(document, {"is_right": True, "findings": [], "warnings": []})
+
+    def test_surroundings(self) -> None:
+        """A directory that cannot be made is wrong; a host without an address may get one: a warning."""
+        shown = self.run_cli("config", "check", "--store", "/proc/x/y")
+        self.assertExit(shown, 64, "store_base_dir='/proc/x/y': nothing can be made in /proc")
+
+        def unknown(host: str, _port: object) -> None:
+            if host == "elsewhere":
+                raise OSError(-2, "Name or service not known")
+
+        self.patch(socket, "getaddrinfo", unknown)
+        words = ("config", "check", "--store", self.mktemp(), "--peers", "n0-here:1;n1-elsewhere:1")
+        self.assertExit(self.run_cli(*words), 0, "warning: peers: n1: the host 'elsewhere' has no address",
+                        "nothing is wrong")
+        self.assertEqual(len(json.loads(self.run_cli(*words, "--json").stdout)["warnings"]), 1)
 
     def test_wrong(self) -> None:
         """All findings, exit status 64."""
@@ -81,6 +97,7 @@ class ConfigTests(CliCase):
         path = self.file("tick_ms = 30\n")
         result = self.run_cli("config", "show", "--given", path, "--wire", "binary")
         self.assertEqual(result.stdout, "wire\tbinary\tcommand line\ntick_ms\t30\tfile\n")
+        self.assertIn("\nbootstrap\tfalse\tdefault\n", self.run_cli("config", "show", path).stdout)
         document = json.loads(self.run_cli("config", "show", "--json", path).stdout)
         self.assertEqual(document["tick_ms"], {"value": 30, "origin": "file"})
         self.assertEqual(document["wire"], {"value": "auto", "origin": "default"})

@@ -207,7 +207,7 @@ class OrderTests(ContextCase):
         result = self.run_cli("get", "0", env={"DLEDGER_CONTEXT": "x"})
         self.assertExit(result, 64, "no context 'x'; there are prod, test")
         self.path.unlink()
-        self.assertExit(self.run_cli("get", "0"), 64, "no members named", "dledger context")
+        self.assertExit(self.run_cli("get", "0"), 0, "no members named", "dledger context")
 
     def test_path(self) -> None:
         """C{DLEDGER_CONTEXTS}, then XDG's directory, then the home."""

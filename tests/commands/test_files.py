@@ -80,6 +80,13 @@ class VerifyGroupTests(CliCase):
         self.assertExit(self.run_cli("verify", "--group"), 1, "n1\t3\t-\tnot compared\tconnection refused",
                         "n2\t3\t00000000\tnot compared\tits entry has no checksum")
 
+    def test_nobody(self) -> None:
+        """Nobody answers: that is said, not that nothing is committed."""
+        self.marks(ChainMark(member_id="n0", problem="connection refused"))
+        result = self.run_cli("verify", "--group")
+        self.assertExit(result, 1, "n0\tnot compared\tconnection refused", "no member answered")
+        self.assertNotIn("committed", result.stdout)
+
     def test_one_of_both(self) -> None:
         """A directory, or the group."""
         self.assertExit(self.run_cli("verify"), 64, "give a DIRECTORY, or --group")

@@ -11,10 +11,11 @@ from click.testing import CliRunner
 
 import dledger
 from dledger.base.errors import DLedgerError
-from dledger.client.blocking import AppendInterrupted
+from dledger.client.summaries import AppendInterrupted
 from dledger.client.values import AppendFailed, Entry, UnknownOutcome
 from dledger.commands.common import Commands, describe_error, entry_json, shown_body
 from dledger.commands.main import cli, main
+from dledger.config import DLedgerConfig
 from protocols.wire.ledger.codes import ResponseCode
 from tests.commands.fakes import CliCase
 
@@ -67,9 +68,13 @@ class GlobalTests(CliCase):
         self.assertNotIn("two words", result.output)
 
     def test_no_peers(self) -> None:
-        """Said so, as an error of usage."""
+        """The member that starts without options is asked, and the command says so, once."""
+        self.log.bodies = [b"x"]
         result = self.run_cli("get", "0", env={"DLEDGER_PEERS": ""})
-        self.assertExit(result, 64, "give --peers", "DLEDGER_PEERS")
+        self.assertExit(result, 0, "asking n0-127.0.0.1:20911", "--peers", "DLEDGER_PEERS", "dledger context")
+        self.assertEqual(self.opened[-1][0], "n0-127.0.0.1:20911")
+        self.assertEqual(result.stdout, "0\t1\tx\n")
+        self.assertEqual(DLedgerConfig().peers, {"n0": "127.0.0.1:20911"})
 
     def test_wrong_peers(self) -> None:
         """What is wrong with them is said."""

@@ -8,6 +8,7 @@ import json
 import attrs
 
 from dledger.base.errors import DLedgerError
+from dledger.client.errors import UnknownChange
 from dledger.commands import member
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.memberships import MemberLists, ToldMembership, encode_told
@@ -53,7 +54,7 @@ class ChangeTests(MemberCase):
             self.log.calls.clear()
             shown = self.run_cli("member", *words)
             self.assertExit(shown, 0, "done", "voters    n0 h:1", "learners  n3 h:4")
-            self.assertEqual(self.log.calls, [call])
+            self.assertEqual(self.log.calls[-1], call)
 
     def test_json(self) -> None:
         """The same as an object."""
@@ -63,12 +64,19 @@ class ChangeTests(MemberCase):
         })
 
     def test_refused(self) -> None:
-        """With the leader's reason; of an unknown outcome there is a word."""
+        """With the leader's reason; an unknown outcome has a status of its own, and says what to do."""
         self.answers = [DLedgerError(ResponseCode.UNSUPPORTED, reason="n2: not known to read")]
         self.assertExit(self.run_cli("member", "remove", "n1"), 1, "UNSUPPORTED (303): n2: not known to read")
-        self.answers = [DLedgerError(ResponseCode.TERM_CHANGED, reason="leadership ended")]
+        self.answers = [UnknownChange(ResponseCode.METADATA_ERROR, reason="no leader found")]
         shown = self.run_cli("member", "remove", "n1")
-        self.assertExit(shown, 1, "it is unknown whether", "leadership ended")
+        self.assertExit(shown, 2, "may be in force", "give the command again", "no leader found")
+
+    def test_forced(self) -> None:
+        """The leader is asked first whether it would; its objection is shown, then the change is made."""
+        self.answers = [DLedgerError(ResponseCode.FALL_BEHIND_TOO_MUCH, reason="only n0 are alive"), DONE]
+        shown = self.run_cli("member", "remove", "n3", "--force")
+        self.assertExit(shown, 0, "done", "forced although: only n0 are alive", "takes no appends")
+        self.assertEqual([call[3:] for call in self.log.calls], [(True, False), (False, True)])
 
     def test_waits_until_caught_up(self) -> None:
         """And says so once per reason; not in a dry run, and not for ever."""

@@ -113,6 +113,11 @@ class TopTests(WatchCase):
         self.assertEqual((rows[0][8], rows[1][8], rows[4][8], rows[5][8]), ("entries/s", "-", "1,000", "0"))
         self.assertEqual(pauses, [2.0])
 
+    def test_nobody(self) -> None:
+        """With a count the status is 1 when no member has answered the last look."""
+        self.log.infos = tuple(info(f"n{at}", problem="connection refused") for at in range(3))
+        self.assertExit(self.run_cli("top", "--count", "1"), 1, "connection refused")
+
     def test_ends_by_hand(self) -> None:
         """Ctrl-C is the usual end; as objects."""
         def interrupt(_seconds: float) -> None:

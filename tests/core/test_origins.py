@@ -130,6 +130,7 @@ class OriginTests(SynchronousTestCase):
         self.member.refresh_end()
         for at in range(1, 5000):
             self.ledger.producers.note(NotedRun("p", at, 2 * at, 1, 2 * at - 1))
+            self.ledger.producers.settle(2 * at)
         (answer,) = self.propose(self.proposal("p", 0, b"a"))
         self.assertEqual((answer.code, answer.last_sequence), (ResponseCode.SEQUENCE_FORGOTTEN, 4999))
         self.assertEqual(self.written, ())

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -205,24 +206,91 @@ class WordTests(SynchronousTestCase):
             self.assertEqual(bench.core.status().is_unsure, not is_sure, code)
 
     def test_java_leader_is_asked_in_time(self) -> None:
-        """Its word comes too late when this member has entries by now, or follows another leader."""
+        """Its word counts also when this member has entries by now, not when it follows another leader."""
         bench, request_id = self.asked_java()
         bench.request(push(PushType.TRUNCATE, batch(0, 2), term=2))
         self.assertEqual(bench.core.status().ledger_end_index, 0)
-        self.get(bench, request_id, ResponseCode.INDEX_OUT_OF_RANGE)
         self.assertTrue(bench.core.status().is_unsure)
+        self.get(bench, request_id, ResponseCode.INDEX_OUT_OF_RANGE)
+        self.assertFalse(bench.core.status().is_unsure)
         bench, request_id = self.asked_java()
         bench.follow("n2", 3)
         self.get(bench, request_id, ResponseCode.INDEX_OUT_OF_RANGE)
         self.assertTrue(bench.core.status().is_unsure)
 
     def test_only_java_is_asked_so(self) -> None:
-        """A leader of ours answers 410 for uncommitted entries, too; a member with entries compares them."""
-        for ledger, facts in (((), {"wire_version": 1}), ((1,), {"wire_version": 0})):
-            bench = unsure(*ledger).follow("n1", 2)
+        """A leader of ours answers 410 for uncommitted entries, too."""
+        bench = unsure().follow("n1", 2)
+        bench.tick()
+        self.tell(bench, -2, wire_version=1)
+        self.assertEqual(sent(bench.seen, GetRequest), [])
+
+    def java_gets(self, bench: Bench, end_index: Callable[[], int], begin_index: int = 0) -> list[int]:
+        """A Java leader with such a ledger answers all that it is asked; it tells no end. The indexes."""
+        asked: list[int] = []
+        bench.tick(300)
+        while bench.seen:
+            effects, bench.seen = bench.seen, []
+            for _, request_id, _ in sent(effects, MetadataRequest):
+                bench.step(ev.ResponseReceived(peer_id="n1", request_id=request_id, response=MetadataResponse(
+                    group="g", leader_id="n1", term=-1, end_index=-2, wire_version=0,
+                )))
+            for _, request_id, request in sent(effects, GetRequest):
+                index = request.begin_index
+                assert index is not None
+                asked.append(index)
+                code = (ResponseCode.INDEX_OUT_OF_RANGE if index > end_index() else ResponseCode.SUCCESS
+                        if index >= begin_index else ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN)
+                self.get(bench, request_id, code)
+        return asked
+
+    def test_java_leader_under_load(self) -> None:
+        """It never sends COMMIT: its end is found with GET, while it grows, and reached by pushes."""
+        for end, begin in ((0, 0), (1, 0), (2, 0), (9, 0), (1000, 0), (5_000_017, 5_000_000)):
+            bench = self.follower()
+            moving = iter(range(end, end + 1000))
+            asked = self.java_gets(bench, lambda moving=moving: next(moving), begin)  # type: ignore[misc]
+            self.assertLess(len(asked), 60, (end, asked))
+            if end == 0:
+                self.assertEqual(asked, [1])
+                self.assertFalse(bench.core.status().is_unsure)
+                continue
+            self.assertTrue(bench.core.status().is_unsure)
+            word = bench.core._leaders_word
+            self.assertTrue(end <= word._end_index <= end + len(asked), (end, word._end_index))
+            if end < 10:
+                for index in range(1, word._end_index + 1):
+                    self.assertTrue(bench.core.status().is_unsure)
+                    bench.request(push(PushType.APPEND, batch(index, 2), term=2))
+                self.assertFalse(bench.core.status().is_unsure)
+            self.assertEqual(sent(bench.follow("n1", 2).run(300), MetadataRequest), [], "it is known")
+
+    def test_java_leader_fails(self) -> None:
+        """An answer that says nothing, or none: the search begins anew, at the end of this member then."""
+        for is_lost in (False, True):
+            bench = self.follower()
             bench.tick()
-            self.tell(bench, -2, **facts)
-            self.assertEqual(sent(bench.seen, GetRequest), [], facts)
+            self.tell(bench, -2, wire_version=0, term=-1)
+            (asked,) = [one for one in of_type(bench.seen, fx.SendRequest)
+                        if isinstance(one.request, GetRequest)]
+            if is_lost:
+                bench.fail(asked)
+            else:
+                self.get(bench, asked.request_id, ResponseCode.NOT_LEADER)
+            bench.seen = []
+            self.assertEqual(self.java_gets(bench, lambda: 0), [1])
+            self.assertFalse(bench.core.status().is_unsure)
+
+    def test_java_leader_of_another_term(self) -> None:
+        """What was asked in an earlier term does not count in the next one."""
+        bench = self.follower()
+        bench.tick()
+        self.tell(bench, -2, wire_version=0, term=-1)
+        ((_, request_id, _),) = sent(bench.seen, GetRequest)
+        bench.follow("n1", 4)
+        bench.request(push(PushType.COMPARE, batch(0, 1), term=4))
+        self.get(bench, request_id, ResponseCode.INDEX_OUT_OF_RANGE)
+        self.assertTrue(bench.core.status().is_unsure)
 
     def asked_java(self) -> tuple[Bench, int]:
         """A follower without an entry that has asked its Java leader for index 0."""

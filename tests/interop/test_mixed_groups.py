@@ -7,6 +7,7 @@ Every test ends with the files of all three members compared byte for byte.
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -15,9 +16,12 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 from dledger.base.disk.disk import OsDisk
 from dledger.storage.verify import verify_directory
 from tests.interop.java import JavaMissing, class_path
+from tests.interop.load import Load
 from tests.interop.mixed import DEADLINE_S, JAVA, OURS, MixedGroup
 from tests.processes.children import wait_until
 from tests.processes.ledgers import read_records
+from tests.processes.members import Member
+from tests.slowness import patient
 
 LARGE_FILE_BYTES = 3 << 20
 
@@ -96,6 +100,43 @@ class MixedGroupTests(SynchronousTestCase):
         assert said is not None
         self.assertEqual(said.end_index, -1, "nothing was appended")
         group.lead("n2")
+        group.check()
+
+    def test_wiped_member_under_load(self) -> None:
+        """While a Java leader takes appends without a pause, a wiped member of ours becomes sure."""
+        self.wiped_under_load(JAVA, JAVA, OURS)
+
+    def test_wiped_member_beside_one_of_ours(self) -> None:
+        """The same with one Java member."""
+        self.wiped_under_load(JAVA, OURS, OURS)
+
+    def test_wiped_member_of_five(self) -> None:
+        """The same in a group of five."""
+        self.wiped_under_load(JAVA, JAVA, OURS, JAVA, OURS)
+
+    def wiped_under_load(self, *kinds: str) -> None:
+        """Wipe the last member, wait until its vote counts, and lose the leader: the group goes on."""
+        group = self.group_of(*kinds)
+        group.lead("n0")
+        load = Load(group.peers, group.name, group.acknowledged, seed=1, rate=100.0)
+        self.addCleanup(load.close)
+        load.go()
+        load.wait_acknowledged()
+        member = group.members[f"n{len(kinds) - 1}"]
+        assert isinstance(member, Member)
+        member.kill()
+        shutil.rmtree(member.ledger_path)
+        sure = member.log_path.read_text().count("sure-again")
+        member.start()
+        wait_until(lambda: member.log_path.read_text().count("sure-again") > sure, seconds=DEADLINE_S,
+                   what=f"{member.self_id} being sure under load")
+        load.wait_acknowledged()
+        group.members["n0"].kill()
+        if len(kinds) == 5:  # three are left, and all of them are needed
+            group.members["n1"].kill()
+        load.wait_acknowledged(seconds=patient(DEADLINE_S / 2))
+        load.pause()
+        group.start()
         group.check()
 
     def test_large_bodies(self) -> None:

@@ -97,6 +97,10 @@ MEMBER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], 
     ("removed-leader-stays", "a leader writes its own removal", (
         Patch(_CHANGES, "            if is_own:\n                self._hand_over(dispatchers)\n", ""),
     ), {"test": "tests.core.test_changes.RemoveTests.test_leader_hands_over"}),
+    ("java-end-not-asked", "a member asks a Java leader for its end only while it has no entry", (
+        Patch("dledger.core.leaders_word", "        elif response.wire_version < 1 and not",
+              "        elif response.wire_version < 1 and member.ledger_end_index < 0 and not"),
+    ), {"test": "tests.core.test_unsure.WordTests.test_java_leader_under_load"}),
     ("changes-beside-java", "a group with a Java member changes its members", (
         Patch(_CHANGES, "        if incapable:\n", "        if False:\n"),
     ), {"test": "tests.core.test_changes.RefusalTests.test_java_member"}),

@@ -31,13 +31,22 @@ PRODUCER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]]
         Patch(_ORIGINS, "        if index + found - 1 > member.committed_index:\n", "        if False:\n"),
     ), {"load": _EXACT, "faults": ("isolate", "cut_client", "split", "kill")}),
     ("entries-of-another-term-counted", "a run of a producer goes on where a later leader wrote", (
-        Patch(_LIST, "            table.superseded(index)\n", "            pass\n"),
+        Patch(_LIST, "            table.superseded(terms[0])\n", "            pass\n"),
     ), {"load": _EXACT, "faults": ("isolate", "cut_client", "split", "kill", "break_late"),
         "seed": 30}),
     ("announced-forgotten-at-cut", "a cut forgets what the producer entry before it announces", (
-        Patch(_TABLE, "                runs.drop(first_gone, runs.told_at)\n",
-              "                runs.drop(first_gone, runs.indexes)\n"),
+        Patch(_TABLE, "runs.told_at and runs.told_at[-1] >= first_gone",
+              "runs.indexes and runs.indexes[-1] >= first_gone"),
     ), {"test": "tests.base.test_producers.JudgeTests.test_cut"}),
+    ("newest-producers-forgotten", "a start puts the producers of the file behind those of the log", (
+        Patch(_LIST, "        for run in saved:\n", "        for run in ():\n"),
+        Patch(_LIST, "        self.table, self.readers = table, readers\n",
+              "        for run in saved:\n            if run.producer not in table._runs:\n"
+              "                table.note(run)\n        self.table, self.readers = table, readers\n"),
+    ), {"test": "tests.storage.test_producer_list.StartTests.test_histories"}),
+    ("cut-producers-not-recalled", "a cut does not bring back whom the cut entries made the table forget", (
+        Patch(_TABLE, "        while len(self._spare) > len(uncommitted):\n", "        while self._spare:\n"),
+    ), {"test": "tests.base.test_producers.JudgeTests.test_cut_recalls"}),
     ("repeats-taken-as-new", "a leader does not look for the body of a producer in its log", (
         Patch(_ORIGINS, "        if known is Known.NEW:\n",
               "        if known in (Known.NEW, Known.REPEATED):\n"),

@@ -25,8 +25,9 @@ from dledger.storage.backup_manifest import read_backup_manifest
 from dledger.storage.backup_reader import verify_backup
 from dledger.storage.file_store import FileStore
 from dledger.storage.reader import LogReader
-from tests.processes.children import Child, wait_until
+from tests.processes.children import Child, free_ports, wait_until
 from tests.processes.members import ROOT, Group, Member, ended_well
+from tests.slowness import patient
 
 PAGE = ROOT / "docs" / "operations.md"
 OPTIONS = {"mapped_file_size_for_entry_data": 64 * 1024, "mapped_file_size_for_entry_index": 32 * 1024}
@@ -71,6 +72,64 @@ class InterruptedTests(SynchronousTestCase):
             count += 200
             self.assertEqual(verify_backup(OsDisk(), str(place)).entries, count)
         store.clean_close()
+
+
+class RestoredTests(SynchronousTestCase):
+    """A group is restored at the addresses of the old one, while programs follow its log."""
+
+    def test_readers_are_told(self) -> None:
+        """A tail, a named reader and C{dledger tail} end with an error; a new one reads the new log."""
+        held = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self.addCleanup(held.cleanup)
+        directory = Path(held.name)
+        peers = {"n0": f"127.0.0.1:{free_ports(1)[0]}"}
+        peers_text = f"n0-{peers['n0']}"
+        old, new = (
+            Member("n0", peers, directory / name, options={**OPTIONS, "bootstrap": True})
+            for name in ("old", "new")
+        )
+        for member in (old, new):
+            self.addCleanup(member.kill)
+        old.start()
+        command = [sys.executable, "-c", "from dledger.commands.main import main; main()"]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        log = dledger.connect(peers_text, timeout=60)
+        self.addCleanup(log.close)
+        log.append_many(b"old %d" % number for number in range(50))
+        old.stop()
+        place = str(directory / "log")
+        subprocess.run([*command, "backup", str(old.ledger_path), place], check=True, capture_output=True,
+                       env=environment)
+        old.start()
+        log.append_many(b"old %d" % number for number in range(50, 100))
+        follower = subprocess.Popen([*command, "--peers", peers_text, "tail", "-f", "--from", "0"],
+                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                    env=environment)
+        self.addCleanup(follower.kill)
+        assert follower.stdout is not None
+        while not follower.stdout.readline().endswith("old 99\n"):
+            pass
+        tail, reader = iter(log.tail(0, follow=True)), log.reader("billing")
+        while next(tail).body != b"old 99":
+            pass
+        while next(reader).body != b"old 99":
+            pass
+        old.stop()
+        subprocess.run([*command, "restore", place, "--store", str(directory / "new"), "--node-id", "n0",
+                        "--peers", peers_text], check=True, capture_output=True, env=environment)
+        new.start()
+        with dledger.connect(peers_text, timeout=60) as other:
+            other.append_many(b"new %d" % number for number in range(100))
+            self.assertEqual([one.body for one in other.tail(-1)], [b"new 99"])
+        error = self.assertRaises(dledger.Restored, next, tail)
+        self.assertNotEqual(error.group_id, error.read_group_id)
+        self.assertRaises(dledger.Restored, reader.commit)
+        self.assertRaises(dledger.Restored, log.get, 60)
+        _, said = follower.communicate(timeout=patient(60))
+        self.assertEqual(follower.returncode, 1)
+        self.assertIn("GROUP_RESTORED (450)", said)
+        reader.close()
+        new.stop()
 
 
 class BackupTests(SynchronousTestCase):

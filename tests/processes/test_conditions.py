@@ -40,7 +40,7 @@ class Counter(threading.Thread):
 
     def _count(self) -> None:
         end, number = -1, 0
-        for entry in self.log.tail(-20):
+        for entry in self.log.tail(-20, control=True):
             end = entry.index
             number = int(entry.body) if entry.body else number  # a leader begins with an empty entry
         try:

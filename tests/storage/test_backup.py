@@ -13,6 +13,7 @@ import attrs
 
 from dledger.base.errors import DirectoryError, StoreError
 from dledger.base.group_name import GroupName
+from dledger.storage import reader
 from dledger.storage.backup import BackupSource, BackupSummary, take_backup
 from dledger.storage.backup_manifest import (
     BACKUP_NAME,
@@ -201,6 +202,51 @@ class TakeTests(BackupCase):
         self.append(5)
         self.assertEqual(self.backup().new_entries, 5)
         self.assertEqual(len(self.bodies()), 25)
+
+
+class ExpiryTests(BackupCase):
+    """The member's retention deletes files while they are copied."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.store.clean_close()
+        self.config = config_of(retention_bytes=2048)
+        self.store = FileStore.open(self.config, self.disk)
+        self.append(60)
+        self.begin = 0
+
+    def expire(self, copied: int) -> None:
+        """Retention deletes all that it may, as soon as anything is copied."""
+        if not self.begin:
+            while self.store.house_keeping(1e9, 4, keep_from_index=59):
+                self.begin = self.store.ledger_begin_index
+            self.assertGreater(self.begin, 20)
+
+    def test_held(self) -> None:
+        """What was held is copied; the backup is whole, and its source has less."""
+        self.backup(pace=self.expire)
+        self.assertEqual(self.bodies(), list(map(body_of, range(60))))
+        self.assertGreater(self.begin, 0)
+
+    def test_beyond_the_bound(self) -> None:
+        """What was not held is gone: the message names the retention; what was copied before stays."""
+        self.patch(reader, "HELD_FILES_MAX", 3)
+        error = self.assertRaises(StoreError, self.backup, pace=self.expire)
+        for words in ("its retention has deleted entry", f"begins with entry {self.begin}", "retention_bytes",
+                      "--rate"):
+            self.assertIn(words, str(error))
+        self.assertEqual(self.bodies(), list(map(body_of, range(len(self.bodies())))))
+        self.assertGreater(len(self.bodies()), 0)
+
+    def test_files_are_closed(self) -> None:
+        """Files behind the copy are closed, so that their room is free."""
+        source = BackupSource.open(self.disk, ROOT)
+        self.patch(reader, "HELD_FILES_MAX", 3)
+        most = []
+        take_backup(source, self.place, PLACE, taken_s=1,
+                    pace=lambda _: most.append(len(source.reader.data._handles)))
+        self.assertLessEqual(max(most), 5)
+        source.reader.close()
 
 
 class RefusedTests(BackupCase):

@@ -10,10 +10,12 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.base.disk.two_slots import SlotForm
 from dledger.base.errors import DirectoryError, DLedgerError, StoreError
 from dledger.base.group_name import GroupName
 from dledger.base.membership import Membership
 from dledger.config import DLedgerConfig
+from dledger.storage.commit_mark import COMMIT_MARK_DECLARATION, COMMIT_MARK_NAME, CommitMark
 from dledger.storage.configurations import COPY_SUFFIX, MEMBERS_NAME, encode_memberships, read_memberships
 from dledger.storage.file_store import FileStore
 from dledger.storage.group_setup import force_new_group
@@ -77,6 +79,33 @@ class EntryTests(ListCase):
         header = ENTRY_HEADER.unpack_from(record)
         self.assertEqual((header[0], header[5]), (1, 0x444C4346))
         self.assertTrue(record[ENTRY_HEADER.size :].startswith(b"DLCF"))
+
+    def test_earlier_program(self) -> None:
+        """
+        A program of before these lists finds no sound commit mark in a directory that has one, whatever was
+        written since; when the first change is taken back, it may open the directory again.
+        """
+        form = SlotForm(CommitMark, COMMIT_MARK_DECLARATION, magic=0x444C434D, version=1, unsound="unsound")
+        path = f"{self.config.self_path}/{COMMIT_MARK_NAME}"
+
+        def is_sound() -> bool:
+            return form.newest(self.disk.read_file(path)) is not None
+
+        self.store.append_bodies((b"a",), 1)
+        self.store.check_point(force=True)
+        self.assertTrue(is_sound())
+        self.store.append_configuration(FOUR, 2)
+        self.assertFalse(is_sound())
+        self.store.check_point(force=True)
+        self.store.append_bodies((b"b",), 2)
+        self.store.abandon()
+        self.store = FileStore.open(self.config, self.disk)
+        self.assertFalse(is_sound())
+        self.assertEqual(self.store.ledger_end_index, 2)
+        entry = self.store.read_range(0, end_index=0, max_bytes=1)
+        self.reopen().truncate_to(entry)
+        self.assertTrue(is_sound())
+        self.assertEqual(self.reopen().ledger_end_index, 0)
 
     def test_no_body_of_a_client_is_one(self) -> None:
         """Even the same bytes."""

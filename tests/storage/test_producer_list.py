@@ -1,8 +1,13 @@
 # -*- test-case-name: tests.storage.test_producer_list -*-
-"""The producers of a ledger: folded while it is written, pushed, cut, opened again, damaged."""
+"""
+The producers of a ledger: folded while it is written, pushed, cut, opened again, damaged.
+
+C{DLEDGER_PRODUCER_HISTORIES=10000} in the environment sets the number of random histories.
+"""
 
 from __future__ import annotations
 
+import os
 import random
 from unittest import mock
 
@@ -20,6 +25,8 @@ from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER, iterate_records
 from protocols.wire.ledger.producer_entries import decode_producer_entry, encode_producer_entry
 from protocols.wire.ledger.producers import PRODUCER_CHANNEL, ProducerRun
+
+HISTORIES = int(os.environ.get("DLEDGER_PRODUCER_HISTORIES", "30"))
 
 
 def config_of(self_id: str = "n0", **options: object) -> DLedgerConfig:
@@ -101,6 +108,11 @@ class ListCase(SynchronousTestCase):
         for name in "pqr":
             if name not in names:
                 self.assertEqual(self.judge(name, 0, store), Verdict(Known.NEW))
+
+    def look_at(self, store: FileStore, first: int) -> None:
+        """As if recovery had looked at the entries from C{first} on only."""
+        with mock.patch.object(store._producers, "_scanned_from", first):
+            store._producers.begin()
 
     def reopen(self, *, clean: bool = True) -> None:
         """After a stop, or as after kill -9."""
@@ -219,7 +231,10 @@ class CutTests(ListCase):
             self.check(follower)
 
     def test_anew(self) -> None:
-        """What was committed is remembered though the ledger begins behind it; the rest is not."""
+        """
+        What was committed is remembered though the ledger begins behind it; the rest is not, nor what came
+        between: a producer does not go on there.
+        """
         append(self.store, 1, "p", 0)
         self.store.record_commit(1)
         append(self.store, 1, "q", 0)
@@ -230,8 +245,29 @@ class CutTests(ListCase):
         )
         self.store.truncate_to(source.read_range(index, end_index=index, max_bytes=1), anew=True)
         self.assertEqual(self.store.ledger_begin_index, index)
-        self.assertEqual(self.judge("p", 0).first_index, 1)
+        self.store.append_bodies(announced(ProducerRun("r", 0, 1, 1)), 2, producers_at=0)
         self.assertEqual(self.judge("q", 0).known, Known.NEW)
+        for is_clean in (False, True, False):
+            self.assertEqual(self.judge("p", 0).first_index, 1)
+            self.assertEqual(self.judge("p", 1), Verdict(Known.UNKNOWN_PRODUCER))
+            self.assertEqual(self.judge("r", 1).known, Known.NEW)
+            self.reopen(clean=is_clean)
+        self.store.record_commit(self.store.ledger_end_index)
+        append(self.store, 2, "p", 5)
+        self.assertEqual(self.judge("p", 6), Verdict(Known.NEW, last_sequence=5))
+        self.assertEqual(self.judge("p", 0), Verdict(Known.FORGOTTEN, last_sequence=5))
+
+    def test_anew_in_a_run(self) -> None:
+        """Announced entries that had not come when the ledger began anew: their producer is forgotten."""
+        append(self.store, 1, "p", 0)
+        append(self.store, 1, "q", 0, 3)
+        self.store.record_commit(3)
+        source = FileStore.open(config_of("n1"), self.disk)
+        source.append_bodies(tuple(b"x" * 900 for _ in range(8)), 2)
+        index = next(index for index in range(4, 8) if source.position_of(index) % 4096 == 0)
+        self.store.truncate_to(source.read_range(index, end_index=index, max_bytes=1), anew=True)
+        self.assertEqual(self.judge("q", 1).known, Known.UNKNOWN_PRODUCER)
+        self.assertEqual(self.judge("p", 0).first_index, 1)
 
 
 class StartTests(ListCase):
@@ -276,6 +312,127 @@ class StartTests(ListCase):
                         stores[number] = FileStore.open(config_of(f"n{number}"), disk)
                         self.check(stores[number])
 
+    def remembered(self, store: FileStore, bound: int) -> dict[str, int]:
+        """
+        The producers that are to be remembered, and their last sequences: the plain rule. Announced entries
+        that have not come count for the order, unless another term has come in their place.
+        """
+        last: dict[str, int] = {}
+        index, end = max(store.ledger_begin_index, 0), store.ledger_end_index
+        terms = [store.term_of(at) for at in range(index, end + 1)]
+        while index <= end:
+            batch = store.read_range(index, end_index=end, max_bytes=1000)
+            for header, body in iterate_records(batch):
+                if header.channel != PRODUCER_CHANNEL:
+                    continue
+                for name, sequence, distance, entries in decode_producer_entry(body):
+                    first = header.index + distance
+                    if any(term != header.term for term in terms[header.index : first + 1]):
+                        continue
+                    before = last.pop(name, -1)
+                    come = sum(term == header.term for term in terms[first : first + entries])
+                    last[name] = sequence + come - 1 if come else before
+                    if len(last) > bound:
+                        del last[next(iter(last))]
+            index += batch.count
+        return last
+
+    def check_bounded(self, store: FileStore, bound: int, why: str) -> None:
+        """The last sequences of those who are remembered are found, those of all others are not."""
+        log, last = in_log(store), self.remembered(store, bound)
+        for name in {name for name, _ in log}:
+            verdict = self.judge(name, max(last.get(name, 1), 0), store)
+            if last.get(name, -1) >= 0:
+                expected = Verdict(Known.REPEATED, log[name, last[name]], 1, last[name])
+                self.assertEqual(verdict, expected, (why, name))
+                self.assertIs(self.judge(name, last[name] + 1, store).known, Known.NEW, (why, name))
+                older = self.judge(name, 0, store)
+                self.assertTrue(older.known is Known.FORGOTTEN or older.first_index == log[name, 0], why)
+            elif name not in last:
+                self.assertIs(verdict.known, Known.UNKNOWN_PRODUCER, (why, name))
+
+    def history(self, seed: int) -> None:
+        """
+        A leader, a follower, more producers than are remembered; crashes, files, cuts, starts that look at
+        more or less of the log. A producer that was forgotten does not come again: its 0 would come twice.
+        """
+        rng, disk, why = random.Random(seed), MemoryDisk(), f"seed {seed}"
+        bound, names = rng.choice((3, 5)), [f"p{at}" for at in range(1000)]
+        self.patch(producer_list, "PRODUCERS_MAX", bound)
+        self.patch(producer_list, "SAVE_EVERY_BYTES", rng.choice((300, 3000)))
+        stores, committed = [FileStore.open(config_of(f"n{at}"), disk) for at in range(2)], -1
+        at = 0
+        for term in range(1, 9):
+            if stores[0].ledger_end_index == stores[1].ledger_end_index:
+                at = rng.randrange(2)
+            for _ in range(rng.randrange(1, 9)):
+                last = self.remembered(stores[at], bound)
+                name = rng.choice([*last, names.pop()])
+                bodies = announced(ProducerRun(name, last.get(name, -1) + 1, 1, rng.randrange(1, 4)))
+                stores[at].append_bodies(bodies, term, producers_at=0)
+                job = stores[at].prepare_flush() if rng.random() < 0.3 else None
+                if job is not None:
+                    job.run()
+                    stores[at].finish_flush(job)
+            lead, other = stores[at], stores[1 - at]
+            while other.ledger_end_index < lead.ledger_end_index and rng.random() < 0.95:
+                other.append_entries(lead.read_batch(
+                    other.ledger_end_index + 1, max_count=rng.randrange(1, 6), max_bytes=600
+                ))
+            if rng.random() < 0.5:
+                committed = max(committed, rng.randrange(-1, other.ledger_end_index + 1))
+                lead.record_commit(committed)
+                other.record_commit(committed)
+            if rng.random() < 0.4 and other.ledger_end_index > max(committed, 0):  # The follower leads on.
+                keep = rng.randrange(max(committed, 0), other.ledger_end_index + 1)
+                other.truncate_to(other.read_range(keep, end_index=keep, max_bytes=1))
+                lead.truncate_to(other.read_range(keep, end_index=keep, max_bytes=1))
+                at = 1 - at
+            for number, store in enumerate(stores):
+                self.check_bounded(store, bound, why)
+                if rng.random() < 0.4:
+                    if rng.random() < 0.3:
+                        store.clean_close()
+                    else:
+                        store.abandon()
+                    store = stores[number] = FileStore.open(config_of(f"n{number}"), disk)
+                    self.check_bounded(store, bound, why)
+                    self.look_at(store, rng.randrange(store.ledger_end_index + 2))
+                    self.check_bounded(store, bound, why)
+
+    def test_histories(self) -> None:
+        """Which producers are remembered depends on the log alone, after each crash."""
+        for seed in range(HISTORIES):
+            self.history(seed)
+
+    def test_expired(self) -> None:
+        """What a deleted file of the log told is remembered after a crash."""
+        self.expired(is_reopened=False)
+
+    def test_expired_after_a_crash(self) -> None:
+        """Also if the file was older than the log when the member started."""
+        self.expired(is_reopened=True)
+
+    def expired(self, *, is_reopened: bool) -> None:
+        """Producers, the end of their entries by retention, and a crash."""
+        for name in "pqr":
+            append(self.store, 1, name, 0, 2)
+        for _ in range(30):
+            self.store.append_bodies((b"x" * 900,), 1)
+        self.store.record_commit(self.store.ledger_end_index)
+        job = self.store.prepare_flush()
+        assert job is not None
+        job.run()
+        self.store.finish_flush(job)
+        if is_reopened:
+            self.reopen(clean=False)
+        deleted = self.store.house_keeping(10**6, 4, keep_from_index=30, drop_to_index=20)
+        self.assertGreater(len(deleted), 1)
+        self.reopen(clean=False)
+        for name in "pqr":
+            self.assertIs(self.judge(name, 1).known, Known.REPEATED)
+            self.assertIs(self.judge(name, 2).known, Known.NEW)
+
     def test_file_counts(self) -> None:
         """A producer whose entries lie before what recovery looks at is known by the file."""
         append(self.store, 1, "old", 0, 2)
@@ -284,9 +441,7 @@ class StartTests(ListCase):
             self.store.append_bodies((b"x" * 900,), 1)
         append(self.store, 1, "new", 0)
         self.reopen()
-        with mock.patch("dledger.storage.producer_list.ProducerList._fold_from") as fold:
-            fold.side_effect = lambda table, readers, index: self.store.ledger_end_index + 1
-            self.reopen()
+        self.look_at(self.store, self.store.ledger_end_index + 1)
         self.assertEqual(self.judge("old", 1).first_index, 2)
         self.assertEqual(self.judge("old", 0).first_index, 1)
 

@@ -106,6 +106,19 @@ class OptionsTests(SynchronousTestCase):
         self.assertEqual((config.self_id, config.group, config.max_vote_interval_ms), ("n1", "g", 900))
         self.assertTrue(config.is_sync)
 
+    def test_beside_brokers(self) -> None:
+        """The names of RocketMQ's brokers without a word about leading: a warning that says what to write."""
+        names = ["--set", "dLegerPeers=n0-h:1;n1-h:2", "--set", "dLegerSelfId=n0"]
+        for more, is_warned in (
+            ([], True), (["--set", "never_lead=true"], False), (["--set", "neverLead=false"], False),
+        ):
+            options = Options()
+            options.parseOptions([*names, *more])
+            self.assertEqual("write never_lead=true" in options.warning, is_warned, more)
+        options = Options()
+        options.parseOptions(["--peers", "n0-h:1;n1-h:2", "--node-id", "n0"])
+        self.assertEqual(options.warning, "")
+
     def test_java_file(self) -> None:
         """In a file of properties Java's defaults for retention hold; elsewhere nothing is deleted."""
         for name, text, expected in (

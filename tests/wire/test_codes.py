@@ -37,7 +37,7 @@ class CodesTests(SynchronousTestCase):
         words = RESPONSE_CODES.split()
         ours = {"FORBIDDEN": 440, "CONFLICT": 441, "SEQUENCE_GAP": 442, "UNKNOWN_PRODUCER": 443,
                 "SEQUENCE_FORGOTTEN": 444, "MACHINE_STOPPED": 445, "LEASE_HELD": 446,
-                "LEASE_LOST": 447, "TOO_MANY_CLIENTS": 448}
+                "LEASE_LOST": 447, "TOO_MANY_CLIENTS": 448, "GROUP_RESTORED": 450}
         self.assertEqual(
             {code.name: int(code) for code in ResponseCode},
             ours | {name: int(number) for number, name in zip(words[::2], words[1::2], strict=True)},

@@ -42,7 +42,7 @@ class SlotForm(Generic[_Mark]):
 
     def __init__(
         self, kind: type[_Mark], declaration: Struct, *, magic: int, version: int, unsound: str,
-        texts: tuple[str, ...] = (), later: Struct | None = None,
+        texts: tuple[str, ...] = (), later: Struct | None = None, raised_version: int | None = None,
     ) -> None:
         """
         @param kind: an attrs class with the fields of the declaration; C{clean} is a bool there.
@@ -52,7 +52,10 @@ class SlotForm(Generic[_Mark]):
         @param later: fields that came with a later program. They stand behind the checksum, with one of
             their own, so that earlier programs read the rest; of a slot of theirs, and of one whose texts
             leave no room, these fields are -1.
+        @param raised_version: a version with the same fields, for what programs that do not know this version
+            must not open; see L{SlotFile.is_raised}.
         """
+        self._raised_version = version if raised_version is None else raised_version
         names = tuple(subcon.name for subcon in declaration.subcons)
         assert names[:3] == _HEAD, names
         self._later = struct_of(later) if later is not None else None
@@ -71,10 +74,11 @@ class SlotForm(Generic[_Mark]):
             self.size += self._later.size + _CRC.size
         assert self.size <= SLOT_SIZE
 
-    def encode(self, mark: _Mark, generation: int) -> bytes:
+    def encode(self, mark: _Mark, generation: int, *, is_raised: bool = False) -> bytes:
         """The bytes of one slot; the caller bounds the texts, so that they fit L{SLOT_SIZE}."""
         fields = [int(getattr(mark, name)) for name in self._names]
-        body = self._body.pack(self._magic, self._version, generation, *fields)
+        version = self._raised_version if is_raised else self._version
+        body = self._body.pack(self._magic, version, generation, *fields)
         for name in self._texts:
             text = getattr(mark, name).encode()
             body += _LENGTH.pack(len(text)) + text
@@ -97,7 +101,7 @@ class SlotForm(Generic[_Mark]):
         if len(data) < at + _CRC.size or _CRC.unpack_from(data, at)[0] != crc32(data[:at]):
             return None
         magic, version, generation, *values = self._body.unpack_from(data)
-        if magic != self._magic or version != self._version:
+        if magic != self._magic or version not in (self._version, self._raised_version):
             return None
         fields: JsonObject = dict(zip(self._names, values, strict=True))
         if "clean" in fields:
@@ -142,9 +146,12 @@ class SlotFile(Generic[_Mark]):
     An open mark file. A subclass sets the form.
 
     Invariant: slot C{_durable_slot} holds a sound mark on stable storage and is not written.
+
+    @ivar is_raised: whether marks are written with the raised version.
     """
 
     form: SlotForm[_Mark]
+    is_raised = False
 
     def __init__(self, file: File, generation: int, durable_slot: int) -> None:
         self._file = file
@@ -191,7 +198,8 @@ class SlotFile(Generic[_Mark]):
         """
         self._generation += 1
         self._is_synced = True  # until there is something that could be synced
-        self._file.pwrite(self.form.encode(mark, self._generation), (1 - self._durable_slot) * SLOT_SIZE)
+        content = self.form.encode(mark, self._generation, is_raised=self.is_raised)
+        self._file.pwrite(content, (1 - self._durable_slot) * SLOT_SIZE)
         self._is_synced = False
 
     def datasync(self) -> None:
@@ -209,7 +217,7 @@ class SlotFile(Generic[_Mark]):
         self.write(mark)
         self._file.datasync()
         self.synced(self._generation)
-        copy = self.form.encode(mark, self._generation)
+        copy = self.form.encode(mark, self._generation, is_raised=self.is_raised)
         self._file.pwrite(copy, (1 - self._durable_slot) * SLOT_SIZE)
 
     def close(self) -> None:

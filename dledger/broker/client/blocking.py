@@ -28,6 +28,7 @@ from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
 from dledger.base.addresses import parse_address
+from dledger.base.arguments import seconds, whole
 from dledger.base.bodies import BytesLike, as_body
 from dledger.base.errors import DLedgerError
 from dledger.base.reactor_thread import ReactorThread
@@ -110,6 +111,7 @@ class Broker:
         @raise ValueError: C{address} is malformed, or a file of C{tls} is not sound.
         """
         parse_address(address)
+        timeout = seconds("timeout", timeout)
         dialling(tls)  # before a thread is started
         self._tls = tls
         self._credentials = credentials
@@ -155,8 +157,7 @@ class Broker:
             more, and waits for the messages under way. L{PutUnknown} if any message may be stored without an
             acknowledgement, else L{PutRefused}. The fact C{acknowledged} is the number of stored messages.
         """
-        if window < 1:
-            raise ValueError(f"window={window} must be at least 1")
+        window = whole("window", window, 1)
         started_s = time.monotonic()
         chunk_size = max(1, min(_CHUNK, window // 4))
         under_way: deque[tuple[int, Future[tuple[Stored, ...]]]] = deque()
@@ -232,6 +233,7 @@ class Broker:
         self, from_offset: From, follow: bool, topics: Sequence[str] | None,
         on_trouble: Callable[[str], None], batch_bytes_max: int,
     ) -> Reading:
+        batch_bytes_max = whole("batch_bytes_max", batch_bytes_max, 1, (1 << 31) - 1)
         link = self._link()
         clock = self._thread.reactor
         await _connected(link, clock, self._rng, self._timeout_s)

@@ -24,6 +24,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from dledger.base.ahead import ReadingAhead
+from dledger.base.arguments import whole
 from dledger.base.errors import DLedgerError
 from dledger.base.timing import Backoff
 from dledger.broker.client.link import BrokerLink, ask_native
@@ -81,6 +82,8 @@ class Reading(ReadingAhead[LogRecords | None]):
             broker has served before; None: never.
         """
         super().__init__(lambda: None)
+        if from_offset not in ("begin", "end"):
+            from_offset = whole("from_offset", from_offset, hint="or 'begin', 'end'")
         self.next_offset = from_offset if isinstance(from_offset, int) else -1
         self.on_trouble: Callable[[str], None] = lambda _: None
         self._from = from_offset

@@ -23,6 +23,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
+from dledger.base.arguments import seconds, whole
 from dledger.base.bodies import BytesLike, as_bodies, misfit, total_bytes
 from dledger.base.errors import DLedgerError
 from dledger.base.send_queue import SendCall, SendLimits, SentFrame, Window
@@ -55,6 +56,9 @@ PutOutcome = tuple[Stored, ...] | PutError
 PutDone = Callable[[PutOutcome], None]
 _Call = SendCall[Stored]
 _Frame = SentFrame[Stored]
+
+
+_INT_MAX = (1 << 31) - 1
 
 
 class _Alike(NamedTuple):
@@ -95,7 +99,7 @@ class BrokerProducer:
         """
         self._link = link
         self._clock = clock
-        self._timeout_s = timeout_s
+        self._timeout_s = seconds("timeout_s", timeout_s)
         self._limits = limits or PutLimits()
         self.sender: WindowedSender[Stored] = WindowedSender(
             self, clock=clock, turn=link.turn, limits=self._limits, noun="messages"
@@ -155,7 +159,12 @@ class BrokerProducer:
         """
         As L{put_many}. C{done} is called once, and within this call only if there are no messages or they are
         refused here. The sequence must not be changed afterwards.
+
+        @raise TypeError, ValueError: C{queue_id} or C{flag} is no number, or out of range.
         """
+        if not (type(queue_id) is type(flag) is int and -1 <= queue_id <= _INT_MAX >= abs(flag)):
+            queue_id = whole("queue_id", queue_id, -1, _INT_MAX)
+            flag = whole("flag", flag, -_INT_MAX, _INT_MAX)
         if not bodies:
             done(())
             return

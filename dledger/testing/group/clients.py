@@ -68,6 +68,7 @@ class Load:
     @ivar wander: share of calls that go to a random member instead of the leader.
     @ivar conditions: share of appends, of those with one body, that expect an end of the log.
     @ivar exact: share of clients that append exactly once.
+    @ivar single: share of their appends, of those with one body, that have a producer of their own.
     """
 
     clients: int = 3
@@ -81,6 +82,7 @@ class Load:
     patience_us: int = 6_000_000
     conditions: float = 0.0
     exact: float = 0.0
+    single: float = 0.0
 
 
 class SimClient:
@@ -208,6 +210,12 @@ class SimClient:
         if len(bodies) == 1 and self._load.conditions and self._rng.random() < self._load.conditions:
             self._append_if(bodies[0], calls)
             return
+        can_be_single = len(bodies) == 1 and self._is_exact and self._load.single
+        if can_be_single and self._rng.random() < self._load.single:
+            self._run(self._client.append(bodies[0], producer=f"{self.name}-{self._count}", sequence=0),
+                      lambda appended: self._appended(calls, [appended]),
+                      lambda failure: self._not_appended(calls, failure))
+            return
         is_whole = self._cluster.options.clients_wire != "remoting" or len(bodies) == 1
         member_id = self._stray() if is_whole else None  # a remoting frame carries one body
         if member_id is None:
@@ -306,7 +314,7 @@ class SimClient:
                       self._expect)
             return
         first = self._followed
-        tail = self._client.tail(first)
+        tail = self._client.tail(first, control=True)
         patience_s = min(self._load.patience_us / 1e6, 2.0)
         give_up = self._reactor.callLater(patience_s, tail.close)
 

@@ -37,6 +37,9 @@ from dledger.testing.trace import Trace
 
 #: A process stops for no longer because of its slow reads in one event.
 LAG_MAX_US = 3_000_000
+#: Producers that a simulated ledger remembers: fewer than a schedule has, and more than come while a client
+#: repeats one append.
+PRODUCERS_MAX = 28
 
 
 class Ending(Protocol):
@@ -168,6 +171,8 @@ class SimMember:
     ) -> WatchedDriver:
         self.driver = WatchedDriver(core, ledger, terms, around, member=self)
         self.persisted_term, self.persisted_vote = core._member.term, core._member.voted_for
+        if ledger.producers is not None:
+            ledger.producers.producers_max = PRODUCERS_MAX
         self.world.invariants.started(self)
         return self.driver
 

@@ -67,7 +67,7 @@ class Focus:
         if self.faults:
             settings["store_type"] = "file"  # a store in memory survives no kill
             # Appends with conditions are refused more often than taken.
-            load = attrs.evolve(load, conditions=0.0, exact=0.0)
+            load = attrs.evolve(load, conditions=0.0, exact=0.0, single=0.0)
         return with_values(options, {"settings": settings, **self.group}), with_values(load, self.load)
 
 
@@ -122,7 +122,10 @@ def member_options(seed: int, members: int | None = None) -> tuple[GroupOptions,
     options = attrs.evolve(options, clients_wire=rng.choice(("auto", "binary", "binary", "remoting")))
     conditions = random.Random(f"{seed} conditions").choice((0.0, 0.0, 0.0, 0.5))
     exact = random.Random(f"{seed} exact").choice((0.0, 0.0, 0.0, 0.7))
-    return options, attrs.evolve(_load_of(rng, settings), conditions=conditions, exact=exact)
+    lone = random.Random(f"{seed} lone").choice((0.0, 0.5))
+    return options, attrs.evolve(
+        _load_of(rng, settings), conditions=conditions, exact=exact, single=lone
+    )
 
 
 def _load_of(rng: random.Random, settings: dict[str, object]) -> Load:

@@ -74,6 +74,7 @@ class ResponseCode(IntEnum):
     LEASE_HELD = 446  # ours: another process of this reader reads, or too many do
     LEASE_LOST = 447  # ours: the lease of a process of a reader is over, and another may have it
     TOO_MANY_CLIENTS = 448  # ours: a member has no place for this connection, and did nothing that it asked
+    GROUP_RESTORED = 450  # ours, not sent: a client meets another group's log than before
     INTERNAL_ERROR = 500
     TERM_CHANGED = 501
     WAIT_QUORUM_ACK_TIMEOUT = 502

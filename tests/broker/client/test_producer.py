@@ -55,6 +55,21 @@ class PutTests(SynchronousTestCase):
             offsets=tuple(100 * at for at in range(first, len(self.stored))),
         )  # fmt: skip
 
+    def test_door(self) -> None:
+        """Numbers are checked before anything is sent, with name, value and range."""
+        producer: Any = self.producer
+        for options, kind, words in (
+            ({"queue_id": "0"}, TypeError, "queue_id='0'"), ({"queue_id": -2}, ValueError, "queue_id=-2"),
+            ({"queue_id": 2**31}, ValueError, f"from -1 to {2**31 - 1}"),
+            ({"flag": 1.5}, TypeError, "flag=1.5"),
+            ({"flag": 2**40}, ValueError, "flag="),
+            ({"queue_id": True}, TypeError, "queue_id=True"),
+        ):
+            error = self.assertRaises(kind, producer.put, "T", b"x", **options)
+            self.assertIn(words, str(error))
+        self.broker.settle()
+        self.assertEqual(self.broker.asked, [])
+
     def frames(self) -> list[tuple[str, int]]:
         """Topic and number of messages of each frame that came in."""
         return [(one.topic, len(one.bodies)) for one in self.broker.asked if isinstance(one, PutRequest)]
