@@ -94,7 +94,7 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
         Patch(BOUNDS, "        offsets.commit(group, topic, queue_id, end, self._wall_ms())\n", ""),
     ), _BOUND_TESTS),
     ("offset-end-of-now", "an offset is compared with a queue that has new messages", (
-        Patch(BOUNDS, "end = queue.index_at(self._bound)", "end = queue.next_index"),
+        Patch(BOUNDS, "end = index_at(queue, self._bound)", "end = queue.next_index"),
     ), _BOUND_TESTS),
     ("clock-set-back", "a consumer that changes its filter is not believed", (
         Patch(CONSUMERS, "if said.get(topic, own) == own:", "if True:"),

@@ -19,6 +19,7 @@ from twisted.logger import Logger
 
 from dledger.base.errors import StoreError
 from dledger.broker.metadata.files import Metadata
+from dledger.broker.store.queue_begins import index_at
 from dledger.broker.store.store import MessageStore
 
 #: Pause between two looks whether all messages are in their queues.
@@ -94,7 +95,7 @@ class OffsetBounds:
         elif offset <= queue.begin_index:
             return
         else:
-            end = queue.index_at(self._bound)
+            end = index_at(queue, self._bound)
         offsets = self._metadata.consumer_offsets
         if offset <= end or offsets.query(group, topic, queue_id) != offset:
             return

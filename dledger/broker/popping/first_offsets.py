@@ -16,6 +16,7 @@ from dledger.broker.consuming.pulls import usual_slow_bytes
 from dledger.broker.popping.check_points import kind_of, normal_topic
 from dledger.broker.popping.popped import GroupQueue
 from dledger.broker.store.consume_queue import ConsumeQueue
+from dledger.broker.store.queue_begins import begin_from
 from dledger.broker.store.store import MessageStore
 
 
@@ -41,7 +42,7 @@ class FirstOffsets:
         if kind_of(topic):
             # Retries of a deleted topic of this name are over, too.
             begins_at = self._store.queues.begins_at(normal_topic(topic, group))
-            return max(begin, queue.begin_from(begins_at)) if begins_at else begin
+            return max(begin, begin_from(queue, begins_at)) if begins_at else begin
         if is_first or self._is_young(queue, begin):
             return begin
         return max(end - 1, begin)

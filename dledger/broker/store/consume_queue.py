@@ -137,6 +137,7 @@ class ConsumeQueue:
     @ivar mend: called with the indexes of units that the disk cannot read; puts them into C{mended}, at once
         or later. None while the queue is opened.
     @ivar file_size: bytes of every file.
+    @ivar shown: see L{dledger.broker.store.queue_begins}.
     """
 
     def __init__(self, disk: Disk, directory: str, file_size: int, offsets: tuple[int, ...] = ()) -> None:
@@ -149,7 +150,7 @@ class ConsumeQueue:
         self.begun_anew = 0
         self.has_lost = False
         self.had_files = bool(offsets)
-        self._shown = (0, 0)
+        self.shown = (0, 0)
         self._is_unsure = False
         self.mended: dict[int, bytes] = {}
         self.mend: Callable[[AbstractSet[int]], None] | None = None
@@ -482,24 +483,6 @@ class ConsumeQueue:
                 found.append(Unit(index, offset, size, code))
                 index += 1
         return found
-
-    def index_at(self, log_offset: int) -> int:
-        """
-        The index of the first record at or after an offset of the log; L{next_index} if there is none.
-
-        @raise OSError: reading failed.
-        """
-        if self.log_end <= log_offset:
-            return self.next_index
-        return self._search(
-            self._begin_index, self.next_index, lambda unit: unit[1] != FILLER_SIZE and unit[0] >= log_offset
-        )
-
-    def begin_from(self, log_offset: int) -> int:
-        """As L{begin_index}, of records at or after an offset of the log. @raise OSError: reading failed."""
-        if self._shown[0] != log_offset:
-            self._shown = log_offset, self.index_at(log_offset)
-        return min(max(self._shown[1], self._begin_index), self.next_index)
 
     # -- changes of the log ------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from twisted.logger import Logger
 from dledger.base.disk.disk import Disk
 from dledger.base.errors import DirectoryError, StoreError
 from dledger.broker.store.consume_queue import ConsumeQueue
+from dledger.broker.store.queue_begins import begin_from
 from dledger.broker.store.queue_list import QueueKey, QueueList
 from dledger.broker.store.store_config import StoreConfig
 from dledger.broker.store.unit_check import TornUnits
@@ -201,7 +202,7 @@ class ConsumeQueues:
         @raise OSError: reading failed.
         """
         begins_at = self.begins_at(topic)
-        return queue.begin_from(begins_at) if begins_at else queue.begin_index
+        return begin_from(queue, begins_at) if begins_at else queue.begin_index
 
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int] | None:
         """Its begin index and next index, without the use that keeps files open; None as of L{get}."""
