@@ -9,6 +9,8 @@ that misses an earlier file knows that it was not deleted here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import attrs
 
 from dledger.base.disk.disk import is_no_room
@@ -67,6 +69,20 @@ class StoreRoom:
         """A write found no room for C{wanted_bytes}. @return: the error that says so."""
         self._expiry.refused(why, wanted_bytes)
         return DLedgerError(ResponseCode.DISK_FULL, reason=why)
+
+    def or_refused(self, call: Callable[[], object], doing: str, wanted_bytes: int = 0) -> None:
+        """
+        Call.
+
+        @raise DLedgerError: DISK_FULL: it found no room.
+        @raise OSError: it failed for another reason.
+        """
+        try:
+            call()
+        except OSError as error:
+            if is_no_room(error):
+                raise self.refused(f"no room to {doing}: {error.strerror}", wanted_bytes) from error
+            raise
 
     def require(self, wanted_bytes: int) -> None:
         """@raise DLedgerError: DISK_FULL, now, or after C{wanted_bytes} more."""
