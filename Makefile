@@ -14,6 +14,7 @@ SCHEDULES ?= 2000
 SKIP ?=
 RESUME ?=
 STAGE ?= processes
+MINUTES ?= 30
 N ?= 5
 LATEST := .venv/latest
 CHOSEN = $(if $(ONLY),--only $(ONLY)) $(if $(SKIP),--skip $(SKIP))
@@ -26,7 +27,7 @@ EVERYTHING := $(CHECKS),s3-test,bench
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-rocketmq test test-all test-latest constraints steady unit lint types sim mutants fuzz processes hostile browser spark interop bench docs format clean
+.PHONY: help venv demo demo-rocketmq test test-all test-latest constraints steady unit lint types sim mutants fuzz processes hostile browser spark interop bench docs format clean soak
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,6 +80,9 @@ fuzz: $(LIGHT) ## random bytes to every decoder, random damage to every file
 
 processes: $(LIGHT) ## real members, killed and paused under load
 	@$(BIN)/python -m tests.lanes processes
+
+soak: $(LIGHT) ## faults of thirty kinds on real members for MINUTES, and a judgement of all calls; SEED repeats its choices
+	@$(BIN)/python -m tests.soak.run --minutes $(MINUTES) --seed $(SEED)
 
 hostile: $(LIGHT) ## attacks on running members and brokers
 	@$(BIN)/python -m tests.lanes hostile

@@ -23,7 +23,7 @@ from typing import Self
 import attrs
 
 from dledger.base.chunks import ChunkSum
-from dledger.base.disk.disk import Disk, File, is_no_room
+from dledger.base.disk.disk import Disk, File
 from dledger.base.disk.set_aside import KeptFile, kept_files
 from dledger.base.errors import DamagedEntryError, DLedgerError, StoreError
 from dledger.base.holes import Hole
@@ -422,6 +422,9 @@ class FileStore:
     def _cut(self, keep: int, layout: Layout | None) -> None:
         """Make C{keep} the last entry, and write the one of C{layout} behind it; durable."""
         ledger = self._ledger
+        if keep == ledger.end_index and layout is not None and ledger.holes.end_index <= keep:
+            self._write(keep + 1, layout.terms[-1][1] if layout.terms else ledger.end_term, layout)
+            return self._flush.sync()
         term, position, chain = self._before(keep + 1)
         written_end, units_end = ledger.end_position, (ledger.end_index + 1) * INDEX_UNIT_SIZE
         with self._storing("truncating failed"):
@@ -430,21 +433,25 @@ class FileStore:
             kept = position if layout is None else layout.positions[0]
             is_large = written_end - position > CUT_BYTES_MAX
             if is_large:
-                self._copy_aside(position)
+                self._room.or_refused(
+                    lambda: ledger.aside.bytes_of(self._data, position, ledger.end_term),
+                    "set aside what a leader cuts", self._data.file_size,
+                )  # fmt: skip
+            owed = None
             if ledger.holes.end_index > keep:
                 # It may have acknowledged the entries that it lacks, and is about to forget that it did.
-                ledger.repair_end_index = max(ledger.repair_end_index, ledger.end_index)
-                owed = ledger.repair_end_index
-            else:
-                owed = None
-            self._flush.lower(End(index=keep, term=term, position=position), repair_end_index=owed)
+                owed = max(ledger.repair_end_index, ledger.end_index)
+            end = End(index=keep, term=term, position=position)
+            self._room.or_refused(lambda: self._flush.lower(end, repair_end_index=owed), "record a cut")
+            ledger.repair_end_index = ledger.repair_end_index if owed is None else owed
             if is_large:
                 ledger.aside.files_behind(self._data, kept, ledger.end_term, written_end=written_end)
-            for segments, end, first_kept, first_zero in (
+            for segments, segments_end, first_kept, first_zero in (
                 (self._data, written_end, kept, position),
                 (self._index, units_end, (keep + 1) * INDEX_UNIT_SIZE, (keep + 1) * INDEX_UNIT_SIZE),
             ):
-                segments.cut(first_kept, end if segments.base(end) == segments.base(first_kept) else None)
+                is_same = segments.base(segments_end) == segments.base(first_kept)
+                segments.cut(first_kept, segments_end if is_same else None)
                 if segments.base(first_zero) != segments.base(first_kept):
                     segments.zero(first_zero, segments.base(first_zero) + segments.file_size)
             self._flush.sync_files()
@@ -460,17 +467,6 @@ class FileStore:
             self._write_after_cut(keep + 1, layout.terms[-1][1] if layout.terms else term, layout)
         assert ledger.begin_index >= 0
         self._flush.sync()
-
-    def _copy_aside(self, position: int) -> None:
-        """Keep what a cut zeroes. @raise DLedgerError: DISK_FULL, and nothing has changed."""
-        try:
-            self._ledger.aside.bytes_of(self._data, position, self._ledger.end_term)
-        except OSError as error:
-            if is_no_room(error):
-                raise self._room.refused(
-                    f"no room to set aside what a leader cuts: {error.strerror}", self._data.file_size
-                ) from error
-            raise
 
     def _start_anew(self, entry: EntryBatch, told: tuple[Membership, ...]) -> None:
         try:
@@ -495,7 +491,8 @@ class FileStore:
             self._producers.before_expiry(ledger.committed_index)
             # Until the new beginning is durable, the mark must record the end of the acknowledged entries.
             owed = max(self._marks.durable.index, ledger.repair_end_index)
-            self._flush.lower(End(index=-1, term=-1, position=header.pos), repair_end_index=owed)
+            end = End(index=-1, term=-1, position=header.pos)
+            self._room.or_refused(lambda: self._flush.lower(end, repair_end_index=owed), "record a cut")
             ledger.aside.files_behind(self._data, -1, ledger.end_term, written_end=ledger.end_position)
             while self._index.offsets:
                 self._index.drop_last()

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import attrs
 
+from dledger.base.disk.disk import is_no_room
 from dledger.base.disk.unreadable import BLOCK
 from dledger.base.errors import DLedgerError
 from dledger.base.holes import Hole
@@ -114,31 +115,41 @@ class HoleMending:
 
         @param entries: from the first entry of the hole on; entries behind the hole are left out.
         @param is_committed: the peer knows them to be committed, and so does this member.
-        @raise DLedgerError: INCONSISTENT_STATE, they do not fit or nothing proves them; nothing has changed.
+        @raise DLedgerError: INCONSISTENT_STATE, they do not fit or nothing proves them, or DISK_FULL; the
+            hole is as it was.
         @raise StoreError: the files cannot be read or written.
         """
         ledger = self._ledger
         hole = ledger.holes.holes[0]
         entries = _within(entries, hole)
         layout = self._checked(hole, entries, is_committed=is_committed)
-        next_index = entries.last_index + 1
         with ledger.guard.storing("filling a hole failed"):
-            end = hole.end_position if next_index > hole.last_index else layout.end_position
-            for position, blob in layout.runs:
-                if position < end:
-                    ledger.data.mend(blob[: end - position], position)
-                    if position != layout.runs[-1][0] or next_index > hole.last_index:
-                        self._zero_blank(position + len(blob), end)
-            if layout.end_position < end:
-                ledger.data.zero(layout.end_position, end)
-                ledger.data.mend(BLANK.pack(BLANK_MAGIC, end - layout.end_position), layout.end_position)
-            self._write_units(entries.first_index, layout.units[: entries.count * INDEX_UNIT_SIZE])
+            end = hole.end_position if entries.last_index >= hole.last_index else layout.end_position
+            try:
+                self._write(hole, entries, layout, end)
+            except OSError as error:
+                if is_no_room(error):
+                    raise DLedgerError(ResponseCode.DISK_FULL, reason=str(error)) from error
+                raise
             # What is no longer in a hole may be acknowledged, in an answer to a COMPARE for example.
             ledger.data.sync()
             ledger.index.sync()
             if entries.last_index == ledger.end_index:
                 ledger.chain_crc, ledger.is_end_proven = layout.chain_crc, True
-            self._shrink(hole, next_index, layout.end_position)
+            self._shrink(hole, entries.last_index + 1, layout.end_position)
+
+    def _write(self, hole: Hole, entries: EntryBatch, layout: Layout, end: int) -> None:
+        """@param end: stream offset up to which bytes of the hole are written."""
+        data = self._ledger.data
+        for position, blob in layout.runs:
+            if position < end:
+                data.mend(blob[: end - position], position)
+                if position != layout.runs[-1][0] or entries.last_index == hole.last_index:
+                    self._zero_blank(position + len(blob), end)
+        if layout.end_position < end:
+            data.zero(layout.end_position, end)
+            data.mend(BLANK.pack(BLANK_MAGIC, end - layout.end_position), layout.end_position)
+        self._write_units(entries.first_index, layout.units[: entries.count * INDEX_UNIT_SIZE])
 
     def _zero_blank(self, written: int, end: int) -> None:
         """

@@ -76,10 +76,11 @@ class MarkWriter:
         Record no more than C{end} from now on; durable on return.
 
         @param repair_end_index: recorded in this one mark instead of the ledger's; None: the ledger's.
-        @raise OSError: it could not be written.
+        @raise OSError: it could not be written, and nothing has changed.
         """
         if end.index >= self.durable.index and repair_end_index is None:
             return
+        before = self.durable, self._index_end_position, self._begin_position, self.begin_crc, self._mark
         self.durable = end
         self._index_end_position = min(self._index_end_position, end.position)
         if end.index < self._ledger.begin_index:
@@ -87,17 +88,27 @@ class MarkWriter:
         mark = self._now()
         if repair_end_index is not None:
             mark = attrs.evolve(mark, repair_end_index=repair_end_index)
-        self._file.write_durably(mark)
+        try:
+            self._file.write_durably(mark)
+        except OSError:
+            self.durable, self._index_end_position, self._begin_position, self.begin_crc, self._mark = before
+            raise
 
     def all_synced(self) -> None:
         """
-        Data and index are on stable storage up to the end: record that, durably.
+        Data and index are on stable storage up to the end: record that, durably, or later as L{write} does.
 
-        @raise OSError: it could not be written.
+        @raise OSError: it could not be written, for another reason than room.
         """
+        before = self._mark
         self.durable = self._ledger.end
         self._index_end_position = self._ledger.end_position
-        self._file.write_durably(self._now())
+        try:
+            self._file.write_durably(self._now())
+        except OSError as error:
+            if not is_no_room(error):
+                raise
+            self._mark = before
 
     def flushed(self, end: End, index_end_position: int) -> None:
         """

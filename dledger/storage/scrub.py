@@ -18,6 +18,7 @@ from zlib import crc32
 
 import attrs
 
+from dledger.base.disk.disk import is_no_room
 from dledger.storage.hole_finder import HoleFinder
 from dledger.storage.mark_writer import MarkWriter
 from dledger.storage.open_ledger import OpenLedger
@@ -246,6 +247,11 @@ class SegmentScrub:
         if data.pread(length, position) == head.ljust(length, b"\0"):
             return 0
         with self._ledger.guard.storing("mending a blank failed"):
-            data.zero(position, file_end)
-            data.mend(head, position)
+            try:
+                data.zero(position, file_end)
+                data.mend(head, position)
+            except OSError as error:
+                if not is_no_room(error):
+                    raise
+                return 0  # the next pass finds it again
         return 1

@@ -74,6 +74,20 @@ class StoreRoom:
         self._expiry.refused(why, wanted_bytes)
         return DLedgerError(ResponseCode.DISK_FULL, reason=why)
 
+    def or_refused(self, call: Callable[[], object], doing: str, wanted_bytes: int = 0) -> None:
+        """
+        Call.
+
+        @raise DLedgerError: DISK_FULL: it found no room.
+        @raise OSError: it failed for another reason.
+        """
+        try:
+            call()
+        except OSError as error:
+            if is_no_room(error):
+                raise self.refused(f"no room to {doing}: {error.strerror}", wanted_bytes) from error
+            raise
+
     def require(self, wanted_bytes: int) -> None:
         """@raise DLedgerError: DISK_FULL, now, or after C{wanted_bytes} more."""
         self.check()

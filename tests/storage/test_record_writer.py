@@ -11,7 +11,16 @@ from dledger.base.membership import Membership
 from dledger.storage.commit_mark import read_mark
 from dledger.storage.file_store import FileStore
 from protocols.wire.ledger.codes import ResponseCode
-from tests.storage.support import NO_SPACE, ROOT, HookedCase, HookedDisk, bodies_in, flush
+from tests.storage.support import (
+    NO_SPACE,
+    ROOT,
+    HookedCase,
+    HookedDisk,
+    bodies_in,
+    config_of,
+    entry_at,
+    flush,
+)
 
 TWO = Membership(voters={"n0": "h:1", "n1": "h:2"})
 
@@ -135,6 +144,42 @@ class NoRoomTests(HookedCase):
         self.store.abandon()
         self.reopen_new()
         self.assertEqual(self.store.committed_index, 9)
+
+    def test_mark_of_a_sync_waits(self) -> None:
+        """A cut of nothing syncs what is there; the mark that says so waits."""
+        last = entry_at(self.store, 9)
+        self.disk.failures = {("pwrite", "commitmark"): NO_SPACE}
+        self.store.truncate_to(last)
+        self.assertEqual(self.store.ledger_end_index, 9)
+        self.disk.failures.clear()
+        self.store.append_bodies((b"on",), 1)
+
+    def test_cut_refused(self) -> None:
+        """A cut that cannot be recorded is refused, and changes nothing; it is done when there is room."""
+        self.store._marks.all_synced()
+        before, wanted = bodies_in(self.store), entry_at(self.store, 5)
+        durable = self.store._marks.durable
+        self.disk.failures = {("pwrite", "commitmark"): NO_SPACE}
+        for _ in range(2):
+            error = self.assertRaises(DLedgerError, self.store.truncate_to, wanted)
+            self.assertNotIsInstance(error, StoreError)
+            self.assertIs(error.code, ResponseCode.DISK_FULL)
+        self.assertEqual((bodies_in(self.store), self.store._marks.durable), (before, durable))
+        self.disk.failures.clear()
+        self.store.truncate_to(wanted)
+        self.assertEqual(bodies_in(self.store), before[:6])
+
+    def test_first_entry_refused(self) -> None:
+        """The first entry of a leader, too: a cut that cuts nothing is a write."""
+        other = FileStore.open(config_of(self_id="n0", store_base_dir="other"), self.disk)
+        first = entry_at(self.store, 0)
+        self.disk.failures = {("pwrite", "other/dledger-n0/data"): NO_SPACE}
+        error = self.assertRaises(DLedgerError, other.truncate_to, first)
+        self.assertIs(error.code, ResponseCode.DISK_FULL)
+        self.disk.failures.clear()
+        other.truncate_to(first)
+        self.assertEqual(bodies_in(other), bodies_in(self.store)[:1])
+        other.abandon()
 
     def test_torn_marks(self) -> None:
         """Marks of which a part was written never take the place of the sound one, whatever syncs between."""

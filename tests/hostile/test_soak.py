@@ -1,0 +1,87 @@
+# -*- test-case-name: tests.hostile.test_soak -*-
+"""A short soak, and its judge."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.testing.group.history import NEVER, Call
+from tests.processes.members import ROOT
+from tests.slowness import patient
+from tests.soak.judge import calls_of, judged, summary
+from tests.soak.porcupine import lines_of
+from tests.soak.shim import SIZE, Shim
+
+
+class SoakTests(SynchronousTestCase):
+    """C{make soak}, for seconds."""
+
+    def test_short(self) -> None:
+        """A dozen faults on three members: all that clients were told fits one log, and nobody ended."""
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.soak.run", "--minutes", "0.35", "--seed", "11", "--clients", "2",
+             "--hold", "0.2", "0.8"],
+            cwd=ROOT, capture_output=True, text=True, timeout=patient(300),
+        )
+        self.assertEqual(done.returncode, 0, done.stdout[-4000:] + done.stderr[-2000:])
+        self.assertIn("all is well", done.stdout)
+        self.assertGreater(done.stdout.count("in step after"), 4, done.stdout)
+
+
+class JudgeTests(SynchronousTestCase):
+    """What the workers wrote becomes a history."""
+
+    def test_calls(self) -> None:
+        """Times become stamps, at one of which only calls overlap; a cut line is left out."""
+        path = Path(self.mktemp())
+        lines = [["append", 10, 20, "ok", 0, "a"], ["append", 20, 30, "unknown", -1, "b"],
+                 ["get", 30, 40, "beyond", 1, ""]]  # fmt: skip
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '["get", 1')
+        first, second, third = calls_of([path])
+        self.assertEqual((first.began, first.ended, first.index, first.body), (20, 41, 0, b"a"))
+        self.assertLess(second.began, first.ended)
+        self.assertEqual((second.ended, third.outcome), (NEVER, "beyond"))
+        self.assertEqual(summary([first, second, third]), "1 append ok, 1 append unknown, 1 get beyond")
+
+    def test_wrong(self) -> None:
+        """An acknowledged append that is not in the log is found."""
+        path = Path(self.mktemp())
+        path.write_text(json.dumps(["append", 10, 20, "ok", 0, "a"]) + "\n")
+        ledger = Path(self.mktemp())
+        for kind in ("data", "index"):
+            (ledger / kind).mkdir(parents=True)
+        (wrong, *_rest) = judged(calls_of([path]), [ledger])
+        self.assertIn("not linearizable", wrong)
+
+    def test_for_porcupine(self) -> None:
+        """Positions without what leaders wrote; no call without an effect that could be judged."""
+        calls = [
+            Call("append", 2, 1, b"a", ended=5, outcome="ok", client="w0"),
+            Call("append", 4, -1, b"b", client="w1"), Call("append", 6, -1, b"lost", client="w1"),
+            Call("append", 8, -1, b"no", ended=9, outcome="failed", client="w1"),
+            Call("get", 10, 3, b"b", ended=13, outcome="ok", client="w0"),
+            Call("get", 14, 0, b"", ended=15, outcome="ok", client="w0"),
+            Call("get", 16, 2, ended=17, outcome="beyond", client="w0"),
+            Call("get", 18, 9, ended=19, outcome="beyond", client="w0"),
+        ]  # fmt: skip
+        self.assertEqual(list(lines_of(calls, [b"", b"a", b"system", b"b"])), [
+            "0 append 0 2 5", "1 append 1 4 20", "0 get 1 10 13", "0 beyond 1 16 17", "0 beyond 2 18 19",
+        ])  # fmt: skip
+
+    def test_shim(self) -> None:
+        """What is armed is in the file that the library maps, and gone when it is disarmed."""
+        path = Path(self.mktemp())
+        shim = Shim(Path("lib"), path, Path("ledger"))
+        shim.arm(read_errno=5, bad=(Path("/x/y"), 4096, 8192))
+        self.assertTrue(shim.has_bad_block)
+        content = path.read_bytes()
+        self.assertEqual((len(content), content[:8]), (SIZE, b"\x01\0\0\0\x05\0\0\0"))
+        self.assertIn(b"/x/y\0", content)
+        shim.disarm()
+        self.assertFalse(shim.has_bad_block)
+        self.assertEqual(path.read_bytes()[:4], bytes(4))
