@@ -131,6 +131,7 @@ class SimCluster:
         self.wire = "auto" if options.is_native and not options.hides_wire_version else "remoting"
         self.network = GroupNetwork(self.clock, self.random("network"), frozenset((*ids, *spare_ids)))
         self.network.hides_make = options.hides_wire_version
+        self.network.has_uncommitted = self._has_uncommitted
         self.network.delay_us, self.network.spread_us = options.delay_us, options.spread_us
         self.bugs = BugWatch()
         configs = {member_id: self._config(member_id) for member_id in ids}
@@ -147,6 +148,10 @@ class SimCluster:
         self._spare_ids = spare_ids
         self.restarts_us: int | None = 1_500_000
         self.clients: list[Caller] = []
+
+    def _has_uncommitted(self, member_id: str) -> bool:
+        ledger = self.members[member_id].ledger
+        return ledger.ledger_end_index > ledger.committed_index
 
     def _install(self, member_id: str, config: DLedgerConfig) -> SimMember:
         disk = MachineDisk(self.random(f"disk {member_id}"))
