@@ -19,6 +19,7 @@ from typing import Protocol
 
 import attrs
 
+from dledger.base.errors import DamagedEntryError
 from dledger.base.group_name import GroupName
 from dledger.base.membership import Membership
 from dledger.config import DLedgerConfig
@@ -387,6 +388,24 @@ class MemberState:
         if self.voted_for is None:
             self.voted_for = candidate_id
             self.out.persist(self.term, candidate_id)
+
+    @property
+    def is_settled(self) -> bool:
+        """
+        Whether it is known that no entry above C{committed_index} was ever committed in this log: the leader
+        has committed its whole log, or, at a follower, an entry of its own term, and told of no later one.
+
+        (A leader's log has all that was committed in earlier terms, in front of its own first entry.)
+        """
+        index = self.committed_index
+        if self.is_leader:
+            return index == self.ledger_end_index
+        if index < 0 or not self.view.ledger_begin_index <= index == self.leader_committed_index:
+            return False
+        try:
+            return self.view.term_of(index) == self.term
+        except DamagedEntryError:
+            return False  # (A peer gives it back.)
 
     def refresh_end(self) -> None:
         """Read the end of the changed ledger again."""

@@ -13,6 +13,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from dledger.base.disk.disk import Disk
 from dledger.base.threads import RunInThread
+from dledger.machine.guarded import GuardedMachine, MachineFailed, sentence_of
 from dledger.machine.runner import MachineRunner
 from dledger.machine.snapshots import SnapshotDirectory
 from dledger.machine.state_machine import MachineFactory, StateMachine
@@ -34,9 +35,9 @@ def load_factory(text: str) -> MachineFactory:
     module_name, _, name = text.partition(":")
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:
+    except BaseException as error:  # (C{SystemExit}, too: of a script without a guard around its end)
         raise ValueError(
-            f"machine={text!r}: {module_name} cannot be imported ({type(error).__name__}: {error}): "
+            f"machine={text!r}: {module_name} cannot be imported ({sentence_of(error)}): "
             "correct it, or set PYTHONPATH"
         ) from error
     factory: MachineFactory | None = getattr(module, name, None)
@@ -44,10 +45,10 @@ def load_factory(text: str) -> MachineFactory:
         raise ValueError(f"machine={text!r}: {module_name} has no function or class {name!r}: {_FORM}")
     try:
         machine: object = factory()
-    except Exception as error:
+    except BaseException as error:
         raise ValueError(
-            f"machine={text!r}: {name}() raised {type(error).__name__}: {error}: it must make a machine "
-            "without arguments"
+            f"machine={text!r}: {name}() raised {sentence_of(error)}: it must make a machine without "
+            "arguments"
         ) from error
     if not isinstance(machine, StateMachine):
         raise ValueError(f"machine={text!r}: {name}() made a {type(machine).__name__}: {_FORM}")
@@ -64,8 +65,14 @@ def runner_of(
     """
     The runner of a machine at this member, by the member's options; its snapshots are in C{machine} beside
     the log. Without files of a log there are no snapshots.
+
+    @raise ValueError: the factory makes no machine now, though it made one before.
     """
-    config, machine = node.config, factory()
+    config = node.config
+    try:
+        machine = GuardedMachine(factory)
+    except MachineFailed as failed:
+        raise ValueError(str(failed)) from failed
     snapshots = None
     if config.store_type == "file":
         snapshots = SnapshotDirectory(

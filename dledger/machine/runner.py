@@ -12,11 +12,15 @@ Runs the state machine of one member: takes up a snapshot, applies committed ent
 Rule 1: entries are applied in their order, each once since the snapshot that was taken up, and only when this
 member knows that they are committed.
 Rule 2: a turn of the reactor applies for about L{TURN_S}; batches grow and shrink so that one takes less.
-Rule 3: an exception, another number of results than entries, or a result that is too long stops the machine
-and says which entry. The log goes on: only requests to the machine are refused from then on. The next start
-begins with the last snapshot again.
+Rule 3: an exception of any kind, another number of results than entries, or a result that is too long stops
+the machine and says which entry. The entries before it count as applied, no other does, and no snapshot is
+finished from then on. The log goes on: only requests to the machine are refused. The next start begins with
+the last snapshot again.
 Rule 4: a snapshot that cannot be written is tried again after as many entries; the machine goes on.
-Rule 5: where the log begins behind the state, a snapshot of another member takes the place of the state: one
+Rule 5: a snapshot gets its name when the log up to its last entry is on stable storage. At the start it is
+taken up when this member knows that entry to be committed, and both agree; a log that has settled before it
+refuses it. So a loss of power makes no state that the log does not have.
+Rule 6: where the log begins behind the state, a snapshot of another member takes the place of the state: one
 that is newer, that the log goes on behind, and whose last entry the log has. Until then nobody is answered.
 """
 
@@ -24,9 +28,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Coroutine, Iterable, Iterator
+from itertools import islice
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -35,11 +41,12 @@ from dledger.base.threads import RunInThread
 from dledger.base.waiters import ThresholdWaiters
 from dledger.client.values import Entry
 from dledger.machine.fetching import SnapshotFetch, SnapshotSource
+from dledger.machine.guarded import Applied, GuardedMachine, MachineFailed, sentence_of
 from dledger.machine.log_reach import CommittedEntries, check_base, is_reached, lowest_usable
 from dledger.machine.offering import SnapshotOffers, SnapshotPiece
 from dledger.machine.snapshot_file import SnapshotHead, SnapshotRefused
-from dledger.machine.snapshots import SnapshotDirectory
-from dledger.machine.state_machine import RESULT_BYTES_MAX, MachineFactory
+from dledger.machine.snapshots import SnapshotDirectory, UnnamedSnapshot
+from dledger.machine.state_machine import MachineFactory
 from dledger.node.status import MachineStatus
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import EntryHeader, iterate_records
@@ -55,20 +62,17 @@ SNAPSHOT_S = 600.0
 #: Seconds between two looks whether the log has come to the end of a snapshot that another member sent, and
 #: before another one is asked for if it was refused.
 LOOK_S, REFUSED_S, REFUSED_MAX_S = 0.2, 5.0, 600.0
+#: Seconds between two looks whether the log is on stable storage up to the last entry of a snapshot.
+FLUSH_LOOK_S = 0.05
 _TAKES_UP = ("starting", "installing")
-
-
-class ApplyFailed(Exception):
-    """The machine cannot go on. The text says which entry, and why."""
 
 
 class MachineRunner:
     """
     See L{dledger.node.hosting.HostedMachine}.
 
-    Invariant: the state of C{_machine} has the entries up to C{applied_index}, the one of C{_base} included;
-    C{_ahead} has those that follow, as far as they were read. A waiter is in one of C{_results} and C{_waits}
-    until it fires.
+    Invariant: the state of C{_machine} has the entries up to C{applied_index}; C{_ahead} has those that
+    follow, as far as they were read. A waiter is in one of C{_results} and C{_waits} until it fires.
 
     @ivar state, reason: as of L{MachineStatus}.
     @ivar applied_index: last entry in the state.
@@ -103,9 +107,8 @@ class MachineRunner:
         self._waits_max, self._wait_ms = waits_max, wait_ms
         self.state, self.reason = "starting", ""
         self.applied_index = -1
-        self._machine = factory()
+        self._machine = GuardedMachine(factory)
         self._last: EntryHeader | None = None
-        self._base: SnapshotHead | None = None
         self._ahead: deque[tuple[EntryHeader, bytes]] = deque()
         self._batch_count = 64
         self._call: IDelayedCall | None = None
@@ -116,6 +119,8 @@ class MachineRunner:
         self._applied = self._since_entries = self._since_bytes = 0
         self._written, self._size, self._snapshot_problem = 0, -1, ""
         self._in_thread: Deferred[None] | None = None
+        self._pausing: Deferred[None] | None = None
+        self._waits_for = ""
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -130,7 +135,9 @@ class MachineRunner:
         done.addBoth(self._left_thread)
 
     def _thread_failed(self, failure: Failure) -> None:
-        self._fail(f"{type(failure.value).__name__}: {failure.getErrorMessage()}")
+        error = failure.value
+        assert error is not None
+        self._fail(str(error) if isinstance(error, MachineFailed) else sentence_of(error))
 
     def _left_thread(self, _: object) -> None:
         self._in_thread = None
@@ -142,6 +149,8 @@ class MachineRunner:
         self._rest()
         if self._fetch is not None:
             self._fetch.stop()
+        if self._pausing is not None:
+            self._pausing.cancel()
         self._end_waits("the member has stopped")
         ended: Deferred[None] = Deferred()
         if self._in_thread is None:
@@ -174,15 +183,45 @@ class MachineRunner:
             await self._run_in_thread(snapshots.look)
             for reason in snapshots.refused:
                 self._tell_refused(reason)
-            while snapshots.heads and not await self._restored(snapshots, snapshots.heads[-1]):
-                self._machine = self._factory()
+            while self.state == "starting" and snapshots.heads:
+                if await self._is_taken_up(snapshots, snapshots.heads[-1]):
+                    break
+                self._machine = GuardedMachine(self._factory)
         if self.state == "starting":
-            self.state = "running"
+            self.state, self._waits_for = "running", ""
             self.log.info(
                 "the state machine {machine} of member {self_id} begins behind the entry {index}",
                 machine=self._machine.name, self_id=self._self_id, index=self.applied_index,
             )
             self.committed()
+
+    async def _is_taken_up(self, snapshots: SnapshotDirectory, head: SnapshotHead) -> bool:
+        """Whether the machine has become the state of a snapshot of this member, or the member stops."""
+        while not is_reached(self._entries, head):
+            if self._entries.members.is_settled and head.index > self._entries.committed_index:
+                reason = (
+                    f"it is ahead of the log, which ends at {self._entries.committed_index}: a loss of power "
+                    "has taken the end of the log, and with it entries that this snapshot has. Nothing is to "
+                    "be done; the file stays, and may go if the log is as it should be"
+                )
+                snapshots.refuse(head, reason)
+                self._tell_refused(f"behind the entry {head.index}: {reason}")
+                return False
+            if not self._waits_for:
+                self._waits_for = (
+                    f"its snapshot is behind the entry {head.index}, the log is known to be committed up to "
+                    f"{self._entries.committed_index}: it waits until both can be compared"
+                )
+            await self._pause(LOOK_S)
+        return await self._restored(snapshots, head)
+
+    async def _pause(self, seconds: float) -> None:
+        """@raise CancelledError: the member stops."""
+        self._pausing = deferLater(self._clock, seconds, lambda: None)
+        try:
+            await self._pausing
+        finally:
+            self._pausing = None
 
     async def _restored(self, snapshots: SnapshotDirectory, head: SnapshotHead) -> bool:
         """Whether the machine has become the state of a snapshot, or this member stops."""
@@ -191,13 +230,11 @@ class MachineRunner:
             check_base(self._entries, head)
             await self._run_in_thread(lambda: machine.restore(self._until_stopped(snapshots.read(head))))
         except Exception as error:
-            reason = str(error) if isinstance(error, SnapshotRefused) else (
-                f"restore() raised {type(error).__name__}: {error}"
-            )
+            reason = str(error) if isinstance(error, SnapshotRefused) else sentence_of(error)
             snapshots.refuse(head, reason)
             self._tell_refused(f"behind the entry {head.index}: {reason}")
             return self.state not in _TAKES_UP
-        self._base, self.applied_index = head, head.index
+        self.applied_index = head.index
         return True
 
     def _until_stopped(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -234,16 +271,14 @@ class MachineRunner:
                     return
         except DamagedEntryError:
             return  # a peer gives it back; L{sweep} looks again
-        except (ApplyFailed, DLedgerError) as error:
+        except (MachineFailed, DLedgerError) as error:
             self._fail(str(error))
-        except Exception as error:
+        except BaseException as error:
             self.log.failure("the runner of a state machine has a bug", Failure(error))
-            self._fail(f"{type(error).__name__}: {error}")
+            self._fail(sentence_of(error))
 
     def _read(self) -> bool:
         """Read entries ahead. @return: whether there are any."""
-        if self._base is not None and check_base(self._entries, self._base):
-            self._base = None
         if not self._has_more():
             return False
         try:
@@ -253,7 +288,7 @@ class MachineRunner:
                 raise
             if self._begin_install():
                 return False
-            raise ApplyFailed(
+            raise MachineFailed(
                 f"the log begins at {error.facts.get('ledger_begin_index')}, the state ends at "
                 f"{self.applied_index}: the entries between are gone from this member. Copy a snapshot of "
                 "another member into its directory machine, or give this member the whole log again"
@@ -263,15 +298,35 @@ class MachineRunner:
         return bool(self._ahead)
 
     def _apply_batch(self) -> None:
+        """@raise MachineFailed: at an entry; those before it are applied."""
         began_s = self._clock.seconds()
-        batch = [self._ahead.popleft() for _ in range(min(self._batch_count, len(self._ahead)))]
+        batch = list(islice(self._ahead, self._batch_count))
         entries = [
             Entry(index=header.index, term=header.term, pos=header.pos, body=body)
             for header, body in batch if body and not header.channel
         ]
-        results = self._results_of(entries) if entries else []
-        self._last = batch[-1][0]
-        self.applied_index = self._last.index
+        applied = self._machine.apply(entries) if entries else Applied(results=[])
+        if applied.failure:
+            failed_index = entries[len(applied.results)].index
+            batch = [one for one in batch if one[0].index < failed_index]
+        self._took(batch, entries[: len(applied.results)], applied.results)
+        if applied.failure:
+            raise MachineFailed(applied.failure)
+        spent_s = self._clock.seconds() - began_s
+        if spent_s > TURN_S:
+            self._batch_count = max(1, self._batch_count // 2)
+        elif spent_s < TURN_S / 4:
+            self._batch_count = min(BATCH_COUNT_MAX, self._batch_count * 2)
+
+    def _took(
+        self, batch: list[tuple[EntryHeader, bytes]], entries: list[Entry], results: list[bytes]
+    ) -> None:
+        """The first entries that were read ahead are in the state; C{entries} are those with results."""
+        for _ in batch:
+            self._ahead.popleft()
+        if batch:
+            self._last = batch[-1][0]
+            self.applied_index = self._last.index
         self._applied += len(entries)
         self._since_entries += len(batch)
         self._since_bytes += sum(len(body) for _, body in batch)
@@ -282,41 +337,6 @@ class MachineRunner:
                     waiter[0].callback(result)
         for token in self._waits.reached(self.applied_index):
             self._waiting.pop(token).callback(self.applied_index)
-        spent_s = self._clock.seconds() - began_s
-        if spent_s > TURN_S:
-            self._batch_count = max(1, self._batch_count // 2)
-        elif spent_s < TURN_S / 4:
-            self._batch_count = min(BATCH_COUNT_MAX, self._batch_count * 2)
-
-    def _results_of(self, entries: list[Entry]) -> list[bytes]:
-        """@raise ApplyFailed: the machine broke a rule."""
-        results: list[bytes] = []
-        last_index = entries[-1].index
-        try:
-            given: Iterable[bytes] = self._machine.apply(entries)
-        except Exception as error:
-            raise _apply_failed(entries[0].index, last_index, error) from error
-        walk = iter(given)
-        for entry in entries:
-            try:
-                result = next(walk)
-            except StopIteration:
-                raise ApplyFailed(
-                    f"apply() gave {len(results)} results for {len(entries)} entries: none for the entry "
-                    f"{entry.index}"
-                ) from None
-            except Exception as error:
-                raise _apply_failed(entry.index, entry.index, error) from error
-            problem = _problem_of(result)
-            if problem:
-                raise ApplyFailed(f"apply() gave {problem} for the entry {entry.index}")
-            results.append(result)
-        if next(walk, None) is not None:
-            raise ApplyFailed(
-                f"apply() gave more than {len(entries)} results for the entries {entries[0].index} to "
-                f"{last_index}"
-            )
-        return results
 
     # -- snapshots ----------------------------------------------------------------------------
 
@@ -343,29 +363,34 @@ class MachineRunner:
         last = self._last
         assert last is not None
         deadline_s = self._clock.seconds() + SNAPSHOT_S
-        sizes: list[int] = []
+        written: list[UnnamedSnapshot] = []
 
         def problem() -> str:
-            if self.state == "stopped":
-                return "the member stops"
+            if self.state != "running":
+                return f"the state machine has {self.state}"
             return f"it takes more than {SNAPSHOT_S:g} s" if self._clock.seconds() > deadline_s else ""
 
         def write() -> None:
-            sizes.append(snapshots.write(
+            written.append(snapshots.write(
                 index=last.index, term=last.term, chain_crc=last.chain_crc, chunks=chunks, problem=problem
             ))
 
         try:
             chunks = self._machine.snapshot()
             await self._run_in_thread(write)
+            while not (reason := problem()) and self._entries.members.flushed_index < last.index:
+                await self._pause(FLUSH_LOOK_S)
+            if reason:
+                raise SnapshotRefused(f"it gets no name: {reason}")
+            await self._run_in_thread(lambda: snapshots.name(written[0]))
         except Exception as error:
-            self._snapshot_problem = f"behind the entry {last.index}: {type(error).__name__}: {error}"
+            self._snapshot_problem = f"behind the entry {last.index}: {sentence_of(error)}"
             self.log.failure(
                 "the snapshot of {machine} at member {self_id} behind the entry {index} was not written",
                 Failure(error), machine=self._machine.name, self_id=self._self_id, index=last.index,
             )
             return
-        self._written, self._size, self._snapshot_problem = self._written + 1, sizes[0], ""
+        self._written, self._size, self._snapshot_problem = self._written + 1, written[0].size, ""
 
     # -- snapshots of other members ------------------------------------------------------------
 
@@ -422,7 +447,7 @@ class MachineRunner:
             await fetch.pause(LOOK_S)
         if head.index < self._lowest_index():
             return False  # the log has begun anew, further on
-        self._machine = self._factory()
+        self._machine = GuardedMachine(self._factory)
         if await self._restored(snapshots, head):
             return True
         await self._run_in_thread(lambda: snapshots.discard(head))
@@ -457,7 +482,8 @@ class MachineRunner:
             return None
         if self.state == "starting":
             return DLedgerError(
-                ResponseCode.LEADER_NOT_READY, reason="the state machine takes up its snapshot"
+                ResponseCode.LEADER_NOT_READY,
+                reason=self._waits_for or "the state machine takes up its snapshot",
             )
         if self.state == "installing":
             reason = "the state machine waits for a snapshot of another member"
@@ -497,16 +523,7 @@ class MachineRunner:
 
     def query(self, request: bytes) -> bytes:
         """See L{dledger.node.hosting.HostedMachine.query}."""
-        try:
-            result = self._machine.query(request)
-        except Exception as error:
-            raise DLedgerError(
-                ResponseCode.INTERNAL_ERROR, reason=f"query() raised {type(error).__name__}: {error}"
-            ) from error
-        problem = _problem_of(result)
-        if problem:
-            raise DLedgerError(ResponseCode.INTERNAL_ERROR, reason=f"query() gave {problem}")
-        return result
+        return self._machine.query(request)
 
     def sweep(self, now_s: float) -> None:
         """See L{dledger.node.hosting.HostedMachine.sweep}."""
@@ -543,25 +560,9 @@ class MachineRunner:
             snapshot_index=heads[-1].index if heads else -1, snapshot_size=self._size,
             snapshots=self._written, is_writing=self._in_thread is not None and self.state == "running",
             snapshot_problem=self._snapshot_problem,
-            installing="" if self._fetch is None else self._fetch.progress,
+            installing=self._waits_for if self._fetch is None else self._fetch.progress,
             refused=() if self._snapshots is None else tuple(self._snapshots.refused),
         )
-
-
-def _problem_of(result: object) -> str:
-    """What is wrong with a result of a machine; empty if nothing is."""
-    if not isinstance(result, bytes):
-        return f"a {type(result).__name__} instead of bytes"
-    if len(result) > RESULT_BYTES_MAX:
-        return f"a result of {len(result)} bytes (at most {RESULT_BYTES_MAX} are allowed)"
-    return ""
-
-
-def _apply_failed(first_index: int, last_index: int, error: Exception) -> ApplyFailed:
-    which = f"the entry {first_index}"
-    if last_index > first_index:
-        which = f"one of the entries {first_index} to {last_index}"
-    return ApplyFailed(f"apply() raised at {which}: {type(error).__name__}: {error}")
 
 
 def _unknown(reason: str) -> DLedgerError:

@@ -2,8 +2,8 @@
 """
 The directory of a machine's snapshots, C{machine} beside the log: C{snapshot-<index>-<term>}.
 
-Rule 1: a file gets its name when all of it is on stable storage; what a crash leaves has another name, and is
-removed at the next start.
+Rule 1: a file gets its name when all of it is on stable storage, and the log up to its last entry as well;
+what a crash leaves has another name, and is removed at the next start.
 Rule 2: the last L{KEPT} snapshots that were written or found sound are kept, and those that are being sent;
 older ones are removed once a newer one is durable. A snapshot that was refused is never removed: it may be
 the only copy of something. Only what another member has sent may go at once.
@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 from dledger.base.disk.disk import Disk
 from dledger.machine.snapshot_file import (
@@ -36,6 +37,13 @@ _INCOMING = "incoming"
 
 #: Sentences about refused snapshots, at most.
 REFUSED_MAX = 64
+
+
+class UnnamedSnapshot(NamedTuple):
+    """A durable snapshot without its name. @ivar size: bytes of its file."""
+
+    head: SnapshotHead
+    size: int
 
 
 class SnapshotDirectory:
@@ -175,38 +183,46 @@ class SnapshotDirectory:
 
     def write(
         self, *, index: int, term: int, chain_crc: int, chunks: Iterable[bytes], problem: Callable[[], str]
-    ) -> int:
+    ) -> UnnamedSnapshot:
         """
-        Write a snapshot, make it durable, and remove older ones.
+        Write a snapshot and make it durable. It has no name yet, and counts for nothing before L{name}.
 
         @param problem: see L{write_snapshot}.
-        @return: bytes of the file.
-        @raise SnapshotRefused: it was given up. @raise OSError: of the disk. The older ones are all there.
+        @raise SnapshotRefused: it was given up. @raise OSError: of the disk.
         """
         disk = self._disk
         head = SnapshotHead(
             index=index, term=term, chain_crc=chain_crc, machine=self.machine,
             machine_version=self.machine_version,
         )
-        path, unfinished = self._path_of(head), os.path.join(self.path, _UNFINISHED)
+        unfinished = os.path.join(self.path, _UNFINISHED)
         disk.makedirs(self.path)
         if disk.exists(unfinished):
             disk.unlink(unfinished)
         try:
-            size = write_snapshot(disk, unfinished, head, chunks, problem)
+            return UnnamedSnapshot(head, write_snapshot(disk, unfinished, head, chunks, problem))
         except Exception:
             if disk.exists(unfinished):
                 disk.unlink(unfinished)
             raise
+
+    def name(self, written: UnnamedSnapshot) -> None:
+        """
+        The log up to the last entry of a snapshot is on stable storage, too: give it its name, and remove
+        older ones.
+
+        @raise OSError: of the disk. The older ones are all there.
+        """
+        disk, head = self._disk, written.head
+        path = self._path_of(head)
         self._make_way(path)
-        disk.rename(unfinished, path)
-        self.heads = [*(one for one in self.heads if one.index < index), head]
+        disk.rename(os.path.join(self.path, _UNFINISHED), path)
+        self.heads = [*(one for one in self.heads if one.index < head.index), head]
         for old in self.heads[:-KEPT]:
             if old.index not in self.held:
                 disk.unlink(self._path_of(old))
                 self.heads.remove(old)
         self._prove_oldest()
-        return size
 
     def _prove_oldest(self) -> None:
         """Read the oldest snapshot again: the log behind it may go, so it must be sound on this disk now."""

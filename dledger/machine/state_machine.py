@@ -4,7 +4,8 @@ What a program is that turns the committed entries of a log into a state, in the
 
 Rule 1: the state is a function of the entries alone, in their order. No time, no chance, no files of its own,
 no order of a hash: otherwise the members drift apart, and nothing here notices.
-Rule 2: a command that cannot be done is no error: its result says so. An exception stops the machine.
+Rule 2: a command that cannot be done is no error: its result says so. An exception of any kind stops the
+machine (L{dledger.machine.guarded}).
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ class StateMachine(ABC):
 
     name: str = ""
     version: int = 1
+    #: Whether L{apply} gets many entries though it is no generator function.
+    takes_many: bool = False
 
     @abstractmethod
     def apply(self, entries: Sequence[Entry]) -> Iterable[bytes]:
@@ -38,14 +41,16 @@ class StateMachine(ABC):
         Entries without a body and those that name the members of the group are not passed: the indexes have
         gaps there.
 
-        @return: one result for each entry, of at most L{RESULT_BYTES_MAX} bytes. A generator that gives them
-            one at a time lets an exception name its entry.
+        @return: one result for each entry, of at most L{RESULT_BYTES_MAX} bytes. A generator function gets
+            many entries in one call, and gives the result of each before it looks at the next one; any other
+            function gets one entry in each call.
         """
 
     @abstractmethod
     def query(self, request: bytes) -> bytes:
         """
-        Answer from the state without changing it. An exception is an answer, too: it stops nothing.
+        Answer from the state without changing it. An exception of any kind is an answer, too: it stops
+        nothing.
 
         @return: at most L{RESULT_BYTES_MAX} bytes.
         """

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from inspect import isgeneratorfunction
 
 from dledger.client.values import Entry
 from dledger.machine.state_machine import MachineFactory, StateMachine
@@ -16,6 +17,7 @@ class TracedMachine(StateMachine):
     def __init__(self, machine: StateMachine, trace: OpenSpans) -> None:
         self._machine, self._trace = machine, trace
         self.name, self.version = machine.name, machine.version
+        self.takes_many = machine.takes_many or isgeneratorfunction(machine.apply)
 
     def apply(self, entries: Sequence[Entry]) -> Iterable[bytes]:
         """See L{StateMachine.apply}. The span ends with the last result, or the exception."""

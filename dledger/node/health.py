@@ -49,7 +49,10 @@ def readiness_problems(status: NodeStatus) -> tuple[str, ...]:
         found.append(f"handing over: leadership goes to {member.transferee_id}, and appends are refused")
     machine = status.machine
     if machine is not None and machine.state == "starting":
-        found.append("its state machine is starting: commands and queries wait until it has its state")
+        waits_for = f" ({machine.installing})" if machine.installing else ""
+        found.append(
+            f"its state machine is starting: commands and queries wait until it has its state{waits_for}"
+        )
     elif machine is not None and machine.state == "installing":
         found.append(f"its state machine waits for a snapshot of another member: {machine.installing}")
     elif machine is not None and machine.state == "running" and 0 < lag_max < machine.lag:

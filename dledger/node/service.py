@@ -243,7 +243,11 @@ class MemberService(MultiService):
             self._give_up(f"cannot open the store in {self.config.self_path}: {error}")
             return
         self._flush_thread.start()
-        self._host(node)
+        try:
+            self._host(node)
+        except ValueError as error:
+            self._give_up(f"cannot start the state machine: {error}")
+            return
         limits = self.config
         self._server = MemberServer(
             node.router, node.turn, note=node.note,

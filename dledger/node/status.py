@@ -99,6 +99,13 @@ class Counters:
     _role: object = None
     _leader_id: object = None
 
+    def stalled(self, ticks: int, tick_ms: int) -> float:
+        """Count ticks that the reactor has missed. @return: seconds that they make."""
+        stall_s = ticks * tick_ms / 1000
+        self.stalls += ticks
+        self.stall_s += stall_s
+        return stall_s
+
     def note_role(self, role: object, leader_id: object) -> None:
         """Count a change of the role, the term or the leader."""
         if leader_id is not None and leader_id != self._leader_id:

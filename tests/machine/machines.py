@@ -73,6 +73,11 @@ def not_a_machine() -> object:
     return object()
 
 
+def exiting() -> Journal:
+    """Makes nothing, as a parser of arguments would."""
+    raise SystemExit("usage")
+
+
 def raising() -> Journal:
     """Makes nothing."""
     raise OSError("no room")

@@ -22,7 +22,7 @@ class HostedRig(Rig):
         self, *, factory: MachineFactory = Journal, disk: MemoryDisk | None = None, snapshot_entries: int = 0,
         snapshot_bytes: int = 0, waits_max: int = 100, **options: object,
     ) -> None:
-        super().__init__(**options)
+        super().__init__(**{"flush_disk_type": "sync", **options})
         self.disk = disk or MemoryDisk()
         self.disk.makedirs("s")
         self.machine_thread = FakeThread()

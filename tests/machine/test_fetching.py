@@ -403,7 +403,7 @@ class ProvenTests(FetchCase):
 
     def write(self, found: SnapshotDirectory, index: int) -> None:
         """Another one."""
-        found.write(index=index, term=1, chain_crc=0, chunks=[b"x"], problem=lambda: "")
+        found.name(found.write(index=index, term=1, chain_crc=0, chunks=[b"x"], problem=lambda: ""))
 
     def test_oldest(self) -> None:
         """The oldest of two; none if there is one only, or if nobody looks."""
@@ -449,7 +449,7 @@ class _Story:
         disk.makedirs("s")
         disk.settle()
         found = self.directory(disk)
-        found.write(index=3, term=1, chain_crc=0, chunks=[b"old"], problem=lambda: "")
+        found.name(found.write(index=3, term=1, chain_crc=0, chunks=[b"old"], problem=lambda: ""))
         promised(3)
         self.receive(found)
         promised(8)

@@ -11,6 +11,7 @@ from tests.mutants.patching import Patch
 _FILE = "dledger.machine.snapshot_file"
 _DIRECTORY = "dledger.machine.snapshots"
 _RUNNER = "dledger.machine.runner"
+_GUARD = "dledger.machine.guarded"
 _REACH = "dledger.machine.log_reach"
 _DESK = "dledger.node.hosting"
 _CLIENT = "dledger.client.machines"
@@ -52,8 +53,33 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
               "            disk.unlink(path)"),
     ), {"test": "tests.machine.test_snapshots.SnapshotTests.test_falls_back"}),
     ("half-restored-machine", "a machine that could not restore a snapshot goes on with half of it", (
-        Patch(_RUNNER, "                self._machine = self._factory()\n", "                pass\n"),
+        Patch(_RUNNER, "                self._machine = GuardedMachine(self._factory)\n",
+              "                pass\n"),
     ), {"test": "tests.machine.test_runner.SnapshotTests.test_restore_raises"}),
+    ("exit-is-no-failure", "a machine that raises what is no Exception passes the guard", (
+        Patch(_GUARD, "except BaseException as error:\n                raise _failed_at(entry.index",
+              "except Exception as error:\n                raise _failed_at(entry.index"),
+    ), {"test": "tests.machine.test_runner.FailureTests.test_no_exception"}),
+    ("failed-entry-is-applied", "the entries of a batch behind one that failed count as applied", (
+        Patch(_RUNNER, "if one[0].index < failed_index]", "if failed_index]"),
+    ), {"test": "tests.machine.test_runner.FailureTests.test_no_exception"}),
+    ("snapshot-of-failed-machine", "a snapshot is finished though the machine has failed", (
+        Patch(_RUNNER, "            if self.state != \"running\":\n                return f\"the state",
+              "            if self.state == \"stopped\":\n                return f\"the state"),
+    ), {"test": "tests.machine.test_runner.FailureTests.test_no_exception"}),
+    ("cut-snapshot-restored", "a machine that catches an error of its snapshot goes on with half of it", (
+        Patch(_GUARD, "        walk.finish()", "        pass"),
+    ), {"test": "tests.machine.test_runner.SnapshotTests.test_swallowed"}),
+    ("snapshot-before-its-log", "a snapshot gets its name before the log is on stable storage", (
+        Patch(_RUNNER, "self._entries.members.flushed_index < last.index:", "False:"),
+    ), {"test": "tests.machine.test_runner.SnapshotTests.test_name_waits_for_the_log"}),
+    ("snapshot-ahead-of-log", "a snapshot is taken up before the log has come to its last entry", (
+        Patch(_RUNNER, "        while not is_reached(self._entries, head):\n            if",
+              "        while False:\n            if"),
+    ), {"test": "tests.machine.test_runner.SnapshotTests.test_waits_for_the_log"}),
+    ("lost-log-waited-for", "a snapshot of entries that are lost for good is waited for", (
+        Patch(_RUNNER, "            if self._entries.members.is_settled and", "            if False and"),
+    ), {"test": "tests.machine.test_runner.SnapshotTests.test_ahead_of_the_log"}),
     ("expiry-before-snapshot", "expiry deletes entries that are in no snapshot", (
         Patch("dledger.node.node", "(reads, self.desk.needed_index, readers)", "(reads, readers)"),
     ), {"test": "tests.machine.test_runner.SnapshotTests.test_taken"}),
@@ -69,12 +95,12 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
               "            chunks = self._machine.snapshot()\n"),
     ), SHORT_LOGS),
     ("applied-twice-after-restart", "a machine that took up a snapshot applies its last entry again", (
-        Patch(_RUNNER, "self._base, self.applied_index = head, head.index",
-              "self._base, self.applied_index = head, head.index - 1"),
+        Patch(_RUNNER, "        self.applied_index = head.index\n",
+              "        self.applied_index = head.index - 1\n"),
     ), SHORT_LOGS),
     ("entry-behind-snapshot-skipped", "a machine that took up a snapshot skips the next entry", (
-        Patch(_RUNNER, "self._base, self.applied_index = head, head.index",
-              "self._base, self.applied_index = head, head.index + 1"),
+        Patch(_RUNNER, "        self.applied_index = head.index\n",
+              "        self.applied_index = head.index + 1\n"),
     ), SHORT_LOGS),
     ("piece-not-checked", "a damaged piece of a snapshot is written", (
         Patch(_FETCH, "    if crc32(data) != answer.crc:", "    if False:"),
