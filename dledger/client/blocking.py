@@ -220,14 +220,20 @@ class Log:
         self._reactor.check_process()
         return _Feed(self._client, self._reactor, window, progress, checked_headers(headers)).run(bodies)
 
-    def submit(self, command: BytesLike) -> bytes:
+    def submit(
+        self, command: BytesLike, *, producer: str | None = None, sequence: int | None = None
+    ) -> bytes:
         """
-        Append a command for the state machine of the group; returns what the machine made of it.
+        Append a command for the state machine of the group, which applies it once; returns what the machine
+        made of it.
 
+        @param producer, sequence: the program numbers its commands, see L{LogClient.submit_command}.
         @raise AppendFailed: the command is certainly not in the log.
         @raise UnknownOutcome: it may be in the log, now or later.
         """
-        return self._reactor.wait(lambda: self._client.submit_command(command))
+        return self._reactor.wait(
+            lambda: self._client.submit_command(command, producer=producer, sequence=sequence)
+        )
 
     def query(self, query: BytesLike, *, max_age: float | None = None) -> bytes:
         """

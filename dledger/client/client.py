@@ -32,11 +32,12 @@ from dledger.base.tls.securing import dialling
 from dledger.base.tls_files import TlsFiles
 from dledger.client.appender import AppendDone, Appender, AppendLimits
 from dledger.client.chain_marks import ChainMark, ask_chain_marks
+from dledger.client.command_calls import CommandCalls
 from dledger.client.connection import MemberLink, RequestLost
 from dledger.client.enveloping import Enveloping, Headers
 from dledger.client.errors import failure_of, told
 from dledger.client.lone_appends import LoneAppends
-from dledger.client.machines import query_machine, submit_command
+from dledger.client.machines import query_machine
 from dledger.client.members import Members
 from dledger.client.readers import NamedReader, ReaderCalls
 from dledger.client.rivals import Rivals
@@ -133,10 +134,10 @@ class LogClient:
             answer_timeout_s=answer_timeout_s, is_ordered=is_ordered, is_exact=exactly_once,
             enveloping=self._enveloping,
         )  # fmt: skip
-        self._lone_appends = LoneAppends(
+        self._commands = CommandCalls(LoneAppends(
             members=self._members, find_leader=self._leader, clock=reactor, timeout_s=timeout_s,
             answer_timeout_s=answer_timeout_s, is_closed=lambda: self._is_closed,
-        )
+        ))
         self._tails: WeakSet[Tail] = WeakSet()
         self._readers: WeakSet[NamedReader] = WeakSet()
         self._is_closed = False
@@ -223,22 +224,27 @@ class LogClient:
             except AppendError as error:
                 return fail(error)
             return Deferred.fromCoroutine(
-                self._lone_appends.append(sent, expected_end, producer, sequence)
+                self._commands.appends.append(sent, expected_end, producer, sequence)
             )
         waiter: Deferred[Appended] = Deferred()
         self._appender.submit((body,), partial(fire_one, waiter), headers=headers)
         return waiter
 
-    def submit_command(self, command: BytesLike) -> Deferred[bytes]:
+    def submit_command(
+        self, command: BytesLike, *, producer: str | None = None, sequence: int | None = None
+    ) -> Deferred[bytes]:
         """
-        Append a command for the state machine of the group, see docs/machines.md.
+        Append a command for the state machine of the group, which applies it once however often it is sent,
+        see docs/machines.md.
 
-        @param command: at least one byte. Not in order with appends of this client.
+        @param command: at least one byte. Not in order with appends and other commands of this client.
+        @param producer, sequence: as of L{append}: the program numbers its commands, and may ask again for
+            the result of one. Without them the client does.
         @return: fires with what the machine returned, once the leader has applied it. Fails as L{append}
             does; UNSUPPORTED if the leader runs no machine, MACHINE_STOPPED if that has stopped. Cancelling
             stops the wait, not the append.
         """
-        return Deferred.fromCoroutine(submit_command(self._lone_appends, command))
+        return Deferred.fromCoroutine(self._commands.submit(command, producer, sequence))
 
     def query(self, query: BytesLike, *, max_age_s: float | None = None) -> Deferred[bytes]:
         """
@@ -406,7 +412,7 @@ class LogClient:
         @raise DLedgerError: UNEXPECTED_ARGUMENT: the name or the holder is malformed.
         """
         reader = NamedReader(
-            ReaderCalls(self._lone_appends), self.tail, name, begin=begin, share=share, lease_s=lease_s,
+            ReaderCalls(self._commands.appends), self.tail, name, begin=begin, share=share, lease_s=lease_s,
             follow=follow, timeout_s=timeout_s, holder=holder,
         )
         self._readers.add(reader)
@@ -414,7 +420,7 @@ class LogClient:
 
     def readers(self) -> Deferred[tuple[ReaderInfo, ...]]:
         """@return: fires with the named readers of the group and their lag, by name."""
-        return Deferred.fromCoroutine(ReaderCalls(self._lone_appends).infos())
+        return Deferred.fromCoroutine(ReaderCalls(self._commands.appends).infos())
 
     def move_reader(self, name: str, index: int) -> Deferred[int]:
         """
@@ -424,11 +430,11 @@ class LogClient:
         @param index: the next one that it reads; as C{begin} of L{reader}.
         @return: fires with that index. Fails with L{NotYet<dledger.client.errors.NotYet>}: beyond the end.
         """
-        return Deferred.fromCoroutine(ReaderCalls(self._lone_appends).move(name, index))
+        return Deferred.fromCoroutine(ReaderCalls(self._commands.appends).move(name, index))
 
     def forget_reader(self, name: str) -> Deferred[None]:
         """Forget a named reader, which then holds no entry back any more. The leases of its processes end."""
-        return Deferred.fromCoroutine(ReaderCalls(self._lone_appends).forget(name))
+        return Deferred.fromCoroutine(ReaderCalls(self._commands.appends).forget(name))
 
     def status(self, deadline_s: float = 2.0) -> Deferred[tuple[MemberInfo, ...]]:
         """

@@ -133,20 +133,20 @@ class LoneAppends:
             assert isinstance(answer, AppendOnceResponse)
             return {"producer": producer, "sequence": sequence, "last_sequence": answer.last_sequence}
 
-        answer = await self.ask(request_of, facts_of, is_repeatable=True)
+        answer = await self.ask(request_of, facts_of, is_repeatable=lambda: True)
         assert isinstance(answer, AppendOnceResponse)
         return Appended(index=answer.index, term=answer.term, pos=answer.pos)
 
     async def ask(
         self, request_of: Callable[[MemberLink], Request], facts_of: Callable[[Response], Facts], *,
-        is_repeatable: bool = False,
+        is_repeatable: Callable[[], bool] = lambda: False,
     ) -> Response:
         """
         Ask the leader to append one body, again while that is certainly not in the log.
 
         @param request_of: the request to a leader; raises L{DLedgerError} if that one does not take it.
         @param facts_of: facts of the error for an answer that is a refusal.
-        @param is_repeatable: ask again after an unknown outcome, too.
+        @param is_repeatable: asked after each unknown outcome: whether to ask again then, too.
         @return: the answer, SUCCESS.
         @raise AppendError: the body was not acknowledged.
         """
@@ -163,7 +163,7 @@ class LoneAppends:
             is_passing = error.code in PASSING or error.code is ResponseCode.METADATA_ERROR
             is_over = self.is_closed() or self.clock.seconds() + wait_s >= deadline_s
             is_again = is_passing or (
-                is_unknown and is_repeatable and error.code is not ResponseCode.SEQUENCE_FORGOTTEN
+                is_unknown and is_repeatable() and error.code is not ResponseCode.SEQUENCE_FORGOTTEN
             )
             if is_over or not is_again:
                 kind, failed = append_error(error.code, is_unknown=may_be_there), 0 if may_be_there else 1

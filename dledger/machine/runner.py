@@ -28,9 +28,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Coroutine, Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
@@ -38,15 +38,16 @@ from twisted.python.failure import Failure
 
 from dledger.base.errors import DamagedEntryError, DLedgerError
 from dledger.base.threads import RunInThread
-from dledger.base.waiters import ThresholdWaiters
 from dledger.client.values import Entry
 from dledger.machine.fetching import SnapshotFetch, SnapshotSource
 from dledger.machine.guarded import Applied, GuardedMachine, MachineFailed, sentence_of
+from dledger.machine.kept_results import KeptResults, kept_in
 from dledger.machine.log_reach import CommittedEntries, check_base, is_reached, lowest_usable
 from dledger.machine.offering import SnapshotOffers, SnapshotPiece
-from dledger.machine.snapshot_file import SnapshotHead, SnapshotRefused
+from dledger.machine.snapshot_file import OLDEST_SNAPSHOT_VERSION, SnapshotHead, SnapshotRefused
 from dledger.machine.snapshots import SnapshotDirectory, UnnamedSnapshot
 from dledger.machine.state_machine import MachineFactory
+from dledger.machine.waiting import MachineWaits, unknown
 from dledger.node.status import MachineStatus
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import EntryHeader, iterate_records
@@ -72,7 +73,7 @@ class MachineRunner:
     See L{dledger.node.hosting.HostedMachine}.
 
     Invariant: the state of C{_machine} has the entries up to C{applied_index}; C{_ahead} has those that
-    follow, as far as they were read. A waiter is in one of C{_results} and C{_waits} until it fires.
+    follow, as far as they were read.
 
     @ivar state, reason: as of L{MachineStatus}.
     @ivar applied_index: last entry in the state.
@@ -104,18 +105,15 @@ class MachineRunner:
         self._offers = None if snapshots is None else SnapshotOffers(snapshots, clock.seconds)
         self._self_id = self_id
         self._snapshot_entries, self._snapshot_bytes = snapshot_entries, snapshot_bytes
-        self._waits_max, self._wait_ms = waits_max, wait_ms
         self.state, self.reason = "starting", ""
         self.applied_index = -1
         self._machine = GuardedMachine(factory)
+        self._kept = KeptResults()
         self._last: EntryHeader | None = None
         self._ahead: deque[tuple[EntryHeader, bytes]] = deque()
         self._batch_count = 64
         self._call: IDelayedCall | None = None
-        self._results: dict[int, tuple[Deferred[bytes], int]] = {}
-        self._waits = ThresholdWaiters(capacity=waits_max)
-        self._waiting: dict[int, Deferred[int]] = {}
-        self._tokens = 0
+        self._waits = MachineWaits(waits_max=waits_max, wait_ms=wait_ms, now_ms=self._now_ms)
         self._applied = self._since_entries = self._since_bytes = 0
         self._written, self._size, self._snapshot_problem = 0, -1, ""
         self._in_thread: Deferred[None] | None = None
@@ -151,7 +149,7 @@ class MachineRunner:
             self._fetch.stop()
         if self._pausing is not None:
             self._pausing.cancel()
-        self._end_waits("the member has stopped")
+        self._waits.end("the member has stopped", ResponseCode.MACHINE_STOPPED)
         ended: Deferred[None] = Deferred()
         if self._in_thread is None:
             ended.callback(None)
@@ -174,7 +172,7 @@ class MachineRunner:
             machine=self._machine.name, self_id=self._self_id, reason=reason,
         )
         self._rest()
-        self._end_waits(reason)
+        self._waits.end(reason, ResponseCode.MACHINE_STOPPED)
 
     async def _take_up(self) -> None:
         """Become the state of the newest snapshot that is sound, then follow the log."""
@@ -187,6 +185,7 @@ class MachineRunner:
                 if await self._is_taken_up(snapshots, snapshots.heads[-1]):
                     break
                 self._machine = GuardedMachine(self._factory)
+                self._kept = KeptResults()
         if self.state == "starting":
             self.state, self._waits_for = "running", ""
             self.log.info(
@@ -225,16 +224,23 @@ class MachineRunner:
 
     async def _restored(self, snapshots: SnapshotDirectory, head: SnapshotHead) -> bool:
         """Whether the machine has become the state of a snapshot, or this member stops."""
-        machine = self._machine
+        machine, restored = self._machine, [KeptResults()]
+
+        def restore() -> None:
+            pieces = self._until_stopped(snapshots.read(head))
+            if head.format > OLDEST_SNAPSHOT_VERSION:
+                restored[0] = kept_in(next(pieces, b""))
+            machine.restore(pieces)
+
         try:
             check_base(self._entries, head)
-            await self._run_in_thread(lambda: machine.restore(self._until_stopped(snapshots.read(head))))
+            await self._run_in_thread(restore)
         except Exception as error:
             reason = str(error) if isinstance(error, SnapshotRefused) else sentence_of(error)
             snapshots.refuse(head, reason)
             self._tell_refused(f"behind the entry {head.index}: {reason}")
             return self.state not in _TAKES_UP
-        self.applied_index = head.index
+        self.applied_index, self._kept = head.index, restored[0]
         return True
 
     def _until_stopped(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -330,13 +336,9 @@ class MachineRunner:
         self._applied += len(entries)
         self._since_entries += len(batch)
         self._since_bytes += sum(len(body) for _, body in batch)
-        if self._results:
-            for entry, result in zip(entries, results, strict=True):
-                waiter = self._results.pop(entry.index, None)
-                if waiter is not None and not waiter[0].called:
-                    waiter[0].callback(result)
-        for token in self._waits.reached(self.applied_index):
-            self._waiting.pop(token).callback(self.applied_index)
+        by_index = {entry.index: result for entry, result in zip(entries, results, strict=True)}
+        self._kept.fold(batch, by_index)
+        self._waits.applied(by_index, self.applied_index)
 
     # -- snapshots ----------------------------------------------------------------------------
 
@@ -376,7 +378,7 @@ class MachineRunner:
             ))
 
         try:
-            chunks = self._machine.snapshot()
+            chunks = chain((self._kept.encode(),), self._machine.snapshot())
             await self._run_in_thread(write)
             while not (reason := problem()) and self._entries.members.flushed_index < last.index:
                 await self._pause(FLUSH_LOOK_S)
@@ -406,7 +408,7 @@ class MachineRunner:
             self_id=self._self_id, machine=self._machine.name, index=self.applied_index,
         )
         self._ahead.clear()
-        self._end_waits("the state machine waits for a snapshot", ResponseCode.LEADER_NOT_READY)
+        self._waits.end("the state machine waits for a snapshot", ResponseCode.LEADER_NOT_READY)
         self._go_on_installing()
         return True
 
@@ -447,7 +449,7 @@ class MachineRunner:
             await fetch.pause(LOOK_S)
         if head.index < self._lowest_index():
             return False  # the log has begun anew, further on
-        self._machine = GuardedMachine(self._factory)
+        self._machine, self._kept = GuardedMachine(self._factory), KeptResults()
         if await self._restored(snapshots, head):
             return True
         await self._run_in_thread(lambda: snapshots.discard(head))
@@ -494,32 +496,29 @@ class MachineRunner:
 
     def result_of(self, index: int) -> Deferred[bytes]:
         """See L{dledger.node.hosting.HostedMachine.result_of}."""
-        waiter: Deferred[bytes] = Deferred()
-        if index <= self.applied_index or self.state != "running":
-            waiter.errback(_unknown(f"the result of the entry {index} is not known any more"))
-        elif len(self._results) >= self._waits_max:
-            waiter.errback(_unknown(f"{len(self._results)} requests wait for the state machine"))
-        else:
-            self._results[index] = (waiter, self._now_ms() + self._wait_ms)
-        return waiter
+        if self.state != "running":
+            return fail(unknown(f"the state machine has {self.state}"))
+        return self._waits.result_of(index, self.applied_index)
+
+    def kept_result(self, producer: str, sequence: int) -> tuple[int, bytes] | None:
+        """See L{dledger.node.hosting.HostedMachine.kept_result}."""
+        last_sequence, found = self._kept.find(producer, sequence)
+        if found is not None:
+            return found.entry_index, found.result
+        if sequence > last_sequence:
+            return None
+        raise DLedgerError(ResponseCode.SEQUENCE_FORGOTTEN, last_sequence=last_sequence, reason=(
+            f"the command {sequence} of {producer} is applied, and its result is not kept any more"
+        ))
 
     def when_applied(self, index: int) -> Deferred[int]:
         """See L{dledger.node.hosting.HostedMachine.when_applied}."""
-        waiter: Deferred[int] = Deferred()
         refusal = self.refusal
         if refusal is not None:
-            waiter.errback(refusal)
-        elif index <= self.applied_index:
-            waiter.callback(self.applied_index)
-        elif len(self._waits) >= self._waits_max:
-            waiter.errback(DLedgerError(
-                ResponseCode.LEADER_PENDING_FULL, reason=f"{len(self._waits)} queries wait"
-            ))
-        else:
-            self._tokens += 1
-            self._waiting[self._tokens] = waiter
-            self._waits.add(self._tokens, threshold=index, deadline_ms=self._now_ms() + self._wait_ms)
-        return waiter
+            return fail(refusal)
+        if index <= self.applied_index:
+            return succeed(self.applied_index)
+        return self._waits.when_applied(index)
 
     def query(self, request: bytes) -> bytes:
         """See L{dledger.node.hosting.HostedMachine.query}."""
@@ -527,25 +526,9 @@ class MachineRunner:
 
     def sweep(self, now_s: float) -> None:
         """See L{dledger.node.hosting.HostedMachine.sweep}."""
-        now_ms = int(now_s * 1000)
-        late = [index for index, (_, deadline_ms) in self._results.items() if deadline_ms <= now_ms]
-        for index in late:
-            self._results.pop(index)[0].errback(_unknown(f"the entry {index} is not applied yet"))
-        for token in self._waits.expired(now_ms):
-            self._waiting.pop(token).errback(DLedgerError(
-                ResponseCode.TIMEOUT, reason=f"the state machine has come to {self.applied_index} only"
-            ))
+        self._waits.sweep(int(now_s * 1000), self.applied_index)
         self.committed()
         self._go_on_installing()
-
-    def _end_waits(self, reason: str, code: ResponseCode = ResponseCode.MACHINE_STOPPED) -> None:
-        results, self._results = self._results, {}
-        for waiter, _ in results.values():
-            waiter.errback(_unknown(reason))
-        self._waits.take_all()
-        waiting, self._waiting = self._waiting, {}
-        for asked in waiting.values():
-            asked.errback(DLedgerError(code, reason=reason))
 
     def _now_ms(self) -> int:
         return int(self._clock.seconds() * 1000)
@@ -563,8 +546,3 @@ class MachineRunner:
             installing=self._waits_for if self._fetch is None else self._fetch.progress,
             refused=() if self._snapshots is None else tuple(self._snapshots.refused),
         )
-
-
-def _unknown(reason: str) -> DLedgerError:
-    """The command is in the log; what came of it is not known here."""
-    return DLedgerError(ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, reason=reason)

@@ -3,7 +3,9 @@
 The requests to the state machine of a member: SUBMIT and QUERY.
 
 Rule 1: a command that was appended is answered with the result of its own entry, or with a code that means
-"unknown": it is in the log, or may come to be.
+"unknown": it is in the log, or may come to be. The wait for the result begins in the step that commits it.
+A command of a producer is answered with the result of its first entry, however often it is sent: the state
+tells it, else the log; between them they know all that is in the log.
 Rule 2: a query at the leader is answered from a state that has every entry committed when it arrived: the
 leader proves its leadership first (read index), then waits until the machine has come so far.
 Rule 3: with a bound on the age, any member answers. What a follower knows to be committed is as old as the
@@ -20,6 +22,9 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from dledger.base.errors import DLedgerError
+from dledger.base.producers import SequenceTable
+from dledger.config import DLedgerConfig
+from dledger.core.inputs import Origin
 from dledger.core.status import MemberStatus
 from dledger.node.appends import AppendResult
 from dledger.node.status import Counters, MachineStatus, count
@@ -34,6 +39,7 @@ from protocols.wire.ledger.messages import (
     SubmitRequest,
     SubmitResponse,
 )
+from protocols.wire.ledger.producers import producer_problem
 
 #: Characters of a reason in an answer, at most.
 REASON_CHARACTERS_MAX = 300
@@ -89,7 +95,14 @@ class HostedMachine(Protocol):
         """More entries are committed. In the middle of a step: it must only take note."""
 
     def result_of(self, index: int) -> Deferred[bytes]:
-        """@return: the result of an entry that is not applied yet; fails with a code that means "unknown"."""
+        """@return: the result of an entry; fails with a code that means "unknown", if it is not kept."""
+
+    def kept_result(self, producer: str, sequence: int) -> tuple[int, bytes] | None:
+        """
+        Index and result of a command whose entry is in the state; None: it has none.
+
+        @raise DLedgerError: SEQUENCE_FORGOTTEN: it has one, and its result is not kept.
+        """
 
     def when_applied(self, index: int) -> Deferred[int]:
         """@return: fires with the applied index, which is at least C{index}."""
@@ -118,24 +131,27 @@ class MachineDesk:
     """
 
     def __init__(
-        self, *, group: str, append: Callable[[tuple[bytes, ...]], Deferred[AppendResult]],
+        self, config: DLedgerConfig, *, append: Callable[[bytes, Origin | None], Deferred[AppendResult]],
         read_index: Callable[[], Deferred[int]], status: Callable[[], MemberStatus],
-        now_ms: Callable[[], int], patience_ms: int, broken: Callable[[BaseException], None],
-        counters: Counters,
+        now_ms: Callable[[], int], broken: Callable[[BaseException], None], counters: Counters,
+        producers: Callable[[], SequenceTable | None],
     ) -> None:
         """
-        @param append: appends for a local caller.
-        @param patience_ms: how long a leader of this group leads without a quorum, at most.
+        @param append: appends a command for a local caller, see L{AppendGate.append_command}.
+        @param producers: those that the log knows; None: not yet.
         @param broken: called with an exception that is a bug of ours.
         """
         self.machine: HostedMachine | None = None
-        self._group = group
+        self._group = config.group
         self._append = append
         self._read_index = read_index
         self._status = status
         self._now_ms = now_ms
-        self._patience_ms = patience_ms
+        # (A leader of this group leads without a quorum for this time, at most.)
+        self._patience_ms = config.heart_beat_time_interval_ms * config.max_heart_beat_leak
+        self._commands_max, self._commands = config.max_pending_requests_num, 0
         self._broken = broken
+        self._producers = producers
         self._counters = counters
 
     @property
@@ -198,17 +214,48 @@ class MachineDesk:
         index = -1
         try:
             machine = self._machine()
-            if not request.command:
-                raise DLedgerError(ResponseCode.UNEXPECTED_ARGUMENT, reason="a command has at least one byte")
-            appended = await self._append((request.command,))
-            index = appended.index
-            result = await machine.result_of(index)
+            origin = _origin_of(request)
+            assert request.command is not None
+            kept = None if origin is None else machine.kept_result(origin.producer, origin.sequence)
+            if kept is None:
+                self._check_new(request)
+                self._commands += 1
+                try:
+                    appended = await self._append(request.command, origin)
+                    index = appended.index
+                    kept = index, await self._result(machine, appended, origin)
+                finally:
+                    self._commands -= 1
         except DLedgerError as error:
+            last_sequence = error.facts.get("last_sequence", -1)
             return SubmitResponse(
                 code=error.code, group=self._group, leader_id=self._status().leader_id, index=index,
-                reason=_reason(error),
+                reason=_reason(error), last_sequence=last_sequence if isinstance(last_sequence, int) else -1,
             )
-        return SubmitResponse(group=self._group, term=appended.term, index=index, result=result)
+        index, result = kept
+        return SubmitResponse(group=self._group, term=self._status().term, index=index, result=result)
+
+    def _check_new(self, request: SubmitRequest) -> None:
+        """@raise DLedgerError: the command must not be appended, or not now."""
+        if self._commands >= self._commands_max:
+            raise DLedgerError(
+                ResponseCode.LEADER_PENDING_FULL, reason=f"{self._commands} commands are under way"
+            )
+        table = self._producers() if request.is_again else None
+        if table is not None and table.may_have_forgotten(request.producer):
+            raise DLedgerError(ResponseCode.SEQUENCE_FORGOTTEN, reason=(
+                f"the log may have forgotten the producer {request.producer}, and the command may be in it"
+            ))
+
+    async def _result(self, machine: HostedMachine, appended: AppendResult, origin: Origin | None) -> bytes:
+        try:
+            return await machine.result_of(appended.index)
+        except DLedgerError:
+            # (The entry of an earlier attempt may have been applied while this one was under way.)
+            kept = None if origin is None else machine.kept_result(origin.producer, origin.sequence)
+            if kept is None:
+                raise
+            return kept[1]
 
     async def _query(self, connection: ServerConnection, request: QueryRequest) -> QueryResponse:
         try:
@@ -245,6 +292,16 @@ class MachineDesk:
                 ResponseCode.FALL_BEHIND_TOO_MUCH, reason="this member does not know how old its state is"
             )
         return self._now_ms() - status.leader_committed_ms + self._patience_ms
+
+
+def _origin_of(request: SubmitRequest) -> Origin | None:
+    """The producer of a command, if it has one. @raise DLedgerError: the request is none."""
+    problem = "" if request.command else "a command has at least one byte"
+    if request.producer and not problem:
+        problem = producer_problem(request.producer, request.sequence)
+    if problem:
+        raise DLedgerError(ResponseCode.UNEXPECTED_ARGUMENT, reason=problem)
+    return Origin(request.producer, request.sequence) if request.producer else None
 
 
 def _reason(error: DLedgerError) -> str:

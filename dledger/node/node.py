@@ -177,9 +177,9 @@ class Node:
             seconds=self._clock.seconds, refuse=self.refusals.refuse, counters=self.counters,
         )
         self.desk = MachineDesk(
-            group=config.group, append=self._appends.append, read_index=self._reads.read_index,
-            status=self._core.status, now_ms=self.now_ms, broken=self.broken, counters=self.counters,
-            patience_ms=config.heart_beat_time_interval_ms * config.max_heart_beat_leak,
+            config, append=self._appends.append_command, read_index=self._reads.read_index,
+            status=self._core.status, producers=lambda: store.producers, now_ms=self.now_ms,
+            broken=self.broken, counters=self.counters,
         )
         self.snapshot_desk = SnapshotDesk(
             config=config, members=self._core.members, machine=lambda: self.desk.machine, now_ms=self.now_ms,

@@ -29,6 +29,7 @@ from protocols.ledger.interfaces import Ticket
 from protocols.wire.ledger.codes import (
     WIRE_FLAG_MACHINE,
     WIRE_FLAG_SNAPSHOTS,
+    WIRE_FLAG_SUBMIT_ONCE,
     WIRE_VERSION,
     WIRE_VERSION_MASK,
     ResponseCode,
@@ -90,7 +91,8 @@ class SnapshotDesk:
         machine = self._machine()
         if machine is None:
             return 0
-        return WIRE_FLAG_MACHINE | (WIRE_FLAG_SNAPSHOTS if machine.gives_snapshots else 0)
+        flags = WIRE_FLAG_MACHINE | WIRE_FLAG_SUBMIT_ONCE
+        return flags | (WIRE_FLAG_SNAPSHOTS if machine.gives_snapshots else 0)
 
     # -- to others ----------------------------------------------------------------------------
 

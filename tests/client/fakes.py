@@ -289,9 +289,15 @@ class FakeMember:
         if self.leader_id != self.member_id:
             return SubmitResponse(code=ResponseCode.NOT_LEADER, **base)
         assert request.command is not None
-        self.group.log.append(request.command)
-        index = len(self.group.log) - 1
-        return SubmitResponse(index=index, term=self.term, result=b"%d:%s" % (index, request.command), **base)
+        origin = (request.producer, request.sequence)
+        index = self.group.commands.get(origin, -1) if request.producer else -1
+        if index < 0:
+            if request.sequence > 0 and (request.producer, request.sequence - 1) not in self.group.commands:
+                return SubmitResponse(code=ResponseCode.UNKNOWN_PRODUCER, **base)
+            self.group.log.append(request.command)
+            index = self.group.commands[origin] = len(self.group.log) - 1
+        command = self.group.log[index]
+        return SubmitResponse(index=index, term=self.term, result=b"%d:%s" % (index, command), **base)
 
     def query(self, request: QueryRequest, base: dict[str, Any]) -> Response:
         """The question, behind the name of the member."""
@@ -359,6 +365,7 @@ class FakeGroup:
     def __init__(self, clock: Clock, count: int = 3) -> None:
         self.clock = clock
         self.log: list[bytes] = []
+        self.commands: dict[tuple[str, int], int] = {}
         self.producers = SequenceTable()
         self.desk = FakeDesk(self.log, lambda: 0.0 if clock is None else clock.seconds())
         self.readers = self.desk.readers

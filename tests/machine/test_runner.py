@@ -11,6 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.errors import DamagedEntryError, DLedgerError
 from dledger.client.values import Entry
+from dledger.core.inputs import Origin
 from dledger.machine import runner, snapshots
 from dledger.machine.snapshot_file import SnapshotRefused
 from dledger.machine.state_machine import RESULT_BYTES_MAX
@@ -267,6 +268,18 @@ class SnapshotTests(SynchronousTestCase):
         self.assertEqual(rig.journal.bodies, [b"%d" % number for number in range(9)])
         self.assertEqual(rig.journal.indexes, [9])
 
+    def test_results(self) -> None:
+        """The last results of producers are in a snapshot."""
+        self.rig.node._appends.append_command(b"once", Origin("p", 0))
+        self.rig.pass_turns()
+        for number in range(4):
+            self.rig.append(b"%d" % number)
+        self.assertEqual(self.rig.runner.kept_result("p", 0), (10, b"10:once"))
+        rig = self.restarted()
+        self.assertNotIn(10, rig.journal.indexes)
+        self.assertEqual(rig.runner.kept_result("p", 0), (10, b"10:once"))
+        self.assertIsNone(rig.runner.kept_result("p", 1))
+
     def test_falls_back(self) -> None:
         """To the older one, then to the beginning of the log."""
         bodies = list(self.rig.journal.bodies)
@@ -414,7 +427,7 @@ class SnapshotTests(SynchronousTestCase):
         self.rig.machine_thread.is_lazy = False
         self.rig.machine_thread.finish()
         head = self.rig.snapshots.heads[-1]
-        self.assertEqual((head.index, len(list(self.rig.snapshots.read(head)))), (11, 11))
+        self.assertEqual((head.index, len(list(self.rig.snapshots.read(head)))), (11, 1 + 11))
 
     def test_stops(self) -> None:
         """A stop waits for the thread, which gives up."""

@@ -14,7 +14,9 @@ _RUNNER = "dledger.machine.runner"
 _GUARD = "dledger.machine.guarded"
 _REACH = "dledger.machine.log_reach"
 _DESK = "dledger.node.hosting"
-_CLIENT = "dledger.client.machines"
+_CLIENT = "dledger.client.command_calls"
+_COMMANDS = "dledger.client.command_calls"
+_CLIENT_TESTS = "tests.client.test_machines.SubmitTests"
 _REQUESTS = "tests.node.test_hosting"
 
 #: The fields of dledger.testing.group.short_logs.SHORT_LOGS; a test compares them.
@@ -90,17 +92,17 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
         Patch(_RUNNER, " and not is_reached(self._entries, head):", " and False:"),
     ), {"test": f"{_INSTALLS}.FetchTests.test_waits_for_the_log"}),
     ("snapshot-index-of-later-state", "the index of a snapshot is that of its begin, its state a later one", (
-        Patch(_RUNNER, "            chunks = self._machine.snapshot()\n",
+        Patch(_RUNNER, "            chunks = chain(",
               "            await self._run_in_thread(lambda: None)\n"
-              "            chunks = self._machine.snapshot()\n"),
+              "            chunks = chain("),
     ), SHORT_LOGS),
     ("applied-twice-after-restart", "a machine that took up a snapshot applies its last entry again", (
-        Patch(_RUNNER, "        self.applied_index = head.index\n",
-              "        self.applied_index = head.index - 1\n"),
+        Patch(_RUNNER, "self.applied_index, self._kept = head.index, restored[0]",
+              "self.applied_index, self._kept = head.index - 1, restored[0]"),
     ), SHORT_LOGS),
     ("entry-behind-snapshot-skipped", "a machine that took up a snapshot skips the next entry", (
-        Patch(_RUNNER, "        self.applied_index = head.index\n",
-              "        self.applied_index = head.index + 1\n"),
+        Patch(_RUNNER, "self.applied_index, self._kept = head.index, restored[0]",
+              "self.applied_index, self._kept = head.index + 1, restored[0]"),
     ), SHORT_LOGS),
     ("piece-not-checked", "a damaged piece of a snapshot is written", (
         Patch(_FETCH, "    if crc32(data) != answer.crc:", "    if False:"),
@@ -134,8 +136,35 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
     ("machine-hogs-the-reactor", "a slow machine never gives way", (
         Patch(_RUNNER, "if self._clock.seconds() - began_s >= TURN_S:", "if False:"),
     ), {"test": "tests.machine.test_runner.FollowTests.test_gives_way"}),
+    ("command-applied-again", "a command that is in the state is appended again", (
+        Patch(_DESK, "            kept = None if origin is None else machine.kept_result(origin.producer, "
+              "origin.sequence)\n            if kept is None:\n                self",
+              "            kept = None\n            if kept is None:\n                self"),
+    ), {"test": f"{_REQUESTS}.OnceTests.test_forgotten"}),
+    ("forgotten-command-again", "a command that the log may have forgotten is appended again", (
+        Patch(_DESK, "        table = self._producers() if request.is_again else None",
+              "        table = None"),
+    ), {"test": f"{_REQUESTS}.OnceTests.test_again"}),
+    ("late-wait-for-result", "a command shares its proposal, and waits after its entry was applied", (
+        Patch("dledger.node.appends", "self._propose_alone(None, None, (body,), None, origin, waiter)",
+              "self._take(_Claim(None, None, waiter, 1, self._bodies.append(body) or len(body)))"),
+    ), {"test": "tests.node.test_appends.CommandTests"}),
+    ("lost-command-not-repeated", "a command whose answer was lost is not sent again", (
+        Patch(_COMMANDS, "            return sent_once\n", "            return False\n"),
+    ), {"test": f"{_CLIENT_TESTS}.test_once"}),
+    ("unknown-lane-used-again", "a producer goes on though its command has no known outcome", (
+        Patch(_COMMANDS, "                except AppendFailed:\n", "                except AppendError:\n"),
+        Patch(_COMMANDS, "import AppendFailed\n", "import AppendError, AppendFailed\n"),
+    ), {"test": f"{_CLIENT_TESTS}.test_lost_lane"}),
+    ("results-not-in-snapshot", "a snapshot has no results of clients", (
+        Patch(_RUNNER, "chain((self._kept.encode(),)", "chain((KeptResults().encode(),)"),
+    ), {"test": "tests.machine.test_runner.SnapshotTests.test_results"}),
+    ("results-of-another-term", "an entry of another term counts as the announced one", (
+        Patch("dledger.machine.kept_results", "        if header.term != run.term:", "        if False:"),
+    ), {"test": "tests.machine.test_kept_results.KeptTests.test_another_term"}),
     ("late-command-refused", "a command in the log without a result counts as refused", (
-        Patch(_RUNNER, "    return DLedgerError(ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, reason=reason)",
+        Patch("dledger.machine.waiting",
+              "    return DLedgerError(ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, reason=reason)",
               "    return DLedgerError(ResponseCode.MACHINE_STOPPED, reason=reason)"),
     ), {"test": f"{_REQUESTS}.SubmitTests"}),
     ("machine-not-asked-for", "a leader without a machine is sent commands", (

@@ -183,7 +183,10 @@ JSON_REQUESTS = {
     RequestCode.APPEND_IF: st.builds(
         AppendIfRequest, **_base(), body=st.none() | bodies, expected_end=indexes
     ),
-    RequestCode.SUBMIT: st.builds(SubmitRequest, **_base(), command=st.none() | bodies),
+    RequestCode.SUBMIT: st.builds(
+        SubmitRequest, **_base(), command=st.none() | bodies, producer=texts, sequence=longs,
+        is_again=st.booleans(),
+    ),
     RequestCode.QUERY: st.builds(
         QueryRequest, **_base(), query=st.none() | bodies, max_age_ms=ints
     ),
@@ -205,7 +208,8 @@ JSON_RESPONSES = {
         AppendIfResponse, **_answer(), index=indexes, pos=positions, count=ints, end_index=indexes
     ),
     RequestCode.SUBMIT: st.builds(
-        SubmitResponse, **_answer(), index=indexes, result=st.none() | bodies, reason=texts
+        SubmitResponse, **_answer(), index=indexes, result=st.none() | bodies, reason=texts,
+        last_sequence=indexes,
     ),
     RequestCode.QUERY: st.builds(
         QueryResponse, **_answer(), result=st.none() | bodies, applied_index=indexes, age_ms=ints,

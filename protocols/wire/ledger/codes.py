@@ -153,6 +153,8 @@ WIRE_FLAG_MACHINE = 0x4000
 #: There, too: the sender runs a state machine, sends its snapshots, and takes up those of others. (The bits
 #: from 16 to 21 are those of a flush time.)
 WIRE_FLAG_SNAPSHOTS = 1 << 22
+#: There, too: the sender takes SUBMIT with a producer and a sequence.
+WIRE_FLAG_SUBMIT_ONCE = 1 << 23
 #: In an answer to a heartbeat: the flush time of the sender, see L{flush_time_flags}.
 WIRE_FLUSH_TIME_SHIFT = 16
 WIRE_FLUSH_TIME_MASK = 0x3F

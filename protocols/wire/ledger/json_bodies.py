@@ -241,7 +241,12 @@ _REQUESTS: Mapping[RequestCode, tuple[_Key, ...]] = {
         _text_key(name="producer", field="producer"),
         _exact_long_key(name="sequence", field="sequence"),
     ),
-    RequestCode.SUBMIT: (_bytes_key(name="command", field="command"),),
+    RequestCode.SUBMIT: (
+        _bytes_key(name="command", field="command"),
+        _text_key(name="producer", field="producer"),
+        _exact_long_key(name="sequence", field="sequence"),
+        _bool_key(name="isAgain", field="is_again"),
+    ),
     RequestCode.QUERY: (
         _bytes_key(name="query", field="query"),
         _int_key(name="maxAgeMs", field="max_age_ms"),
@@ -328,6 +333,7 @@ _RESPONSES: Mapping[RequestCode, tuple[_Key, ...]] = {
         _long_key(name="index", field="index"),
         _bytes_key(name="result", field="result"),
         _text_key(name="reason", field="reason"),
+        _long_key(name="lastSequence", field="last_sequence"),
     ),
     RequestCode.QUERY: (
         _bytes_key(name="result", field="result"),

@@ -209,10 +209,16 @@ class SubmitRequest(Request):
     Append a command, and answer with what the state machine of the leader made of it.
 
     @ivar command: None: the request has none, and is refused.
+    @ivar producer, sequence: as of L{AppendOnceRequest}: the command is applied once however often it is
+        sent, and each answer has the first result. An empty C{producer}: it is sent once.
+    @ivar is_again: it may be in the log: if the log may have forgotten the producer, it is not appended.
     """
 
     kind: ClassVar[RequestCode] = RequestCode.SUBMIT
     command: bytes | None = None
+    producer: str = ""
+    sequence: int = -1
+    is_again: bool = False
 
 
 @value_class(kw_only=True)
@@ -221,9 +227,11 @@ class SubmitResponse(Response):
     @ivar index: of the entry; -1 if it is not known to be in the log.
     @ivar result: what the machine returned; None unless SUCCESS.
     @ivar reason: why there is none.
+    @ivar last_sequence: SEQUENCE_GAP, SEQUENCE_FORGOTTEN: the last one of the producer; else -1.
     """
 
     kind: ClassVar[RequestCode] = RequestCode.SUBMIT
+    last_sequence: int = -1
     index: int = -1
     result: bytes | None = None
     reason: str = ""
