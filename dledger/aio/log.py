@@ -136,6 +136,7 @@ class AsyncLog:
         made of it.
 
         @param producer, sequence: the program numbers its commands, see L{LogClient.submit_command}.
+        @raise CommandRefused: the machine has refused the command, which is in the log.
         @raise AppendFailed: the command is certainly not in the log.
         @raise UnknownOutcome: it may be in the log, now or later.
         """

@@ -241,10 +241,20 @@ class LogClient:
         @param producer, sequence: as of L{append}: the program numbers its commands, and may ask again for
             the result of one. Without them the client does.
         @return: fires with what the machine returned, once the leader has applied it. Fails as L{append}
-            does; UNSUPPORTED if the leader runs no machine, MACHINE_STOPPED if that has stopped. Cancelling
-            stops the wait, not the append.
+            does, or with L{CommandRefused
+            <dledger.client.errors.CommandRefused>}; UNSUPPORTED if the leader runs no machine,
+            MACHINE_STOPPED if that has stopped. Cancelling stops the wait, not the append.
         """
         return Deferred.fromCoroutine(self._commands.submit(command, producer, sequence))
+
+    def skip(self, index: int) -> Deferred[int]:
+        """
+        Let no state machine apply the entry at which that of the leader has failed, see docs/machines.md.
+
+        @return: fires with the index of the order in the log. Fails with L{DLedgerError}: refused, with a
+            reason; or, as any change, without an answer.
+        """
+        return Deferred.fromCoroutine(self._commands.skip(index))
 
     def query(self, query: BytesLike, *, max_age_s: float | None = None) -> Deferred[bytes]:
         """

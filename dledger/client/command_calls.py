@@ -21,12 +21,19 @@ from twisted.internet.defer import Deferred, succeed
 
 from dledger.base.bodies import BytesLike
 from dledger.base.errors import DLedgerError
-from dledger.client.connection import MemberLink
-from dledger.client.errors import OutOfSequence
+from dledger.client.connection import MemberLink, RequestLost
+from dledger.client.errors import OutOfSequence, failure_of
 from dledger.client.lone_appends import Facts, LoneAppends, checked_body, new_producer_id
 from dledger.client.values import AppendFailed
 from protocols.wire.ledger.codes import ResponseCode
-from protocols.wire.ledger.messages import Request, Response, SubmitRequest, SubmitResponse
+from protocols.wire.ledger.messages import (
+    Request,
+    Response,
+    SkipRequest,
+    SkipResponse,
+    SubmitRequest,
+    SubmitResponse,
+)
 from protocols.wire.ledger.producers import producer_problem
 
 #: Commands of one client that are under way at once, at most: others wait. A log remembers 2048 producers.
@@ -71,12 +78,13 @@ class CommandCalls:
         """
         See L{dledger.client.client.LogClient.submit_command}.
 
+        @raise CommandRefused: the machine has refused it.
         @raise AppendError: there is no result. @raise TypeError: the parameters do not go together.
         """
         body = checked_body(command, "a command has at least one byte" if len(command) == 0 else "")
         if producer is not None and sequence is not None:
             body = checked_body(body, producer_problem(producer, sequence))
-            return await self._ask(body, _Lane(producer, sequence), is_own=False)
+            return _result_of(await self._ask(body, _Lane(producer, sequence), is_own=False))
         if producer is not None or sequence is not None:
             raise TypeError("submit() takes both producer and sequence, or none of them")
         await self._turn()
@@ -86,7 +94,7 @@ class CommandCalls:
             while True:
                 lane = self._free.pop() if self._free else self._new_lane()
                 try:
-                    result = await self._ask(body, lane, is_own=True)
+                    answer = await self._ask(body, lane, is_own=True)
                 except OutOfSequence:
                     if not lane.sequence:
                         raise
@@ -96,7 +104,7 @@ class CommandCalls:
                     raise
                 lane.sequence += 1
                 self._free.append(lane)
-                return result
+                return _result_of(answer)
         finally:
             self._used -= 1
             self._next()
@@ -127,7 +135,7 @@ class CommandCalls:
                 waiter.callback(None)
                 return
 
-    async def _ask(self, body: bytes, lane: _Lane, *, is_own: bool) -> bytes:
+    async def _ask(self, body: bytes, lane: _Lane, *, is_own: bool) -> SubmitResponse:
         appends, group = self.appends, self.appends.members.group
         was_lost = sent_once = False
 
@@ -157,4 +165,29 @@ class CommandCalls:
 
         answer = await appends.ask(request_of, facts_of, is_repeatable=is_repeatable)
         assert isinstance(answer, SubmitResponse)
-        return answer.result or b""
+        return answer
+
+    async def skip(self, index: int) -> int:
+        """See L{dledger.client.client.LogClient.skip}."""
+        leader = await self.appends.find_leader()
+        check_machine(leader)
+        if not leader.takes_commands_once:
+            raise failure_of(ResponseCode.UNSUPPORTED, member_id=leader.member_id, reason=(
+                f"{leader.member_id} skips no entries: it is of an older version"
+            ))
+        request = SkipRequest(group=self.appends.members.group, remote_id=leader.member_id, index=index)
+        try:
+            answer: Response = await leader.ask(request, self.appends.answer_timeout_s)
+        except RequestLost as lost:
+            raise failure_of(ResponseCode.NETWORK_ERROR, reason=str(lost)) from None
+        assert isinstance(answer, SkipResponse)
+        if answer.code is not ResponseCode.SUCCESS:
+            raise failure_of(answer.code, member_id=leader.member_id, reason=answer.reason)
+        return answer.index
+
+
+def _result_of(answer: SubmitResponse) -> bytes:
+    """@raise CommandRefused: the machine has refused it."""
+    if answer.code is ResponseCode.COMMAND_REFUSED:
+        raise failure_of(answer.code, reason=answer.reason, index=answer.index)
+    return answer.result or b""

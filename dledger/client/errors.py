@@ -32,6 +32,13 @@ class NotYet(DLedgerError):
     """No entry with this index is committed yet."""
 
 
+class CommandRefused(DLedgerError):
+    """
+    The state machine has refused a command, with a reason: the command is in the log, at every member alike,
+    and has changed nothing.
+    """
+
+
 class LeaseLost(DLedgerError):
     """A process of a named reader has lost its lease: another one has its entries, or may get them."""
 
@@ -77,6 +84,7 @@ _KINDS: Mapping[ResponseCode, type[DLedgerError]] = {
     ResponseCode.LEADER_TRANSFERRING: NotLeader,
     ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN: Expired,
     ResponseCode.INDEX_OUT_OF_RANGE: NotYet,
+    ResponseCode.COMMAND_REFUSED: CommandRefused,
     ResponseCode.LEASE_LOST: LeaseLost,
     ResponseCode.LEASE_HELD: LeaseHeld,
 }

@@ -45,6 +45,9 @@ BODY_BYTES_MAX = MAX_RECORD_BYTES - ENTRY_HEADER_BYTES
 NO_CONDITIONS = "the leader takes no expected_end: it is a Java member, or of an older version"
 NO_PRODUCERS = "the leader knows no producers: it is a Java member, or of an older version"
 
+#: Answers that say what became of a body in the log.
+_OUTCOMES = (ResponseCode.SUCCESS, ResponseCode.COMMAND_REFUSED)
+
 #: Named values of an error.
 Facts = dict[str, object]
 
@@ -147,7 +150,7 @@ class LoneAppends:
         @param request_of: the request to a leader; raises L{DLedgerError} if that one does not take it.
         @param facts_of: facts of the error for an answer that is a refusal.
         @param is_repeatable: asked after each unknown outcome: whether to ask again then, too.
-        @return: the answer, SUCCESS.
+        @return: the answer, SUCCESS or COMMAND_REFUSED.
         @raise AppendError: the body was not acknowledged.
         """
         deadline_s = self.clock.seconds() + self.timeout_s
@@ -192,7 +195,7 @@ class LoneAppends:
             leader.abort("an append was not answered")
             return None, late, True
         code = answer.code
-        if code is ResponseCode.SUCCESS:
+        if code in _OUTCOMES:
             return answer, None, False
         facts: Facts = {"member_id": leader.member_id, "leader_id": answer.leader_id, **facts_of(answer)}
         return None, DLedgerError(code, **facts), code not in PASSING and code not in FINAL

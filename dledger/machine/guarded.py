@@ -4,8 +4,9 @@ A state machine behind a guard: all calls to it are here, and no exception of an
 
 Rule 1: what leaves the machine is a failed call, C{BaseException} included: C{SystemExit} of a parser of
 commands, C{KeyboardInterrupt}.
-Rule 2: a machine whose C{apply} or C{restore} failed has no state any more: it is asked nothing else.
-Rule 3: a machine whose C{apply} is a generator gets many entries, any other one entry a call. So every
+Rule 2: only L{RefusedCommand} is an answer: to its entry, and the machine goes on with the next one.
+Rule 3: a machine whose C{apply} or C{restore} failed has no state any more: it is asked nothing else.
+Rule 4: a machine whose C{apply} is a generator gets many entries, any other one entry a call. So every
 failure names its entry, and what becomes of an entry does not depend on where a batch ends, which is another
 place at each member.
 """
@@ -20,7 +21,13 @@ import attrs
 from dledger.base.errors import DLedgerError
 from dledger.client.values import Entry
 from dledger.machine.snapshot_file import SnapshotRefused
-from dledger.machine.state_machine import RESULT_BYTES_MAX, MachineFactory, StateMachine
+from dledger.machine.state_machine import (
+    RESULT_BYTES_MAX,
+    MachineFactory,
+    RefusedAnswer,
+    RefusedCommand,
+    StateMachine,
+)
 from protocols.wire.ledger.codes import ResponseCode
 
 #: Characters of what an exception says, at most.
@@ -83,27 +90,35 @@ class GuardedMachine:
         results: list[bytes] = []
         assert not self.failure
         try:
-            if self._takes_many:
-                self._apply(entries, results)
-            else:
-                for entry in entries:
-                    self._apply((entry,), results)
+            while len(results) < len(entries):
+                begin = len(results)
+                self._apply(entries[begin:] if self._takes_many else (entries[begin],), results)
         except MachineFailed as failed:
             self.failure = str(failed)
         return Applied(results=results, failure=self.failure)
 
     def _apply(self, entries: Sequence[Entry], results: list[bytes]) -> None:
-        """@raise MachineFailed: with the entry. C{results} has those before."""
+        """
+        Apply entries until one is refused: the call has ended then.
+
+        @raise MachineFailed: with the entry. C{results} has those before.
+        """
         self.entry = entries[0].index
         try:
             given: object = self._machine.apply(entries)
             walk: Iterator[object] = iter(given)  # type: ignore[call-overload]  # (what else is an exception)
+        except RefusedCommand as refused:
+            results.append(_answer_of(refused))
+            return
         except BaseException as error:
             raise _failed_at(self.entry, error) from error
         for number, entry in enumerate(entries):
             self.entry = entry.index
             try:
                 result = next(walk)
+            except RefusedCommand as refused:
+                results.append(_answer_of(refused))
+                return
             except StopIteration:
                 raise MachineFailed(
                     f"apply() gave {number} results for {len(entries)} entries: none for the entry "
@@ -111,6 +126,8 @@ class GuardedMachine:
                 ) from None
             except BaseException as error:
                 raise _failed_at(entry.index, error) from error
+            if isinstance(result, RefusedCommand):
+                result = _answer_of(result)
             problem = problem_of_result(result)
             if problem:
                 raise MachineFailed(f"apply() gave {problem} for the entry {entry.index}")
@@ -233,3 +250,11 @@ def problem_of_result(result: object) -> str:
 
 def _failed_at(index: int, error: BaseException) -> MachineFailed:
     return MachineFailed(f"apply() raised at the entry {index}: {sentence_of(error)}")
+
+
+def _answer_of(refused: RefusedCommand) -> RefusedAnswer:
+    try:
+        text = str(refused)
+    except BaseException as error:
+        text = f"(the reason raised {type(error).__name__})"
+    return RefusedAnswer(text[:REASON_CHARACTERS_MAX].encode("utf-8", "replace"))

@@ -18,14 +18,15 @@ Source: Ongaro's dissertation, 6.3.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from struct import Struct as StructOfNumbers
 from typing import NamedTuple
 
 import attrs
-from construct import Int16ub, Int32ub, Int64sb, Int64ub, Struct
+from construct import Int8ub, Int16ub, Int32ub, Int64sb, Int64ub, Struct
 
 from dledger.machine.snapshot_file import SnapshotRefused
+from dledger.machine.state_machine import RefusedAnswer
 from protocols.wire.errors import WireError
 from protocols.wire.layout import struct_of
 from protocols.wire.ledger.entry import EntryHeader
@@ -43,6 +44,7 @@ KEPT_DECLARATION = Struct(
     "magic" / Int32ub,  # "DLKR"
     "clients" / Int32ub,  # their number: that of the oldest last entry first
     "runs" / Int32ub,  # number of announced runs whose entries have not all come, which follow the clients
+    "skips" / Int32ub,  # number of entries that the state was made without, which follow the runs
 )
 KEPT_CLIENT_DECLARATION = Struct(
     "last_sequence" / Int64sb,
@@ -52,8 +54,10 @@ KEPT_CLIENT_DECLARATION = Struct(
 KEPT_RESULT_DECLARATION = Struct(
     "sequence" / Int64sb,
     "index" / Int64sb,  # of the entry
+    "is_refused" / Int8ub,  # 1: the result is the reason of a refusal
     "length" / Int32ub,  # bytes of the result, which follows
 )
+KEPT_SKIP_DECLARATION = Struct("index" / Int64sb)
 KEPT_RUN_DECLARATION = Struct(
     "first_index" / Int64sb,  # of the first entry that has not come
     "entries" / Int64ub,  # those that have not come
@@ -65,6 +69,7 @@ _HEAD = struct_of(KEPT_DECLARATION)
 _CLIENT = struct_of(KEPT_CLIENT_DECLARATION)
 _RESULT = struct_of(KEPT_RESULT_DECLARATION)
 _RUN = struct_of(KEPT_RUN_DECLARATION)
+_SKIP = struct_of(KEPT_SKIP_DECLARATION)
 
 
 class _Pieces:
@@ -215,24 +220,26 @@ class KeptResults:
 
     # -- in snapshots -------------------------------------------------------------------------
 
-    def encode(self) -> bytes:
-        """All as bytes, for a snapshot."""
-        pieces = [_HEAD.pack(KEPT_MAGIC, len(self._clients), len(self._runs))]
+    def encode(self, skips: Collection[int] = ()) -> bytes:
+        """All as bytes, for a snapshot. @param skips: entries that the state was made without."""
+        pieces = [_HEAD.pack(KEPT_MAGIC, len(self._clients), len(self._runs), len(skips))]
         for producer, client in self._clients.items():
             raw = producer.encode()
             pieces += [_CLIENT.pack(client.last_sequence, len(client.results), len(raw)), raw]
             for sequence, index, result in client.results:
-                pieces += [_RESULT.pack(sequence, index, len(result)), result]
+                is_refused = isinstance(result, RefusedAnswer)
+                pieces += [_RESULT.pack(sequence, index, is_refused, len(result)), result]
         for first_index, entries, term, sequence, producer in self._runs:
             raw = producer.encode()
             pieces += [_RUN.pack(first_index, entries, term, sequence, len(raw)), raw]
+        pieces += [_SKIP.pack(index) for index in sorted(skips)]
         return b"".join(pieces)
 
     @classmethod
-    def decode(cls, data: bytes) -> KeptResults:
-        """@raise WireError: it is malformed."""
+    def decode(cls, data: bytes) -> tuple[KeptResults, frozenset[int]]:
+        """@return: all, and the entries that the state was made without. @raise WireError: malformed."""
         reader = _Pieces(data)
-        magic, clients, runs = reader.numbers(_HEAD)
+        magic, clients, runs, skips = reader.numbers(_HEAD)
         if magic != KEPT_MAGIC:
             raise WireError("kept results: the magic does not fit")
         kept = cls()
@@ -240,18 +247,22 @@ class KeptResults:
             last_sequence, results, length = reader.numbers(_CLIENT)
             client = kept._clients[reader.text(length)] = _Client(last_sequence)
             for _ in range(results):
-                sequence, index, length = reader.numbers(_RESULT)
-                client.results.append(KeptResult(sequence, index, reader.bytes(length)))
+                sequence, index, is_refused, length = reader.numbers(_RESULT)
+                result = reader.bytes(length)
+                client.results.append(KeptResult(
+                    sequence, index, RefusedAnswer(result) if is_refused else result
+                ))
             kept._bytes += sum(map(_size_of, client.results))
         for _ in range(runs):
             first_index, entries, term, sequence, length = reader.numbers(_RUN)
             kept._runs.append(_Run(first_index, entries, term, sequence, reader.text(length)))
+        left_out = frozenset(reader.numbers(_SKIP)[0] for _ in range(skips))
         reader.end()
-        return kept
+        return kept, left_out
 
 
-def kept_in(piece: bytes) -> KeptResults:
-    """The kept results in the first piece of a snapshot. @raise SnapshotRefused: it has none."""
+def kept_in(piece: bytes) -> tuple[KeptResults, frozenset[int]]:
+    """The first piece of a snapshot, see L{KeptResults.decode}. @raise SnapshotRefused: it is none."""
     try:
         return KeptResults.decode(piece)
     except WireError as error:

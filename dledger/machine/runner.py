@@ -30,7 +30,7 @@ from collections import deque
 from collections.abc import Coroutine, Iterable, Iterator
 from itertools import chain, islice
 
-from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
@@ -39,44 +39,48 @@ from twisted.python.failure import Failure
 from dledger.base.errors import DamagedEntryError, DLedgerError
 from dledger.base.threads import RunInThread
 from dledger.client.values import Entry
+from dledger.machine.answering import AnsweringMachine
 from dledger.machine.fetching import SnapshotFetch, SnapshotSource
 from dledger.machine.guarded import Applied, GuardedMachine, MachineFailed, sentence_of
 from dledger.machine.kept_results import KeptResults, kept_in
 from dledger.machine.log_reach import CommittedEntries, check_base, is_reached, lowest_usable
-from dledger.machine.offering import SnapshotOffers, SnapshotPiece
+from dledger.machine.offering import SnapshotOffers
+from dledger.machine.skips import Skips
 from dledger.machine.snapshot_file import OLDEST_SNAPSHOT_VERSION, SnapshotHead, SnapshotRefused
-from dledger.machine.snapshots import SnapshotDirectory, UnnamedSnapshot
+from dledger.machine.snapshots import SnapshotDirectory
 from dledger.machine.state_machine import MachineFactory
-from dledger.machine.waiting import MachineWaits, unknown
-from dledger.node.status import MachineStatus
+from dledger.machine.waiting import MachineWaits
+from dledger.machine.writing import SnapshotWriter
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import EntryHeader, iterate_records
-from protocols.wire.ledger.messages import SnapshotRequest
 
 #: Seconds for which one turn of the reactor applies entries, about.
 TURN_S = 0.005
 #: Bytes of records that are read at once, and entries that one batch has at most.
 READ_BYTES = 256 * 1024
 BATCH_COUNT_MAX = 1024
-#: Seconds in which a snapshot must be written.
-SNAPSHOT_S = 600.0
 #: Seconds between two looks whether the log has come to the end of a snapshot that another member sent, and
 #: before another one is asked for if it was refused.
 LOOK_S, REFUSED_S, REFUSED_MAX_S = 0.2, 5.0, 600.0
-#: Seconds between two looks whether the log is on stable storage up to the last entry of a snapshot.
-FLUSH_LOOK_S = 0.05
 _TAKES_UP = ("starting", "installing")
+#: Reads of the log in one look for an order to skip an entry.
+SCANS = 16
 
 
-class MachineRunner:
+class _MadeOtherwise(Exception):
+    """The state has an entry that an order says to skip."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.index = index
+
+
+class MachineRunner(AnsweringMachine):
     """
     See L{dledger.node.hosting.HostedMachine}.
 
     Invariant: the state of C{_machine} has the entries up to C{applied_index}; C{_ahead} has those that
     follow, as far as they were read.
-
-    @ivar state, reason: as of L{MachineStatus}.
-    @ivar applied_index: last entry in the state.
     """
 
     log = Logger()
@@ -104,18 +108,22 @@ class MachineRunner:
         self._fetch: SnapshotFetch | None = None
         self._offers = None if snapshots is None else SnapshotOffers(snapshots, clock.seconds)
         self._self_id = self_id
-        self._snapshot_entries, self._snapshot_bytes = snapshot_entries, snapshot_bytes
         self.state, self.reason = "starting", ""
         self.applied_index = -1
         self._machine = GuardedMachine(factory)
-        self._kept = KeptResults()
+        self._kept, self._skips = KeptResults(), Skips()
+        self._failed_at = self._scanned_to = -1
         self._last: EntryHeader | None = None
         self._ahead: deque[tuple[EntryHeader, bytes]] = deque()
         self._batch_count = 64
         self._call: IDelayedCall | None = None
         self._waits = MachineWaits(waits_max=waits_max, wait_ms=wait_ms, now_ms=self._now_ms)
-        self._applied = self._since_entries = self._since_bytes = 0
-        self._written, self._size, self._snapshot_problem = 0, -1, ""
+        self._applied = 0
+        self._writer = None if snapshots is None else SnapshotWriter(
+            snapshots, entries, clock=clock, run_in_thread=run_in_thread, self_id=self_id,
+            due_entries=snapshot_entries, due_bytes=snapshot_bytes, why_not=self._why_no_snapshot,
+            pause=self._pause,
+        )
         self._in_thread: Deferred[None] | None = None
         self._pausing: Deferred[None] | None = None
         self._waits_for = ""
@@ -174,13 +182,14 @@ class MachineRunner:
         self._rest()
         self._waits.end(reason, ResponseCode.MACHINE_STOPPED)
 
-    async def _take_up(self) -> None:
+    async def _take_up(self, *, is_first: bool = True) -> None:
         """Become the state of the newest snapshot that is sound, then follow the log."""
         snapshots = self._snapshots
         if snapshots is not None:
-            await self._run_in_thread(snapshots.look)
-            for reason in snapshots.refused:
-                self._tell_refused(reason)
+            if is_first:
+                await self._run_in_thread(snapshots.look)
+                for reason in snapshots.refused:
+                    self._tell_refused(reason)
             while self.state == "starting" and snapshots.heads:
                 if await self._is_taken_up(snapshots, snapshots.heads[-1]):
                     break
@@ -224,7 +233,7 @@ class MachineRunner:
 
     async def _restored(self, snapshots: SnapshotDirectory, head: SnapshotHead) -> bool:
         """Whether the machine has become the state of a snapshot, or this member stops."""
-        machine, restored = self._machine, [KeptResults()]
+        machine, restored = self._machine, [(KeptResults(), frozenset[int]())]
 
         def restore() -> None:
             pieces = self._until_stopped(snapshots.read(head))
@@ -240,7 +249,9 @@ class MachineRunner:
             snapshots.refuse(head, reason)
             self._tell_refused(f"behind the entry {head.index}: {reason}")
             return self.state not in _TAKES_UP
-        self.applied_index, self._kept = head.index, restored[0]
+        self.applied_index = head.index
+        self._kept, left_out = restored[0]
+        self._skips.restored(left_out)
         return True
 
     def _until_stopped(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -277,6 +288,8 @@ class MachineRunner:
                     return
         except DamagedEntryError:
             return  # a peer gives it back; L{sweep} looks again
+        except _MadeOtherwise as other:
+            self._make_again(other.index)
         except (MachineFailed, DLedgerError) as error:
             self._fail(str(error))
         except BaseException as error:
@@ -307,13 +320,19 @@ class MachineRunner:
         """@raise MachineFailed: at an entry; those before it are applied."""
         began_s = self._clock.seconds()
         batch = list(islice(self._ahead, self._batch_count))
+        made_with = self._skips.look(batch, self.applied_index)
+        if made_with >= 0:
+            raise _MadeOtherwise(made_with)
+        ordered = self._skips.ordered
         entries = [
             Entry(index=header.index, term=header.term, pos=header.pos, body=body)
-            for header, body in batch if body and not header.channel
+            for header, body in batch
+            if body and not header.channel and not (ordered and header.index in ordered)
         ]
         applied = self._machine.apply(entries) if entries else Applied(results=[])
         if applied.failure:
             failed_index = entries[len(applied.results)].index
+            self._failed_at, self._scanned_to = failed_index, failed_index
             batch = [one for one in batch if one[0].index < failed_index]
         self._took(batch, entries[: len(applied.results)], applied.results)
         if applied.failure:
@@ -334,65 +353,81 @@ class MachineRunner:
             self._last = batch[-1][0]
             self.applied_index = self._last.index
         self._applied += len(entries)
-        self._since_entries += len(batch)
-        self._since_bytes += sum(len(body) for _, body in batch)
+        if self._writer is not None:
+            self._writer.note(len(batch), sum(len(body) for _, body in batch))
         by_index = {entry.index: result for entry, result in zip(entries, results, strict=True)}
+        if self._skips.ordered:
+            by_index.update(self._skips.results_in(batch))
         self._kept.fold(batch, by_index)
         self._waits.applied(by_index, self.applied_index)
 
+    # -- entries that are skipped -------------------------------------------------------------
+
+    def _make_again(self, index: int) -> None:
+        """The state was made with an entry that is skipped, or could not be: make it without that entry."""
+        self.log.warn(
+            "the state machine {machine} of member {self_id} skips the entry {index}, and makes its state",
+            machine=self._machine.name, self_id=self._self_id, index=index,
+        )
+        self._skips = Skips({*self._skips.ordered, index})
+        for head in () if self._snapshots is None else [*self._snapshots.heads]:
+            if head.index >= index:
+                assert self._snapshots is not None
+                self._snapshots.refuse(head, f"it has the entry {index}, which is skipped")
+        self.state, self.reason, self._failed_at = "starting", "", -1
+        self._rest()
+        self._waits.end(f"the entry {index} is skipped", ResponseCode.LEADER_NOT_READY)
+        self.applied_index, self._last = -1, None
+        if self._writer is not None:
+            self._writer.begin_again()
+        if self._in_thread is None:
+            self._make_again_now()
+        else:
+            self._in_thread.addBoth(lambda _: self._make_again_now())
+
+    def _make_again_now(self) -> None:
+        """Nothing runs in the thread."""
+        if self.state == "starting":
+            try:
+                self._machine, self._kept = GuardedMachine(self._factory), KeptResults()
+            except MachineFailed as failed:
+                self._fail(str(failed))
+            else:
+                self._begin(self._take_up(is_first=False))
+
+    def _look_for_order(self) -> None:
+        """The machine failed at an entry: is there an order to skip it by now?"""
+        try:
+            for _ in range(SCANS):
+                batch = self._entries.read_committed(self._scanned_to + 1, max_bytes=READ_BYTES)
+                if batch is None:
+                    return
+                found = list(iterate_records(batch))
+                self._scanned_to = found[-1][0].index
+                made_with = self._skips.look(found, self.applied_index)
+                if made_with < 0 and self._failed_at in self._skips.ordered:
+                    made_with = self._failed_at
+                if made_with >= 0:
+                    self._make_again(made_with)
+                    return
+        except DLedgerError:
+            return  # damaged, or gone: the next start, or a peer, finds it
+
     # -- snapshots ----------------------------------------------------------------------------
 
-    @property
-    def needed_index(self) -> int:
-        """See L{dledger.node.hosting.HostedMachine.needed_index}: that of the oldest snapshot."""
-        if self._snapshots is None:
-            return -1
-        heads = self._snapshots.heads
-        # (With the last entry itself, so that the snapshot can be compared with the log.)
-        return heads[0].index - 1 if heads else -1
-
     def _take_snapshot_if_due(self) -> None:
-        is_due = 0 < self._snapshot_entries <= self._since_entries or (
-            0 < self._snapshot_bytes <= self._since_bytes
-        )
-        if is_due and self._snapshots is not None and self._in_thread is None:
-            self._since_entries = self._since_bytes = 0
-            assert self._offers is not None
+        writer, last = self._writer, self._last
+        if writer is not None and writer.is_due and self._in_thread is None:
+            assert self._snapshots is not None and self._offers is not None and last is not None
+            writer.begin_again()
             self._snapshots.held = self._offers.held()
-            self._begin(self._write(self._snapshots))
+            self._begin(writer.write(last, self._pieces))
 
-    async def _write(self, snapshots: SnapshotDirectory) -> None:
-        last = self._last
-        assert last is not None
-        deadline_s = self._clock.seconds() + SNAPSHOT_S
-        written: list[UnnamedSnapshot] = []
+    def _pieces(self) -> Iterator[bytes]:
+        return chain((self._kept.encode(self._skips.left_out),), self._machine.snapshot())
 
-        def problem() -> str:
-            if self.state != "running":
-                return f"the state machine has {self.state}"
-            return f"it takes more than {SNAPSHOT_S:g} s" if self._clock.seconds() > deadline_s else ""
-
-        def write() -> None:
-            written.append(snapshots.write(
-                index=last.index, term=last.term, chain_crc=last.chain_crc, chunks=chunks, problem=problem
-            ))
-
-        try:
-            chunks = chain((self._kept.encode(),), self._machine.snapshot())
-            await self._run_in_thread(write)
-            while not (reason := problem()) and self._entries.members.flushed_index < last.index:
-                await self._pause(FLUSH_LOOK_S)
-            if reason:
-                raise SnapshotRefused(f"it gets no name: {reason}")
-            await self._run_in_thread(lambda: snapshots.name(written[0]))
-        except Exception as error:
-            self._snapshot_problem = f"behind the entry {last.index}: {sentence_of(error)}"
-            self.log.failure(
-                "the snapshot of {machine} at member {self_id} behind the entry {index} was not written",
-                Failure(error), machine=self._machine.name, self_id=self._self_id, index=last.index,
-            )
-            return
-        self._written, self._size, self._snapshot_problem = self._written + 1, written[0].size, ""
+    def _why_no_snapshot(self) -> str:
+        return "" if self.state == "running" else f"the state machine has {self.state}"
 
     # -- snapshots of other members ------------------------------------------------------------
 
@@ -459,90 +494,15 @@ class MachineRunner:
     def _lowest_index(self) -> int:
         return lowest_usable(self._entries, self.applied_index)
 
-    @property
-    def gives_snapshots(self) -> bool:
-        """See L{dledger.node.hosting.HostedMachine.gives_snapshots}."""
-        return self._snapshots is not None
-
-    @property
-    def proven_index(self) -> int:
-        """See L{dledger.node.hosting.HostedMachine.proven_index}."""
-        return -1 if self._snapshots is None else self._snapshots.proven_index
-
-    def piece_for(self, request: SnapshotRequest, max_bytes: int) -> SnapshotPiece:
-        """See L{dledger.node.hosting.HostedMachine.piece_for}."""
-        if self._offers is None:
-            raise DLedgerError(ResponseCode.UNSUPPORTED, reason="this member keeps no snapshots")
-        return self._offers.piece_for(request, max_bytes)
-
     # -- requests -----------------------------------------------------------------------------
-
-    @property
-    def refusal(self) -> DLedgerError | None:
-        """See L{dledger.node.hosting.HostedMachine.refusal}."""
-        if self.state == "running":
-            return None
-        if self.state == "starting":
-            return DLedgerError(
-                ResponseCode.LEADER_NOT_READY,
-                reason=self._waits_for or "the state machine takes up its snapshot",
-            )
-        if self.state == "installing":
-            reason = "the state machine waits for a snapshot of another member"
-            return DLedgerError(ResponseCode.LEADER_NOT_READY, reason=reason)
-        return DLedgerError(
-            ResponseCode.MACHINE_STOPPED, reason=f"the state machine has {self.state}: {self.reason}"
-        )
-
-    def result_of(self, index: int) -> Deferred[bytes]:
-        """See L{dledger.node.hosting.HostedMachine.result_of}."""
-        if self.state != "running":
-            return fail(unknown(f"the state machine has {self.state}"))
-        return self._waits.result_of(index, self.applied_index)
-
-    def kept_result(self, producer: str, sequence: int) -> tuple[int, bytes] | None:
-        """See L{dledger.node.hosting.HostedMachine.kept_result}."""
-        last_sequence, found = self._kept.find(producer, sequence)
-        if found is not None:
-            return found.entry_index, found.result
-        if sequence > last_sequence:
-            return None
-        raise DLedgerError(ResponseCode.SEQUENCE_FORGOTTEN, last_sequence=last_sequence, reason=(
-            f"the command {sequence} of {producer} is applied, and its result is not kept any more"
-        ))
-
-    def when_applied(self, index: int) -> Deferred[int]:
-        """See L{dledger.node.hosting.HostedMachine.when_applied}."""
-        refusal = self.refusal
-        if refusal is not None:
-            return fail(refusal)
-        if index <= self.applied_index:
-            return succeed(self.applied_index)
-        return self._waits.when_applied(index)
-
-    def query(self, request: bytes) -> bytes:
-        """See L{dledger.node.hosting.HostedMachine.query}."""
-        return self._machine.query(request)
 
     def sweep(self, now_s: float) -> None:
         """See L{dledger.node.hosting.HostedMachine.sweep}."""
         self._waits.sweep(int(now_s * 1000), self.applied_index)
         self.committed()
         self._go_on_installing()
+        if self.failed_index >= 0:
+            self._look_for_order()
 
     def _now_ms(self) -> int:
         return int(self._clock.seconds() * 1000)
-
-    def status(self) -> MachineStatus:
-        """See L{dledger.node.hosting.HostedMachine.status}."""
-        heads = [] if self._snapshots is None else self._snapshots.heads
-        return MachineStatus(
-            name=self._machine.name, version=self._machine.version, state=self.state, reason=self.reason,
-            applied_index=self.applied_index,
-            lag=max(0, self._entries.committed_index - self.applied_index), applied=self._applied,
-            snapshot_index=heads[-1].index if heads else -1, snapshot_size=self._size,
-            snapshots=self._written, is_writing=self._in_thread is not None and self.state == "running",
-            snapshot_problem=self._snapshot_problem,
-            installing=self._waits_for if self._fetch is None else self._fetch.progress,
-            refused=() if self._snapshots is None else tuple(self._snapshots.refused),
-        )

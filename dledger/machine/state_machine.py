@@ -4,8 +4,8 @@ What a program is that turns the committed entries of a log into a state, in the
 
 Rule 1: the state is a function of the entries alone, in their order. No time, no chance, no files of its own,
 no order of a hash: otherwise the members drift apart, and nothing here notices.
-Rule 2: a command that cannot be done is no error: its result says so. An exception of any kind stops the
-machine (L{dledger.machine.guarded}).
+Rule 2: a command that cannot be done is no error: its result says so, or L{RefusedCommand} does. Any other
+exception stops the machine (L{dledger.machine.guarded}).
 """
 
 from __future__ import annotations
@@ -17,6 +17,17 @@ from dledger.client.values import Entry
 
 #: Bytes of one result, at most: of a command, and of a query.
 RESULT_BYTES_MAX = 1 << 20
+
+
+class RefusedCommand(Exception):
+    """
+    A command that cannot be done. C{raise Refused("why")} in C{apply}, which has changed nothing for this
+    entry, makes it the answer to the command, at every member alike; it may also be given as the result.
+    """
+
+
+class RefusedAnswer(bytes):
+    """The result of a command that the machine has refused: the reason, UTF-8."""
 
 
 class StateMachine(ABC):

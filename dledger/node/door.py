@@ -48,6 +48,7 @@ NEEDED: Mapping[RequestCode, ClientRole | None] = {
     RequestCode.QUERY: ClientRole.READ,
     RequestCode.LEADERSHIP_TRANSFER: ClientRole.ADMIN,
     RequestCode.MEMBERSHIP: ClientRole.ADMIN,
+    RequestCode.SKIP: ClientRole.ADMIN,
 }
 
 #: The rights of the other end of a connection by its certificate.

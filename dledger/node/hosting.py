@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.node.test_hosting -*-
 """
-The requests to the state machine of a member: SUBMIT and QUERY.
+The requests to the state machine of a member: SUBMIT, QUERY and SKIP.
 
 Rule 1: a command that was appended is answered with the result of its own entry, or with a code that means
 "unknown": it is in the log, or may come to be. The wait for the result begins in the step that commits it.
@@ -30,11 +30,17 @@ from dledger.node.appends import AppendResult
 from dledger.node.status import Counters, MachineStatus, count
 from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.codes import WIRE_FLAG_SUBMIT_ONCE, ResponseCode
+from protocols.wire.ledger.machine_entries import encode_skip
+from protocols.wire.ledger.machines import ToldMachine, encode_told_machine
 from protocols.wire.ledger.messages import (
     MESSAGES,
+    MetadataResponse,
     QueryRequest,
     QueryResponse,
+    Response,
+    SkipRequest,
+    SkipResponse,
     SnapshotRequest,
     SubmitRequest,
     SubmitResponse,
@@ -79,6 +85,16 @@ class HostedMachine(Protocol):
     @property
     def needed_index(self) -> int:
         """The log must keep the entries behind this index: only they and snapshots make the state."""
+
+    @property
+    def failed_index(self) -> int:
+        """The entry at which it has failed, so that an order to skip it is waited for; -1: it has not."""
+
+    def is_refusal(self, result: bytes) -> bool:
+        """Whether a result is the reason of a refusal."""
+
+    def told(self) -> ToldMachine:
+        """What other members are told of it."""
 
     @property
     def gives_snapshots(self) -> bool:
@@ -135,9 +151,13 @@ class MachineDesk:
         read_index: Callable[[], Deferred[int]], status: Callable[[], MemberStatus],
         now_ms: Callable[[], int], broken: Callable[[BaseException], None], counters: Counters,
         producers: Callable[[], SequenceTable | None],
+        append_order: Callable[[bytes], Deferred[AppendResult]],
+        told_by: Callable[[str], MetadataResponse | None],
     ) -> None:
         """
         @param append: appends a command for a local caller, see L{AppendGate.append_command}.
+        @param append_order: appends a machine entry.
+        @param told_by: what another member has told last; None: nothing yet.
         @param producers: those that the log knows; None: not yet.
         @param broken: called with an exception that is a bug of ours.
         """
@@ -151,7 +171,8 @@ class MachineDesk:
         self._patience_ms = config.heart_beat_time_interval_ms * config.max_heart_beat_leak
         self._commands_max, self._commands = config.max_pending_requests_num, 0
         self._broken = broken
-        self._producers = producers
+        self._producers, self._append_order = producers, append_order
+        self._told_by = told_by
         self._counters = counters
 
     @property
@@ -162,6 +183,10 @@ class MachineDesk:
     def status(self) -> MachineStatus | None:
         """The status of the machine; None without one."""
         return None if self.machine is None else self.machine.status()
+
+    def told(self) -> str:
+        """The machine in METADATA; empty without one."""
+        return "" if self.machine is None else encode_told_machine(self.machine.told())
 
     def committed(self) -> None:
         """See L{HostedMachine.committed}."""
@@ -174,7 +199,8 @@ class MachineDesk:
             self.machine.sweep(now_s)
 
     def ask(
-        self, connection: ServerConnection, ticket: Ticket, request: SubmitRequest | QueryRequest
+        self, connection: ServerConnection, ticket: Ticket,
+        request: SubmitRequest | QueryRequest | SkipRequest,
     ) -> None:
         """Answer a request, now or later."""
         if not connection.may_answer:
@@ -183,9 +209,13 @@ class MachineDesk:
                 code=ResponseCode.LEADER_PENDING_FULL, group=self._group, leader_id=self._status().leader_id
             ))
             return
-        answering = (
-            self._submit(request) if isinstance(request, SubmitRequest) else self._query(connection, request)
-        )
+        answering: Coroutine[Deferred[object], object, Response]
+        if isinstance(request, SubmitRequest):
+            answering = self._submit(request)
+        elif isinstance(request, QueryRequest):
+            answering = self._query(connection, request)
+        else:
+            answering = self._skip(request)
         Deferred.fromCoroutine(self._answer(connection, ticket, answering)).addErrback(self._failed)
 
     def _failed(self, failure: Failure) -> None:
@@ -194,7 +224,7 @@ class MachineDesk:
 
     async def _answer(
         self, connection: ServerConnection, ticket: Ticket,
-        answering: Coroutine[Deferred[object], object, SubmitResponse | QueryResponse],
+        answering: Coroutine[Deferred[object], object, Response],
     ) -> None:
         answer = await answering
         if answer.code is not ResponseCode.SUCCESS:
@@ -233,6 +263,11 @@ class MachineDesk:
                 reason=_reason(error), last_sequence=last_sequence if isinstance(last_sequence, int) else -1,
             )
         index, result = kept
+        if self.machine is not None and self.machine.is_refusal(result):
+            return SubmitResponse(
+                code=ResponseCode.COMMAND_REFUSED, group=self._group, term=self._status().term, index=index,
+                reason=result.decode("utf-8", "replace"),
+            )
         return SubmitResponse(group=self._group, term=self._status().term, index=index, result=result)
 
     def _check_new(self, request: SubmitRequest) -> None:
@@ -256,6 +291,46 @@ class MachineDesk:
             if kept is None:
                 raise
             return kept[1]
+
+    async def _skip(self, request: SkipRequest) -> SkipResponse:
+        """Write the order into the log, if the machine here waits for it and all members know such orders."""
+        leader_id = self._status().leader_id
+        try:
+            problem = self._why_no_skip(request.index)
+            if problem:
+                raise DLedgerError(ResponseCode.UNEXPECTED_ARGUMENT, reason=problem)
+            appended = await self._append_order(encode_skip(request.index))
+        except DLedgerError as error:
+            return SkipResponse(
+                code=error.code, group=self._group, leader_id=leader_id, reason=_reason(error)
+            )
+        return SkipResponse(group=self._group, leader_id=leader_id, index=appended.index)
+
+    def _why_no_skip(self, index: int) -> str:
+        status = self._status()
+        if self.machine is None:
+            return "this member runs no state machine"
+        if status.role != "leader":
+            return f"this member does not lead, {status.leader_id or 'nobody known'} does"
+        failed_index = self.machine.failed_index
+        if failed_index < 0:
+            return (
+                f"the state machine of this leader is {self.machine.status().state}, it has not failed at "
+                "an entry"
+            )
+        if failed_index != index:
+            return f"the state machine of this leader has failed at the entry {failed_index}"
+        return "; ".join(f"{one} {why}" for one in self._others() if (why := self._why_not_known(one)))
+
+    def _others(self) -> list[str]:
+        return [one.peer_id for one in self._status().peers]
+
+    def _why_not_known(self, peer_id: str) -> str:
+        told = self._told_by(peer_id)
+        if told is None:
+            return "has not told yet whether it knows such orders"
+        is_able = bool(told.wire_version & WIRE_FLAG_SUBMIT_ONCE)
+        return "" if is_able else "runs no state machine, or an earlier version, which does not skip"
 
     async def _query(self, connection: ServerConnection, request: QueryRequest) -> QueryResponse:
         try:

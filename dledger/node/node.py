@@ -179,7 +179,8 @@ class Node:
         self.desk = MachineDesk(
             config, append=self._appends.append_command, read_index=self._reads.read_index,
             status=self._core.status, producers=lambda: store.producers, now_ms=self.now_ms,
-            broken=self.broken, counters=self.counters,
+            append_order=self._appends.append_control, broken=self.broken, counters=self.counters,
+            told_by=lambda peer_id: self.snapshot_desk.told(peer_id),
         )
         self.snapshot_desk = SnapshotDesk(
             config=config, members=self._core.members, machine=lambda: self.desk.machine, now_ms=self.now_ms,
@@ -257,8 +258,7 @@ class Node:
     def _end(self, state: str, reason: str) -> None:
         self._driver.stop()
         self.state, self.reason = state, reason
-        # The driver may be in the middle of a step: callers are answered when the turn ends.
-        self.turn.work(self._tell_ended)
+        self.turn.work(self._tell_ended)  # (The driver may be in the middle of a step.)
 
     def _tell_ended(self) -> None:
         ticking, self._ticking = self._ticking, None
@@ -308,7 +308,7 @@ class Node:
     def _tell_about_me(self) -> Told:
         """Made at most once between two sweeps, however often METADATA is asked for."""
         if self._told is None:
-            self._told = Told(self.told_admin, told_health(self.status()))
+            self._told = Told(self.told_admin, told_health(self.status()), self.desk.told())
         return self._told
 
     def _keep_house(self) -> None:
@@ -319,9 +319,9 @@ class Node:
 
     def _keep_store(self) -> None:
         now_s, local_hour = self._wall_clock()
+        drop_to_index = self.snapshot_desk.drop_to_index(self._core.status())
         deleted = self._store.house_keeping(
-            now_s, local_hour, keep_from_index=self._keep_from_index(),
-            drop_to_index=self.snapshot_desk.drop_to_index(self._core.status()),
+            now_s, local_hour, keep_from_index=self._keep_from_index(), drop_to_index=drop_to_index
         )
         for one in deleted:
             self._begin_moved = f"{one.path} deleted: {one.why}"

@@ -44,6 +44,8 @@ from protocols.wire.ledger.messages import (
     ReaderResponse,
     Request,
     Response,
+    SkipRequest,
+    SkipResponse,
     SubmitRequest,
     SubmitResponse,
 )
@@ -227,6 +229,10 @@ class FakeMember:
             return self.append_once(request, base)
         if isinstance(request, SubmitRequest):
             return self.submit(request, base)
+        if isinstance(request, SkipRequest):
+            if request.index != 4:
+                return SkipResponse(code=ResponseCode.UNEXPECTED_ARGUMENT, reason="4 failed, not 3", **base)
+            return SkipResponse(index=5, **base)
         if isinstance(request, QueryRequest):
             return self.query(request, base)
         if isinstance(request, ReaderRequest):

@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.errors import DLedgerError
 from dledger.client import command_calls
-from dledger.client.errors import AppendTimeout, Timeout
+from dledger.client.errors import AppendTimeout, CommandRefused, Timeout
 from dledger.client.values import AppendError, AppendFailed, UnknownOutcome
 from protocols.wire.ledger.codes import (
     WIRE_FLAG_APPEND_IF,
@@ -131,6 +131,27 @@ class SubmitTests(MachineClientCase):
         self.group.commands.clear()
         self.assertEqual(self.successResultOf(self.submit(b"y", 1)), b"2:y")
         self.assertEqual(self.group.log, [b"0", b"x", b"y"])
+
+    def test_refused_command(self) -> None:
+        """The machine's reason; the next command goes on behind it."""
+        self.takes_once()
+        self.group["n0"].refusals.append(ResponseCode.COMMAND_REFUSED)
+        failure = self.failureResultOf(self.submit(b"x"), CommandRefused)
+        self.assertIn("scripted", str(failure.value))
+        sent = [one for one in self.group["n0"].received if isinstance(one, SubmitRequest)]
+        self.group.commands[sent[0].producer, 0] = 0
+        self.assertEqual(self.successResultOf(self.submit(b"y")), b"1:y")
+
+    def test_skip(self) -> None:
+        """The leader is asked; one of an earlier version is not."""
+        failure = self.failureResultOf(self.settled(self.client.skip(4)), DLedgerError)
+        self.assertIs(failure.value.code, ResponseCode.UNSUPPORTED)
+        self.takes_once()
+        self.client.close()
+        self.client = self.group.client()
+        self.assertEqual(self.successResultOf(self.settled(self.client.skip(4))), 5)
+        failure = self.failureResultOf(self.settled(self.client.skip(3)), DLedgerError)
+        self.assertIn("not 3", str(failure.value))
 
     def test_own_numbers(self) -> None:
         """The program asks again for what it has asked before."""

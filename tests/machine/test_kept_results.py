@@ -8,6 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.machine import kept_results
 from dledger.machine.kept_results import KeptResults, kept_in
 from dledger.machine.snapshot_file import SnapshotRefused
+from dledger.machine.state_machine import RefusedAnswer
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.entry import EntryHeader
 from protocols.wire.ledger.producer_entries import encode_producer_entry
@@ -95,16 +96,19 @@ class KeptTests(SynchronousTestCase):
 
     def test_in_snapshots(self) -> None:
         """The same again, also between a producer entry and its entries; every cut is refused."""
-        self.commands("p", 0, b"0", b"", b"2")
+        self.commands("p", 0, b"0", b"", RefusedAnswer(b"2"))
         self.commands("\xfc", 7, b"7")
         self.kept.fold([announcement(self.end, ProducerRun("p", 3, 2, 2))], {})
-        data = self.kept.encode()
-        again = kept_in(data)
+        data = self.kept.encode({9, 4})
+        again, skips = kept_in(data)
+        self.assertEqual(skips, {4, 9})
         self.assertEqual(again, self.kept)
         for kept in (self.kept, again):
             kept.fold([entry(self.end + at) for at in (1, 2, 3)], {self.end + 2: b"3", self.end + 3: b"4"})
         self.assertEqual(again, self.kept)
         self.assertEqual(self.found("p", 4), (4, b"4"))
+        kinds = [type(one.result) for one in again._clients["p"].results]
+        self.assertEqual(kinds, [bytes, bytes, RefusedAnswer, bytes, bytes])
         for cut in range(len(data)):
             self.assertRaises(WireError, KeptResults.decode, data[:cut])
         self.assertRaises(WireError, KeptResults.decode, data + b"x")

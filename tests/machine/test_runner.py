@@ -12,7 +12,7 @@ from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.errors import DamagedEntryError, DLedgerError
 from dledger.client.values import Entry
 from dledger.core.inputs import Origin
-from dledger.machine import runner, snapshots
+from dledger.machine import runner, snapshots, writing
 from dledger.machine.snapshot_file import SnapshotRefused
 from dledger.machine.state_machine import RESULT_BYTES_MAX
 from dledger.node.health import health_problem, readiness_problems
@@ -381,7 +381,7 @@ class SnapshotTests(SynchronousTestCase):
             rig.clock.advance(0.02)
         self.assertEqual(rig.snapshots.heads, [])
         rig.thread.finish()
-        rig.clock.advance(runner.FLUSH_LOOK_S)
+        rig.clock.advance(writing.FLUSH_LOOK_S)
         self.assertEqual([head.index for head in rig.snapshots.heads], [2])
 
     def test_swallowed(self) -> None:

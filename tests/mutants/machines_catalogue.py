@@ -15,6 +15,7 @@ _GUARD = "dledger.machine.guarded"
 _REACH = "dledger.machine.log_reach"
 _DESK = "dledger.node.hosting"
 _CLIENT = "dledger.client.command_calls"
+_SKIPS = "tests.machine.test_skips"
 _COMMANDS = "dledger.client.command_calls"
 _CLIENT_TESTS = "tests.client.test_machines.SubmitTests"
 _REQUESTS = "tests.node.test_hosting"
@@ -66,14 +67,14 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
         Patch(_RUNNER, "if one[0].index < failed_index]", "if failed_index]"),
     ), {"test": "tests.machine.test_runner.FailureTests.test_no_exception"}),
     ("snapshot-of-failed-machine", "a snapshot is finished though the machine has failed", (
-        Patch(_RUNNER, "            if self.state != \"running\":\n                return f\"the state",
-              "            if self.state == \"stopped\":\n                return f\"the state"),
+        Patch(_RUNNER, "        return \"\" if self.state == \"running\" else f\"the state",
+              "        return \"\" if self.state != \"stopped\" else f\"the state"),
     ), {"test": "tests.machine.test_runner.FailureTests.test_no_exception"}),
     ("cut-snapshot-restored", "a machine that catches an error of its snapshot goes on with half of it", (
         Patch(_GUARD, "        walk.finish()", "        pass"),
     ), {"test": "tests.machine.test_runner.SnapshotTests.test_swallowed"}),
     ("snapshot-before-its-log", "a snapshot gets its name before the log is on stable storage", (
-        Patch(_RUNNER, "self._entries.members.flushed_index < last.index:", "False:"),
+        Patch("dledger.machine.writing", "self._entries.members.flushed_index < last.index:", "False:"),
     ), {"test": "tests.machine.test_runner.SnapshotTests.test_name_waits_for_the_log"}),
     ("snapshot-ahead-of-log", "a snapshot is taken up before the log has come to its last entry", (
         Patch(_RUNNER, "        while not is_reached(self._entries, head):\n            if",
@@ -92,17 +93,17 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
         Patch(_RUNNER, " and not is_reached(self._entries, head):", " and False:"),
     ), {"test": f"{_INSTALLS}.FetchTests.test_waits_for_the_log"}),
     ("snapshot-index-of-later-state", "the index of a snapshot is that of its begin, its state a later one", (
-        Patch(_RUNNER, "            chunks = chain(",
+        Patch("dledger.machine.writing", "            pieces = chunks()\n",
               "            await self._run_in_thread(lambda: None)\n"
-              "            chunks = chain("),
+              "            pieces = chunks()\n"),
     ), SHORT_LOGS),
     ("applied-twice-after-restart", "a machine that took up a snapshot applies its last entry again", (
-        Patch(_RUNNER, "self.applied_index, self._kept = head.index, restored[0]",
-              "self.applied_index, self._kept = head.index - 1, restored[0]"),
+        Patch(_RUNNER, "        self.applied_index = head.index\n",
+              "        self.applied_index = head.index - 1\n"),
     ), SHORT_LOGS),
     ("entry-behind-snapshot-skipped", "a machine that took up a snapshot skips the next entry", (
-        Patch(_RUNNER, "self.applied_index, self._kept = head.index, restored[0]",
-              "self.applied_index, self._kept = head.index + 1, restored[0]"),
+        Patch(_RUNNER, "        self.applied_index = head.index\n",
+              "        self.applied_index = head.index + 1\n"),
     ), SHORT_LOGS),
     ("piece-not-checked", "a damaged piece of a snapshot is written", (
         Patch(_FETCH, "    if crc32(data) != answer.crc:", "    if False:"),
@@ -157,11 +158,31 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
         Patch(_COMMANDS, "import AppendFailed\n", "import AppendError, AppendFailed\n"),
     ), {"test": f"{_CLIENT_TESTS}.test_lost_lane"}),
     ("results-not-in-snapshot", "a snapshot has no results of clients", (
-        Patch(_RUNNER, "chain((self._kept.encode(),)", "chain((KeptResults().encode(),)"),
+        Patch(_RUNNER, "chain((self._kept.encode(", "chain((KeptResults().encode("),
     ), {"test": "tests.machine.test_runner.SnapshotTests.test_results"}),
     ("results-of-another-term", "an entry of another term counts as the announced one", (
         Patch("dledger.machine.kept_results", "        if header.term != run.term:", "        if False:"),
     ), {"test": "tests.machine.test_kept_results.KeptTests.test_another_term"}),
+    ("refusal-stops-the-machine", "a command that a machine refuses stops it", (
+        Patch(_GUARD, "            except RefusedCommand as refused:\n                results",
+              "            except _Nothing as refused:\n                results"),
+        Patch(_GUARD, "class _Walk:", "class _Nothing(Exception):\n    pass\n\n\nclass _Walk:"),
+    ), {"test": f"{_SKIPS}.RefusedTests.test_raised"}),
+    ("refusal-is-a-result", "a client is told the reason of a refusal as a result", (
+        Patch(_DESK, "self.machine.is_refusal(result):", "False:"),
+    ), {"test": f"{_SKIPS}.RefusedTests.test_answer"}),
+    ("skip-anything", "an entry is skipped at which no machine has failed", (
+        Patch(_DESK, "        if failed_index != index:", "        if False:"),
+    ), {"test": f"{_SKIPS}.SkipTests.test_refused"}),
+    ("skip-for-some", "a member whose state has a skipped entry keeps that state", (
+        Patch("dledger.machine.skips",
+              "                if index <= applied_index and index not in self.left_out:",
+              "                if False:"),
+    ), {"test": f"{_SKIPS}.SkipTests.test_applied_elsewhere"}),
+    ("skip-not-in-snapshot", "a snapshot does not tell that it was made without an entry", (
+        Patch("dledger.machine.skips", "        self.left_out = set(left_out)\n",
+              "        self.left_out = set()\n"),
+    ), {"test": f"{_SKIPS}.SkipTests.test_between"}),
     ("late-command-refused", "a command in the log without a result counts as refused", (
         Patch("dledger.machine.waiting",
               "    return DLedgerError(ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, reason=reason)",

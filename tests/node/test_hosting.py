@@ -258,6 +258,7 @@ class _Follower:
             rig.config, append=lambda *_: Deferred(), read_index=self.read_index,
             status=lambda: self.picture, now_ms=lambda: self.now_ms,
             broken=lambda error: None, counters=Counters(), producers=lambda: None,
+            append_order=lambda _: Deferred(), told_by=lambda _: None,
         )
         made.machine = rig.runner
         return made

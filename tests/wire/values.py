@@ -40,6 +40,8 @@ from protocols.wire.ledger.messages import (
     ReaderResponse,
     Request,
     Response,
+    SkipRequest,
+    SkipResponse,
     SnapshotRequest,
     SnapshotResponse,
     SubmitRequest,
@@ -194,6 +196,7 @@ JSON_REQUESTS = {
         ReaderRequest, **_base(), does=texts, name=texts, holder=texts, token=longs, index=longs,
         lease_ms=ints, share=ints,
     ),
+    RequestCode.SKIP: st.builds(SkipRequest, **_base(), index=indexes),
     RequestCode.SNAPSHOT: st.builds(
         SnapshotRequest, **_base(), machine=texts, machine_version=ints, index=indexes, index_term=indexes,
         offset=indexes,
@@ -219,6 +222,7 @@ JSON_RESPONSES = {
         ReaderResponse, **_answer(), token=longs, begin_index=longs, end_index=longs, next_index=longs,
         committed_index=longs, readers=st.none() | bodies, reason=texts,
     ),
+    RequestCode.SKIP: st.builds(SkipResponse, **_answer(), index=indexes, reason=texts),
     RequestCode.SNAPSHOT: st.builds(
         SnapshotResponse, **_answer(), index=indexes, index_term=indexes, size=indexes, offset=indexes,
         data=st.none() | bodies, crc=st.integers(0, 0xFFFF_FFFF), reason=texts,

@@ -32,6 +32,7 @@ class RequestCode(IntEnum):
     QUERY = 51912  # likewise
     READER = 51913  # likewise
     SNAPSHOT = 51914  # likewise
+    SKIP = 51915  # likewise
 
 
 class ResponseCode(IntEnum):
@@ -73,6 +74,7 @@ class ResponseCode(IntEnum):
     MACHINE_STOPPED = 445  # ours: the state machine of the member has stopped
     LEASE_HELD = 446  # ours: another process of this reader reads, or too many do
     LEASE_LOST = 447  # ours: the lease of a process of a reader is over, and another may have it
+    COMMAND_REFUSED = 449  # ours: the state machine has refused a command, which is in the log
     TOO_MANY_CLIENTS = 448  # ours: a member has no place for this connection, and did nothing that it asked
     INTERNAL_ERROR = 500
     TERM_CHANGED = 501

@@ -267,6 +267,7 @@ _REQUESTS: Mapping[RequestCode, tuple[_Key, ...]] = {
         _long_key(name="indexTerm", field="index_term"),
         _exact_long_key(name="offset", field="offset"),
     ),
+    RequestCode.SKIP: (_exact_long_key(name="index", field="index"),),
 }
 _RESPONSES: Mapping[RequestCode, tuple[_Key, ...]] = {
     RequestCode.METADATA: (
@@ -284,6 +285,7 @@ _RESPONSES: Mapping[RequestCode, tuple[_Key, ...]] = {
         _text_key(name="lineage", field="lineage"),
         _text_key(name="metLineage", field="met_lineage"),
         _bool_key(name="isRival", field="is_rival"),
+        _Key(name="machine", field="machine", read=_told),
     ),
     RequestCode.APPEND: (
         _long_key(name="index", field="index", always=True),
@@ -348,6 +350,10 @@ _RESPONSES: Mapping[RequestCode, tuple[_Key, ...]] = {
         _long_key(name="nextIndex", field="next_index"),
         _long_key(name="committedIndex", field="committed_index"),
         _bytes_key(name="readers", field="readers"),
+        _text_key(name="reason", field="reason"),
+    ),
+    RequestCode.SKIP: (
+        _long_key(name="index", field="index"),
         _text_key(name="reason", field="reason"),
     ),
     RequestCode.SNAPSHOT: (

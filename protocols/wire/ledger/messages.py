@@ -105,6 +105,8 @@ class MetadataResponse(Response):
         L{protocols.wire.ledger.memberships.encode_told}; empty in a group that never changed its members.
     @ivar health: I{ours}, only in JSON: reason why it does not serve; empty if it serves, or does not tell.
     @ivar lineage, met_lineage: I{ours}, only in JSON, to members: as of L{MetadataRequest}.
+    @ivar machine: I{ours}, only in JSON: see L{protocols.wire.ledger.machines.decode_told_machine}; empty
+        without a state machine.
     @ivar is_rival: I{ours}, only in JSON: another process than the one that asked answers at the address of
         that member.
     """
@@ -124,6 +126,7 @@ class MetadataResponse(Response):
     lineage: str = ""
     met_lineage: str = ""
     is_rival: bool = False
+    machine: str = ""
 
 
 @value_class(kw_only=True)
@@ -304,6 +307,30 @@ class SnapshotResponse(Response):
     offset: int = 0
     data: bytes | None = None
     crc: int = 0
+    reason: str = ""
+
+
+@value_class(kw_only=True)
+class SkipRequest(Request):
+    """
+    Write into the log that no state machine applies an entry.
+
+    @ivar index: of the entry; the machine of the leader has failed there.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.SKIP
+    index: int = -1
+
+
+@value_class(kw_only=True)
+class SkipResponse(Response):
+    """
+    @ivar index: of the order in the log; -1 unless SUCCESS.
+    @ivar reason: why it is refused.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.SKIP
+    index: int = -1
     reason: str = ""
 
 
@@ -568,4 +595,5 @@ MESSAGES: Mapping[RequestCode, tuple[type[Request], type[Response]]] = {
     RequestCode.QUERY: (QueryRequest, QueryResponse),
     RequestCode.READER: (ReaderRequest, ReaderResponse),
     RequestCode.SNAPSHOT: (SnapshotRequest, SnapshotResponse),
+    RequestCode.SKIP: (SkipRequest, SkipResponse),
 }
