@@ -26,6 +26,7 @@ from dledger.config import DLedgerConfig
 from dledger.core import effects as fx
 from dledger.core.flush_pace import FlushPace
 from dledger.core.inputs import MembersIntroduced
+from dledger.core.machine_word import MachineWord
 from dledger.core.ports import LedgerView
 from dledger.core.quota import Quota
 from protocols.wire.ledger.bounds import TERM_MAX
@@ -201,6 +202,7 @@ class MemberState:
     @ivar is_full: whether the store refuses entries for want of room.
     @ivar full_peers: peers that said so of themselves in their last answer to a heartbeat.
     @ivar pace: flush times of this member and of its peers.
+    @ivar machine: the state machines of this member and of its peers.
     @ivar seeks_java_leader: this leader has lost an entry to damage, no member of ours has it, and Java
         members give entries only while they lead.
     @ivar term_start_body: body of the entry that a leader writes when its term begins.
@@ -232,6 +234,7 @@ class MemberState:
     is_full: bool = False
     full_peers: set[str] = attrs.Factory(set)
     pace: FlushPace = attrs.Factory(FlushPace)
+    machine: MachineWord = attrs.Factory(MachineWord)
     seeks_java_leader: bool = False
     membership: Membership = attrs.field(init=False)
     peer_ids: tuple[str, ...] = attrs.field(init=False)
@@ -420,6 +423,11 @@ class MemberState:
                             voters=";".join(sorted(self.membership.voters)),
                             learners=";".join(sorted(self.membership.learners)))
 
+    @property
+    def stands_last(self) -> bool:
+        """Whether another member should lead, if one can."""
+        return self.is_full or self.machine.is_unfit
+
     def owes(self, end_index: int) -> None:
         """The ledger must reach this end before the member votes again; -1 for none."""
         self.repair_end_index = max(self.repair_end_index, end_index)
@@ -467,6 +475,7 @@ class MemberState:
             return
         self.capable[peer_id] = bool(wire_version & WIRE_FLAG_MEMBERSHIP)
         self.pace.heard(peer_id, wire_version, self.out.now_ms)
+        self.machine.heard(peer_id, wire_version)
         if wire_version & WIRE_FLAG_DISK_FULL:
             self.full_peers.add(peer_id)
         else:

@@ -135,7 +135,7 @@ class AnsweringMachine:
         machine = self._machine
         return ToldMachine(
             name=machine.name, version=machine.version, state=self.state, applied_index=self.applied_index,
-            failed_index=self.failed_index,
+            failed_index=self.failed_index, newest_only=machine.newest_only,
         )
 
     def status(self) -> MachineStatus:

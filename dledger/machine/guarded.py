@@ -68,7 +68,7 @@ class GuardedMachine:
     """
     One machine.
 
-    @ivar name, version: of the machine, as they were when it was made.
+    @ivar name, version, oldest_version, newest_only: of the machine, as they were when it was made.
     @ivar failure: why it has no state any more; empty while it has.
     @ivar entry: index of the entry that is applied now, or was last; -1 before any.
     """
@@ -78,6 +78,13 @@ class GuardedMachine:
         try:
             machine = factory()
             self.name, self.version = machine.name, machine.version
+            oldest = machine.oldest_version
+            self.oldest_version = self.version if oldest is None else min(int(oldest), self.version)
+            self.newest_only = bool(machine.newest_only)
+            takes = len(inspect.signature(machine.restore).parameters)
+            if oldest is not None and takes < 2:
+                raise TypeError("oldest_version is given, so it must have restore(chunks, version)")
+            self._takes_version = takes >= 2
             self._takes_many = inspect.isgeneratorfunction(machine.apply) or machine.takes_many
         except BaseException as error:
             raise MachineFailed(f"the factory raised {sentence_of(error)}") from error
@@ -182,15 +189,18 @@ class GuardedMachine:
             raise SnapshotFailed(f"snapshot() raised {sentence_of(error)}") from error
         return _guarded(pieces)
 
-    def restore(self, chunks: Iterable[bytes]) -> None:
+    def restore(self, chunks: Iterable[bytes], version: int) -> None:
         """
-        Become the state of a snapshot.
+        Become the state of a snapshot of a version.
 
         @raise SnapshotRefused: the machine does not take it, or has not been given all of it.
         """
         walk = _Walk(chunks)
         try:
-            self._machine.restore(walk)
+            if self._takes_version:
+                self._machine.restore(walk, version)
+            else:
+                self._machine.restore(walk)
         except BaseException as error:
             self.failure = f"restore() raised {sentence_of(error)}"
         walk.finish()  # (A machine may have caught what is wrong with the file.)

@@ -77,7 +77,8 @@ def runner_of(
     if config.store_type == "file":
         snapshots = SnapshotDirectory(
             disk, os.path.join(config.self_path, "machine"), machine=machine.name,
-            machine_version=machine.version, proves_oldest=config.machine_keep_entries > 0,
+            machine_version=machine.version, oldest_version=machine.oldest_version,
+            proves_oldest=config.machine_keep_entries > 0,
         )
     return MachineRunner(
         factory, node, clock=clock, run_in_thread=run_in_thread, snapshots=snapshots, self_id=config.self_id,

@@ -239,7 +239,7 @@ class MachineRunner(AnsweringMachine):
             pieces = self._until_stopped(snapshots.read(head))
             if head.format > OLDEST_SNAPSHOT_VERSION:
                 restored[0] = kept_in(next(pieces, b""))
-            machine.restore(pieces)
+            machine.restore(pieces, head.machine_version)
 
         try:
             check_base(self._entries, head)
@@ -457,7 +457,7 @@ class MachineRunner(AnsweringMachine):
         fetch = self._fetch = SnapshotFetch(
             snapshots, source, clock=self._clock, run_in_thread=self._run_in_thread, self_id=self._self_id,
             machine=self._machine.name, machine_version=self._machine.version,
-            lowest_index=self._lowest_index,
+            oldest_version=self._machine.oldest_version, lowest_index=self._lowest_index,
         )
         try:
             head = await fetch.fetch()

@@ -58,13 +58,18 @@ class SnapshotDirectory:
     """
 
     def __init__(
-        self, disk: Disk, path: str, *, machine: str, machine_version: int, proves_oldest: bool = False
+        self, disk: Disk, path: str, *, machine: str, machine_version: int, oldest_version: int | None = None,
+        proves_oldest: bool = False,
     ) -> None:
-        """@param proves_oldest: keep C{proven_index}; else it is of L{look} until the next write, then -1."""
+        """
+        @param oldest_version: of snapshots that the machine takes; None: only its own.
+        @param proves_oldest: keep C{proven_index}; else it is of L{look} until the next write, then -1.
+        """
         self._disk = disk
         self.path = path
         self.machine = machine
         self.machine_version = machine_version
+        self.oldest_version = machine_version if oldest_version is None else oldest_version
         self._proves_oldest = proves_oldest
         self.heads: list[SnapshotHead] = []
         self.refused: list[str] = []
@@ -106,10 +111,10 @@ class SnapshotDirectory:
             raise SnapshotRefused(
                 f"{path} is of the machine {head.machine!r}, this member runs {self.machine!r}"
             )
-        if head.machine_version != self.machine_version:
+        if not self.oldest_version <= head.machine_version <= self.machine_version:
             raise SnapshotRefused(
                 f"{path} has the version {head.machine_version} of {self.machine!r}, this member runs the "
-                f"version {self.machine_version}"
+                f"version {self.machine_version}, which takes those from {self.oldest_version} on"
             )
         return head
 

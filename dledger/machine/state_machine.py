@@ -36,11 +36,16 @@ class StateMachine(ABC):
     thread (L{restore} is in another one, before any other call), so each must be short.
 
     @ivar name: of this kind of machine; a snapshot of another name is refused.
-    @ivar version: of the content of its snapshots; a snapshot of another version is refused.
+    @ivar version: of the content of its snapshots; a snapshot of a later version is refused.
+    @ivar oldest_version: the oldest version of snapshots that L{restore} takes; None: only its own. Such a
+        machine's C{restore(chunks, version)} has the version as a second parameter.
+    @ivar newest_only: while members run different versions, those with a lower one answer no queries.
     """
 
     name: str = ""
     version: int = 1
+    oldest_version: int | None = None
+    newest_only: bool = False
     #: Whether L{apply} gets many entries though it is no generator function.
     takes_many: bool = False
 
@@ -75,12 +80,14 @@ class StateMachine(ABC):
         whose values do not change, say), and the pieces come from the view alone.
         """
 
+    @property
     @abstractmethod
-    def restore(self, chunks: Iterable[bytes]) -> None:
+    def restore(self) -> Callable[..., None]:
         """
-        Become the state of a snapshot. The machine is new, and nothing else is asked of it meanwhile.
+        C{restore(chunks)}, or C{restore(chunks, version)} if it takes older versions: become the state of a
+        snapshot. The machine is new, and nothing else is asked of it meanwhile.
 
-        @param chunks: the bytes of L{snapshot}; in the same pieces.
+        C{chunks}: the bytes of L{snapshot}, in the same pieces. C{version}: that of the snapshot.
         """
 
 

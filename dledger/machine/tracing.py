@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from inspect import isgeneratorfunction
 
 from dledger.client.values import Entry
@@ -17,6 +17,7 @@ class TracedMachine(StateMachine):
     def __init__(self, machine: StateMachine, trace: OpenSpans) -> None:
         self._machine, self._trace = machine, trace
         self.name, self.version = machine.name, machine.version
+        self.oldest_version, self.newest_only = machine.oldest_version, machine.newest_only
         self.takes_many = machine.takes_many or isgeneratorfunction(machine.apply)
 
     def apply(self, entries: Sequence[Entry]) -> Iterable[bytes]:
@@ -49,9 +50,10 @@ class TracedMachine(StateMachine):
         """See L{StateMachine.snapshot}."""
         return self._machine.snapshot()
 
-    def restore(self, chunks: Iterable[bytes]) -> None:
+    @property
+    def restore(self) -> Callable[..., None]:
         """See L{StateMachine.restore}."""
-        self._machine.restore(chunks)
+        return self._machine.restore
 
 
 def traced_factory(factory: MachineFactory, trace: OpenSpans) -> MachineFactory:

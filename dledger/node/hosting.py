@@ -15,18 +15,20 @@ Rule 4: a connection that does not read its answers is refused before anything i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Protocol
 
+import attrs
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from dledger.base.errors import DLedgerError
 from dledger.base.producers import SequenceTable
 from dledger.config import DLedgerConfig
-from dledger.core.inputs import Origin
+from dledger.core.inputs import MachineChecked, Origin
 from dledger.core.status import MemberStatus
 from dledger.node.appends import AppendResult
+from dledger.node.machine_watch import MachineWatch
 from dledger.node.status import Counters, MachineStatus, count
 from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
@@ -152,12 +154,15 @@ class MachineDesk:
         now_ms: Callable[[], int], broken: Callable[[BaseException], None], counters: Counters,
         producers: Callable[[], SequenceTable | None],
         append_order: Callable[[bytes], Deferred[AppendResult]],
-        told_by: Callable[[str], MetadataResponse | None],
+        told_by: Callable[[str], MetadataResponse | None], feed: Callable[[MachineChecked], None],
+        note: Callable[[str, Mapping[str, object]], None],
     ) -> None:
         """
         @param append: appends a command for a local caller, see L{AppendGate.append_command}.
         @param append_order: appends a machine entry.
         @param told_by: what another member has told last; None: nothing yet.
+        @param feed: tells the core whether the machine here may lead.
+        @param note: reports an event.
         @param producers: those that the log knows; None: not yet.
         @param broken: called with an exception that is a bug of ours.
         """
@@ -172,7 +177,8 @@ class MachineDesk:
         self._commands_max, self._commands = config.max_pending_requests_num, 0
         self._broken = broken
         self._producers, self._append_order = producers, append_order
-        self._told_by = told_by
+        self._told_by, self._feed, self._word = told_by, feed, MachineChecked(runs=False, is_unfit=False)
+        self._watch = MachineWatch(config.self_id, self._told_text, note)
         self._counters = counters
 
     @property
@@ -182,7 +188,9 @@ class MachineDesk:
 
     def status(self) -> MachineStatus | None:
         """The status of the machine; None without one."""
-        return None if self.machine is None else self.machine.status()
+        if self.machine is None:
+            return None
+        return attrs.evolve(self.machine.status(), differs=self._watch.differs)
 
     def told(self) -> str:
         """The machine in METADATA; empty without one."""
@@ -194,9 +202,21 @@ class MachineDesk:
             self.machine.committed()
 
     def sweep(self, now_s: float) -> None:
-        """See L{HostedMachine.sweep}."""
-        if self.machine is not None:
-            self.machine.sweep(now_s)
+        """See L{HostedMachine.sweep}. Then look whether this member may lead for the machine."""
+        if self.machine is None:
+            return
+        self.machine.sweep(now_s)
+        mine = self.machine.told()
+        self._watch.look(mine, self._others())
+        is_unfit = mine.state in ("failed", "installing") or bool(self._watch.outdated)
+        word = MachineChecked(runs=mine.runs, is_unfit=is_unfit)
+        if word != self._word:
+            self._word = word
+            self._feed(word)
+
+    def _told_text(self, peer_id: str) -> str | None:
+        told = self._told_by(peer_id)
+        return None if told is None else told.machine
 
     def ask(
         self, connection: ServerConnection, ticket: Ticket,
@@ -335,6 +355,8 @@ class MachineDesk:
     async def _query(self, connection: ServerConnection, request: QueryRequest) -> QueryResponse:
         try:
             machine = self._machine()
+            if self._watch.outdated:
+                raise DLedgerError(ResponseCode.LEADER_NOT_READY, reason=self._watch.outdated)
             if request.query is None:
                 raise DLedgerError(ResponseCode.UNEXPECTED_ARGUMENT, reason="query is missing")
             status, age_ms = self._status(), 0

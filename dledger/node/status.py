@@ -140,6 +140,7 @@ class MachineStatus:
     @ivar snapshot_problem: why the last snapshot could not be written; empty if it was.
     @ivar refused: sentences about snapshots that were not used.
     @ivar installing: how far a snapshot of another member has come; empty if none is waited for.
+    @ivar differs: what other members run instead of this machine; empty if nothing else.
     @ivar failed_index: the entry at which it failed; -1: it did not, or not at an entry.
     @ivar log_kept: why the log behind the snapshots stays although C{machine_keep_entries} lets it go.
     """
@@ -159,6 +160,7 @@ class MachineStatus:
     refused: tuple[str, ...]
     installing: str = ""
     failed_index: int = -1
+    differs: str = ""
     log_kept: str = ""
 
 

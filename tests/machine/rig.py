@@ -36,7 +36,8 @@ class HostedRig(Rig):
 
         example = factory()
         self.snapshots = SnapshotDirectory(
-            self.disk, "s/machine", machine=example.name, machine_version=example.version
+            self.disk, "s/machine", machine=example.name, machine_version=example.version,
+            oldest_version=example.oldest_version,
         )
         self.runner = MachineRunner(
             make, self.node, clock=self.clock, run_in_thread=self.machine_thread.run, self_id="n0",

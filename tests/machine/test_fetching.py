@@ -278,10 +278,11 @@ class FetchTests(FetchCase):
         self.factory = NextJournal
         self.start()
         self.pass_s(3)
-        self.assertIn("UNSUPPORTED this member runs the version 1", self.runner.status().installing)
-        self.rig.runner._offers._snapshots.machine_version = 2  # type: ignore[union-attr]
+        self.assertIn("UNSUPPORTED its snapshot has the version 1", self.runner.status().installing)
+        snapshots = self.rig.snapshots
+        snapshots.heads = [attrs.evolve(one, machine_version=2) for one in snapshots.heads]
         self.pass_s(16)
-        self.assertIn("has the version 1 of 'journal'", self.runner.status().installing)
+        self.assertIn("has the version 1 of 'journal', this member runs", self.runner.status().installing)
         self.assertEqual(self.runner.state, "installing")
 
     def test_another_log(self) -> None:

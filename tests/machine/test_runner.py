@@ -13,11 +13,12 @@ from dledger.base.errors import DamagedEntryError, DLedgerError
 from dledger.client.values import Entry
 from dledger.core.inputs import Origin
 from dledger.machine import runner, snapshots, writing
+from dledger.machine.guarded import MachineFailed
 from dledger.machine.snapshot_file import SnapshotRefused
 from dledger.machine.state_machine import RESULT_BYTES_MAX
 from dledger.node.health import health_problem, readiness_problems
 from protocols.wire.ledger.codes import ResponseCode
-from tests.machine.machines import Journal, NextJournal
+from tests.machine.machines import Journal, MovedJournal, NextJournal
 from tests.machine.rig import HostedRig
 
 
@@ -296,6 +297,22 @@ class SnapshotTests(SynchronousTestCase):
         rig = self.restarted(NextJournal)
         self.assertEqual(rig.journal.indexes, [1, 2, 3, 4, 5, 6, 7, 8])
         self.assertEqual(len(rig.runner.status().refused), 2)
+
+    def test_older_version(self) -> None:
+        """A machine that takes older snapshots is given the version; a later one is refused."""
+        rig = self.restarted(MovedJournal)
+        self.assertEqual(rig.journal.bodies[:2], [b"moved from 1", b"0"])
+        self.assertEqual((rig.journal.indexes, rig.runner.status().refused), ([], ()))
+        self.patch(MovedJournal, "version", 0)
+        self.patch(MovedJournal, "oldest_version", 0)
+        rig = self.restarted(MovedJournal)
+        self.assertEqual(rig.journal.indexes, [1, 2, 3, 4, 5, 6, 7, 8])
+        self.assertIn("takes those from 0 on", rig.runner.status().refused[0])
+
+    def test_no_version(self) -> None:
+        """Who takes older snapshots must be able to tell them apart."""
+        self.patch(Journal, "oldest_version", 0)
+        self.assertIn("restore(chunks, version)", str(self.assertRaises(MachineFailed, HostedRig)))
 
     def test_restore_raises(self) -> None:
         """Each try gets a new machine."""

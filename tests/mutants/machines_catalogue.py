@@ -183,6 +183,24 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
         Patch("dledger.machine.skips", "        self.left_out = set(left_out)\n",
               "        self.left_out = set()\n"),
     ), {"test": f"{_SKIPS}.SkipTests.test_between"}),
+    ("leads-without-state", "a leader whose machine has failed goes on", (
+        Patch("dledger.core.transfer", "or member.seeks_java_leader or member.machine.is_unfit\n",
+              "or member.seeks_java_leader\n"),
+    ), {"test": "tests.core.test_machine_word.LeaderTests"}),
+    ("leads-to-anybody", "a leader whose machine has failed hands over to any member", (
+        Patch("dledger.core.machine_word", "if not is_needed or one in self._running)", "if one)"),
+    ), {"test": "tests.core.test_machine_word.LeaderTests"}),
+    ("stands-first-without-state", "a member whose machine has failed stands as soon as others", (
+        Patch("dledger.core.member_state", "        return self.is_full or self.machine.is_unfit\n",
+              "        return self.is_full\n"),
+    ), {"test": "tests.core.test_machine_word.FollowerTests"}),
+    ("any-older-snapshot", "a snapshot of a version that the machine does not take is used", (
+        Patch(_DIRECTORY, "        if not self.oldest_version <= head.machine_version <=",
+              "        if not head.machine_version <="),
+    ), {"test": "tests.machine.test_snapshots.SnapshotTests.test_strangers"}),
+    ("old-version-answers", "a member with a lower version of the machine answers queries", (
+        Patch(_DESK, "            if self._watch.outdated:\n", "            if False:\n"),
+    ), {"test": f"{_REQUESTS}.WordTests"}),
     ("late-command-refused", "a command in the log without a result counts as refused", (
         Patch("dledger.machine.waiting",
               "    return DLedgerError(ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, reason=reason)",

@@ -15,13 +15,16 @@ from dledger.core.status import MemberStatus
 from dledger.node.hosting import MachineDesk
 from dledger.node.status import Counters
 from protocols.wire.ledger.codes import WIRE_FLAG_MACHINE, ResponseCode
+from protocols.wire.ledger.machines import ToldMachine, encode_told_machine
 from protocols.wire.ledger.messages import (
     MetadataRequest,
+    MetadataResponse,
     QueryRequest,
     QueryResponse,
     SubmitRequest,
     SubmitResponse,
 )
+from tests.machine.machines import MovedJournal
 from tests.machine.rig import HostedRig
 from tests.node.rig import Rig
 
@@ -189,6 +192,42 @@ class OnceTests(DeskCase):
         self.assertEqual(rig.node.committed_index, 3)
 
 
+class WordTests(SynchronousTestCase):
+    """Whether a member may lead for the machine, and answers queries, when it looks at it."""
+
+    def setUp(self) -> None:
+        self.rig = HostedRig(peers="n0-127.0.0.1:1;n1-127.0.0.1:2", factory=MovedJournal)
+        self.word = self.rig.node.members.machine
+        self.told = ToldMachine(name="journal", version=2, state="running")
+        self.rig.node.snapshot_desk.told = lambda peer_id: MetadataResponse(  # type: ignore[method-assign]
+            machine=encode_told_machine(self.told)
+        )
+        self.rig.node.start()
+        self.rig.runner.start()
+
+    def look(self) -> tuple[bool, bool]:
+        """It has looked."""
+        self.rig.clock.advance(0.3)
+        return self.word.runs, self.word.is_unfit
+
+    def test_word(self) -> None:
+        """It runs; another member has a higher version; it has failed."""
+        self.assertEqual(self.look(), (True, False))
+        self.told = attrs.evolve(self.told, version=3)
+        self.assertEqual(self.look(), (True, True))
+        status = self.rig.node.status().machine
+        assert status is not None
+        self.assertIn("n1 runs the version 3 of 'journal'", status.differs)
+        answer = self.rig.client().ask(QueryRequest(**self.rig.base(), query=b","))
+        self.assertEqual((answer.code, answer.reason), (
+            ResponseCode.LEADER_NOT_READY, "this member runs the version 2 of 'journal', n1 the version 3"
+        ))
+        self.told = attrs.evolve(self.told, version=1)
+        self.assertEqual(self.look(), (True, False))
+        self.rig.runner._fail("a test")
+        self.assertEqual(self.look(), (False, True))
+
+
 class QueryTests(DeskCase):
     """At the leader: behind every entry that was committed when it came."""
 
@@ -258,7 +297,8 @@ class _Follower:
             rig.config, append=lambda *_: Deferred(), read_index=self.read_index,
             status=lambda: self.picture, now_ms=lambda: self.now_ms,
             broken=lambda error: None, counters=Counters(), producers=lambda: None,
-            append_order=lambda _: Deferred(), told_by=lambda _: None,
+            append_order=lambda _: Deferred(), told_by=lambda _: None, feed=lambda _: None,
+            note=lambda *_: None,
         )
         made.machine = rig.runner
         return made

@@ -197,7 +197,9 @@ OURS: dict[tuple[RequestCode, bool], set[str]] = {
     (RequestCode.READER, True): {
         "token", "beginIndex", "endIndex", "nextIndex", "committedIndex", "readers", "reason",
     },
-    (RequestCode.SNAPSHOT, False): {"machine", "machineVersion", "index", "indexTerm", "offset"},
+    (RequestCode.SNAPSHOT, False): {
+        "machine", "machineVersion", "oldestVersion", "index", "indexTerm", "offset"
+    },
     (RequestCode.SNAPSHOT, True): {"index", "indexTerm", "size", "offset", "data", "crc", "reason"},
 }
 FULL: tuple[Request | Response, ...] = (
@@ -229,7 +231,7 @@ FULL: tuple[Request | Response, ...] = (
     ReaderResponse(
         token=1, begin_index=2, end_index=3, next_index=4, committed_index=5, readers=b"[]", reason="y"
     ),
-    SnapshotRequest(machine="kv", machine_version=1, index=2, index_term=3, offset=4),
+    SnapshotRequest(machine="kv", machine_version=1, oldest_version=0, index=2, index_term=3, offset=4),
     SnapshotResponse(index=2, index_term=3, size=9, offset=4, data=b"x", crc=5, reason="y"),
 )
 

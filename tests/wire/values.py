@@ -198,7 +198,8 @@ JSON_REQUESTS = {
     ),
     RequestCode.SKIP: st.builds(SkipRequest, **_base(), index=indexes),
     RequestCode.SNAPSHOT: st.builds(
-        SnapshotRequest, **_base(), machine=texts, machine_version=ints, index=indexes, index_term=indexes,
+        SnapshotRequest, **_base(), machine=texts, machine_version=ints, oldest_version=ints,
+        index=indexes, index_term=indexes,
         offset=indexes,
     ),
 }

@@ -157,6 +157,8 @@ WIRE_FLAG_MACHINE = 0x4000
 WIRE_FLAG_SNAPSHOTS = 1 << 22
 #: There, too: the sender takes SUBMIT with a producer and a sequence.
 WIRE_FLAG_SUBMIT_ONCE = 1 << 23
+#: In an answer to a heartbeat: the state machine of the sender runs, and it may lead.
+WIRE_FLAG_MACHINE_RUNS = 1 << 24
 #: In an answer to a heartbeat: the flush time of the sender, see L{flush_time_flags}.
 WIRE_FLUSH_TIME_SHIFT = 16
 WIRE_FLUSH_TIME_MASK = 0x3F

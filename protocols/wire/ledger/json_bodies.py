@@ -263,6 +263,7 @@ _REQUESTS: Mapping[RequestCode, tuple[_Key, ...]] = {
     RequestCode.SNAPSHOT: (
         _text_key(name="machine", field="machine"),
         _int_key(name="machineVersion", field="machine_version"),
+        _int_key(name="oldestVersion", field="oldest_version"),
         _long_key(name="index", field="index"),
         _long_key(name="indexTerm", field="index_term"),
         _exact_long_key(name="offset", field="offset"),

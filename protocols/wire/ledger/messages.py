@@ -105,8 +105,7 @@ class MetadataResponse(Response):
         L{protocols.wire.ledger.memberships.encode_told}; empty in a group that never changed its members.
     @ivar health: I{ours}, only in JSON: reason why it does not serve; empty if it serves, or does not tell.
     @ivar lineage, met_lineage: I{ours}, only in JSON, to members: as of L{MetadataRequest}.
-    @ivar machine: I{ours}, only in JSON: see L{protocols.wire.ledger.machines.decode_told_machine}; empty
-        without a state machine.
+    @ivar machine: I{ours}, only in JSON: see L{protocols.wire.ledger.machines.decode_told_machine}.
     @ivar is_rival: I{ours}, only in JSON: another process than the one that asked answers at the address of
         that member.
     """
@@ -277,6 +276,7 @@ class SnapshotRequest(Request):
     A member asks another one for a piece of a snapshot of its state machine. C{local_id} names the asker.
 
     @ivar machine, machine_version: of the machine that the asker runs.
+    @ivar oldest_version: of snapshots that this machine takes; -1: only its own.
     @ivar index, index_term: last entry in the snapshot, and its term; -1: the newest one.
     @ivar offset: where the piece begins in the file, bytes.
     """
@@ -284,6 +284,7 @@ class SnapshotRequest(Request):
     kind: ClassVar[RequestCode] = RequestCode.SNAPSHOT
     machine: str = ""
     machine_version: int = -1
+    oldest_version: int = -1
     index: int = -1
     index_term: int = -1
     offset: int = 0
