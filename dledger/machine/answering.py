@@ -9,6 +9,7 @@ from __future__ import annotations
 from twisted.internet.defer import Deferred, fail, succeed
 
 from dledger.base.errors import DLedgerError
+from dledger.machine.calls import MachineCalls
 from dledger.machine.fetching import SnapshotFetch
 from dledger.machine.guarded import GuardedMachine
 from dledger.machine.kept_results import KeptResults
@@ -31,6 +32,8 @@ class AnsweringMachine:
 
     @ivar state, reason: as of L{MachineStatus}.
     @ivar applied_index: last entry in the state.
+    @ivar machine: the present one.
+    @ivar is_applying: whether it works on a batch: its state is ahead of C{applied_index}.
     """
 
     state: str
@@ -39,7 +42,8 @@ class AnsweringMachine:
     _applied: int
     _failed_at: int
     _waits_for: str
-    _machine: GuardedMachine
+    machine: GuardedMachine
+    is_applying: bool
     _kept: KeptResults
     _entries: CommittedEntries
     _snapshots: SnapshotDirectory | None
@@ -47,6 +51,7 @@ class AnsweringMachine:
     _writer: SnapshotWriter | None
     _fetch: SnapshotFetch | None
     _waits: MachineWaits
+    _calls: MachineCalls
     _in_thread: Deferred[None] | None
 
     @property
@@ -122,9 +127,10 @@ class AnsweringMachine:
             return succeed(self.applied_index)
         return self._waits.when_applied(index)
 
-    def query(self, request: bytes) -> bytes:
+    def query(self, request: bytes) -> Deferred[bytes]:
         """See L{dledger.node.hosting.HostedMachine.query}."""
-        return self._machine.query(request)
+        machine = self.machine
+        return self._calls.call("query()", lambda: machine.query(request))
 
     def is_refusal(self, result: bytes) -> bool:
         """See L{dledger.node.hosting.HostedMachine.is_refusal}."""
@@ -132,7 +138,7 @@ class AnsweringMachine:
 
     def told(self) -> ToldMachine:
         """See L{dledger.node.hosting.HostedMachine.told}."""
-        machine = self._machine
+        machine = self.machine
         return ToldMachine(
             name=machine.name, version=machine.version, state=self.state, applied_index=self.applied_index,
             failed_index=self.failed_index, newest_only=machine.newest_only,
@@ -142,13 +148,14 @@ class AnsweringMachine:
         """See L{dledger.node.hosting.HostedMachine.status}."""
         heads, writer = [] if self._snapshots is None else self._snapshots.heads, self._writer
         return MachineStatus(
-            name=self._machine.name, version=self._machine.version, state=self.state, reason=self.reason,
+            name=self.machine.name, version=self.machine.version, state=self.state, reason=self.reason,
             applied_index=self.applied_index, failed_index=self.failed_index,
             lag=max(0, self._entries.committed_index - self.applied_index), applied=self._applied,
             snapshot_index=heads[-1].index if heads else -1,
             snapshot_size=-1 if writer is None else writer.size,
             snapshots=0 if writer is None else writer.written,
             is_writing=self._in_thread is not None and self.state == "running",
+            busy_with=self._calls.busy_with, busy_s=self._calls.busy_s,
             snapshot_problem="" if writer is None else writer.problem,
             installing=self._waits_for if self._fetch is None else self._fetch.progress,
             refused=() if self._snapshots is None else tuple(self._snapshots.refused),

@@ -60,7 +60,8 @@ def load_factory(text: str) -> MachineFactory:
 
 
 def runner_of(
-    node: Node, factory: MachineFactory, *, disk: Disk, clock: IReactorTime, run_in_thread: RunInThread
+    node: Node, factory: MachineFactory, *, disk: Disk, clock: IReactorTime, run_in_thread: RunInThread,
+    run_machine: RunInThread | None = None,
 ) -> MachineRunner:
     """
     The runner of a machine at this member, by the member's options; its snapshots are in C{machine} beside
@@ -84,5 +85,5 @@ def runner_of(
         factory, node, clock=clock, run_in_thread=run_in_thread, snapshots=snapshots, self_id=config.self_id,
         snapshot_entries=config.machine_snapshot_entries, snapshot_bytes=config.machine_snapshot_bytes,
         waits_max=config.max_pending_requests_num, wait_ms=config.max_wait_ack_time_ms,
-        source=node.snapshot_desk,
+        source=node.snapshot_desk, run_machine=run_machine,
     )

@@ -11,7 +11,8 @@ Runs the state machine of one member: takes up a snapshot, applies committed ent
 
 Rule 1: entries are applied in their order, each once since the snapshot that was taken up, and only when this
 member knows that they are committed.
-Rule 2: a turn of the reactor applies for about L{TURN_S}; batches grow and shrink so that one takes less.
+Rule 2: the machine runs in a thread of its own, and is given one batch at a time; batches grow and shrink so
+that one takes about L{TURN_S}. While it works the member goes on: only commands and queries wait.
 Rule 3: an exception of any kind, another number of results than entries, or a result that is too long stops
 the machine and says which entry. The entries before it count as applied, no other does, and no snapshot is
 finished from then on. The log goes on: only requests to the machine are refused. The next start begins with
@@ -28,6 +29,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Coroutine, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import chain, islice
 
 from twisted.internet.defer import Deferred
@@ -40,6 +42,7 @@ from dledger.base.errors import DamagedEntryError, DLedgerError
 from dledger.base.threads import RunInThread
 from dledger.client.values import Entry
 from dledger.machine.answering import AnsweringMachine
+from dledger.machine.calls import MachineCalls
 from dledger.machine.fetching import SnapshotFetch, SnapshotSource
 from dledger.machine.guarded import Applied, GuardedMachine, MachineFailed, sentence_of
 from dledger.machine.kept_results import KeptResults, kept_in
@@ -54,7 +57,7 @@ from dledger.machine.writing import SnapshotWriter
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import EntryHeader, iterate_records
 
-#: Seconds for which one turn of the reactor applies entries, about.
+#: Seconds that a batch should take, about; without a thread, a turn of the reactor.
 TURN_S = 0.005
 #: Bytes of records that are read at once, and entries that one batch has at most.
 READ_BYTES = 256 * 1024
@@ -79,7 +82,7 @@ class MachineRunner(AnsweringMachine):
     """
     See L{dledger.node.hosting.HostedMachine}.
 
-    Invariant: the state of C{_machine} has the entries up to C{applied_index}; C{_ahead} has those that
+    Invariant: the state of C{machine} has the entries up to C{applied_index}; C{_ahead} has those that
     follow, as far as they were read.
     """
 
@@ -89,7 +92,7 @@ class MachineRunner(AnsweringMachine):
         self, factory: MachineFactory, entries: CommittedEntries, *, clock: IReactorTime,
         run_in_thread: RunInThread, snapshots: SnapshotDirectory | None, self_id: str,
         snapshot_entries: int, snapshot_bytes: int, waits_max: int, wait_ms: int,
-        source: SnapshotSource | None = None,
+        source: SnapshotSource | None = None, run_machine: RunInThread | None = None,
     ) -> None:
         """
         @param run_in_thread: runs snapshots, one at a time.
@@ -98,6 +101,7 @@ class MachineRunner(AnsweringMachine):
             of bodies; 0: not by these.
         @param waits_max, wait_ms: requests that wait, at most, and for how long.
         @param source: sends snapshots; None: nobody does.
+        @param run_machine: runs the calls of the machine, in turn; None: they run in the reactor's thread.
         """
         self._factory = factory
         self._entries = entries
@@ -110,7 +114,7 @@ class MachineRunner(AnsweringMachine):
         self._self_id = self_id
         self.state, self.reason = "starting", ""
         self.applied_index = -1
-        self._machine = GuardedMachine(factory)
+        self.machine = GuardedMachine(factory)
         self._kept, self._skips = KeptResults(), Skips()
         self._failed_at = self._scanned_to = -1
         self._last: EntryHeader | None = None
@@ -118,7 +122,8 @@ class MachineRunner(AnsweringMachine):
         self._batch_count = 64
         self._call: IDelayedCall | None = None
         self._waits = MachineWaits(waits_max=waits_max, wait_ms=wait_ms, now_ms=self._now_ms)
-        self._applied = 0
+        self._applied, self.is_applying = 0, False
+        self._calls = MachineCalls(run_machine, clock=clock, self_id=self_id)
         self._writer = None if snapshots is None else SnapshotWriter(
             snapshots, entries, clock=clock, run_in_thread=run_in_thread, self_id=self_id,
             due_entries=snapshot_entries, due_bytes=snapshot_bytes, why_not=self._why_no_snapshot,
@@ -177,7 +182,7 @@ class MachineRunner(AnsweringMachine):
         self.state, self.reason = "failed", reason
         self.log.critical(
             "the state machine {machine} of member {self_id} stops, the log goes on: {reason}",
-            machine=self._machine.name, self_id=self._self_id, reason=reason,
+            machine=self.machine.name, self_id=self._self_id, reason=reason,
         )
         self._rest()
         self._waits.end(reason, ResponseCode.MACHINE_STOPPED)
@@ -193,13 +198,13 @@ class MachineRunner(AnsweringMachine):
             while self.state == "starting" and snapshots.heads:
                 if await self._is_taken_up(snapshots, snapshots.heads[-1]):
                     break
-                self._machine = GuardedMachine(self._factory)
+                self.machine = GuardedMachine(self._factory)
                 self._kept = KeptResults()
         if self.state == "starting":
             self.state, self._waits_for = "running", ""
             self.log.info(
                 "the state machine {machine} of member {self_id} begins behind the entry {index}",
-                machine=self._machine.name, self_id=self._self_id, index=self.applied_index,
+                machine=self.machine.name, self_id=self._self_id, index=self.applied_index,
             )
             self.committed()
 
@@ -233,7 +238,7 @@ class MachineRunner(AnsweringMachine):
 
     async def _restored(self, snapshots: SnapshotDirectory, head: SnapshotHead) -> bool:
         """Whether the machine has become the state of a snapshot, or this member stops."""
-        machine, restored = self._machine, [(KeptResults(), frozenset[int]())]
+        machine, restored = self.machine, [(KeptResults(), frozenset[int]())]
 
         def restore() -> None:
             pieces = self._until_stopped(snapshots.read(head))
@@ -270,7 +275,7 @@ class MachineRunner(AnsweringMachine):
 
     def committed(self) -> None:
         """See L{dledger.node.hosting.HostedMachine.committed}."""
-        if self.state == "running" and self._call is None and self._has_more():
+        if self.state == "running" and self._call is None and not self.is_applying and self._has_more():
             self._call = self._clock.callLater(0, self._turn)
 
     def _has_more(self) -> bool:
@@ -279,13 +284,18 @@ class MachineRunner(AnsweringMachine):
     def _turn(self) -> None:
         self._call = None
         began_s = self._clock.seconds()
-        try:
-            while self.state == "running" and (self._ahead or self._read()):
+        with self._failing():
+            while self.state == "running" and not self.is_applying and (self._ahead or self._read()):
                 self._apply_batch()
-                self._take_snapshot_if_due()
                 if self._clock.seconds() - began_s >= TURN_S:
                     self.committed()
                     return
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """A failure stops the machine; an entry that is damaged is waited for."""
+        try:
+            yield
         except DamagedEntryError:
             return  # a peer gives it back; L{sweep} looks again
         except _MadeOtherwise as other:
@@ -329,19 +339,38 @@ class MachineRunner(AnsweringMachine):
             for header, body in batch
             if body and not header.channel and not (ordered and header.index in ordered)
         ]
-        applied = self._machine.apply(entries) if entries else Applied(results=[])
-        if applied.failure:
-            failed_index = entries[len(applied.results)].index
-            self._failed_at, self._scanned_to = failed_index, failed_index
-            batch = [one for one in batch if one[0].index < failed_index]
-        self._took(batch, entries[: len(applied.results)], applied.results)
-        if applied.failure:
-            raise MachineFailed(applied.failure)
+        machine, self.is_applying = self.machine, True
+        if not entries:
+            self._applied_batch(machine, batch, entries, Applied(results=[]), began_s)
+            return
+        self._calls.call("apply()", lambda: machine.apply(entries)).addCallbacks(
+            lambda applied: self._applied_batch(machine, batch, entries, applied, began_s),
+            self._thread_failed,
+        )
+
+    def _applied_batch(
+        self, machine: GuardedMachine, batch: list[tuple[EntryHeader, bytes]], entries: list[Entry],
+        applied: Applied, began_s: float,
+    ) -> None:
+        """The machine has been given a batch, and nothing since."""
+        self.is_applying = False
+        if machine is not self.machine or self.state != "running":
+            return
+        with self._failing():
+            if applied.failure:
+                failed_index = entries[len(applied.results)].index
+                self._failed_at, self._scanned_to = failed_index, failed_index
+                batch = [one for one in batch if one[0].index < failed_index]
+            self._took(batch, entries[: len(applied.results)], applied.results)
+            if applied.failure:
+                raise MachineFailed(applied.failure)
+            self._take_snapshot_if_due()
         spent_s = self._clock.seconds() - began_s
         if spent_s > TURN_S:
             self._batch_count = max(1, self._batch_count // 2)
         elif spent_s < TURN_S / 4:
             self._batch_count = min(BATCH_COUNT_MAX, self._batch_count * 2)
+        self.committed()
 
     def _took(
         self, batch: list[tuple[EntryHeader, bytes]], entries: list[Entry], results: list[bytes]
@@ -367,7 +396,7 @@ class MachineRunner(AnsweringMachine):
         """The state was made with an entry that is skipped, or could not be: make it without that entry."""
         self.log.warn(
             "the state machine {machine} of member {self_id} skips the entry {index}, and makes its state",
-            machine=self._machine.name, self_id=self._self_id, index=index,
+            machine=self.machine.name, self_id=self._self_id, index=index,
         )
         self._skips = Skips({*self._skips.ordered, index})
         for head in () if self._snapshots is None else [*self._snapshots.heads]:
@@ -377,7 +406,7 @@ class MachineRunner(AnsweringMachine):
         self.state, self.reason, self._failed_at = "starting", "", -1
         self._rest()
         self._waits.end(f"the entry {index} is skipped", ResponseCode.LEADER_NOT_READY)
-        self.applied_index, self._last = -1, None
+        self.applied_index, self._last, self.is_applying = -1, None, False
         if self._writer is not None:
             self._writer.begin_again()
         if self._in_thread is None:
@@ -389,7 +418,7 @@ class MachineRunner(AnsweringMachine):
         """Nothing runs in the thread."""
         if self.state == "starting":
             try:
-                self._machine, self._kept = GuardedMachine(self._factory), KeptResults()
+                self.machine, self._kept = GuardedMachine(self._factory), KeptResults()
             except MachineFailed as failed:
                 self._fail(str(failed))
             else:
@@ -423,8 +452,11 @@ class MachineRunner(AnsweringMachine):
             self._snapshots.held = self._offers.held()
             self._begin(writer.write(last, self._pieces))
 
-    def _pieces(self) -> Iterator[bytes]:
-        return chain((self._kept.encode(self._skips.left_out),), self._machine.snapshot())
+    def _pieces(self) -> Deferred[Iterator[bytes]]:
+        """(No entries are given to the machine before it has been asked: its calls are in turn.)"""
+        machine, first = self.machine, self._kept.encode(self._skips.left_out)
+        asked = self._calls.call("snapshot()", machine.snapshot)
+        return asked.addCallback(lambda pieces: chain((first,), pieces))
 
     def _why_no_snapshot(self) -> str:
         return "" if self.state == "running" else f"the state machine has {self.state}"
@@ -440,7 +472,7 @@ class MachineRunner(AnsweringMachine):
         self.log.warn(
             "the log of member {self_id} begins behind the state of {machine}, which ends with the entry "
             "{index}: another member is asked for a snapshot",
-            self_id=self._self_id, machine=self._machine.name, index=self.applied_index,
+            self_id=self._self_id, machine=self.machine.name, index=self.applied_index,
         )
         self._ahead.clear()
         self._waits.end("the state machine waits for a snapshot", ResponseCode.LEADER_NOT_READY)
@@ -456,8 +488,8 @@ class MachineRunner(AnsweringMachine):
         """Become the state of a snapshot of another member, then follow the log again."""
         fetch = self._fetch = SnapshotFetch(
             snapshots, source, clock=self._clock, run_in_thread=self._run_in_thread, self_id=self._self_id,
-            machine=self._machine.name, machine_version=self._machine.version,
-            oldest_version=self._machine.oldest_version, lowest_index=self._lowest_index,
+            machine=self.machine.name, machine_version=self.machine.version,
+            oldest_version=self.machine.oldest_version, lowest_index=self._lowest_index,
         )
         try:
             head = await fetch.fetch()
@@ -471,7 +503,7 @@ class MachineRunner(AnsweringMachine):
             self.log.info(
                 "the state machine {machine} of member {self_id} has taken up a snapshot and goes on behind "
                 "the entry {index}",
-                machine=self._machine.name, self_id=self._self_id, index=self.applied_index,
+                machine=self.machine.name, self_id=self._self_id, index=self.applied_index,
             )
             self.committed()
 
@@ -484,7 +516,7 @@ class MachineRunner(AnsweringMachine):
             await fetch.pause(LOOK_S)
         if head.index < self._lowest_index():
             return False  # the log has begun anew, further on
-        self._machine, self._kept = GuardedMachine(self._factory), KeptResults()
+        self.machine, self._kept = GuardedMachine(self._factory), KeptResults()
         if await self._restored(snapshots, head):
             return True
         await self._run_in_thread(lambda: snapshots.discard(head))
@@ -499,6 +531,7 @@ class MachineRunner(AnsweringMachine):
     def sweep(self, now_s: float) -> None:
         """See L{dledger.node.hosting.HostedMachine.sweep}."""
         self._waits.sweep(int(now_s * 1000), self.applied_index)
+        self._calls.watch(self.machine)
         self.committed()
         self._go_on_installing()
         if self.failed_index >= 0:

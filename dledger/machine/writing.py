@@ -68,7 +68,7 @@ class SnapshotWriter:
         """Whether one is to be taken."""
         return 0 < self._due_entries <= self._since_entries or 0 < self._due_bytes <= self._since_bytes
 
-    async def write(self, last: EntryHeader, chunks: Callable[[], Iterable[bytes]]) -> None:
+    async def write(self, last: EntryHeader, chunks: Callable[[], Awaitable[Iterable[bytes]]]) -> None:
         """Write one behind an entry. @param chunks: gives the pieces of its file."""
         deadline_s = self._clock.seconds() + SNAPSHOT_S
         written: list[UnnamedSnapshot] = []
@@ -83,7 +83,7 @@ class SnapshotWriter:
             ))
 
         try:
-            pieces = chunks()
+            pieces = await chunks()
             await self._run_in_thread(write)
             while not (reason := problem()) and self._entries.members.flushed_index < last.index:
                 await self._pause(FLUSH_LOOK_S)

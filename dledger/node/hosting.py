@@ -125,8 +125,8 @@ class HostedMachine(Protocol):
     def when_applied(self, index: int) -> Deferred[int]:
         """@return: fires with the applied index, which is at least C{index}."""
 
-    def query(self, request: bytes) -> bytes:
-        """Ask the machine now. @raise DLedgerError: it has no answer."""
+    def query(self, request: bytes) -> Deferred[bytes]:
+        """Ask the machine. @return: fires with its answer; fails with L{DLedgerError}: it has none."""
 
     def sweep(self, now_s: float) -> None:
         """End the waits whose time is over; look again at entries that could not be read."""
@@ -373,7 +373,7 @@ class MachineDesk:
                 raise DLedgerError(ResponseCode.LEADER_PENDING_FULL, reason=(
                     "answers of before are not read yet: read them, then ask again"
                 ))
-            result = machine.query(request.query)
+            result = await machine.query(request.query)
         except DLedgerError as error:
             return QueryResponse(
                 code=error.code, group=self._group, leader_id=self._status().leader_id, reason=_reason(error)

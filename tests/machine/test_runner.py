@@ -178,7 +178,7 @@ class FailureTests(SynchronousTestCase):
             raise SystemExit("no such option")
 
         rig.journal.query = exits  # type: ignore[method-assign]
-        error = self.assertRaises(DLedgerError, rig.runner.query, b"")
+        error = self.failureResultOf(rig.runner.query(b""), DLedgerError).value
         self.assertIs(error.code, ResponseCode.INTERNAL_ERROR)
         self.assertIn("query() raised SystemExit: no such option", str(error))
         self.assertEqual(rig.runner.state, "running")
@@ -188,7 +188,7 @@ class FailureTests(SynchronousTestCase):
 
         rig.journal.fails = fails
         rig.append(b"2")
-        error = self.assertRaises(DLedgerError, rig.runner.query, b"")
+        error = self.failureResultOf(rig.runner.query(b""), DLedgerError).value
         self.assertIs(error.code, ResponseCode.MACHINE_STOPPED)
 
     def test_end_of_apply(self) -> None:

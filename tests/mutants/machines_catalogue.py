@@ -56,7 +56,7 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
               "            disk.unlink(path)"),
     ), {"test": "tests.machine.test_snapshots.SnapshotTests.test_falls_back"}),
     ("half-restored-machine", "a machine that could not restore a snapshot goes on with half of it", (
-        Patch(_RUNNER, "                self._machine = GuardedMachine(self._factory)\n",
+        Patch(_RUNNER, "                self.machine = GuardedMachine(self._factory)\n",
               "                pass\n"),
     ), {"test": "tests.machine.test_runner.SnapshotTests.test_restore_raises"}),
     ("exit-is-no-failure", "a machine that raises what is no Exception passes the guard", (
@@ -93,9 +93,9 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
         Patch(_RUNNER, " and not is_reached(self._entries, head):", " and False:"),
     ), {"test": f"{_INSTALLS}.FetchTests.test_waits_for_the_log"}),
     ("snapshot-index-of-later-state", "the index of a snapshot is that of its begin, its state a later one", (
-        Patch("dledger.machine.writing", "            pieces = chunks()\n",
+        Patch("dledger.machine.writing", "            pieces = await chunks()\n",
               "            await self._run_in_thread(lambda: None)\n"
-              "            pieces = chunks()\n"),
+              "            pieces = await chunks()\n"),
     ), SHORT_LOGS),
     ("applied-twice-after-restart", "a machine that took up a snapshot applies its last entry again", (
         Patch(_RUNNER, "        self.applied_index = head.index\n",
@@ -158,7 +158,8 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
         Patch(_COMMANDS, "import AppendFailed\n", "import AppendError, AppendFailed\n"),
     ), {"test": f"{_CLIENT_TESTS}.test_lost_lane"}),
     ("results-not-in-snapshot", "a snapshot has no results of clients", (
-        Patch(_RUNNER, "chain((self._kept.encode(", "chain((KeptResults().encode("),
+        Patch(_RUNNER, "self.machine, self._kept.encode(",
+              "self.machine, KeptResults().encode("),
     ), {"test": "tests.machine.test_runner.SnapshotTests.test_results"}),
     ("results-of-another-term", "an entry of another term counts as the announced one", (
         Patch("dledger.machine.kept_results", "        if header.term != run.term:", "        if False:"),
@@ -201,6 +202,22 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
     ("old-version-answers", "a member with a lower version of the machine answers queries", (
         Patch(_DESK, "            if self._watch.outdated:\n", "            if False:\n"),
     ), {"test": f"{_REQUESTS}.WordTests"}),
+    ("machine-in-the-reactor", "the machine runs in the reactor's thread", (
+        Patch("dledger.machine.calls", "execute(run) if self._run is None else self._run(run)",
+              "execute(run)"),
+    ), {"test": "tests.machine.test_calls.ThreadTests.test_log_goes_on"}),
+    ("two-batches-at-once", "a batch is handed over while the machine works on another", (
+        Patch(_RUNNER, "while self.state == \"running\" and not self.is_applying and (",
+              "while self.state == \"running\" and ("),
+        Patch(_RUNNER, "self._call is None and not self.is_applying and", "self._call is None and"),
+    ), {"test": "tests.machine.test_calls.ThreadTests.test_log_goes_on"}),
+    ("query-of-half-a-state", "a query behind a batch that failed is answered", (
+        Patch(_GUARD, "        if self.failure:\n            raise DLedgerError(",
+              "        if False:\n            raise DLedgerError("),
+    ), {"test": "tests.machine.test_calls.ThreadTests.test_failure"}),
+    ("hang-not-told", "nobody is told of a call that lasts", (
+        Patch(_RUNNER, "        self._calls.watch(self.machine)\n", ""),
+    ), {"test": "tests.machine.test_calls.ThreadTests.test_watched"}),
     ("late-command-refused", "a command in the log without a result counts as refused", (
         Patch("dledger.machine.waiting",
               "    return DLedgerError(ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, reason=reason)",

@@ -29,7 +29,7 @@ class ScheduleTests(SynchronousTestCase):
             clusters.append(cluster)
 
         with mock.patch.object(SimCluster, "__init__", begun):
-            for seed in (14, 21):
+            for seed in (3, 17):
                 self.assertEqual(run_schedule(seed, focus=SHORT_LOGS).failure, "")
         rules = [cluster.world.machines for cluster in clusters]
         self.assertGreater(sum(one.installed for one in rules if one is not None), 1)

@@ -35,6 +35,9 @@ from dledger.testing.process import ProcessReactor, ProcessThread, SimProcess
 from dledger.testing.streams import StreamClient, StreamServer
 from dledger.testing.trace import Trace
 
+#: Mean time of a call of a state machine, microseconds.
+MACHINE_CALL_US = 200
+
 
 class Ending(Protocol):
     """Hears of the ends of processes."""
@@ -148,6 +151,7 @@ class SimMember:
                 world.machines.make, disk=self.disk, clock=whole_reactor(reactor)
             ),
             machine_thread=ProcessThread(process, self.disk, rng, took_us=world.flush_us),
+            calls_thread=ProcessThread(process, self.disk, rng, took_us=MACHINE_CALL_US),
         )
         process.run("start", self._start, self.service)
         return self.is_up
