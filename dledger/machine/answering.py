@@ -33,6 +33,9 @@ class AnsweringMachine:
     @ivar state, reason: as of L{MachineStatus}.
     @ivar applied_index: last entry in the state.
     @ivar machine: the present one.
+    @ivar in_doubt: why its state may be wrong, as others have another one; empty if not. Then no snapshot is
+        finished or sent.
+    @ivar digests: index to the digest of the state behind it, of the last snapshots.
     @ivar is_applying: whether it works on a batch: its state is ahead of C{applied_index}.
     """
 
@@ -44,6 +47,8 @@ class AnsweringMachine:
     _waits_for: str
     machine: GuardedMachine
     is_applying: bool
+    in_doubt: str
+    digests: dict[int, str]
     _kept: KeptResults
     _entries: CommittedEntries
     _snapshots: SnapshotDirectory | None
@@ -80,6 +85,8 @@ class AnsweringMachine:
 
     def piece_for(self, request: SnapshotRequest, max_bytes: int) -> SnapshotPiece:
         """See L{dledger.node.hosting.HostedMachine.piece_for}."""
+        if self.in_doubt:
+            raise DLedgerError(ResponseCode.UNSUPPORTED, reason=self.in_doubt)
         if self._offers is None:
             raise DLedgerError(ResponseCode.UNSUPPORTED, reason="this member keeps no snapshots")
         return self._offers.piece_for(request, max_bytes)
@@ -141,7 +148,7 @@ class AnsweringMachine:
         machine = self.machine
         return ToldMachine(
             name=machine.name, version=machine.version, state=self.state, applied_index=self.applied_index,
-            failed_index=self.failed_index, newest_only=machine.newest_only,
+            failed_index=self.failed_index, newest_only=machine.newest_only, digests=dict(self.digests),
         )
 
     def status(self) -> MachineStatus:
@@ -155,7 +162,7 @@ class AnsweringMachine:
             snapshot_size=-1 if writer is None else writer.size,
             snapshots=0 if writer is None else writer.written,
             is_writing=self._in_thread is not None and self.state == "running",
-            busy_with=self._calls.busy_with, busy_s=self._calls.busy_s,
+            in_doubt=self.in_doubt, busy_with=self._calls.busy_with, busy_s=self._calls.busy_s,
             snapshot_problem="" if writer is None else writer.problem,
             installing=self._waits_for if self._fetch is None else self._fetch.progress,
             refused=() if self._snapshots is None else tuple(self._snapshots.refused),

@@ -34,6 +34,10 @@ from protocols.wire.ledger.codes import ResponseCode
 REASON_CHARACTERS_MAX = 500
 
 
+#: Bytes of a digest, at most.
+DIGEST_BYTES_MAX = 32
+
+
 class MachineFailed(Exception):
     """The machine cannot go on. The text says why."""
 
@@ -188,6 +192,16 @@ class GuardedMachine:
         except BaseException as error:
             raise SnapshotFailed(f"snapshot() raised {sentence_of(error)}") from error
         return _guarded(pieces)
+
+    def digest(self) -> bytes | None:
+        """See L{StateMachine.digest}. @raise SnapshotFailed: it is not to be had."""
+        try:
+            given: object = self._machine.digest()
+        except BaseException as error:
+            raise SnapshotFailed(f"digest() raised {sentence_of(error)}") from error
+        if given is not None and (not isinstance(given, bytes) or len(given) > DIGEST_BYTES_MAX):
+            raise SnapshotFailed(f"digest() gave no bytes of at most {DIGEST_BYTES_MAX}, nor None")
+        return given
 
     def restore(self, chunks: Iterable[bytes], version: int) -> None:
         """

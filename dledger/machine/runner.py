@@ -53,9 +53,10 @@ from dledger.machine.snapshot_file import OLDEST_SNAPSHOT_VERSION, SnapshotHead,
 from dledger.machine.snapshots import SnapshotDirectory
 from dledger.machine.state_machine import MachineFactory
 from dledger.machine.waiting import MachineWaits
-from dledger.machine.writing import SnapshotWriter
+from dledger.machine.writing import SnapshotWriter, hashed
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import EntryHeader, iterate_records
+from protocols.wire.ledger.machines import DIGESTS_MAX
 
 #: Seconds that a batch should take, about; without a thread, a turn of the reactor.
 TURN_S = 0.005
@@ -131,7 +132,8 @@ class MachineRunner(AnsweringMachine):
         )
         self._in_thread: Deferred[None] | None = None
         self._pausing: Deferred[None] | None = None
-        self._waits_for = ""
+        self._waits_for = self.in_doubt = ""
+        self.digests = {}
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -329,7 +331,10 @@ class MachineRunner(AnsweringMachine):
     def _apply_batch(self) -> None:
         """@raise MachineFailed: at an entry; those before it are applied."""
         began_s = self._clock.seconds()
-        batch = list(islice(self._ahead, self._batch_count))
+        most = self._batch_count
+        if self._writer is not None:
+            most = min(most, self._writer.entries_left(self.applied_index))
+        batch = list(islice(self._ahead, most))
         made_with = self._skips.look(batch, self.applied_index)
         if made_with >= 0:
             raise _MadeOtherwise(made_with)
@@ -383,7 +388,7 @@ class MachineRunner(AnsweringMachine):
             self.applied_index = self._last.index
         self._applied += len(entries)
         if self._writer is not None:
-            self._writer.note(len(batch), sum(len(body) for _, body in batch))
+            self._writer.note(self.applied_index, len(batch), sum(len(body) for _, body in batch))
         by_index = {entry.index: result for entry, result in zip(entries, results, strict=True)}
         if self._skips.ordered:
             by_index.update(self._skips.results_in(batch))
@@ -407,6 +412,7 @@ class MachineRunner(AnsweringMachine):
         self._rest()
         self._waits.end(f"the entry {index} is skipped", ResponseCode.LEADER_NOT_READY)
         self.applied_index, self._last, self.is_applying = -1, None, False
+        self.digests.clear()
         if self._writer is not None:
             self._writer.begin_again()
         if self._in_thread is None:
@@ -450,16 +456,31 @@ class MachineRunner(AnsweringMachine):
             assert self._snapshots is not None and self._offers is not None and last is not None
             writer.begin_again()
             self._snapshots.held = self._offers.held()
-            self._begin(writer.write(last, self._pieces))
+            self._begin(self._write(writer, last))
 
-    def _pieces(self) -> Deferred[Iterator[bytes]]:
-        """(No entries are given to the machine before it has been asked: its calls are in turn.)"""
+    async def _write(self, writer: SnapshotWriter, last: EntryHeader) -> None:
+        """Write a snapshot, and remember the digest of the state in it."""
         machine, first = self.machine, self._kept.encode(self._skips.left_out)
-        asked = self._calls.call("snapshot()", machine.snapshot)
-        return asked.addCallback(lambda pieces: chain((first,), pieces))
+        digests: list[bytes] = []
+
+        async def pieces() -> Iterator[bytes]:
+            """(No entries are given to the machine before it has been asked: its calls are in turn.)"""
+            digest, view = await self._calls.call(
+                "snapshot()", lambda: (machine.digest(), machine.snapshot())
+            )
+            if digest is not None:
+                digests.append(digest)
+                return chain((first,), view)
+            return chain((first,), hashed(view, digests))
+
+        await writer.write(last, pieces)
+        if not writer.problem and digests and digests[0] and machine is self.machine:
+            self.digests[last.index] = digests[0].hex()
+            while len(self.digests) > DIGESTS_MAX:
+                del self.digests[min(self.digests)]
 
     def _why_no_snapshot(self) -> str:
-        return "" if self.state == "running" else f"the state machine has {self.state}"
+        return self.in_doubt if self.state == "running" else f"the state machine has {self.state}"
 
     # -- snapshots of other members ------------------------------------------------------------
 

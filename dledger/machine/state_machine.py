@@ -80,6 +80,16 @@ class StateMachine(ABC):
         whose values do not change, say), and the pieces come from the view alone.
         """
 
+    def digest(self) -> bytes | None:
+        """
+        A short hash of the present state, the same at every member with this state; members compare it at
+        equal entries. None: that of the bytes of L{snapshot}, which must then be the same for the same state.
+        Empty: nothing is compared.
+
+        @return: at most 32 bytes.
+        """
+        return None
+
     @property
     @abstractmethod
     def restore(self) -> Callable[..., None]:

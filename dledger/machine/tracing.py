@@ -50,6 +50,10 @@ class TracedMachine(StateMachine):
         """See L{StateMachine.snapshot}."""
         return self._machine.snapshot()
 
+    def digest(self) -> bytes | None:
+        """See L{StateMachine.digest}."""
+        return self._machine.digest()
+
     @property
     def restore(self) -> Callable[..., None]:
         """See L{StateMachine.restore}."""

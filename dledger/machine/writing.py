@@ -9,7 +9,8 @@ Rule 2: one that cannot be written is tried again after as many entries.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from hashlib import sha256
 
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
@@ -52,12 +53,19 @@ class SnapshotWriter:
         self._due_entries, self._due_bytes = due_entries, due_bytes
         self._why_not, self._pause = why_not, pause
         self._since_entries = self._since_bytes = 0
+        self._last_index = -1
         self.written, self.size, self.problem = 0, -1, ""
 
-    def note(self, entries: int, size: int) -> None:
+    def note(self, last_index: int, entries: int, size: int) -> None:
         """More entries are in the state. @param size: bytes of their bodies."""
+        self._last_index = last_index
         self._since_entries += entries
         self._since_bytes += size
+
+    def entries_left(self, applied_index: int) -> int:
+        """A batch must not have more entries than these, so that it ends where a snapshot is due."""
+        due = self._due_entries
+        return due - (applied_index + 1) % due if due > 0 else 1 << 62
 
     def begin_again(self) -> None:
         """One is taken now, or the state is another one: count anew."""
@@ -65,8 +73,12 @@ class SnapshotWriter:
 
     @property
     def is_due(self) -> bool:
-        """Whether one is to be taken."""
-        return 0 < self._due_entries <= self._since_entries or 0 < self._due_bytes <= self._since_bytes
+        """
+        Whether one is to be taken: by entries behind the same ones at each member, so that all can be
+        compared.
+        """
+        is_place = self._due_entries > 0 and not (self._last_index + 1) % self._due_entries
+        return (is_place and self._since_entries > 0) or 0 < self._due_bytes <= self._since_bytes
 
     async def write(self, last: EntryHeader, chunks: Callable[[], Awaitable[Iterable[bytes]]]) -> None:
         """Write one behind an entry. @param chunks: gives the pieces of its file."""
@@ -98,3 +110,13 @@ class SnapshotWriter:
             )
             return
         self.written, self.size, self.problem = self.written + 1, written[0].size, ""
+
+
+def hashed(pieces: Iterable[bytes], digests: list[bytes]) -> Iterator[bytes]:
+    """The same pieces; behind the last one their hash is in C{digests}."""
+    total = sha256()
+    for piece in pieces:
+        if isinstance(piece, bytes):
+            total.update(piece)
+        yield piece
+    digests.append(total.digest())

@@ -90,6 +90,8 @@ def _problems(status: NodeStatus) -> Iterator[str]:
         yield "disk full: it stores no entries until there is room"
     if status.machine is not None and status.machine.state == "failed":
         yield f"its state machine has stopped, the log goes on: {status.machine.reason}"
+    if status.machine is not None and status.machine.in_doubt:
+        yield f"its state machine is in doubt: {status.machine.in_doubt}"
     if status.machine is not None and status.machine.busy_s >= MACHINE_HANGS_S:
         yield (
             f"its state machine is in {status.machine.busy_with} for {status.machine.busy_s:.0f} s: commands "

@@ -78,7 +78,13 @@ class GivenPiece(Protocol):
 
 
 class HostedMachine(Protocol):
-    """The state machine of this member: L{dledger.machine.runner.MachineRunner}."""
+    """
+    The state machine of this member: L{dledger.machine.runner.MachineRunner}.
+
+    @ivar in_doubt: set from here: why its state may be wrong; empty if not.
+    """
+
+    in_doubt: str
 
     @property
     def refusal(self) -> DLedgerError | None:
@@ -208,7 +214,10 @@ class MachineDesk:
         self.machine.sweep(now_s)
         mine = self.machine.told()
         self._watch.look(mine, self._others())
-        is_unfit = mine.state in ("failed", "installing") or bool(self._watch.outdated)
+        self.machine.in_doubt = self._watch.in_doubt
+        is_unfit = mine.state in ("failed", "installing") or bool(
+            self._watch.outdated or self._watch.in_doubt
+        )
         word = MachineChecked(runs=mine.runs, is_unfit=is_unfit)
         if word != self._word:
             self._word = word

@@ -4,7 +4,9 @@ Compares the state machine of this member with those of the others, as they tell
 
 Rule 1: machines of another name or version are a warning with the names of their members, once for each
 change.
-Rule 2: where the machine asks for that, only members with the highest version answer queries while different
+Rule 2: members with the same machine compare digests of their states behind the same entry. A difference is a
+warning with the names; whoever is not with the majority of those that tell is in doubt.
+Rule 3: where the machine asks for that, only members with the highest version answer queries while different
 versions run; the others are not fit to lead.
 """
 
@@ -19,6 +21,7 @@ from protocols.wire.ledger.machines import ToldMachine, decode_told_machine
 class MachineWatch:
     """
     @ivar differs: what other members run instead; empty if nothing else.
+    @ivar in_doubt: why the state here may be wrong: no majority of those that tell has it; empty if not.
     @ivar outdated: why this member answers no queries, because of its version; empty if it does.
     """
 
@@ -32,7 +35,8 @@ class MachineWatch:
         """
         self._self_id, self._told_by, self._note = self_id, told_by, note
         self._read: dict[str, tuple[str, ToldMachine | None]] = {}
-        self.differs = self.outdated = ""
+        self.differs = self.outdated = self.in_doubt = ""
+        self._compared = ""
 
     def others(self, peer_ids: Iterable[str]) -> dict[str, ToldMachine]:
         """The machines of other members, as far as they have told."""
@@ -72,3 +76,33 @@ class MachineWatch:
         self.outdated = ""
         if newer and mine.newest_only:
             self.outdated = f"this member runs the version {mine.version} of {mine.name!r}, {newer[0]}"
+        self._compare(mine, {
+            peer_id: one for peer_id, one in others.items()
+            if (one.name, one.version) == (mine.name, mine.version)
+        })
+
+    def _compare(self, mine: ToldMachine, others: Mapping[str, ToldMachine]) -> None:
+        for index in sorted(mine.digests, reverse=True):
+            told = {peer_id: one.digests[index] for peer_id, one in others.items() if index in one.digests}
+            if told:
+                self._judge(index, {self._self_id: mine.digests[index], **told})
+                return
+        self.in_doubt = ""
+
+    def _judge(self, index: int, told: Mapping[str, str]) -> None:
+        """C{told}: the digests behind an entry, of this member and of others."""
+        groups: dict[str, list[str]] = {}
+        for member_id, digest in sorted(told.items()):
+            groups.setdefault(digest, []).append(member_id)
+        self.in_doubt = ""
+        if len(groups) == 1:
+            return
+        text = f"behind the entry {index} the states differ: " + " against ".join(
+            ", ".join(members) for members in sorted(groups.values())
+        )
+        mine = groups[told[self._self_id]]
+        if 2 * len(mine) <= len(told):
+            self.in_doubt = text
+        if text != self._compared:
+            self._compared = text
+            self._note("machine-differs", {"member_id": self._self_id, "reason": text})

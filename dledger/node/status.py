@@ -141,6 +141,7 @@ class MachineStatus:
     @ivar refused: sentences about snapshots that were not used.
     @ivar installing: how far a snapshot of another member has come; empty if none is waited for.
     @ivar busy_with, busy_s: the call that lasts for a second or more, with its entry, and how long it has.
+    @ivar in_doubt: why its state may be wrong; empty if not.
     @ivar differs: what other members run instead of this machine; empty if nothing else.
     @ivar failed_index: the entry at which it failed; -1: it did not, or not at an entry.
     @ivar log_kept: why the log behind the snapshots stays although C{machine_keep_entries} lets it go.
@@ -162,6 +163,7 @@ class MachineStatus:
     installing: str = ""
     failed_index: int = -1
     differs: str = ""
+    in_doubt: str = ""
     busy_with: str = ""
     busy_s: float = 0.0
     log_kept: str = ""

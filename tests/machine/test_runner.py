@@ -165,7 +165,7 @@ class FailureTests(SynchronousTestCase):
             self.assertEqual((rig.runner.applied_index, rig.journal.indexes), (6, [1, 2, 3, 4, 5, 6]))
             while rig.machine_thread.waiting:
                 rig.machine_thread.finish()
-            self.assertEqual([head.index for head in rig.snapshots.heads], [3])
+            self.assertEqual([head.index for head in rig.snapshots.heads], [1, 3])
             self.assertIn("has failed", rig.runner.status().snapshot_problem)
             self.flushLoggedErrors()
 
@@ -457,6 +457,30 @@ class SnapshotTests(SynchronousTestCase):
         self.successResultOf(ended)
         self.assertEqual([head.index for head in self.rig.snapshots.heads], [5, 8])
         self.assertEqual(len(self.flushLoggedErrors()), 1)
+
+    def test_same_places(self) -> None:
+        """Behind the same entries at each member, however they come; so the digests can be compared."""
+        rig = HostedRig(disk=MemoryDisk(), snapshot_entries=3).run()
+        rig.append(*[b"%d" % number for number in range(8)])
+        self.assertEqual(rig.runner.digests, self.rig.runner.digests)
+        self.assertEqual(sorted(rig.runner.told().digests), [2, 5, 8])
+        other = HostedRig(disk=MemoryDisk(), snapshot_entries=3).run()
+        other.append(b"0", b"1", b"2", b"3", b"x", b"5")
+        self.assertEqual(other.runner.digests[2], rig.runner.digests[2])
+        self.assertNotEqual(other.runner.digests[5], rig.runner.digests[5])
+
+    def test_own_digest(self) -> None:
+        """A machine may offer one, or none; what it raises is a snapshot that is not written."""
+        for given, told in ((b"abc", {2: "616263"}), (b"", {})):
+            self.patch(Journal, "digest", lambda machine, given=given: given)
+            rig = HostedRig(disk=MemoryDisk(), snapshot_entries=3).run()
+            rig.append(b"0", b"1")
+            self.assertEqual((rig.runner.digests, len(rig.snapshots.heads)), (told, 1))
+        self.patch(Journal, "digest", lambda machine: bytes(33))
+        rig = HostedRig(disk=MemoryDisk(), snapshot_entries=3).run()
+        rig.append(b"0", b"1")
+        self.assertIn("digest() gave no bytes", rig.runner.status().snapshot_problem)
+        self.assertEqual((rig.runner.state, len(self.flushLoggedErrors())), ("running", 1))
 
     def test_by_bytes(self) -> None:
         """Bytes of bodies, too."""

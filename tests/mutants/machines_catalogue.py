@@ -67,8 +67,8 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
         Patch(_RUNNER, "if one[0].index < failed_index]", "if failed_index]"),
     ), {"test": "tests.machine.test_runner.FailureTests.test_no_exception"}),
     ("snapshot-of-failed-machine", "a snapshot is finished though the machine has failed", (
-        Patch(_RUNNER, "        return \"\" if self.state == \"running\" else f\"the state",
-              "        return \"\" if self.state != \"stopped\" else f\"the state"),
+        Patch(_RUNNER, "        return self.in_doubt if self.state == \"running\" else",
+              "        return self.in_doubt if self.state != \"stopped\" else"),
     ), {"test": "tests.machine.test_runner.FailureTests.test_no_exception"}),
     ("cut-snapshot-restored", "a machine that catches an error of its snapshot goes on with half of it", (
         Patch(_GUARD, "        walk.finish()", "        pass"),
@@ -218,6 +218,15 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
     ("hang-not-told", "nobody is told of a call that lasts", (
         Patch(_RUNNER, "        self._calls.watch(self.machine)\n", ""),
     ), {"test": "tests.machine.test_calls.ThreadTests.test_watched"}),
+    ("digests-not-compared", "members with different states do not notice", (
+        Patch("dledger.node.machine_watch", "        if len(groups) == 1:\n", "        if True:\n"),
+    ), {"test": "tests.node.test_machine_watch.WatchTests.test_digests"}),
+    ("majority-in-doubt", "the majority is in doubt as the minority is", (
+        Patch("dledger.node.machine_watch", "        if 2 * len(mine) <= len(told):\n", "        if True:\n"),
+    ), {"test": "tests.node.test_machine_watch.WatchTests.test_digests"}),
+    ("snapshots-of-doubt", "a member whose state may be wrong finishes snapshots", (
+        Patch(_RUNNER, "        return self.in_doubt if self.state", "        return \"\" if self.state"),
+    ), {"test": f"{_REQUESTS}.WordTests"}),
     ("late-command-refused", "a command in the log without a result counts as refused", (
         Patch("dledger.machine.waiting",
               "    return DLedgerError(ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, reason=reason)",

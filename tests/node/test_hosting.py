@@ -12,6 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.base.errors import DLedgerError
 from dledger.base.producers import SequenceTable
 from dledger.core.status import MemberStatus
+from dledger.node.health import health_problem
 from dledger.node.hosting import MachineDesk
 from dledger.node.status import Counters
 from protocols.wire.ledger.codes import WIRE_FLAG_MACHINE, ResponseCode
@@ -21,6 +22,7 @@ from protocols.wire.ledger.messages import (
     MetadataResponse,
     QueryRequest,
     QueryResponse,
+    SnapshotRequest,
     SubmitRequest,
     SubmitResponse,
 )
@@ -223,6 +225,16 @@ class WordTests(SynchronousTestCase):
             ResponseCode.LEADER_NOT_READY, "this member runs the version 2 of 'journal', n1 the version 3"
         ))
         self.told = attrs.evolve(self.told, version=1)
+        self.assertEqual(self.look(), (True, False))
+        self.told = attrs.evolve(self.told, version=2, digests={0: "01"})
+        self.rig.runner.digests = {0: "02"}
+        self.assertEqual(self.look(), (True, True))
+        problem = health_problem(self.rig.node.status())
+        assert problem is not None
+        self.assertIn("in doubt: behind the entry 0 the states differ: n0 against n1", problem)
+        self.assertIn("the states differ", self.rig.runner._why_no_snapshot())
+        self.assertRaises(DLedgerError, self.rig.runner.piece_for, SnapshotRequest(), 100)
+        self.rig.runner.digests = {0: "01"}
         self.assertEqual(self.look(), (True, False))
         self.rig.runner._fail("a test")
         self.assertEqual(self.look(), (False, True))

@@ -51,6 +51,25 @@ class WatchTests(SynchronousTestCase):
         self.look(n1=MINE)
         self.assertEqual((self.watch.differs, len(self.noted)), ("", 1))
 
+    def test_digests(self) -> None:
+        """Of the newest entry that both tell; who is not with the majority is in doubt, and so are equals."""
+        def tells(**digests: str) -> ToldMachine:
+            return attrs.evolve(MINE, digests={int(index[2:]): one for index, one in digests.items()})
+
+        mine = tells(at5="aa", at9="bb")
+        for others, doubt in (
+            ({"n1": tells(at9="bb")}, ""), ({"n1": tells(at5="aa")}, ""), ({"n1": tells(at7="cc")}, ""),
+            ({"n1": tells(at9="cc"), "n2": tells(at9="bb")}, ""),
+            ({"n1": tells(at9="cc"), "n2": tells(at9="cc")}, "n0 against n1, n2"),
+            ({"n1": tells(at9="cc")}, "n0 against n1"),
+            ({"n1": tells(at9="cc"), "n2": tells(at9="dd")}, "n0 against n1 against n2"),
+            ({"n1": attrs.evolve(tells(at9="cc"), version=3)}, ""),
+        ):
+            self.look(mine, **others)
+            text = f"behind the entry 9 the states differ: {doubt}" if doubt else ""
+            self.assertEqual(self.watch.in_doubt, text)
+        self.assertTrue(any("n0, n2 against n1" in one for one in self.noted))
+
     def test_outdated(self) -> None:
         """Only if the machine asks for it, and the newer one runs and is of the same name."""
         newer = attrs.evolve(MINE, version=3)
