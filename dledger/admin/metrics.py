@@ -216,6 +216,8 @@ MACHINE_GAUGES: tuple[tuple[str, str, Callable[[MachineStatus], float]], ...] = 
     ("machine_is_running", "1 while the state machine applies entries.", lambda m: m.state == "running"),
     ("machine_applied_index", "Last entry in the state.", lambda m: m.applied_index),
     ("machine_lag_entries", "Committed entries that are not in the state.", lambda m: m.lag),
+    ("machine_busy_seconds", "How long the present call of the state machine lasts; 0 below 1.",
+     lambda m: m.busy_s),
     ("machine_snapshot_index", "Last entry in the newest snapshot.", lambda m: m.snapshot_index),
     ("machine_snapshot_failed", "1 if the last snapshot could not be written.",
      lambda m: bool(m.snapshot_problem)),

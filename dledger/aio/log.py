@@ -136,14 +136,21 @@ class AsyncLog:
         submit(bodies, partial(_tell, waiter), headers=headers)
         return await waiter
 
-    async def submit(self, command: BytesLike) -> bytes:
+    async def submit(
+        self, command: BytesLike, *, producer: str | None = None, sequence: int | None = None
+    ) -> bytes:
         """
-        Append a command for the state machine of the group; returns what the machine made of it.
+        Append a command for the state machine of the group, which applies it once; returns what the machine
+        made of it.
 
+        @param producer, sequence: the program numbers its commands, see L{LogClient.submit_command}.
+        @raise CommandRefused: the machine has refused the command, which is in the log.
         @raise AppendFailed: the command is certainly not in the log.
         @raise UnknownOutcome: it may be in the log, now or later.
         """
-        return await self._wait(lambda: self._client.submit_command(command))
+        return await self._wait(
+            lambda: self._client.submit_command(command, producer=producer, sequence=sequence)
+        )
 
     async def query(self, query: BytesLike, *, max_age: float | None = None) -> bytes:
         """

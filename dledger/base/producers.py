@@ -177,6 +177,10 @@ class SequenceTable:
         """Number of producers that are remembered."""
         return len(self._runs)
 
+    def may_have_forgotten(self, producer: str) -> bool:
+        """Whether entries of a producer that the table does not know may be in the ledger all the same."""
+        return producer not in self._runs and len(self._runs) >= self.producers_max
+
     def judge(self, producer: str, sequence: int, count: int, end_index: int) -> Verdict:
         """
         What the ledger knows of C{count} bodies of a producer.

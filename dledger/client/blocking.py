@@ -172,14 +172,25 @@ class Log:
             return feed_numbered(self._reactor.wait, append, bodies, window, progress, sequence)
         return _Feed(self._client, self._reactor, window, progress, headers).run(bodies)
 
-    def submit(self, command: BytesLike) -> bytes:
+    def submit(
+        self, command: BytesLike, *, producer: str | None = None, sequence: int | None = None
+    ) -> bytes:
         """
-        Append a command for the state machine of the group; returns what the machine made of it.
+        Append a command for the state machine of the group, which applies it once; returns what the machine
+        made of it.
 
+        @param producer, sequence: the program numbers its commands, see L{LogClient.submit_command}.
+        @raise CommandRefused: the machine has refused the command, which is in the log.
         @raise AppendFailed: the command is certainly not in the log.
         @raise UnknownOutcome: it may be in the log, now or later.
         """
-        return self._reactor.wait(lambda: self._client.submit_command(command))
+        return self._reactor.wait(
+            lambda: self._client.submit_command(command, producer=producer, sequence=sequence)
+        )
+
+    def skip(self, index: int) -> int:
+        """Let no state machine apply an entry; returns the index of the order. See L{LogClient.skip}."""
+        return self._reactor.wait(lambda: self._client.skip(index))
 
     def query(self, query: BytesLike, *, max_age: float | None = None) -> bytes:
         """

@@ -33,11 +33,12 @@ from dledger.base.tls_files import TlsFiles
 from dledger.client.appender import AppendDone, Appender, AppendLimits
 from dledger.client.chain_marks import ChainMark, ask_chain_marks
 from dledger.client.changes import ASKED_AGAIN, GroupChanges
+from dledger.client.command_calls import CommandCalls
 from dledger.client.connection import MemberLink, RequestLost
 from dledger.client.enveloping import Enveloping, Headers
 from dledger.client.errors import failure_of, told
 from dledger.client.lone_appends import LoneAppends, check_numbers
-from dledger.client.machines import MAX_AGE_S, query_machine, submit_command
+from dledger.client.machines import MAX_AGE_S, query_machine
 from dledger.client.members import Members
 from dledger.client.numbered_appends import append_numbered
 from dledger.client.readers import NamedReader, ReaderCalls
@@ -117,10 +118,10 @@ class LogClient:
             answer_timeout_s=answer_timeout_s, is_ordered=is_ordered, is_exact=exactly_once,
             enveloping=self._enveloping,
         )  # fmt: skip
-        self._lone_appends = LoneAppends(
+        self._commands = CommandCalls(LoneAppends(
             members=self._members, find_leader=self._leader, clock=reactor, timeout_s=timeout_s,
             answer_timeout_s=answer_timeout_s, is_closed=lambda: self._is_closed,
-        )
+        ))
         self._tails: WeakSet[Tail] = WeakSet()
         self._readers: WeakSet[NamedReader] = WeakSet()
         self._is_closed = False
@@ -186,7 +187,7 @@ class LogClient:
                 raise TypeError("append_many() takes both producer and sequence, or none of them")
             enclose = partial(self._enveloping.enclose_all, headers=headers)
             return Deferred.fromCoroutine(
-                append_numbered(self._lone_appends, bodies, producer, sequence, enclose)
+                append_numbered(self._commands.appends, bodies, producer, sequence, enclose)
             )
         waiter: Deferred[tuple[Appended, ...]] = Deferred()
         self._appender.submit(bodies, partial(fire_all, waiter), headers=headers)
@@ -220,22 +221,37 @@ class LogClient:
             except AppendError as error:
                 return fail(error)
             return Deferred.fromCoroutine(
-                self._lone_appends.append(sent, expected_end, producer, sequence)
+                self._commands.appends.append(sent, expected_end, producer, sequence)
             )
         waiter: Deferred[Appended] = Deferred()
         self._appender.submit((body,), partial(fire_one, waiter), headers=headers)
         return waiter
 
-    def submit_command(self, command: BytesLike) -> Deferred[bytes]:
+    def submit_command(
+        self, command: BytesLike, *, producer: str | None = None, sequence: int | None = None
+    ) -> Deferred[bytes]:
         """
-        Append a command for the state machine of the group, see docs/machines.md.
+        Append a command for the state machine of the group, which applies it once however often it is sent,
+        see docs/machines.md.
 
-        @param command: at least one byte. Not in order with appends of this client.
+        @param command: at least one byte. Not in order with appends and other commands of this client.
+        @param producer, sequence: as of L{append}: the program numbers its commands, and may ask again for
+            the result of one. Without them the client does.
         @return: fires with what the machine returned, once the leader has applied it. Fails as L{append}
-            does; UNSUPPORTED if the leader runs no machine, MACHINE_STOPPED if that has stopped. Cancelling
-            stops the wait, not the append.
+            does, or with L{CommandRefused
+            <dledger.client.errors.CommandRefused>}; UNSUPPORTED if the leader runs no machine,
+            MACHINE_STOPPED if that has stopped. Cancelling stops the wait, not the append.
         """
-        return Deferred.fromCoroutine(submit_command(self._lone_appends, command))
+        return Deferred.fromCoroutine(self._commands.submit(command, producer, sequence))
+
+    def skip(self, index: int) -> Deferred[int]:
+        """
+        Let no state machine apply the entry at which that of the leader has failed, see docs/machines.md.
+
+        @return: fires with the index of the order in the log. Fails with L{DLedgerError}: refused, with a
+            reason; or, as any change, without an answer.
+        """
+        return Deferred.fromCoroutine(self._commands.skip(whole("index", index, 0)))
 
     def query(self, query: BytesLike, *, max_age_s: float | None = None) -> Deferred[bytes]:
         """
@@ -417,7 +433,7 @@ class LogClient:
         @raise TypeError, ValueError: a number is none, or out of range.
         """
         reader = NamedReader(
-            ReaderCalls(self._lone_appends), partial(self.tail, control=True), self._find_begin,
+            ReaderCalls(self._commands.appends), partial(self.tail, control=True), self._find_begin,
             text("name", name),
             begin=whole("begin", begin, -INDEX_MAX), share=whole("share", share, 0, SHARE_MAX),
             lease_s=seconds("lease_s", lease_s), follow=follow, timeout_s=patience("timeout_s", timeout_s),
@@ -428,7 +444,7 @@ class LogClient:
 
     def readers(self) -> Deferred[tuple[ReaderInfo, ...]]:
         """@return: fires with the named readers of the group and their lag, by name."""
-        return Deferred.fromCoroutine(ReaderCalls(self._lone_appends).infos())
+        return Deferred.fromCoroutine(ReaderCalls(self._commands.appends).infos())
 
     def move_reader(self, name: str, index: int) -> Deferred[int]:
         """
@@ -444,7 +460,7 @@ class LogClient:
     async def _move_reader(self, name: str, index: int) -> int:
         if index < 0:
             index = await self._find_begin(index)
-        return await ReaderCalls(self._lone_appends).move(name, index)
+        return await ReaderCalls(self._commands.appends).move(name, index)
 
     async def _find_begin(self, index: int) -> int:
         """Index of the first of the last -C{index} entries of programs."""
@@ -456,7 +472,7 @@ class LogClient:
 
     def forget_reader(self, name: str) -> Deferred[None]:
         """Forget a named reader, which then holds no entry back any more. The leases of its processes end."""
-        return Deferred.fromCoroutine(ReaderCalls(self._lone_appends).forget(text("name", name)))
+        return Deferred.fromCoroutine(ReaderCalls(self._commands.appends).forget(text("name", name)))
 
     def status(self, deadline_s: float = 2.0) -> Deferred[tuple[MemberInfo, ...]]:
         """

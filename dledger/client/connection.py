@@ -27,6 +27,7 @@ from protocols.wire.ledger.codes import (
     WIRE_FLAG_APPEND_ONCE,
     WIRE_FLAG_MACHINE,
     WIRE_FLAG_READERS,
+    WIRE_FLAG_SUBMIT_ONCE,
     RequestCode,
     ResponseCode,
 )
@@ -115,6 +116,11 @@ class MemberLink:
     def has_machine(self) -> bool:
         """Whether the member runs a state machine."""
         return bool(self.wire_version & WIRE_FLAG_MACHINE)
+
+    @property
+    def takes_commands_once(self) -> bool:
+        """Whether the member takes commands of producers."""
+        return bool(self.wire_version & WIRE_FLAG_SUBMIT_ONCE)
 
     def request(self, message: Request, done: AnswerDone) -> None:
         """

@@ -57,6 +57,13 @@ class Restored(DLedgerError):
         return str(self.facts["read_group_id"])
 
 
+class CommandRefused(DLedgerError):
+    """
+    The state machine has refused a command, with a reason: the command is in the log, at every member alike,
+    and has changed nothing.
+    """
+
+
 class LeaseLost(DLedgerError):
     """A process of a named reader has lost its lease: another one has its entries, or may get them."""
 
@@ -103,6 +110,7 @@ _KINDS: Mapping[ResponseCode, type[DLedgerError]] = {
     ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN: Expired,
     ResponseCode.INDEX_OUT_OF_RANGE: NotYet,
     ResponseCode.GROUP_RESTORED: Restored,
+    ResponseCode.COMMAND_REFUSED: CommandRefused,
     ResponseCode.LEASE_LOST: LeaseLost,
     ResponseCode.LEASE_HELD: LeaseHeld,
 }

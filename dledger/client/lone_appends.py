@@ -49,6 +49,8 @@ NO_PRODUCERS = "the leader knows no producers: it is a Java member, or of an old
 
 #: For a program that would compare the same end for ever.
 END_COUNTS = "entries that members write count, too: read on to the end with tail(..., control=True)"
+#: Answers that say what became of a body in the log.
+_OUTCOMES = (ResponseCode.SUCCESS, ResponseCode.COMMAND_REFUSED)
 
 #: Named values of an error.
 Facts = dict[str, object]
@@ -151,7 +153,7 @@ class LoneAppends:
             assert isinstance(answer, AppendOnceResponse)
             return {"producer": producer, "sequence": sequence, "last_sequence": answer.last_sequence}
 
-        answer = await self.ask(request_of, facts_of, is_repeatable=True)
+        answer = await self.ask(request_of, facts_of, is_repeatable=lambda: True)
         assert isinstance(answer, AppendOnceResponse)
         if answer.index < 0 or not 1 <= answer.count <= len(bodies):
             reason = f"count={answer.count}, index={answer.index} for {len(bodies)} bodies"
@@ -162,15 +164,15 @@ class LoneAppends:
 
     async def ask(
         self, request_of: Callable[[MemberLink], Request], facts_of: Callable[[Response], Facts], *,
-        is_repeatable: bool = False,
+        is_repeatable: Callable[[], bool] = lambda: False,
     ) -> Response:
         """
         Ask the leader to append one body, again while that is certainly not in the log.
 
         @param request_of: the request to a leader; raises L{DLedgerError} if that one does not take it.
         @param facts_of: facts of the error for an answer that is a refusal.
-        @param is_repeatable: ask again after an unknown outcome, too.
-        @return: the answer, SUCCESS.
+        @param is_repeatable: asked after each unknown outcome: whether to ask again then, too.
+        @return: the answer, SUCCESS or COMMAND_REFUSED.
         @raise AppendError: the body was not acknowledged.
         """
         deadline_s = self.clock.seconds() + self.timeout_s
@@ -186,7 +188,7 @@ class LoneAppends:
             is_passing = error.code in PASSING or error.code is ResponseCode.METADATA_ERROR
             is_over = self.is_closed() or self.clock.seconds() + wait_s >= deadline_s
             is_again = is_passing or (
-                is_unknown and is_repeatable and error.code is not ResponseCode.SEQUENCE_FORGOTTEN
+                is_unknown and is_repeatable() and error.code is not ResponseCode.SEQUENCE_FORGOTTEN
             )
             if is_over or not is_again:
                 kind, failed = append_error(error.code, is_unknown=may_be_there), 0 if may_be_there else 1
@@ -215,7 +217,7 @@ class LoneAppends:
             leader.abort("an append was not answered")
             return None, late, True
         code = answer.code
-        if code is ResponseCode.SUCCESS:
+        if code in _OUTCOMES:
             return answer, None, False
         facts: Facts = {"member_id": leader.member_id, "leader_id": answer.leader_id, **facts_of(answer)}
         return None, DLedgerError(code, **facts), code not in PASSING and code not in FINAL

@@ -1,10 +1,9 @@
 # -*- test-case-name: tests.client.test_machines -*-
 """
-Commands and queries to the state machine of a group.
+Queries to the state machine of a group.
 
-Rule 1: a command is sent again only while it is certainly not in the log, as any append.
-Rule 2: a query changes nothing: it is asked again until the deadline. With a bound on the age of the state,
-any member is asked first, then the leader.
+Rule: a query changes nothing: it is asked again until the deadline. With a bound on the age of the state, any
+member is asked first, then the leader.
 """
 
 from __future__ import annotations
@@ -17,18 +16,16 @@ from twisted.internet.task import deferLater
 from dledger.base.bodies import BytesLike, as_bodies, misfit, total_bytes
 from dledger.base.errors import DLedgerError
 from dledger.base.timing import Backoff
+from dledger.client.command_calls import check_machine
 from dledger.client.connection import MemberLink, RequestLost
 from dledger.client.errors import failure_of
-from dledger.client.lone_appends import BODY_BYTES_MAX, Facts, LoneAppends, checked_body
+from dledger.client.lone_appends import BODY_BYTES_MAX
 from dledger.client.members import Members
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.messages import (
     QueryRequest,
     QueryResponse,
-    Request,
     Response,
-    SubmitRequest,
-    SubmitResponse,
 )
 
 #: Finds a connection; fails with L{DLedgerError} if there is none.
@@ -41,36 +38,6 @@ _PASSING = frozenset({
 })
 #: Seconds: a query with a higher bound has none.
 MAX_AGE_S = 1e6
-
-
-def _check_machine(member: MemberLink) -> None:
-    """@raise DLedgerError: the member runs no machine."""
-    if not member.has_machine:
-        raise DLedgerError(ResponseCode.UNSUPPORTED, member_id=member.member_id, reason=(
-            f"{member.member_id} runs no state machine: it is a Java member, of an older version, or was "
-            "started without --machine"
-        ))
-
-
-async def submit_command(appends: LoneAppends, command: BytesLike) -> bytes:
-    """
-    Append a command; see L{dledger.client.client.LogClient.submit_command}.
-
-    @raise AppendError: there is no result.
-    """
-    body = checked_body(command, "a command has at least one byte" if command == b"" else "")
-
-    def request_of(leader: MemberLink) -> Request:
-        _check_machine(leader)
-        return SubmitRequest(group=appends.members.group, remote_id=leader.member_id, command=body)
-
-    def facts_of(answer: Response) -> Facts:
-        assert isinstance(answer, SubmitResponse)
-        return {"reason": answer.reason, "index": answer.index}
-
-    answer = await appends.ask(request_of, facts_of)
-    assert isinstance(answer, SubmitResponse)
-    return answer.result or b""
 
 
 async def query_machine(
@@ -97,7 +64,7 @@ async def query_machine(
         member: MemberLink | None = None
         try:
             member = await find()
-            _check_machine(member)
+            check_machine(member)
             answer: Response = await member.ask(QueryRequest(
                 group=members.group, remote_id=member.member_id, query=body,
                 max_age_ms=-1 if max_age_s is None else int(max_age_s * 1000),

@@ -421,6 +421,7 @@ class Members:
             admin=answer.admin,
             configuration=answer.configuration,
             peers=answer.peers,
+            machine=answer.machine,
         )
 
     def _silent(self, member_id: str, problem: str) -> MemberInfo:

@@ -138,6 +138,7 @@ class MemberInfo:
     @ivar admin: C{host:port} of its HTTP administration as it says; empty if not told.
     @ivar configuration: the memberships of its log as METADATA tells them; empty if they never changed.
     @ivar peers: id to C{host:port} of the members of its group as it says; empty if not told.
+    @ivar machine: its state machine as METADATA tells it; empty without one.
     """
 
     member_id: str
@@ -154,6 +155,7 @@ class MemberInfo:
     admin: str = ""
     configuration: str = ""
     peers: Mapping[str, str] = attrs.Factory(dict)
+    machine: str = ""
 
 
 def entries_of(batch: EntryBatch) -> list[Entry]:

@@ -53,6 +53,7 @@ from dledger.commands.files import read_file, verify
 from dledger.commands.group import group
 from dledger.commands.ha import ha_status
 from dledger.commands.ha_resolve import ha_resolve
+from dledger.commands.machine import machine
 from dledger.commands.member import member
 from dledger.commands.readers import readers
 from dledger.commands.rocketmq import write_messages
@@ -460,6 +461,7 @@ cli.add_command(export)
 cli.add_command(ha_status)
 cli.add_command(ha_resolve)
 cli.add_command(group)
+cli.add_command(machine)
 cli.add_command(member)
 cli.add_command(readers)
 cli.add_command(certs)

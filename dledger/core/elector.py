@@ -247,8 +247,8 @@ class LeaderElector:
                 member.out.report("terms-exhausted", term=member.term)
             self._wait_for_round(self.patience_ms())
             return
-        if member.is_full and member.voter_ids and not self._has_yielded:
-            # A member with room shall lead. If none comes forward in another patience, all may be full.
+        if member.stands_last and member.voter_ids and not self._has_yielded:
+            # Another member shall lead. If none comes forward in another patience, all may be as this one.
             self._has_yielded = True
             if member.leader_id is not None:
                 self.roles.become_follower(None)
@@ -535,7 +535,7 @@ class LeaderElector:
         elif code is ResponseCode.EXPIRED_TERM and request.wire_version < 1:
             self._heard_stray(request)
         flags = WIRE_FLAG_MEMBERSHIP | (WIRE_FLAG_DISK_FULL if member.is_full else 0)
-        flags |= member.pace.flags(member.out.now_ms)
+        flags |= member.pace.flags(member.out.now_ms) | member.machine.flags
         member.out.reply(token, HeartBeatResponse(
             code=code, group=request.group, term=member.term, wire_version=WIRE_VERSION | flags,
         ))

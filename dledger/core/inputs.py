@@ -138,6 +138,14 @@ class RoomChecked(Input):
 
 
 @value_class(kw_only=True)
+class MachineChecked(Input):
+    """The state machine of this member was looked at, see L{dledger.core.machine_word.MachineWord}."""
+
+    runs: bool
+    is_unfit: bool
+
+
+@value_class(kw_only=True)
 class DirectoryDoubted(Input):
     """Another member remembers this member's directory otherwise; that it is unsure is recorded."""
 

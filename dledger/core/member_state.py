@@ -19,12 +19,14 @@ from typing import Protocol
 
 import attrs
 
+from dledger.base.errors import DamagedEntryError
 from dledger.base.group_name import GroupName
 from dledger.base.membership import Membership
 from dledger.config import DLedgerConfig
 from dledger.core import effects as fx
 from dledger.core.flush_pace import FlushPace
 from dledger.core.inputs import MembersIntroduced
+from dledger.core.machine_word import MachineWord
 from dledger.core.ports import LedgerView
 from dledger.core.quota import Quota
 from protocols.wire.ledger.bounds import TERM_MAX
@@ -200,6 +202,7 @@ class MemberState:
     @ivar is_full: whether the store refuses entries for want of room.
     @ivar full_peers: peers that said so of themselves in their last answer to a heartbeat.
     @ivar pace: flush times of this member and of its peers.
+    @ivar machine: the state machines of this member and of its peers.
     @ivar seeks_java_leader: this leader has lost an entry to damage, no member of ours has it, and Java
         members give entries only while they lead.
     @ivar term_start_body: body of the entry that a leader writes when its term begins.
@@ -231,6 +234,7 @@ class MemberState:
     is_full: bool = False
     full_peers: set[str] = attrs.Factory(set)
     pace: FlushPace = attrs.Factory(FlushPace)
+    machine: MachineWord = attrs.Factory(MachineWord)
     seeks_java_leader: bool = False
     membership: Membership = attrs.field(init=False)
     peer_ids: tuple[str, ...] = attrs.field(init=False)
@@ -388,6 +392,24 @@ class MemberState:
             self.voted_for = candidate_id
             self.out.persist(self.term, candidate_id)
 
+    @property
+    def is_settled(self) -> bool:
+        """
+        Whether it is known that no entry above C{committed_index} was ever committed in this log: the leader
+        has committed its whole log, or, at a follower, an entry of its own term, and told of no later one.
+
+        (A leader's log has all that was committed in earlier terms, in front of its own first entry.)
+        """
+        index = self.committed_index
+        if self.is_leader:
+            return index == self.ledger_end_index
+        if index < 0 or not self.view.ledger_begin_index <= index == self.leader_committed_index:
+            return False
+        try:
+            return self.view.term_of(index) == self.term
+        except DamagedEntryError:
+            return False  # (A peer gives it back.)
+
     def refresh_end(self) -> None:
         """Read the end of the changed ledger again."""
         self.ledger_end_index = self.view.ledger_end_index
@@ -400,6 +422,11 @@ class MemberState:
             self.out.report("membership", index=self.membership.index,
                             voters=";".join(sorted(self.membership.voters)),
                             learners=";".join(sorted(self.membership.learners)))
+
+    @property
+    def stands_last(self) -> bool:
+        """Whether another member should lead, if one can."""
+        return self.is_full or self.machine.is_unfit
 
     def owes(self, end_index: int) -> None:
         """The ledger must reach this end before the member votes again; -1 for none."""
@@ -448,6 +475,7 @@ class MemberState:
             return
         self.capable[peer_id] = bool(wire_version & WIRE_FLAG_MEMBERSHIP)
         self.pace.heard(peer_id, wire_version, self.out.now_ms)
+        self.machine.heard(peer_id, wire_version)
         if wire_version & WIRE_FLAG_DISK_FULL:
             self.full_peers.add(peer_id)
         else:

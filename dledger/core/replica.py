@@ -123,7 +123,8 @@ class DLedgerCore:
             ev.PeerDisconnected: self._on_peer_disconnected, ev.PeerConnected: self._on_peer_connected,
             ev.PeerIncompatible: self._on_peer_incompatible, ev.StoreFailed: self._on_store_failed,
             ev.MembersIntroduced: self._member.on_introduced, ev.RequestFailed: self._on_request_failed,
-            ev.ResponseReceived: self._on_response_received, ev.TurnCame: self._on_turn_came,
+            ev.ResponseReceived: self._on_response_received, ev.MachineChecked: self._member.machine.checked,
+            ev.TurnCame: lambda _: take_turns(self._dispatchers, self._turn_budget),
         }
 
     def step(self, happened: ev.Input, now_ms: int) -> tuple[fx.Effect, ...]:
@@ -467,9 +468,6 @@ class DLedgerCore:
     def _room_changed(self, is_full: bool) -> None:
         self._member.is_full = is_full
         self._out.report("disk-full" if is_full else "disk-has-room")
-
-    def _on_turn_came(self, _: ev.TurnCame) -> None:
-        take_turns(self._dispatchers, self._turn_budget)
 
     def _on_write_refused(self, refused: ev.WriteRefused) -> None:
         if refused.code is ResponseCode.DISK_FULL and not self._member.is_full:

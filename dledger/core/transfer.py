@@ -307,17 +307,20 @@ class LeadershipTransfer:
     def leave_if_full(self, dispatchers: Mapping[str, EntryDispatcher]) -> None:
         """
         A leader whose disk is full hands over to a live peer that is not known to be full, too; so does one
-        that can get a lost entry back only from a Java leader.
+        that can get a lost entry back only from a Java leader, and one whose state machine should not lead.
         """
         member, now_ms = self.member, self.member.out.now_ms
-        is_unfit = member.is_full or member.seeks_java_leader
+        is_unfit = member.is_full or member.seeks_java_leader or member.machine.is_unfit
         if not (member.is_leader and is_unfit) or self._giving is not None:
             return
-        for peer_id in self._live(tuple(dispatchers), dispatchers):
+        live = self._live(tuple(dispatchers), dispatchers)
+        # (A full disk is worse: without room nobody's command gets into the log.)
+        for peer_id in live if member.is_full else member.machine.able(live):
             if peer_id not in member.full_peers and now_ms >= self._offer_again_ms.get(peer_id, 0):
                 is_java = member.wire_versions.get(peer_id, 0) < 1
                 self._offer_again_ms[peer_id] = now_ms + (FULL_AGAIN_JAVA_MS if is_java else FULL_AGAIN_MS)
-                why = "leaving-full" if member.is_full else "leaving-damaged"
+                why = "leaving-damaged" if member.seeks_java_leader else "leaving-machine"
+                why = "leaving-full" if member.is_full else why
                 member.out.report(why, transferee_id=peer_id, term=member.term)
                 self._begin(peer_id, None, None, dispatchers)
                 return
@@ -325,7 +328,8 @@ class LeadershipTransfer:
     def _leave_if_slow(self, dispatchers: Mapping[str, EntryDispatcher]) -> None:
         """A leader whose flushes take much longer than those of a live follower hands over to that one."""
         member, now_ms = self.member, self.member.out.now_ms
-        live = [one for one in self._live(tuple(dispatchers), dispatchers) if one not in member.full_peers]
+        able = member.machine.able(self._live(tuple(dispatchers), dispatchers))
+        live = [one for one in able if one not in member.full_peers]
         peer_id = member.pace.better(live, now_ms, member.config.slow_flush_hand_over_ms)
         if peer_id is None or self._giving is not None or now_ms < self._pause_until_ms:
             return
@@ -346,7 +350,7 @@ class LeadershipTransfer:
         member, now_ms = self.member, self.member.out.now_ms
         least_ms = member.config.slow_flush_hand_over_ms
         fit = tuple(
-            peer_id for peer_id in preferred
+            peer_id for peer_id in member.machine.able(preferred)
             if peer_id not in member.full_peers and not member.pace.is_much_slower(peer_id, now_ms, least_ms)
         )
         live = self._live(fit, dispatchers)

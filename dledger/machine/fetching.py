@@ -91,15 +91,19 @@ class SnapshotFetch:
     def __init__(
         self, snapshots: SnapshotDirectory, source: SnapshotSource, *, clock: IReactorTime,
         run_in_thread: RunInThread, self_id: str, machine: str, machine_version: int,
-        lowest_index: Callable[[], int],
+        oldest_version: int, lowest_index: Callable[[], int],
     ) -> None:
-        """@param lowest_index: an older snapshot is of no use now."""
+        """
+        @param oldest_version: of snapshots that the machine takes.
+        @param lowest_index: an older snapshot is of no use now.
+        """
         self._snapshots = snapshots
         self._source = source
         self._clock = clock
         self._run_in_thread = run_in_thread
         self._self_id = self_id
         self._machine, self._machine_version = machine, machine_version
+        self._oldest_version = oldest_version
         self._lowest_index = lowest_index
         self._cancel: Callable[[], None] | None = None
         self._is_stopped = False
@@ -165,7 +169,8 @@ class SnapshotFetch:
             problem = ""
             try:
                 answer: SnapshotResponse = await self._wait(self._source.ask(peer_id, SnapshotRequest(
-                    machine=self._machine, machine_version=self._machine_version, index=incoming.index,
+                    machine=self._machine, machine_version=self._machine_version,
+                    oldest_version=self._oldest_version, index=incoming.index,
                     index_term=incoming.term, offset=incoming.offset,
                 )))
             except DLedgerError as error:

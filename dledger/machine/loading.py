@@ -13,6 +13,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from dledger.base.disk.disk import Disk
 from dledger.base.threads import RunInThread
+from dledger.machine.guarded import GuardedMachine, MachineFailed, sentence_of
 from dledger.machine.runner import MachineRunner
 from dledger.machine.snapshots import SnapshotDirectory
 from dledger.machine.state_machine import MachineFactory, StateMachine
@@ -34,9 +35,9 @@ def load_factory(text: str) -> MachineFactory:
     module_name, _, name = text.partition(":")
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:
+    except BaseException as error:  # (C{SystemExit}, too: of a script without a guard around its end)
         raise ValueError(
-            f"machine={text!r}: {module_name} cannot be imported ({type(error).__name__}: {error}): "
+            f"machine={text!r}: {module_name} cannot be imported ({sentence_of(error)}): "
             "correct it, or set PYTHONPATH"
         ) from error
     factory: MachineFactory | None = getattr(module, name, None)
@@ -44,10 +45,10 @@ def load_factory(text: str) -> MachineFactory:
         raise ValueError(f"machine={text!r}: {module_name} has no function or class {name!r}: {_FORM}")
     try:
         machine: object = factory()
-    except Exception as error:
+    except BaseException as error:
         raise ValueError(
-            f"machine={text!r}: {name}() raised {type(error).__name__}: {error}: it must make a machine "
-            "without arguments"
+            f"machine={text!r}: {name}() raised {sentence_of(error)}: it must make a machine without "
+            "arguments"
         ) from error
     if not isinstance(machine, StateMachine):
         raise ValueError(f"machine={text!r}: {name}() made a {type(machine).__name__}: {_FORM}")
@@ -59,22 +60,30 @@ def load_factory(text: str) -> MachineFactory:
 
 
 def runner_of(
-    node: Node, factory: MachineFactory, *, disk: Disk, clock: IReactorTime, run_in_thread: RunInThread
+    node: Node, factory: MachineFactory, *, disk: Disk, clock: IReactorTime, run_in_thread: RunInThread,
+    run_machine: RunInThread | None = None,
 ) -> MachineRunner:
     """
     The runner of a machine at this member, by the member's options; its snapshots are in C{machine} beside
     the log. Without files of a log there are no snapshots.
+
+    @raise ValueError: the factory makes no machine now, though it made one before.
     """
-    config, machine = node.config, factory()
+    config = node.config
+    try:
+        machine = GuardedMachine(factory)
+    except MachineFailed as failed:
+        raise ValueError(str(failed)) from failed
     snapshots = None
     if config.store_type == "file":
         snapshots = SnapshotDirectory(
             disk, os.path.join(config.self_path, "machine"), machine=machine.name,
-            machine_version=machine.version, proves_oldest=config.machine_keep_entries > 0,
+            machine_version=machine.version, oldest_version=machine.oldest_version,
+            proves_oldest=config.machine_keep_entries > 0,
         )
     return MachineRunner(
         factory, node, clock=clock, run_in_thread=run_in_thread, snapshots=snapshots, self_id=config.self_id,
         snapshot_entries=config.machine_snapshot_entries, snapshot_bytes=config.machine_snapshot_bytes,
         waits_max=config.max_pending_requests_num, wait_ms=config.max_wait_ack_time_ms,
-        source=node.snapshot_desk,
+        source=node.snapshot_desk, run_machine=run_machine,
     )

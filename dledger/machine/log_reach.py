@@ -11,12 +11,28 @@ from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import iterate_records
 
 
+class LedgerMarks(Protocol):
+    """The part of L{dledger.core.member_state.MemberState} that is needed here."""
+
+    @property
+    def flushed_index(self) -> int:
+        """Entries up to this one are on stable storage, inclusive."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no entry above the committed index was ever committed in this log."""
+
+
 class CommittedEntries(Protocol):
     """The part of a node that is needed here: L{dledger.node.node.Node}."""
 
     @property
     def committed_index(self) -> int:
         """Highest index known to be committed, inclusive."""
+
+    @property
+    def members(self) -> LedgerMarks:
+        """The group and the ledger; to read only."""
 
     def read_committed(self, first_index: int, *, max_bytes: int) -> EntryBatch | None:
         """See L{dledger.node.node.Node.read_committed}."""

@@ -61,13 +61,17 @@ class SnapshotOffers:
             has no such piece; DISK_ERROR.
         """
         snapshots = self._snapshots
-        mine = (snapshots.machine, snapshots.machine_version)
-        if (request.machine, request.machine_version) != mine:
+        if request.machine != snapshots.machine:
             raise DLedgerError(ResponseCode.UNSUPPORTED, reason=(
-                f"this member runs the version {mine[1]} of {mine[0]!r}, the asker the version "
-                f"{request.machine_version} of {request.machine!r}"
+                f"this member runs the machine {snapshots.machine!r}, the asker {request.machine!r}"
             ))
         head = self._head_for(request)
+        oldest = request.machine_version if request.oldest_version < 0 else request.oldest_version
+        if not oldest <= head.machine_version <= request.machine_version:
+            raise DLedgerError(ResponseCode.UNSUPPORTED, reason=(
+                f"its snapshot has the version {head.machine_version} of {request.machine!r}, the asker "
+                f"takes {oldest} to {request.machine_version}"
+            ))
         self._asked_s[head.index] = self._seconds()
         try:
             size, data = snapshots.piece(head, max(request.offset, 0), max_bytes)

@@ -11,12 +11,17 @@ Runs the state machine of one member: takes up a snapshot, applies committed ent
 
 Rule 1: entries are applied in their order, each once since the snapshot that was taken up, and only when this
 member knows that they are committed.
-Rule 2: a turn of the reactor applies for about L{TURN_S}; batches grow and shrink so that one takes less.
-Rule 3: an exception, another number of results than entries, or a result that is too long stops the machine
-and says which entry. The log goes on: only requests to the machine are refused from then on. The next start
-begins with the last snapshot again.
+Rule 2: the machine runs in a thread of its own, and is given one batch at a time; batches grow and shrink so
+that one takes about L{TURN_S}. While it works the member goes on: only commands and queries wait.
+Rule 3: an exception of any kind, another number of results than entries, or a result that is too long stops
+the machine and says which entry. The entries before it count as applied, no other does, and no snapshot is
+finished from then on. The log goes on: only requests to the machine are refused. The next start begins with
+the last snapshot again.
 Rule 4: a snapshot that cannot be written is tried again after as many entries; the machine goes on.
-Rule 5: where the log begins behind the state, a snapshot of another member takes the place of the state: one
+Rule 5: a snapshot gets its name when the log up to its last entry is on stable storage. At the start it is
+taken up when this member knows that entry to be committed, and both agree; a log that has settled before it
+refuses it. So a loss of power makes no state that the log does not have.
+Rule 6: where the log begins behind the state, a snapshot of another member takes the place of the state: one
 that is newer, that the log goes on behind, and whose last entry the log has. Until then nobody is answered.
 """
 
@@ -24,54 +29,62 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Coroutine, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain, islice
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.base.errors import DamagedEntryError, DLedgerError
 from dledger.base.threads import RunInThread
-from dledger.base.waiters import ThresholdWaiters
 from dledger.client.values import Entry
+from dledger.machine.answering import AnsweringMachine
+from dledger.machine.calls import MachineCalls
 from dledger.machine.fetching import SnapshotFetch, SnapshotSource
+from dledger.machine.guarded import Applied, GuardedMachine, MachineFailed, sentence_of
+from dledger.machine.kept_results import KeptResults, kept_in
 from dledger.machine.log_reach import CommittedEntries, check_base, is_reached, lowest_usable
-from dledger.machine.offering import SnapshotOffers, SnapshotPiece
-from dledger.machine.snapshot_file import SnapshotHead, SnapshotRefused
+from dledger.machine.offering import SnapshotOffers
+from dledger.machine.skips import Skips
+from dledger.machine.snapshot_file import OLDEST_SNAPSHOT_VERSION, SnapshotHead, SnapshotRefused
 from dledger.machine.snapshots import SnapshotDirectory
-from dledger.machine.state_machine import RESULT_BYTES_MAX, MachineFactory
-from dledger.node.status import MachineStatus
+from dledger.machine.state_machine import MachineFactory
+from dledger.machine.waiting import MachineWaits
+from dledger.machine.writing import SnapshotWriter, hashed
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import EntryHeader, iterate_records
-from protocols.wire.ledger.messages import SnapshotRequest
+from protocols.wire.ledger.machines import DIGESTS_MAX
 
-#: Seconds for which one turn of the reactor applies entries, about.
+#: Seconds that a batch should take, about; without a thread, a turn of the reactor.
 TURN_S = 0.005
 #: Bytes of records that are read at once, and entries that one batch has at most.
 READ_BYTES = 256 * 1024
 BATCH_COUNT_MAX = 1024
-#: Seconds in which a snapshot must be written.
-SNAPSHOT_S = 600.0
 #: Seconds between two looks whether the log has come to the end of a snapshot that another member sent, and
 #: before another one is asked for if it was refused.
 LOOK_S, REFUSED_S, REFUSED_MAX_S = 0.2, 5.0, 600.0
 _TAKES_UP = ("starting", "installing")
+#: Reads of the log in one look for an order to skip an entry.
+SCANS = 16
 
 
-class ApplyFailed(Exception):
-    """The machine cannot go on. The text says which entry, and why."""
+class _MadeOtherwise(Exception):
+    """The state has an entry that an order says to skip."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.index = index
 
 
-class MachineRunner:
+class MachineRunner(AnsweringMachine):
     """
     See L{dledger.node.hosting.HostedMachine}.
 
-    Invariant: the state of C{_machine} has the entries up to C{applied_index}, the one of C{_base} included;
-    C{_ahead} has those that follow, as far as they were read. A waiter is in one of C{_results} and C{_waits}
-    until it fires.
-
-    @ivar state, reason: as of L{MachineStatus}.
-    @ivar applied_index: last entry in the state.
+    Invariant: the state of C{machine} has the entries up to C{applied_index}; C{_ahead} has those that
+    follow, as far as they were read.
     """
 
     log = Logger()
@@ -80,7 +93,7 @@ class MachineRunner:
         self, factory: MachineFactory, entries: CommittedEntries, *, clock: IReactorTime,
         run_in_thread: RunInThread, snapshots: SnapshotDirectory | None, self_id: str,
         snapshot_entries: int, snapshot_bytes: int, waits_max: int, wait_ms: int,
-        source: SnapshotSource | None = None,
+        source: SnapshotSource | None = None, run_machine: RunInThread | None = None,
     ) -> None:
         """
         @param run_in_thread: runs snapshots, one at a time.
@@ -89,6 +102,7 @@ class MachineRunner:
             of bodies; 0: not by these.
         @param waits_max, wait_ms: requests that wait, at most, and for how long.
         @param source: sends snapshots; None: nobody does.
+        @param run_machine: runs the calls of the machine, in turn; None: they run in the reactor's thread.
         """
         self._factory = factory
         self._entries = entries
@@ -99,23 +113,27 @@ class MachineRunner:
         self._fetch: SnapshotFetch | None = None
         self._offers = None if snapshots is None else SnapshotOffers(snapshots, clock.seconds)
         self._self_id = self_id
-        self._snapshot_entries, self._snapshot_bytes = snapshot_entries, snapshot_bytes
-        self._waits_max, self._wait_ms = waits_max, wait_ms
         self.state, self.reason = "starting", ""
         self.applied_index = -1
-        self._machine = factory()
+        self.machine = GuardedMachine(factory)
+        self._kept, self._skips = KeptResults(), Skips()
+        self._failed_at = self._scanned_to = -1
         self._last: EntryHeader | None = None
-        self._base: SnapshotHead | None = None
         self._ahead: deque[tuple[EntryHeader, bytes]] = deque()
         self._batch_count = 64
         self._call: IDelayedCall | None = None
-        self._results: dict[int, tuple[Deferred[bytes], int]] = {}
-        self._waits = ThresholdWaiters(capacity=waits_max)
-        self._waiting: dict[int, Deferred[int]] = {}
-        self._tokens = 0
-        self._applied = self._since_entries = self._since_bytes = 0
-        self._written, self._size, self._snapshot_problem = 0, -1, ""
+        self._waits = MachineWaits(waits_max=waits_max, wait_ms=wait_ms, now_ms=self._now_ms)
+        self._applied, self.is_applying = 0, False
+        self._calls = MachineCalls(run_machine, clock=clock, self_id=self_id)
+        self._writer = None if snapshots is None else SnapshotWriter(
+            snapshots, entries, clock=clock, run_in_thread=run_in_thread, self_id=self_id,
+            due_entries=snapshot_entries, due_bytes=snapshot_bytes, why_not=self._why_no_snapshot,
+            pause=self._pause,
+        )
         self._in_thread: Deferred[None] | None = None
+        self._pausing: Deferred[None] | None = None
+        self._waits_for = self.in_doubt = ""
+        self.digests = {}
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -130,7 +148,9 @@ class MachineRunner:
         done.addBoth(self._left_thread)
 
     def _thread_failed(self, failure: Failure) -> None:
-        self._fail(f"{type(failure.value).__name__}: {failure.getErrorMessage()}")
+        error = failure.value
+        assert error is not None
+        self._fail(str(error) if isinstance(error, MachineFailed) else sentence_of(error))
 
     def _left_thread(self, _: object) -> None:
         self._in_thread = None
@@ -142,7 +162,9 @@ class MachineRunner:
         self._rest()
         if self._fetch is not None:
             self._fetch.stop()
-        self._end_waits("the member has stopped")
+        if self._pausing is not None:
+            self._pausing.cancel()
+        self._waits.end("the member has stopped", ResponseCode.MACHINE_STOPPED)
         ended: Deferred[None] = Deferred()
         if self._in_thread is None:
             ended.callback(None)
@@ -162,42 +184,81 @@ class MachineRunner:
         self.state, self.reason = "failed", reason
         self.log.critical(
             "the state machine {machine} of member {self_id} stops, the log goes on: {reason}",
-            machine=self._machine.name, self_id=self._self_id, reason=reason,
+            machine=self.machine.name, self_id=self._self_id, reason=reason,
         )
         self._rest()
-        self._end_waits(reason)
+        self._waits.end(reason, ResponseCode.MACHINE_STOPPED)
 
-    async def _take_up(self) -> None:
+    async def _take_up(self, *, is_first: bool = True) -> None:
         """Become the state of the newest snapshot that is sound, then follow the log."""
         snapshots = self._snapshots
         if snapshots is not None:
-            await self._run_in_thread(snapshots.look)
-            for reason in snapshots.refused:
-                self._tell_refused(reason)
-            while snapshots.heads and not await self._restored(snapshots, snapshots.heads[-1]):
-                self._machine = self._factory()
+            if is_first:
+                await self._run_in_thread(snapshots.look)
+                for reason in snapshots.refused:
+                    self._tell_refused(reason)
+            while self.state == "starting" and snapshots.heads:
+                if await self._is_taken_up(snapshots, snapshots.heads[-1]):
+                    break
+                self.machine = GuardedMachine(self._factory)
+                self._kept = KeptResults()
         if self.state == "starting":
-            self.state = "running"
+            self.state, self._waits_for = "running", ""
             self.log.info(
                 "the state machine {machine} of member {self_id} begins behind the entry {index}",
-                machine=self._machine.name, self_id=self._self_id, index=self.applied_index,
+                machine=self.machine.name, self_id=self._self_id, index=self.applied_index,
             )
             self.committed()
 
+    async def _is_taken_up(self, snapshots: SnapshotDirectory, head: SnapshotHead) -> bool:
+        """Whether the machine has become the state of a snapshot of this member, or the member stops."""
+        while not is_reached(self._entries, head):
+            if self._entries.members.is_settled and head.index > self._entries.committed_index:
+                reason = (
+                    f"it is ahead of the log, which ends at {self._entries.committed_index}: a loss of power "
+                    "has taken the end of the log, and with it entries that this snapshot has. Nothing is to "
+                    "be done; the file stays, and may go if the log is as it should be"
+                )
+                snapshots.refuse(head, reason)
+                self._tell_refused(f"behind the entry {head.index}: {reason}")
+                return False
+            if not self._waits_for:
+                self._waits_for = (
+                    f"its snapshot is behind the entry {head.index}, the log is known to be committed up to "
+                    f"{self._entries.committed_index}: it waits until both can be compared"
+                )
+            await self._pause(LOOK_S)
+        return await self._restored(snapshots, head)
+
+    async def _pause(self, seconds: float) -> None:
+        """@raise CancelledError: the member stops."""
+        self._pausing = deferLater(self._clock, seconds, lambda: None)
+        try:
+            await self._pausing
+        finally:
+            self._pausing = None
+
     async def _restored(self, snapshots: SnapshotDirectory, head: SnapshotHead) -> bool:
         """Whether the machine has become the state of a snapshot, or this member stops."""
-        machine = self._machine
+        machine, restored = self.machine, [(KeptResults(), frozenset[int]())]
+
+        def restore() -> None:
+            pieces = self._until_stopped(snapshots.read(head))
+            if head.format > OLDEST_SNAPSHOT_VERSION:
+                restored[0] = kept_in(next(pieces, b""))
+            machine.restore(pieces, head.machine_version)
+
         try:
             check_base(self._entries, head)
-            await self._run_in_thread(lambda: machine.restore(self._until_stopped(snapshots.read(head))))
+            await self._run_in_thread(restore)
         except Exception as error:
-            reason = str(error) if isinstance(error, SnapshotRefused) else (
-                f"restore() raised {type(error).__name__}: {error}"
-            )
+            reason = str(error) if isinstance(error, SnapshotRefused) else sentence_of(error)
             snapshots.refuse(head, reason)
             self._tell_refused(f"behind the entry {head.index}: {reason}")
             return self.state not in _TAKES_UP
-        self._base, self.applied_index = head, head.index
+        self.applied_index = head.index
+        self._kept, left_out = restored[0]
+        self._skips.restored(left_out)
         return True
 
     def _until_stopped(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -216,7 +277,7 @@ class MachineRunner:
 
     def committed(self) -> None:
         """See L{dledger.node.hosting.HostedMachine.committed}."""
-        if self.state == "running" and self._call is None and self._has_more():
+        if self.state == "running" and self._call is None and not self.is_applying and self._has_more():
             self._call = self._clock.callLater(0, self._turn)
 
     def _has_more(self) -> bool:
@@ -225,25 +286,30 @@ class MachineRunner:
     def _turn(self) -> None:
         self._call = None
         began_s = self._clock.seconds()
-        try:
-            while self.state == "running" and (self._ahead or self._read()):
+        with self._failing():
+            while self.state == "running" and not self.is_applying and (self._ahead or self._read()):
                 self._apply_batch()
-                self._take_snapshot_if_due()
                 if self._clock.seconds() - began_s >= TURN_S:
                     self.committed()
                     return
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """A failure stops the machine; an entry that is damaged is waited for."""
+        try:
+            yield
         except DamagedEntryError:
             return  # a peer gives it back; L{sweep} looks again
-        except (ApplyFailed, DLedgerError) as error:
+        except _MadeOtherwise as other:
+            self._make_again(other.index)
+        except (MachineFailed, DLedgerError) as error:
             self._fail(str(error))
-        except Exception as error:
+        except BaseException as error:
             self.log.failure("the runner of a state machine has a bug", Failure(error))
-            self._fail(f"{type(error).__name__}: {error}")
+            self._fail(sentence_of(error))
 
     def _read(self) -> bool:
         """Read entries ahead. @return: whether there are any."""
-        if self._base is not None and check_base(self._entries, self._base):
-            self._base = None
         if not self._has_more():
             return False
         try:
@@ -253,7 +319,7 @@ class MachineRunner:
                 raise
             if self._begin_install():
                 return False
-            raise ApplyFailed(
+            raise MachineFailed(
                 f"the log begins at {error.facts.get('ledger_begin_index')}, the state ends at "
                 f"{self.applied_index}: the entries between are gone from this member. Copy a snapshot of "
                 "another member into its directory machine, or give this member the whole log again"
@@ -263,109 +329,158 @@ class MachineRunner:
         return bool(self._ahead)
 
     def _apply_batch(self) -> None:
+        """@raise MachineFailed: at an entry; those before it are applied."""
         began_s = self._clock.seconds()
-        batch = [self._ahead.popleft() for _ in range(min(self._batch_count, len(self._ahead)))]
+        most = self._batch_count
+        if self._writer is not None:
+            most = min(most, self._writer.entries_left(self.applied_index))
+        batch = list(islice(self._ahead, most))
+        made_with = self._skips.look(batch, self.applied_index)
+        if made_with >= 0:
+            raise _MadeOtherwise(made_with)
+        ordered = self._skips.ordered
         entries = [
             Entry(index=header.index, term=header.term, pos=header.pos, body=body)
-            for header, body in batch if body and not header.channel
+            for header, body in batch
+            if body and not header.channel and not (ordered and header.index in ordered)
         ]
-        results = self._results_of(entries) if entries else []
-        self._last = batch[-1][0]
-        self.applied_index = self._last.index
-        self._applied += len(entries)
-        self._since_entries += len(batch)
-        self._since_bytes += sum(len(body) for _, body in batch)
-        if self._results:
-            for entry, result in zip(entries, results, strict=True):
-                waiter = self._results.pop(entry.index, None)
-                if waiter is not None and not waiter[0].called:
-                    waiter[0].callback(result)
-        for token in self._waits.reached(self.applied_index):
-            self._waiting.pop(token).callback(self.applied_index)
+        machine, self.is_applying = self.machine, True
+        if not entries:
+            self._applied_batch(machine, batch, entries, Applied(results=[]), began_s)
+            return
+        self._calls.call("apply()", lambda: machine.apply(entries)).addCallbacks(
+            lambda applied: self._applied_batch(machine, batch, entries, applied, began_s),
+            self._thread_failed,
+        )
+
+    def _applied_batch(
+        self, machine: GuardedMachine, batch: list[tuple[EntryHeader, bytes]], entries: list[Entry],
+        applied: Applied, began_s: float,
+    ) -> None:
+        """The machine has been given a batch, and nothing since."""
+        self.is_applying = False
+        if machine is not self.machine or self.state != "running":
+            return
+        with self._failing():
+            if applied.failure:
+                failed_index = entries[len(applied.results)].index
+                self._failed_at, self._scanned_to = failed_index, failed_index
+                batch = [one for one in batch if one[0].index < failed_index]
+            self._took(batch, entries[: len(applied.results)], applied.results)
+            if applied.failure:
+                raise MachineFailed(applied.failure)
+            self._take_snapshot_if_due()
         spent_s = self._clock.seconds() - began_s
         if spent_s > TURN_S:
             self._batch_count = max(1, self._batch_count // 2)
         elif spent_s < TURN_S / 4:
             self._batch_count = min(BATCH_COUNT_MAX, self._batch_count * 2)
+        self.committed()
 
-    def _results_of(self, entries: list[Entry]) -> list[bytes]:
-        """@raise ApplyFailed: the machine broke a rule."""
-        results: list[bytes] = []
-        last_index = entries[-1].index
-        try:
-            given: Iterable[bytes] = self._machine.apply(entries)
-        except Exception as error:
-            raise _apply_failed(entries[0].index, last_index, error) from error
-        walk = iter(given)
-        for entry in entries:
+    def _took(
+        self, batch: list[tuple[EntryHeader, bytes]], entries: list[Entry], results: list[bytes]
+    ) -> None:
+        """The first entries that were read ahead are in the state; C{entries} are those with results."""
+        for _ in batch:
+            self._ahead.popleft()
+        if batch:
+            self._last = batch[-1][0]
+            self.applied_index = self._last.index
+        self._applied += len(entries)
+        if self._writer is not None:
+            self._writer.note(self.applied_index, len(batch), sum(len(body) for _, body in batch))
+        by_index = {entry.index: result for entry, result in zip(entries, results, strict=True)}
+        if self._skips.ordered:
+            by_index.update(self._skips.results_in(batch))
+        self._kept.fold(batch, by_index)
+        self._waits.applied(by_index, self.applied_index)
+
+    # -- entries that are skipped -------------------------------------------------------------
+
+    def _make_again(self, index: int) -> None:
+        """The state was made with an entry that is skipped, or could not be: make it without that entry."""
+        self.log.warn(
+            "the state machine {machine} of member {self_id} skips the entry {index}, and makes its state",
+            machine=self.machine.name, self_id=self._self_id, index=index,
+        )
+        self._skips = Skips({*self._skips.ordered, index})
+        for head in () if self._snapshots is None else [*self._snapshots.heads]:
+            if head.index >= index:
+                assert self._snapshots is not None
+                self._snapshots.refuse(head, f"it has the entry {index}, which is skipped")
+        self.state, self.reason, self._failed_at = "starting", "", -1
+        self._rest()
+        self._waits.end(f"the entry {index} is skipped", ResponseCode.LEADER_NOT_READY)
+        self.applied_index, self._last, self.is_applying = -1, None, False
+        self.digests.clear()
+        if self._writer is not None:
+            self._writer.begin_again()
+        if self._in_thread is None:
+            self._make_again_now()
+        else:
+            self._in_thread.addBoth(lambda _: self._make_again_now())
+
+    def _make_again_now(self) -> None:
+        """Nothing runs in the thread."""
+        if self.state == "starting":
             try:
-                result = next(walk)
-            except StopIteration:
-                raise ApplyFailed(
-                    f"apply() gave {len(results)} results for {len(entries)} entries: none for the entry "
-                    f"{entry.index}"
-                ) from None
-            except Exception as error:
-                raise _apply_failed(entry.index, entry.index, error) from error
-            problem = _problem_of(result)
-            if problem:
-                raise ApplyFailed(f"apply() gave {problem} for the entry {entry.index}")
-            results.append(result)
-        if next(walk, None) is not None:
-            raise ApplyFailed(
-                f"apply() gave more than {len(entries)} results for the entries {entries[0].index} to "
-                f"{last_index}"
-            )
-        return results
+                self.machine, self._kept = GuardedMachine(self._factory), KeptResults()
+            except MachineFailed as failed:
+                self._fail(str(failed))
+            else:
+                self._begin(self._take_up(is_first=False))
+
+    def _look_for_order(self) -> None:
+        """The machine failed at an entry: is there an order to skip it by now?"""
+        try:
+            for _ in range(SCANS):
+                batch = self._entries.read_committed(self._scanned_to + 1, max_bytes=READ_BYTES)
+                if batch is None:
+                    return
+                found = list(iterate_records(batch))
+                self._scanned_to = found[-1][0].index
+                made_with = self._skips.look(found, self.applied_index)
+                if made_with < 0 and self._failed_at in self._skips.ordered:
+                    made_with = self._failed_at
+                if made_with >= 0:
+                    self._make_again(made_with)
+                    return
+        except DLedgerError:
+            return  # damaged, or gone: the next start, or a peer, finds it
 
     # -- snapshots ----------------------------------------------------------------------------
 
-    @property
-    def needed_index(self) -> int:
-        """See L{dledger.node.hosting.HostedMachine.needed_index}: that of the oldest snapshot."""
-        if self._snapshots is None:
-            return -1
-        heads = self._snapshots.heads
-        # (With the last entry itself, so that the snapshot can be compared with the log.)
-        return heads[0].index - 1 if heads else -1
-
     def _take_snapshot_if_due(self) -> None:
-        is_due = 0 < self._snapshot_entries <= self._since_entries or (
-            0 < self._snapshot_bytes <= self._since_bytes
-        )
-        if is_due and self._snapshots is not None and self._in_thread is None:
-            self._since_entries = self._since_bytes = 0
-            assert self._offers is not None
+        writer, last = self._writer, self._last
+        if writer is not None and writer.is_due and self._in_thread is None:
+            assert self._snapshots is not None and self._offers is not None and last is not None
+            writer.begin_again()
             self._snapshots.held = self._offers.held()
-            self._begin(self._write(self._snapshots))
+            self._begin(self._write(writer, last))
 
-    async def _write(self, snapshots: SnapshotDirectory) -> None:
-        last = self._last
-        assert last is not None
-        deadline_s = self._clock.seconds() + SNAPSHOT_S
-        sizes: list[int] = []
+    async def _write(self, writer: SnapshotWriter, last: EntryHeader) -> None:
+        """Write a snapshot, and remember the digest of the state in it."""
+        machine, first = self.machine, self._kept.encode(self._skips.left_out)
+        digests: list[bytes] = []
 
-        def problem() -> str:
-            if self.state == "stopped":
-                return "the member stops"
-            return f"it takes more than {SNAPSHOT_S:g} s" if self._clock.seconds() > deadline_s else ""
-
-        def write() -> None:
-            sizes.append(snapshots.write(
-                index=last.index, term=last.term, chain_crc=last.chain_crc, chunks=chunks, problem=problem
-            ))
-
-        try:
-            chunks = self._machine.snapshot()
-            await self._run_in_thread(write)
-        except Exception as error:
-            self._snapshot_problem = f"behind the entry {last.index}: {type(error).__name__}: {error}"
-            self.log.failure(
-                "the snapshot of {machine} at member {self_id} behind the entry {index} was not written",
-                Failure(error), machine=self._machine.name, self_id=self._self_id, index=last.index,
+        async def pieces() -> Iterator[bytes]:
+            """(No entries are given to the machine before it has been asked: its calls are in turn.)"""
+            digest, view = await self._calls.call(
+                "snapshot()", lambda: (machine.digest(), machine.snapshot())
             )
-            return
-        self._written, self._size, self._snapshot_problem = self._written + 1, sizes[0], ""
+            if digest is not None:
+                digests.append(digest)
+                return chain((first,), view)
+            return chain((first,), hashed(view, digests))
+
+        await writer.write(last, pieces)
+        if not writer.problem and digests and digests[0] and machine is self.machine:
+            self.digests[last.index] = digests[0].hex()
+            while len(self.digests) > DIGESTS_MAX:
+                del self.digests[min(self.digests)]
+
+    def _why_no_snapshot(self) -> str:
+        return self.in_doubt if self.state == "running" else f"the state machine has {self.state}"
 
     # -- snapshots of other members ------------------------------------------------------------
 
@@ -378,10 +493,10 @@ class MachineRunner:
         self.log.warn(
             "the log of member {self_id} begins behind the state of {machine}, which ends with the entry "
             "{index}: another member is asked for a snapshot",
-            self_id=self._self_id, machine=self._machine.name, index=self.applied_index,
+            self_id=self._self_id, machine=self.machine.name, index=self.applied_index,
         )
         self._ahead.clear()
-        self._end_waits("the state machine waits for a snapshot", ResponseCode.LEADER_NOT_READY)
+        self._waits.end("the state machine waits for a snapshot", ResponseCode.LEADER_NOT_READY)
         self._go_on_installing()
         return True
 
@@ -394,8 +509,8 @@ class MachineRunner:
         """Become the state of a snapshot of another member, then follow the log again."""
         fetch = self._fetch = SnapshotFetch(
             snapshots, source, clock=self._clock, run_in_thread=self._run_in_thread, self_id=self._self_id,
-            machine=self._machine.name, machine_version=self._machine.version,
-            lowest_index=self._lowest_index,
+            machine=self.machine.name, machine_version=self.machine.version,
+            oldest_version=self.machine.oldest_version, lowest_index=self._lowest_index,
         )
         try:
             head = await fetch.fetch()
@@ -409,7 +524,7 @@ class MachineRunner:
             self.log.info(
                 "the state machine {machine} of member {self_id} has taken up a snapshot and goes on behind "
                 "the entry {index}",
-                machine=self._machine.name, self_id=self._self_id, index=self.applied_index,
+                machine=self.machine.name, self_id=self._self_id, index=self.applied_index,
             )
             self.committed()
 
@@ -422,7 +537,7 @@ class MachineRunner:
             await fetch.pause(LOOK_S)
         if head.index < self._lowest_index():
             return False  # the log has begun anew, further on
-        self._machine = self._factory()
+        self.machine, self._kept = GuardedMachine(self._factory), KeptResults()
         if await self._restored(snapshots, head):
             return True
         await self._run_in_thread(lambda: snapshots.discard(head))
@@ -432,138 +547,16 @@ class MachineRunner:
     def _lowest_index(self) -> int:
         return lowest_usable(self._entries, self.applied_index)
 
-    @property
-    def gives_snapshots(self) -> bool:
-        """See L{dledger.node.hosting.HostedMachine.gives_snapshots}."""
-        return self._snapshots is not None
-
-    @property
-    def proven_index(self) -> int:
-        """See L{dledger.node.hosting.HostedMachine.proven_index}."""
-        return -1 if self._snapshots is None else self._snapshots.proven_index
-
-    def piece_for(self, request: SnapshotRequest, max_bytes: int) -> SnapshotPiece:
-        """See L{dledger.node.hosting.HostedMachine.piece_for}."""
-        if self._offers is None:
-            raise DLedgerError(ResponseCode.UNSUPPORTED, reason="this member keeps no snapshots")
-        return self._offers.piece_for(request, max_bytes)
-
     # -- requests -----------------------------------------------------------------------------
-
-    @property
-    def refusal(self) -> DLedgerError | None:
-        """See L{dledger.node.hosting.HostedMachine.refusal}."""
-        if self.state == "running":
-            return None
-        if self.state == "starting":
-            return DLedgerError(
-                ResponseCode.LEADER_NOT_READY, reason="the state machine takes up its snapshot"
-            )
-        if self.state == "installing":
-            reason = "the state machine waits for a snapshot of another member"
-            return DLedgerError(ResponseCode.LEADER_NOT_READY, reason=reason)
-        return DLedgerError(
-            ResponseCode.MACHINE_STOPPED, reason=f"the state machine has {self.state}: {self.reason}"
-        )
-
-    def result_of(self, index: int) -> Deferred[bytes]:
-        """See L{dledger.node.hosting.HostedMachine.result_of}."""
-        waiter: Deferred[bytes] = Deferred()
-        if index <= self.applied_index or self.state != "running":
-            waiter.errback(_unknown(f"the result of the entry {index} is not known any more"))
-        elif len(self._results) >= self._waits_max:
-            waiter.errback(_unknown(f"{len(self._results)} requests wait for the state machine"))
-        else:
-            self._results[index] = (waiter, self._now_ms() + self._wait_ms)
-        return waiter
-
-    def when_applied(self, index: int) -> Deferred[int]:
-        """See L{dledger.node.hosting.HostedMachine.when_applied}."""
-        waiter: Deferred[int] = Deferred()
-        refusal = self.refusal
-        if refusal is not None:
-            waiter.errback(refusal)
-        elif index <= self.applied_index:
-            waiter.callback(self.applied_index)
-        elif len(self._waits) >= self._waits_max:
-            waiter.errback(DLedgerError(
-                ResponseCode.LEADER_PENDING_FULL, reason=f"{len(self._waits)} queries wait"
-            ))
-        else:
-            self._tokens += 1
-            self._waiting[self._tokens] = waiter
-            self._waits.add(self._tokens, threshold=index, deadline_ms=self._now_ms() + self._wait_ms)
-        return waiter
-
-    def query(self, request: bytes) -> bytes:
-        """See L{dledger.node.hosting.HostedMachine.query}."""
-        try:
-            result = self._machine.query(request)
-        except Exception as error:
-            raise DLedgerError(
-                ResponseCode.INTERNAL_ERROR, reason=f"query() raised {type(error).__name__}: {error}"
-            ) from error
-        problem = _problem_of(result)
-        if problem:
-            raise DLedgerError(ResponseCode.INTERNAL_ERROR, reason=f"query() gave {problem}")
-        return result
 
     def sweep(self, now_s: float) -> None:
         """See L{dledger.node.hosting.HostedMachine.sweep}."""
-        now_ms = int(now_s * 1000)
-        late = [index for index, (_, deadline_ms) in self._results.items() if deadline_ms <= now_ms]
-        for index in late:
-            self._results.pop(index)[0].errback(_unknown(f"the entry {index} is not applied yet"))
-        for token in self._waits.expired(now_ms):
-            self._waiting.pop(token).errback(DLedgerError(
-                ResponseCode.TIMEOUT, reason=f"the state machine has come to {self.applied_index} only"
-            ))
+        self._waits.sweep(int(now_s * 1000), self.applied_index)
+        self._calls.watch(self.machine)
         self.committed()
         self._go_on_installing()
-
-    def _end_waits(self, reason: str, code: ResponseCode = ResponseCode.MACHINE_STOPPED) -> None:
-        results, self._results = self._results, {}
-        for waiter, _ in results.values():
-            waiter.errback(_unknown(reason))
-        self._waits.take_all()
-        waiting, self._waiting = self._waiting, {}
-        for asked in waiting.values():
-            asked.errback(DLedgerError(code, reason=reason))
+        if self.failed_index >= 0:
+            self._look_for_order()
 
     def _now_ms(self) -> int:
         return int(self._clock.seconds() * 1000)
-
-    def status(self) -> MachineStatus:
-        """See L{dledger.node.hosting.HostedMachine.status}."""
-        heads = [] if self._snapshots is None else self._snapshots.heads
-        return MachineStatus(
-            name=self._machine.name, version=self._machine.version, state=self.state, reason=self.reason,
-            applied_index=self.applied_index,
-            lag=max(0, self._entries.committed_index - self.applied_index), applied=self._applied,
-            snapshot_index=heads[-1].index if heads else -1, snapshot_size=self._size,
-            snapshots=self._written, is_writing=self._in_thread is not None and self.state == "running",
-            snapshot_problem=self._snapshot_problem,
-            installing="" if self._fetch is None else self._fetch.progress,
-            refused=() if self._snapshots is None else tuple(self._snapshots.refused),
-        )
-
-
-def _problem_of(result: object) -> str:
-    """What is wrong with a result of a machine; empty if nothing is."""
-    if not isinstance(result, bytes):
-        return f"a {type(result).__name__} instead of bytes"
-    if len(result) > RESULT_BYTES_MAX:
-        return f"a result of {len(result)} bytes (at most {RESULT_BYTES_MAX} are allowed)"
-    return ""
-
-
-def _apply_failed(first_index: int, last_index: int, error: Exception) -> ApplyFailed:
-    which = f"the entry {first_index}"
-    if last_index > first_index:
-        which = f"one of the entries {first_index} to {last_index}"
-    return ApplyFailed(f"apply() raised at {which}: {type(error).__name__}: {error}")
-
-
-def _unknown(reason: str) -> DLedgerError:
-    """The command is in the log; what came of it is not known here."""
-    return DLedgerError(ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, reason=reason)

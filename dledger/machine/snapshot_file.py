@@ -24,7 +24,10 @@ from protocols.wire.layout import struct_of
 from protocols.wire.ledger.codes import ResponseCode
 
 SNAPSHOT_MAGIC = 0x444C534E  # "DLSN"
-SNAPSHOT_VERSION = 1
+#: Of the format. In the second one the first piece is not of the machine: it has the kept results
+#: (L{dledger.machine.kept_results}).
+SNAPSHOT_VERSION = 2
+OLDEST_SNAPSHOT_VERSION = 1
 #: Bytes of one piece of a state, at most.
 CHUNK_BYTES_MAX = 4 * 1024 * 1024
 
@@ -67,6 +70,7 @@ class SnapshotHead:
 
     @ivar index, term, chain_crc: of the last entry in the state; C{chain_crc} 0 if that has none.
     @ivar machine, machine_version: name and version of the machine.
+    @ivar format: of the file.
     """
 
     index: int
@@ -74,12 +78,13 @@ class SnapshotHead:
     chain_crc: int
     machine: str
     machine_version: int
+    format: int = SNAPSHOT_VERSION
 
     def encode(self) -> bytes:
         """The header of the file."""
         name = self.machine.encode()
         header = _HEADER.pack(
-            SNAPSHOT_MAGIC, SNAPSHOT_VERSION, self.index, self.term, self.chain_crc, self.machine_version,
+            SNAPSHOT_MAGIC, self.format, self.index, self.term, self.chain_crc, self.machine_version,
             len(name),
         ) + name
         return header + _CRC.pack(crc32(header))
@@ -138,13 +143,14 @@ def _read_head(file: File) -> tuple[SnapshotHead, int]:
     rest = _read(file, length + _CRC.size, _HEADER.size, "header")
     if _CRC.unpack_from(rest, length)[0] != crc32(fixed + rest[:length]):
         raise SnapshotRefused(f"{file.path} is damaged: the checksum of its header does not fit")
-    if version != SNAPSHOT_VERSION:
+    if not OLDEST_SNAPSHOT_VERSION <= version <= SNAPSHOT_VERSION:
         raise SnapshotRefused(
-            f"{file.path} has the format {version}, this program reads {SNAPSHOT_VERSION}"
+            f"{file.path} has the format {version}, this program reads {OLDEST_SNAPSHOT_VERSION} to "
+            f"{SNAPSHOT_VERSION}"
         )
     return SnapshotHead(
         index=index, term=term, chain_crc=chain_crc, machine=rest[:length].decode("utf-8", "replace"),
-        machine_version=machine_version,
+        machine_version=machine_version, format=version,
     ), _HEADER.size + len(rest)
 
 

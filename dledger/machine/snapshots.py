@@ -2,8 +2,8 @@
 """
 The directory of a machine's snapshots, C{machine} beside the log: C{snapshot-<index>-<term>}.
 
-Rule 1: a file gets its name when all of it is on stable storage; what a crash leaves has another name, and is
-removed at the next start.
+Rule 1: a file gets its name when all of it is on stable storage, and the log up to its last entry as well;
+what a crash leaves has another name, and is removed at the next start.
 Rule 2: the last L{KEPT} snapshots that were written or found sound are kept, and those that are being sent;
 older ones are removed once a newer one is durable. A snapshot that was refused is never removed: it may be
 the only copy of something. Only what another member has sent may go at once.
@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 from dledger.base.disk.disk import Disk
 from dledger.machine.snapshot_file import (
@@ -38,6 +39,13 @@ _INCOMING = "incoming"
 REFUSED_MAX = 64
 
 
+class UnnamedSnapshot(NamedTuple):
+    """A durable snapshot without its name. @ivar size: bytes of its file."""
+
+    head: SnapshotHead
+    size: int
+
+
 class SnapshotDirectory:
     """
     Invariant: C{heads} are those of durable, sound snapshots of this machine, oldest first, at most L{KEPT}
@@ -50,13 +58,18 @@ class SnapshotDirectory:
     """
 
     def __init__(
-        self, disk: Disk, path: str, *, machine: str, machine_version: int, proves_oldest: bool = False
+        self, disk: Disk, path: str, *, machine: str, machine_version: int, oldest_version: int | None = None,
+        proves_oldest: bool = False,
     ) -> None:
-        """@param proves_oldest: keep C{proven_index}; else it is of L{look} until the next write, then -1."""
+        """
+        @param oldest_version: of snapshots that the machine takes; None: only its own.
+        @param proves_oldest: keep C{proven_index}; else it is of L{look} until the next write, then -1.
+        """
         self._disk = disk
         self.path = path
         self.machine = machine
         self.machine_version = machine_version
+        self.oldest_version = machine_version if oldest_version is None else oldest_version
         self._proves_oldest = proves_oldest
         self.heads: list[SnapshotHead] = []
         self.refused: list[str] = []
@@ -98,10 +111,10 @@ class SnapshotDirectory:
             raise SnapshotRefused(
                 f"{path} is of the machine {head.machine!r}, this member runs {self.machine!r}"
             )
-        if head.machine_version != self.machine_version:
+        if not self.oldest_version <= head.machine_version <= self.machine_version:
             raise SnapshotRefused(
                 f"{path} has the version {head.machine_version} of {self.machine!r}, this member runs the "
-                f"version {self.machine_version}"
+                f"version {self.machine_version}, which takes those from {self.oldest_version} on"
             )
         return head
 
@@ -175,38 +188,46 @@ class SnapshotDirectory:
 
     def write(
         self, *, index: int, term: int, chain_crc: int, chunks: Iterable[bytes], problem: Callable[[], str]
-    ) -> int:
+    ) -> UnnamedSnapshot:
         """
-        Write a snapshot, make it durable, and remove older ones.
+        Write a snapshot and make it durable. It has no name yet, and counts for nothing before L{name}.
 
         @param problem: see L{write_snapshot}.
-        @return: bytes of the file.
-        @raise SnapshotRefused: it was given up. @raise OSError: of the disk. The older ones are all there.
+        @raise SnapshotRefused: it was given up. @raise OSError: of the disk.
         """
         disk = self._disk
         head = SnapshotHead(
             index=index, term=term, chain_crc=chain_crc, machine=self.machine,
             machine_version=self.machine_version,
         )
-        path, unfinished = self._path_of(head), os.path.join(self.path, _UNFINISHED)
+        unfinished = os.path.join(self.path, _UNFINISHED)
         disk.makedirs(self.path)
         if disk.exists(unfinished):
             disk.unlink(unfinished)
         try:
-            size = write_snapshot(disk, unfinished, head, chunks, problem)
+            return UnnamedSnapshot(head, write_snapshot(disk, unfinished, head, chunks, problem))
         except Exception:
             if disk.exists(unfinished):
                 disk.unlink(unfinished)
             raise
+
+    def name(self, written: UnnamedSnapshot) -> None:
+        """
+        The log up to the last entry of a snapshot is on stable storage, too: give it its name, and remove
+        older ones.
+
+        @raise OSError: of the disk. The older ones are all there.
+        """
+        disk, head = self._disk, written.head
+        path = self._path_of(head)
         self._make_way(path)
-        disk.rename(unfinished, path)
-        self.heads = [*(one for one in self.heads if one.index < index), head]
+        disk.rename(os.path.join(self.path, _UNFINISHED), path)
+        self.heads = [*(one for one in self.heads if one.index < head.index), head]
         for old in self.heads[:-KEPT]:
             if old.index not in self.held:
                 disk.unlink(self._path_of(old))
                 self.heads.remove(old)
         self._prove_oldest()
-        return size
 
     def _prove_oldest(self) -> None:
         """Read the oldest snapshot again: the log behind it may go, so it must be sound on this disk now."""

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from inspect import isgeneratorfunction
 
 from dledger.client.values import Entry
 from dledger.machine.state_machine import MachineFactory, StateMachine
@@ -16,6 +17,8 @@ class TracedMachine(StateMachine):
     def __init__(self, machine: StateMachine, trace: OpenSpans) -> None:
         self._machine, self._trace = machine, trace
         self.name, self.version = machine.name, machine.version
+        self.oldest_version, self.newest_only = machine.oldest_version, machine.newest_only
+        self.takes_many = machine.takes_many or isgeneratorfunction(machine.apply)
 
     def apply(self, entries: Sequence[Entry]) -> Iterable[bytes]:
         """See L{StateMachine.apply}. The span ends with the last result, or the exception."""
@@ -47,9 +50,14 @@ class TracedMachine(StateMachine):
         """See L{StateMachine.snapshot}."""
         return self._machine.snapshot()
 
-    def restore(self, chunks: Iterable[bytes]) -> None:
+    def digest(self) -> bytes | None:
+        """See L{StateMachine.digest}."""
+        return self._machine.digest()
+
+    @property
+    def restore(self) -> Callable[..., None]:
         """See L{StateMachine.restore}."""
-        self._machine.restore(chunks)
+        return self._machine.restore
 
 
 def traced_factory(factory: MachineFactory, trace: OpenSpans) -> MachineFactory:

@@ -49,12 +49,14 @@ class AppendResult:
     @ivar count: number of entries; their indexes are consecutive.
     @ivar term: term in which they were written.
     @ivar pos: stream offset in bytes of the first entry's record.
+    @ivar is_repeated: a producer's body that was in the log before.
     """
 
     index: int
     count: int
     term: int
     pos: int
+    is_repeated: bool = False
 
 
 class Positions(Protocol):
@@ -157,16 +159,27 @@ class AppendGate:
         """Append for a request on a connection, unless the log has the bodies."""
         self._propose_alone(connection, ticket, bodies, None, origin)
 
+    def append_command(self, body: bytes, origin: Origin | None) -> Deferred[AppendResult]:
+        """
+        Append one body for a local caller, in a proposal of its own: it is answered in the step that commits
+        it, before anybody has read it from the log. Cancelling stops the wait, not the append.
+
+        @param origin: unless the log has it.
+        """
+        waiter: Deferred[AppendResult] = Deferred(lambda _: None)
+        self._propose_alone(None, None, (body,), None, origin, waiter)
+        return waiter
+
     def _propose_alone(
-        self, connection: ServerConnection, ticket: Ticket, bodies: tuple[bytes, ...],
-        expected_end: int | None, origin: Origin | None,
+        self, connection: ServerConnection | None, ticket: Ticket | None, bodies: tuple[bytes, ...],
+        expected_end: int | None, origin: Origin | None, waiter: Deferred[AppendResult] | None = None,
     ) -> None:
         self._ask_end()
         if self._claims:
             self._seal()
         self._bodies.extend(bodies)
         self._bytes = sum(map(len, bodies))
-        self._claims.append(_Claim(connection, ticket, None, len(bodies), self._bytes))
+        self._claims.append(_Claim(connection, ticket, waiter, len(bodies), self._bytes))
         self._seal(expected_end, origin)
         if self._turn_bytes >= TURN_BYTES_MAX:
             self._end_of_turn()
@@ -256,7 +269,14 @@ class AppendGate:
         if not answer.is_repeated:
             self._counters.appends += answer.count
             self._counters.append_bytes += claim.size
-        assert claim.connection is not None and claim.ticket is not None
+        if claim.connection is None:
+            if claim.waiter is not None and not claim.waiter.called:
+                claim.waiter.callback(AppendResult(
+                    index=answer.first_index, count=answer.count, term=answer.term, pos=answer.pos,
+                    is_repeated=answer.is_repeated,
+                ))
+            return
+        assert claim.ticket is not None
         claim.connection.answer(claim.ticket, AppendOnceResponse(
             group=self._group, leader_id=answer.leader_id, term=answer.term, index=answer.first_index,
             pos=answer.pos, count=answer.count, is_repeated=answer.is_repeated,
@@ -311,7 +331,8 @@ class AppendGate:
                     answer = attrs.evolve(answer, last_sequence=last_sequence)
                 connection.answer(ticket, answer)
             elif waiter is not None and not waiter.called:
-                waiter.errback(DLedgerError(code, leader_id=leader_id, term=term, index=index))
+                told = {"last_sequence": last_sequence} if last_sequence >= 0 else {}
+                waiter.errback(DLedgerError(code, leader_id=leader_id, term=term, index=index, **told))
             if index >= 0:
                 index += bodies
 

@@ -50,6 +50,7 @@ NEEDED: Mapping[RequestCode, ClientRole | None] = {
     RequestCode.QUERY: ClientRole.READ,
     RequestCode.LEADERSHIP_TRANSFER: ClientRole.ADMIN,
     RequestCode.MEMBERSHIP: ClientRole.ADMIN,
+    RequestCode.SKIP: ClientRole.ADMIN,
 }
 
 #: Of everybody at a closed door. (Who may change something is judged by the address then.)

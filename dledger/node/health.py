@@ -20,6 +20,9 @@ UNSURE = (
 #: A member that lacks more than this part of C{healthy_lag_entries} is not ready.
 READY_SHARE = 10
 
+#: A state machine whose call lasts for this time is a problem, seconds.
+MACHINE_HANGS_S = 5.0
+
 #: Characters of a reason that is told to others, at most.
 TOLD_CHARACTERS_MAX = 300
 
@@ -49,7 +52,10 @@ def readiness_problems(status: NodeStatus) -> tuple[str, ...]:
         found.append(f"handing over: leadership goes to {member.transferee_id}, and appends are refused")
     machine = status.machine
     if machine is not None and machine.state == "starting":
-        found.append("its state machine is starting: commands and queries wait until it has its state")
+        waits_for = f" ({machine.installing})" if machine.installing else ""
+        found.append(
+            f"its state machine is starting: commands and queries wait until it has its state{waits_for}"
+        )
     elif machine is not None and machine.state == "installing":
         found.append(f"its state machine waits for a snapshot of another member: {machine.installing}")
     elif machine is not None and machine.state == "running" and 0 < lag_max < machine.lag:
@@ -84,6 +90,13 @@ def _problems(status: NodeStatus) -> Iterator[str]:
         yield "disk full: it stores no entries until there is room"
     if status.machine is not None and status.machine.state == "failed":
         yield f"its state machine has stopped, the log goes on: {status.machine.reason}"
+    if status.machine is not None and status.machine.in_doubt:
+        yield f"its state machine is in doubt: {status.machine.in_doubt}"
+    if status.machine is not None and status.machine.busy_s >= MACHINE_HANGS_S:
+        yield (
+            f"its state machine is in {status.machine.busy_with} for {status.machine.busy_s:.0f} s: commands "
+            "and queries wait, the log goes on"
+        )
     if member.is_dismissed:
         yield "removed: the group has changed its members, and this one is not among them; stop it"
     elif member.leader_id is None and not member.voters:

@@ -33,6 +33,7 @@ from dledger.base.tls.securing import MembersDialling, Securing
 from dledger.config import DLedgerConfig
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
+from dledger.core.member_state import MemberState
 from dledger.core.replica import DLedgerCore
 from dledger.node.appends import AppendGate, AppendResult
 from dledger.node.aside_watch import AsideWatch
@@ -127,17 +128,16 @@ class Node:
         self.events = self._reports.events
         self.turn = Turn(clock, self._turn_failed)
         self.state, self.reason, self.listen = "starting", "", ""
-        self.admin = self.told_admin = ""
+        self.admin = self.told_admin = self._begin_moved = ""
         self._store, self._terms, self._rng = store, terms, rng
         self._clock, self._embedding, self.keys = clock, embedding, keys
         self._wall_clock, self._disk_space = wall_clock, disk_space
         self.dialling = None if keys is None else MembersDialling(keys, config.tls_plain_members)
         self._key_watch = KeyWatch(keys, f"member {config.self_id}", member_id=config.self_id)
         self._space: DiskSpace | None = None
-        self._tokens = 0
         self._house = MemberHouse(config.self_id, store, self.counters, self.log)
         self._aside = AsideWatch(store, self.log, config.self_id)
-        self._started_s = clock.seconds()
+        self._started_s, self._tokens = clock.seconds(), 0
         self._peers: Peers | None = None
         self._server: MemberServer | None = None
         self._ended: list[Deferred[None]] = []
@@ -179,9 +179,10 @@ class Node:
             seconds=self._clock.seconds, refuse=self.refusals.refuse, counters=self.counters,
         )
         self.desk = MachineDesk(
-            group=config.group, append=self._appends.append, read_index=self._reads.read_index,
-            status=self._core.status, now_ms=self.now_ms, broken=self.broken, counters=self.counters,
-            patience_ms=config.heart_beat_time_interval_ms * config.max_heart_beat_leak,
+            config, append=self._appends.append_command, read_index=self._reads.read_index,
+            status=self._core.status, producers=lambda: store.producers, now_ms=self.now_ms,
+            append_order=self._appends.append_control, broken=self.broken, counters=self.counters,
+            told_by=lambda peer_id: self.snapshot_desk.told(peer_id), feed=feed, note=self.note,
         )
         self.snapshot_desk = SnapshotDesk(
             config=config, members=self._core.members, machine=lambda: self.desk.machine, now_ms=self.now_ms,
@@ -259,8 +260,7 @@ class Node:
     def _end(self, state: str, reason: str) -> None:
         self._driver.stop()
         self.state, self.reason = state, reason
-        # The driver may be in the middle of a step: callers are answered when the turn ends.
-        self.turn.work(self._tell_ended)
+        self.turn.work(self._tell_ended)  # (The driver may be in the middle of a step.)
 
     def _tell_ended(self) -> None:
         ticking, self._ticking = self._ticking, None
@@ -274,8 +274,9 @@ class Node:
             waiter.callback(None)
 
     def _tick(self, ticks: int) -> None:
-        if ticks > 1:
-            self._note_stall((ticks - 1) * self.config.tick_ms / 1000, ticks - 1)
+        stall_s = self.counters.stalled(ticks - 1, self.config.tick_ms)
+        if stall_s >= STALL_WARNING_S:
+            self.log.warn("reactor stalled for {stall_s:.3f} s", stall_s=stall_s, self_id=self.config.self_id)
         self._driver.feed(ev.Ticked())
         now_s = self._clock.seconds()
         if now_s >= self._next_sweep_s:
@@ -291,12 +292,6 @@ class Node:
             self._keep_house()
         if now_s >= self._scrubbing.next_s:
             self._with_store(self._scrubbing.step)
-
-    def _note_stall(self, stall_s: float, ticks: int) -> None:
-        self.counters.stalls += ticks
-        self.counters.stall_s += stall_s
-        if stall_s >= STALL_WARNING_S:
-            self.log.warn("reactor stalled for {stall_s:.3f} s", stall_s=stall_s, self_id=self.config.self_id)
 
     def _tick_failed(self, failure: Failure) -> None:
         self.log.failure("tick failed; stopping member {self_id}", failure, self_id=self.config.self_id)
@@ -315,7 +310,7 @@ class Node:
     def _tell_about_me(self) -> Told:
         """Made at most once between two sweeps, however often METADATA is asked for."""
         if self._told is None:
-            self._told = Told(self.told_admin, told_health(self.status()))
+            self._told = Told(self.told_admin, told_health(self.status()), self.desk.told())
         return self._told
 
     def _keep_house(self) -> None:
@@ -350,6 +345,11 @@ class Node:
             self._driver.feed(ev.StoreFailed(reason=str(error)))
 
     # -- calls from this process ----------------------------------------------------------------
+
+    @property
+    def members(self) -> MemberState:
+        """The group and the ledger, as the core knows them; to read only."""
+        return self._core.members
 
     @property
     def is_running(self) -> bool:

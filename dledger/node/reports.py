@@ -26,7 +26,8 @@ _WARNINGS = frozenset({
     "two-leaders", "truncate-refused", "append-refused", "repairing", "stepping-down", "push-refused",
     "stray-leader-called", "append-too-large", "message-refused", "terms-exhausted", "claim-refused",
     "agrees-again", "standing-in", "leaving-full", "unsure", "slow-fsync", "term-leap", "entries-damaged",
-    "leaving-damaged", "leaving-slow-disk", "push-waits-for-damaged", "foreign-member", "request-forbidden",
+    "leaving-machine", "machine-differs", "leaving-damaged", "leaving-slow-disk",
+    "push-waits-for-damaged", "foreign-member", "request-forbidden",
     "handshake-failed", "chunk-refused", "change-asked",
 })
 _ERRORS = frozenset({"store-failed", "diverged", "disk-full", "entries-not-found", "vote-refused"})
@@ -42,6 +43,8 @@ _REPEATED = {
     "entries-not-found": ("first_index",),
     "leaving-damaged": ("transferee_id",),
     "leaving-full": ("transferee_id",),
+    "leaving-machine": ("transferee_id",),
+    "machine-differs": ("member_id", "reason"),
     "leaving-slow-disk": ("transferee_id",),
     "push-refused": ("code", "type"),
     "chunk-refused": ("peer_id",),

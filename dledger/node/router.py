@@ -80,6 +80,7 @@ from protocols.wire.ledger.messages import (
     ReaderRequest,
     Request,
     Response,
+    SkipRequest,
     SnapshotRequest,
     SubmitRequest,
     VoteRequest,
@@ -128,7 +129,6 @@ class Claim(Protocol):
         """@return: whether it is the peer's; if not, it was aborted, or its request was not binding."""
 
 
-
 @attrs.frozen
 class Told:
     """
@@ -136,10 +136,12 @@ class Told:
 
     @ivar admin: C{host:port} of the HTTP administration; empty for none.
     @ivar health: reason why the member does not serve; empty if it serves.
+    @ivar machine: its state machine as a text; empty for none.
     """
 
     admin: str
     health: str
+    machine: str = ""
 
 
 class Refusals:
@@ -240,7 +242,7 @@ class RequestRouter:
         #: What only clients ask, except L{AppendRequest}: that is the most frequent one.
         self._of_clients: dict[type[Request], Callable[..., None]] = {
             AppendIfRequest: self._append_if, AppendOnceRequest: self._append_once,
-            SubmitRequest: self._submit, ReaderRequest: reader_desk.ask,
+            SubmitRequest: self._submit, ReaderRequest: reader_desk.ask, SkipRequest: self._skip,
             GetRequest: self._read, PullRequest: self._read, QueryRequest: self._read,
         }
 
@@ -257,9 +259,9 @@ class RequestRouter:
         flags = self._snapshot_desk.wire_flags
         if flags:
             answer = attrs.evolve(answer, wire_version=answer.wire_version | flags)
-        if not (told.admin or told.health):
+        if not (told.admin or told.health or told.machine):
             return answer
-        return attrs.evolve(answer, admin=told.admin, health=told.health)
+        return attrs.evolve(answer, admin=told.admin, health=told.health, machine=told.machine)
 
     @property
     def unanswered(self) -> int:
@@ -435,6 +437,13 @@ class RequestRouter:
     def _submit(self, connection: ServerConnection, ticket: Ticket, request: SubmitRequest) -> None:
         if request.command and not self._may_append((request.command,)):
             self._refuse_append(connection, ticket, request, (request.command,))
+        else:
+            self._desk.ask(connection, ticket, request)
+
+    def _skip(self, connection: ServerConnection, ticket: Ticket, request: SkipRequest) -> None:
+        refusal = self.door.refusal_of_change(connection, request)
+        if refusal is not None:
+            self._refuse(connection, ticket, request, refusal)
         else:
             self._desk.ask(connection, ticket, request)
 

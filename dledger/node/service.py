@@ -36,7 +36,7 @@ from dledger.base.errors import DirectoryError, StoreError
 from dledger.base.hosts import ChangeHosts
 from dledger.base.lineage import LINEAGE_BITS
 from dledger.base.reactor import Reactor
-from dledger.base.threads import DiskRunner, DiskThreads, RunInThread
+from dledger.base.threads import DiskRunner, DiskThreads, LoneThread, RunInThread
 from dledger.base.tls.securing import Dialling, Securing, secured
 from dledger.base.tokens import ClientTokenFile
 from dledger.config import DLedgerConfig
@@ -108,8 +108,9 @@ def peer_endpoint(
     return endpoint if dialling is None else dialling.dial(endpoint, peer_id)
 
 
-#: Makes the runner of a state machine for a node; the second argument runs its snapshots in a thread.
-MakeMachine = Callable[[Node, RunInThread], HostedMachine]
+#: Makes the runner of a state machine for a node; the second argument runs its snapshots in a thread, the
+#: third one the calls of the machine in another.
+MakeMachine = Callable[[Node, RunInThread, RunInThread], HostedMachine]
 
 #: Seconds since 1970, and the local hour.
 WallClock = Callable[[], tuple[float, int]]
@@ -169,7 +170,7 @@ class MemberService(MultiService):
         make_driver: MakeDriver = Driver,
         embedding: Embedding | None = None,
         make_machine: MakeMachine | None = None,
-        machine_thread: DiskRunner | None = None,
+        machine_thread: DiskRunner | None = None, calls_thread: DiskRunner | None = None,
     ) -> None:
         """
         @param reactor: a reactor; its clock should be monotonic.
@@ -185,7 +186,8 @@ class MemberService(MultiService):
         @param make_driver: see L{Node}.
         @param embedding: the program that alone appends.
         @param make_machine: makes the runner of the state machine of the member.
-        @param machine_thread: runs its snapshots, one at a time; by default a thread of its own.
+        @param machine_thread, calls_thread: run its snapshots, and its calls, one at a time; by default
+            threads of their own.
         """
         super().__init__()
         self.config = config
@@ -194,17 +196,16 @@ class MemberService(MultiService):
         self._reactor, self._disk = reactor, disk
         self._rng, self._failed = rng, failed
         self._tokens: ClientTokenFile | None = None
-        self._listen = listen
-        self._dial = dial
-        self._make_admin = make_admin
-        self._admin = admin
+        self._listen, self._dial = listen, dial
+        self._make_admin, self._admin = make_admin, admin
         self._boot_id = boot_id
         self._flush_thread: DiskRunner = flush_thread or FlushThread(reactor)
         self._local_time = local_time
         self._make_driver = make_driver
         self._embedding = embedding
         self._make_machine = make_machine
-        self._machine_thread = machine_thread or DiskThreads(reactor, name="dledger-machine")
+        self._machine_thread = machine_thread or DiskThreads(reactor, name="dledger-snapshots")
+        self._calls_thread = calls_thread or LoneThread(reactor, name="dledger-machine")
         self._store: ClosableStore | None = None
         self._terms: ClosableTerms = ForgetfulTerms()
         self._server: MemberServer | None = None
@@ -243,7 +244,11 @@ class MemberService(MultiService):
             self._give_up(f"cannot open the store in {self.config.self_path}: {error}")
             return
         self._flush_thread.start()
-        self._host(node)
+        try:
+            self._host(node)
+        except ValueError as error:
+            self._give_up(f"cannot start the state machine: {error}")
+            return
         limits = self.config
         self._server = MemberServer(
             node.router, node.turn, note=node.note,
@@ -270,7 +275,8 @@ class MemberService(MultiService):
         """Make the runner of the state machine, if there is to be one."""
         if self._make_machine is not None:
             self._machine_thread.start()
-            node.desk.machine = self._make_machine(node, self._machine_thread.run)
+            self._calls_thread.start()
+            node.desk.machine = self._make_machine(node, self._machine_thread.run, self._calls_thread.run)
 
     def _secured(self, server: MemberServer, node: Node) -> ServerFactory:
         """What listens: C{server}, behind TLS if this member has keys."""
@@ -397,6 +403,7 @@ class MemberService(MultiService):
             if self.node.desk.machine is not None:
                 await self.node.desk.machine.stop()
                 self._machine_thread.stop()
+                self._calls_thread.stop()
             await self._stop_connections()
             await self.node.flusher.idle()
             self._close_store(self.node)

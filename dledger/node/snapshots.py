@@ -29,6 +29,7 @@ from protocols.ledger.interfaces import Ticket
 from protocols.wire.ledger.codes import (
     WIRE_FLAG_MACHINE,
     WIRE_FLAG_SNAPSHOTS,
+    WIRE_FLAG_SUBMIT_ONCE,
     WIRE_VERSION,
     WIRE_VERSION_MASK,
     ResponseCode,
@@ -90,7 +91,8 @@ class SnapshotDesk:
         machine = self._machine()
         if machine is None:
             return 0
-        return WIRE_FLAG_MACHINE | (WIRE_FLAG_SNAPSHOTS if machine.gives_snapshots else 0)
+        flags = WIRE_FLAG_MACHINE | WIRE_FLAG_SUBMIT_ONCE
+        return flags | (WIRE_FLAG_SNAPSHOTS if machine.gives_snapshots else 0)
 
     # -- to others ----------------------------------------------------------------------------
 
@@ -179,12 +181,12 @@ class SnapshotDesk:
         return ""
 
     def _leader_begin(self, status: MemberStatus) -> int:
-        told = self._told(status.leader_id or "")
+        told = self.told(status.leader_id or "")
         return -1 if told is None else max(told.begin_index, -1)
 
     def _problem_of(self, peer_id: str) -> str:
         """Why a member neither gives nor takes snapshots, as far as this one knows; empty if it does."""
-        told = self._told(peer_id)
+        told = self.told(peer_id)
         if told is None:
             return "has not told yet whether it takes snapshots"
         if not told.wire_version & WIRE_VERSION_MASK:
@@ -193,7 +195,8 @@ class SnapshotDesk:
             return "runs no state machine with snapshots, or an earlier version"
         return ""
 
-    def _told(self, peer_id: str) -> MetadataResponse | None:
+    def told(self, peer_id: str) -> MetadataResponse | None:
+        """What a member has told last; None: nothing yet."""
         return None if self._peers is None else self._peers.told(peer_id)
 
     def with_log_kept(self, status: MachineStatus | None) -> MachineStatus | None:

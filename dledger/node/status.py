@@ -99,6 +99,13 @@ class Counters:
     _role: object = None
     _leader_id: object = None
 
+    def stalled(self, ticks: int, tick_ms: int) -> float:
+        """Count ticks that the reactor has missed. @return: seconds that they make."""
+        stall_s = ticks * tick_ms / 1000
+        self.stalls += ticks
+        self.stall_s += stall_s
+        return stall_s
+
     def note_role(self, role: object, leader_id: object) -> None:
         """Count a change of the role, the term or the leader."""
         if leader_id is not None and leader_id != self._leader_id:
@@ -133,6 +140,10 @@ class MachineStatus:
     @ivar snapshot_problem: why the last snapshot could not be written; empty if it was.
     @ivar refused: sentences about snapshots that were not used.
     @ivar installing: how far a snapshot of another member has come; empty if none is waited for.
+    @ivar busy_with, busy_s: the call that lasts for a second or more, with its entry, and how long it has.
+    @ivar in_doubt: why its state may be wrong; empty if not.
+    @ivar differs: what other members run instead of this machine; empty if nothing else.
+    @ivar failed_index: the entry at which it failed; -1: it did not, or not at an entry.
     @ivar log_kept: why the log behind the snapshots stays although C{machine_keep_entries} lets it go.
     """
 
@@ -150,6 +161,11 @@ class MachineStatus:
     snapshot_problem: str
     refused: tuple[str, ...]
     installing: str = ""
+    failed_index: int = -1
+    differs: str = ""
+    in_doubt: str = ""
+    busy_with: str = ""
+    busy_s: float = 0.0
     log_kept: str = ""
 
 

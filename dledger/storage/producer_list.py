@@ -34,6 +34,7 @@ from protocols.wire.fastjson import as_int, as_list, read_object, write_object
 from protocols.wire.layout import struct_of
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import iterate_records
+from protocols.wire.ledger.machine_entries import is_machine_entry
 from protocols.wire.ledger.producer_entries import decode_producer_entry
 from protocols.wire.ledger.producers import PRODUCER_CHANNEL, ProducerRun
 from protocols.wire.ledger.readers import ReaderState, decode_reader_entry, is_reader_entry
@@ -59,6 +60,8 @@ _Announced = tuple[int, _Told]
 
 def _decoded(body: bytes) -> _Told:
     """@raise WireError: it is malformed, or of a later version."""
+    if is_machine_entry(body):
+        return ()
     return decode_reader_entry(body) if is_reader_entry(body) else decode_producer_entry(body)
 
 

@@ -224,8 +224,10 @@ def _machine_maker(factory: MachineFactory | None, reactor: Reactor, disk: OsDis
     if factory is None:
         return None
 
-    def make(node: Node, run_in_thread: RunInThread) -> MachineRunner:
-        return runner_of(node, factory, disk=disk, clock=reactor, run_in_thread=run_in_thread)
+    def make(node: Node, run_in_thread: RunInThread, run_machine: RunInThread) -> MachineRunner:
+        return runner_of(
+            node, factory, disk=disk, clock=reactor, run_in_thread=run_in_thread, run_machine=run_machine
+        )
 
     return make
 

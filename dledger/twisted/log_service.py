@@ -122,9 +122,11 @@ class LogService(Service):
         """Append bodies in order; see L{LogClient.append_many}."""
         return self.client.append_many(bodies, producer=producer, sequence=sequence, headers=headers)
 
-    def submit(self, command: BytesLike) -> Deferred[bytes]:
+    def submit(
+        self, command: BytesLike, *, producer: str | None = None, sequence: int | None = None
+    ) -> Deferred[bytes]:
         """Append a command for the state machine of the group; see L{LogClient.submit_command}."""
-        return self.client.submit_command(command)
+        return self.client.submit_command(command, producer=producer, sequence=sequence)
 
     def query(self, query: BytesLike, *, max_age: float | None = None) -> Deferred[bytes]:
         """Ask the state machine of the group; see L{LogClient.query}. C{max_age} is in seconds."""

@@ -46,6 +46,8 @@ from protocols.wire.ledger.messages import (
     ReaderResponse,
     Request,
     Response,
+    SkipRequest,
+    SkipResponse,
     SubmitRequest,
     SubmitResponse,
 )
@@ -231,6 +233,10 @@ class FakeMember:
             return self.append_once(request, base)
         if isinstance(request, SubmitRequest):
             return self.submit(request, base)
+        if isinstance(request, SkipRequest):
+            if request.index != 4:
+                return SkipResponse(code=ResponseCode.UNEXPECTED_ARGUMENT, reason="4 failed, not 3", **base)
+            return SkipResponse(index=5, **base)
         if isinstance(request, QueryRequest):
             return self.query(request, base)
         if isinstance(request, ReaderRequest):
@@ -295,9 +301,15 @@ class FakeMember:
         if self.leader_id != self.member_id:
             return SubmitResponse(code=ResponseCode.NOT_LEADER, **base)
         assert request.command is not None
-        self.group.log.append(request.command)
-        index = len(self.group.log) - 1
-        return SubmitResponse(index=index, term=self.term, result=b"%d:%s" % (index, request.command), **base)
+        origin = (request.producer, request.sequence)
+        index = self.group.commands.get(origin, -1) if request.producer else -1
+        if index < 0:
+            if request.sequence > 0 and (request.producer, request.sequence - 1) not in self.group.commands:
+                return SubmitResponse(code=ResponseCode.UNKNOWN_PRODUCER, **base)
+            self.group.log.append(request.command)
+            index = self.group.commands[origin] = len(self.group.log) - 1
+        command = self.group.log[index]
+        return SubmitResponse(index=index, term=self.term, result=b"%d:%s" % (index, command), **base)
 
     def query(self, request: QueryRequest, base: dict[str, Any]) -> Response:
         """The question, behind the name of the member."""
@@ -365,6 +377,7 @@ class FakeGroup:
     def __init__(self, clock: Clock, count: int = 3) -> None:
         self.clock = clock
         self.log: list[bytes] = []
+        self.commands: dict[tuple[str, int], int] = {}
         self.producers = SequenceTable()
         self.desk = FakeDesk(self.log, lambda: 0.0 if clock is None else clock.seconds())
         self.readers = self.desk.readers

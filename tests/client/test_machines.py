@@ -8,9 +8,15 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.errors import DLedgerError
-from dledger.client.errors import AppendTimeout, Timeout
+from dledger.client import command_calls
+from dledger.client.errors import AppendTimeout, CommandRefused, Timeout
 from dledger.client.values import AppendError, AppendFailed, UnknownOutcome
-from protocols.wire.ledger.codes import WIRE_FLAG_APPEND_IF, WIRE_FLAG_MACHINE, ResponseCode
+from protocols.wire.ledger.codes import (
+    WIRE_FLAG_APPEND_IF,
+    WIRE_FLAG_MACHINE,
+    WIRE_FLAG_SUBMIT_ONCE,
+    ResponseCode,
+)
 from protocols.wire.ledger.messages import QueryRequest, SubmitRequest
 from tests.client.fakes import FakeGroup
 
@@ -64,8 +70,104 @@ class SubmitTests(MachineClientCase):
         self.assertEqual(self.successResultOf(self.submit(b"x", 5)), b"1:x")
         self.assertEqual(self.group.log, [b"0", b"x"])
 
+    def takes_once(self) -> None:
+        """The members take commands of producers."""
+        for member_id in ("n0", "n1", "n2"):
+            self.group[member_id].wire_version |= WIRE_FLAG_SUBMIT_ONCE
+
+    def test_once(self) -> None:
+        """After a lost answer and an unknown outcome: sent again, applied once, the first result."""
+        self.takes_once()
+        self.group["n0"].refusals.append(ResponseCode.WAIT_QUORUM_ACK_TIMEOUT)
+        self.assertEqual(self.successResultOf(self.submit(b"x", 5)), b"1:x")
+        self.group["n0"].holds = lambda request: isinstance(request, SubmitRequest)
+        waiter = self.submit(b"y")
+        self.group["n0"].answer(self.group["n0"].held.pop().request)
+        self.group["n0"].holds = lambda request: False
+        self.group["n0"].lose_connections()
+        self.assertEqual(self.successResultOf(self.settled(waiter, 5)), b"2:y")
+        self.assertEqual(self.group.log, [b"0", b"x", b"y"])
+        sent = [one for one in self.group["n0"].received if isinstance(one, SubmitRequest)]
+        self.assertEqual([(one.sequence, one.is_again) for one in sent],
+                         [(0, False), (0, True), (1, False), (1, True)])
+        self.assertEqual(len({one.producer for one in sent}), 1)
+
+    def test_lanes(self) -> None:
+        """Commands at once have a producer each, and use it again; a bound holds the rest back."""
+        self.takes_once()
+        self.patch(command_calls, "LANES_MAX", 3)
+        waiters = [self.client.submit_command(b"%d" % number) for number in range(8)]
+        self.group.settle()
+        self.assertEqual(len({self.successResultOf(one) for one in waiters}), 8)
+        sent = [one for one in self.group["n0"].received if isinstance(one, SubmitRequest)]
+        self.assertEqual(len({one.producer for one in sent}), 3)
+        self.assertEqual(len(self.group.log), 9)
+
+    def test_lanes_late(self) -> None:
+        """A command whose turn does not come is certainly not in the log."""
+        self.takes_once()
+        self.patch(command_calls, "LANES_MAX", 1)
+        self.group["n0"].holds = lambda request: isinstance(request, SubmitRequest)
+        first, second = self.client.submit_command(b"1"), self.client.submit_command(b"2")
+        self.settled(second, 12)
+        self.failed(first, UnknownOutcome, ResponseCode.TIMEOUT)
+        self.failed(second, AppendError, ResponseCode.TIMEOUT)
+        self.group["n0"].holds = lambda request: False
+        self.assertEqual(self.successResultOf(self.submit(b"3", 12))[-2:], b":3")
+
+    def test_lost_lane(self) -> None:
+        """A command without a known outcome may be in the log: the next one takes another producer."""
+        self.takes_once()
+        self.group["n0"].holds = lambda request: isinstance(request, SubmitRequest)
+        self.failed(self.submit(b"x", 12), UnknownOutcome, ResponseCode.TIMEOUT)
+        self.group["n0"].answer(self.group["n0"].held.pop().request)
+        self.group["n0"].holds = lambda request: False
+        self.assertEqual(self.successResultOf(self.submit(b"y", 1)), b"2:y")
+
+    def test_forgotten_lane(self) -> None:
+        """A log that has forgotten the lane: the command begins another one."""
+        self.takes_once()
+        self.submit(b"x")
+        self.group.commands.clear()
+        self.assertEqual(self.successResultOf(self.submit(b"y", 1)), b"2:y")
+        self.assertEqual(self.group.log, [b"0", b"x", b"y"])
+
+    def test_refused_command(self) -> None:
+        """The machine's reason; the next command goes on behind it."""
+        self.takes_once()
+        self.group["n0"].refusals.append(ResponseCode.COMMAND_REFUSED)
+        failure = self.failureResultOf(self.submit(b"x"), CommandRefused)
+        self.assertIn("scripted", str(failure.value))
+        sent = [one for one in self.group["n0"].received if isinstance(one, SubmitRequest)]
+        self.group.commands[sent[0].producer, 0] = 0
+        self.assertEqual(self.successResultOf(self.submit(b"y")), b"1:y")
+
+    def test_skip(self) -> None:
+        """The leader is asked; one of an earlier version is not."""
+        failure = self.failureResultOf(self.settled(self.client.skip(4)), DLedgerError)
+        self.assertIs(failure.value.code, ResponseCode.UNSUPPORTED)
+        self.takes_once()
+        self.client.close()
+        self.client = self.group.client()
+        self.assertEqual(self.successResultOf(self.settled(self.client.skip(4))), 5)
+        failure = self.failureResultOf(self.settled(self.client.skip(3)), DLedgerError)
+        self.assertIn("not 3", str(failure.value))
+
+    def test_own_numbers(self) -> None:
+        """The program asks again for what it has asked before."""
+        self.takes_once()
+        for _ in range(2):
+            asked = self.client.submit_command(b"x", producer="p", sequence=0)
+            self.assertEqual(self.successResultOf(self.settled(asked)), b"1:x")
+        self.failureResultOf(self.settled(self.client.submit_command(b"x", producer="p")), TypeError)
+        self.group["n0"].wire_version = 1 | WIRE_FLAG_MACHINE
+        self.client.close()
+        self.client = self.group.client()
+        asked = self.client.submit_command(b"x", producer="p", sequence=1)
+        self.failed(self.settled(asked), AppendFailed, ResponseCode.UNSUPPORTED)
+
     def test_unknown(self) -> None:
-        """A lost answer, and a machine that came too late: never sent again."""
+        """A lost answer, and a late machine, at a leader of an earlier version: never sent again."""
         self.group["n0"].refusals.append(ResponseCode.WAIT_QUORUM_ACK_TIMEOUT)
         code = ResponseCode.WAIT_QUORUM_ACK_TIMEOUT
         error = self.failed(self.submit(b"x", 5), UnknownOutcome, code)

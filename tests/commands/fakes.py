@@ -126,6 +126,11 @@ class FakeLog:
         self._called("readers")
         return self.reader_infos
 
+    def skip(self, index: int) -> int:
+        """See L{dledger.Log.skip}."""
+        self._called("skip", index)
+        return 17
+
     def move_reader(self, name: str, index: int) -> int:
         """As L{dledger.client.blocking.Log.move_reader}."""
         self._called("move_reader", name, index)

@@ -161,7 +161,7 @@ class LedgerTests(SynchronousTestCase):
 
     def test_end_is_read_from_the_view(self) -> None:
         """The core's end is what the ledger shows."""
-        ledger = ListLedger.of(1, 1, 2)
+        ledger = ListLedger([(1, b""), (1, b""), (2, b"")])
         member = make_member(ledger, term=2)
         self.assertEqual((member.ledger_end_index, member.ledger_end_term), (2, 2))
         ledger.entries.append((2, b""))
@@ -289,3 +289,27 @@ class PastTests(SynchronousTestCase):
         self.assertFalse(member.knows("n8"))
         self.reach(member, ledger, "n0 n1")
         self.assertFalse(member.knows("n7"))
+
+
+class SettledTests(SynchronousTestCase):
+    """Whether an entry above the commit index may be committed in this log."""
+
+    def test_leader(self) -> None:
+        """Not once all that it has is committed."""
+        member = make_member(ListLedger([(1, b""), (1, b""), (2, b"")]), term=2, committed_index=1)
+        member.role = Role.LEADER
+        self.assertFalse(member.is_settled)
+        member.committed_index = 2
+        self.assertTrue(member.is_settled)
+
+    def test_follower(self) -> None:
+        """Not once its leader has committed an entry of its own term, and says so."""
+        member = make_member(ListLedger([(1, b""), (1, b""), (2, b"")]), term=2, committed_index=1)
+        for told in (-1, 1, 2):
+            member.leader_committed_index = told
+            self.assertFalse(member.is_settled, told)
+        member.committed_index = 2
+        self.assertTrue(member.is_settled)
+        member.leader_committed_index = 3
+        self.assertFalse(member.is_settled)
+        self.assertFalse(make_member(ListLedger(), term=2).is_settled)

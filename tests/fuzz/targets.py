@@ -184,7 +184,8 @@ def _check_body(kind: RequestCode, is_answer: bool, body: bytes) -> None:
     # Only JSON carries these.
     if isinstance(message, MetadataResponse):
         message = attrs.evolve(
-            message, admin="", health="", configuration="", lineage="", met_lineage="", is_rival=False
+            message, admin="", health="", configuration="", lineage="", met_lineage="", is_rival=False,
+            machine="",
         )
     elif isinstance(message, MetadataRequest):
         message = attrs.evolve(

@@ -56,6 +56,18 @@ class NextJournal(Journal):
     version = 2
 
 
+class MovedJournal(Journal):
+    """Of a later version, which takes the snapshots of the first one."""
+
+    version = 2
+    oldest_version = 1
+    newest_only = True
+
+    def restore(self, chunks: Iterable[bytes], version: int) -> None:
+        """The bodies again, with a mark."""
+        self.bodies = [b"moved from %d" % version, *chunks]
+
+
 class OtherJournal(Journal):
     """Of another name."""
 
@@ -71,6 +83,11 @@ class Nameless(Journal):
 def not_a_machine() -> object:
     """Makes something else."""
     return object()
+
+
+def exiting() -> Journal:
+    """Makes nothing, as a parser of arguments would."""
+    raise SystemExit("usage")
 
 
 def raising() -> Journal:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.base.threads import RunInThread
 from dledger.machine.runner import MachineRunner
 from dledger.machine.snapshots import SnapshotDirectory
 from dledger.machine.state_machine import MachineFactory
@@ -20,9 +21,10 @@ class HostedRig(Rig):
 
     def __init__(
         self, *, factory: MachineFactory = Journal, disk: MemoryDisk | None = None, snapshot_entries: int = 0,
-        snapshot_bytes: int = 0, waits_max: int = 100, **options: object,
+        snapshot_bytes: int = 0, waits_max: int = 100, run_machine: RunInThread | None = None,
+        **options: object,
     ) -> None:
-        super().__init__(**options)
+        super().__init__(**{"flush_disk_type": "sync", **options})
         self.disk = disk or MemoryDisk()
         self.disk.makedirs("s")
         self.machine_thread = FakeThread()
@@ -36,12 +38,13 @@ class HostedRig(Rig):
 
         example = factory()
         self.snapshots = SnapshotDirectory(
-            self.disk, "s/machine", machine=example.name, machine_version=example.version
+            self.disk, "s/machine", machine=example.name, machine_version=example.version,
+            oldest_version=example.oldest_version,
         )
         self.runner = MachineRunner(
             make, self.node, clock=self.clock, run_in_thread=self.machine_thread.run, self_id="n0",
             snapshots=self.snapshots, snapshot_entries=snapshot_entries, snapshot_bytes=snapshot_bytes,
-            waits_max=waits_max, wait_ms=1000,
+            waits_max=waits_max, wait_ms=1000, run_machine=run_machine,
         )
         self.node.desk.machine = self.runner
 

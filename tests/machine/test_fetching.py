@@ -278,10 +278,11 @@ class FetchTests(FetchCase):
         self.factory = NextJournal
         self.start()
         self.pass_s(3)
-        self.assertIn("UNSUPPORTED this member runs the version 1", self.runner.status().installing)
-        self.rig.runner._offers._snapshots.machine_version = 2  # type: ignore[union-attr]
+        self.assertIn("UNSUPPORTED its snapshot has the version 1", self.runner.status().installing)
+        snapshots = self.rig.snapshots
+        snapshots.heads = [attrs.evolve(one, machine_version=2) for one in snapshots.heads]
         self.pass_s(16)
-        self.assertIn("has the version 1 of 'journal'", self.runner.status().installing)
+        self.assertIn("has the version 1 of 'journal', this member runs", self.runner.status().installing)
         self.assertEqual(self.runner.state, "installing")
 
     def test_another_log(self) -> None:
@@ -403,7 +404,7 @@ class ProvenTests(FetchCase):
 
     def write(self, found: SnapshotDirectory, index: int) -> None:
         """Another one."""
-        found.write(index=index, term=1, chain_crc=0, chunks=[b"x"], problem=lambda: "")
+        found.name(found.write(index=index, term=1, chain_crc=0, chunks=[b"x"], problem=lambda: ""))
 
     def test_oldest(self) -> None:
         """The oldest of two; none if there is one only, or if nobody looks."""
@@ -449,7 +450,7 @@ class _Story:
         disk.makedirs("s")
         disk.settle()
         found = self.directory(disk)
-        found.write(index=3, term=1, chain_crc=0, chunks=[b"old"], problem=lambda: "")
+        found.name(found.write(index=3, term=1, chain_crc=0, chunks=[b"old"], problem=lambda: ""))
         promised(3)
         self.receive(found)
         promised(8)

@@ -31,6 +31,7 @@ class LoadingTests(SynchronousTestCase):
             (f"{HERE}:Nobody", "has no function or class 'Nobody': write"),
             (f"{HERE}:not_a_machine", "made a object: write"),
             (f"{HERE}:raising", "raised OSError: no room: it must make a machine without arguments"),
+            (f"{HERE}:exiting", "raised SystemExit: usage"),
             (f"{HERE}:Nameless", "its name='' must have 1 to 255 bytes"),
         ):
             error = self.assertRaises(ValueError, load_factory, text)

@@ -11,11 +11,14 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.errors import DamagedEntryError, DLedgerError
 from dledger.client.values import Entry
-from dledger.machine import runner
+from dledger.core.inputs import Origin
+from dledger.machine import runner, snapshots, writing
+from dledger.machine.guarded import MachineFailed
+from dledger.machine.snapshot_file import SnapshotRefused
 from dledger.machine.state_machine import RESULT_BYTES_MAX
-from dledger.node.health import health_problem
+from dledger.node.health import health_problem, readiness_problems
 from protocols.wire.ledger.codes import ResponseCode
-from tests.machine.machines import Journal, NextJournal
+from tests.machine.machines import Journal, MovedJournal, NextJournal
 from tests.machine.rig import HostedRig
 
 
@@ -135,6 +138,68 @@ class FailureTests(SynchronousTestCase):
         self.failed(rig, "apply() raised at the entry 2: ValueError: what is this")
         self.assertEqual(rig.journal.bodies, [b"good"])
 
+    def test_no_exception(self) -> None:
+        """
+        What is no C{Exception} is a failure, too: the entries before it count as applied, nothing that was
+        read ahead is skipped, and no snapshot of that state gets a name, not even one that is being written.
+        """
+        for error in (SystemExit(2), KeyboardInterrupt(), GeneratorExit("odd")):
+            rig = HostedRig(snapshot_entries=2).run()
+            rig.append(b"1", b"2", b"3")
+            rig.machine_thread.is_lazy = True
+            rig.append(b"4")
+            rig.append(b"5")
+            self.assertTrue(rig.runner.status().is_writing)
+
+            def fails(entry: Entry, error: BaseException = error) -> None:
+                if entry.body == b"bad":
+                    raise error
+
+            rig.journal.fails = fails
+            results = [rig.runner.result_of(index) for index in (6, 7, 8)]
+            rig.append(b"good", b"bad", *[b"later"] * 200)
+            self.assertEqual(self.successResultOf(results[0]), b"6:good")
+            for result in results[1:]:
+                self.failureResultOf(result, DLedgerError)
+            self.failed(rig, f"apply() raised at the entry 7: {type(error).__name__}")
+            self.assertEqual((rig.runner.applied_index, rig.journal.indexes), (6, [1, 2, 3, 4, 5, 6]))
+            while rig.machine_thread.waiting:
+                rig.machine_thread.finish()
+            self.assertEqual([head.index for head in rig.snapshots.heads], [1, 3])
+            self.assertIn("has failed", rig.runner.status().snapshot_problem)
+            self.flushLoggedErrors()
+
+    def test_query(self) -> None:
+        """An exception of any kind in a query is its answer; a machine that failed answers none."""
+        rig = HostedRig().run()
+        rig.append(b"1")
+
+        def exits(request: bytes) -> bytes:
+            raise SystemExit("no such option")
+
+        rig.journal.query = exits  # type: ignore[method-assign]
+        error = self.failureResultOf(rig.runner.query(b""), DLedgerError).value
+        self.assertIs(error.code, ResponseCode.INTERNAL_ERROR)
+        self.assertIn("query() raised SystemExit: no such option", str(error))
+        self.assertEqual(rig.runner.state, "running")
+
+        def fails(entry: Entry) -> None:
+            raise SystemExit
+
+        rig.journal.fails = fails
+        rig.append(b"2")
+        error = self.failureResultOf(rig.runner.query(b""), DLedgerError).value
+        self.assertIs(error.code, ResponseCode.MACHINE_STOPPED)
+
+    def test_end_of_apply(self) -> None:
+        """What C{apply} does behind its last result belongs to the last entry."""
+        def apply(entries: Sequence[Entry]) -> Iterable[bytes]:
+            for entry in entries:
+                yield entry.body
+            raise SystemExit
+
+        self.failed(self.broken(apply), "apply() raised at the entry 3: SystemExit")
+
     def broken(self, apply: Callable[[Sequence[Entry]], Iterable[bytes]]) -> HostedRig:
         """A machine that applies like that gets three entries."""
         rig = HostedRig().run()
@@ -154,7 +219,7 @@ class FailureTests(SynchronousTestCase):
         def raises(entries: Sequence[Entry]) -> Iterable[bytes]:
             raise KeyError("x")
 
-        self.failed(self.broken(raises), "apply() raised at one of the entries 1 to 3: KeyError: 'x'")
+        self.failed(self.broken(raises), "apply() raised at the entry 1: KeyError: 'x'")
 
     def test_waits(self) -> None:
         """Who waits is told: a command is unknown, a query is refused."""
@@ -192,6 +257,7 @@ class SnapshotTests(SynchronousTestCase):
         rig = HostedRig(disk=self.disk, factory=factory)
         rig.node.read_committed = self.rig.node.read_committed  # type: ignore[method-assign]
         rig.node._core = self.rig.node._core
+        self.assertTrue(rig.node.members.is_settled)
         rig.runner.start()
         rig.pass_turns()
         return rig
@@ -202,6 +268,18 @@ class SnapshotTests(SynchronousTestCase):
         rig = self.restarted()
         self.assertEqual(rig.journal.bodies, [b"%d" % number for number in range(9)])
         self.assertEqual(rig.journal.indexes, [9])
+
+    def test_results(self) -> None:
+        """The last results of producers are in a snapshot."""
+        self.rig.node._appends.append_command(b"once", Origin("p", 0))
+        self.rig.pass_turns()
+        for number in range(4):
+            self.rig.append(b"%d" % number)
+        self.assertEqual(self.rig.runner.kept_result("p", 0), (10, b"10:once"))
+        rig = self.restarted()
+        self.assertNotIn(10, rig.journal.indexes)
+        self.assertEqual(rig.runner.kept_result("p", 0), (10, b"10:once"))
+        self.assertIsNone(rig.runner.kept_result("p", 1))
 
     def test_falls_back(self) -> None:
         """To the older one, then to the beginning of the log."""
@@ -219,6 +297,22 @@ class SnapshotTests(SynchronousTestCase):
         rig = self.restarted(NextJournal)
         self.assertEqual(rig.journal.indexes, [1, 2, 3, 4, 5, 6, 7, 8])
         self.assertEqual(len(rig.runner.status().refused), 2)
+
+    def test_older_version(self) -> None:
+        """A machine that takes older snapshots is given the version; a later one is refused."""
+        rig = self.restarted(MovedJournal)
+        self.assertEqual(rig.journal.bodies[:2], [b"moved from 1", b"0"])
+        self.assertEqual((rig.journal.indexes, rig.runner.status().refused), ([], ()))
+        self.patch(MovedJournal, "version", 0)
+        self.patch(MovedJournal, "oldest_version", 0)
+        rig = self.restarted(MovedJournal)
+        self.assertEqual(rig.journal.indexes, [1, 2, 3, 4, 5, 6, 7, 8])
+        self.assertIn("takes those from 0 on", rig.runner.status().refused[0])
+
+    def test_no_version(self) -> None:
+        """Who takes older snapshots must be able to tell them apart."""
+        self.patch(Journal, "oldest_version", 0)
+        self.assertIn("restore(chunks, version)", str(self.assertRaises(MachineFailed, HostedRig)))
 
     def test_restore_raises(self) -> None:
         """Each try gets a new machine."""
@@ -242,13 +336,90 @@ class SnapshotTests(SynchronousTestCase):
         self.assertEqual(rig.journal.bodies, [b"other"] * 9)
         self.assertIn("is of another log", rig.runner.status().refused[0])
 
-    def test_another_log_later(self) -> None:
-        """Where the log ends before the snapshot, that is found when it has come so far."""
+    def test_ahead_of_the_log(self) -> None:
+        """A loss of power took the end of the log: the snapshot ahead of it is refused, with the reason."""
         rig = HostedRig(disk=self.disk).run()
-        self.assertEqual(rig.runner.applied_index, 8)
+        self.assertEqual((rig.runner.state, rig.runner.applied_index), ("running", 0))
+        self.assertEqual(rig.journal.bodies, [])
+        for reason in rig.runner.status().refused:
+            self.assertIn("it is ahead of the log, which ends at 0: a loss of power", reason)
+        result = rig.runner.result_of(1)
         rig.append(*[b"other"] * 9)
-        self.assertEqual(rig.runner.state, "failed")
-        self.assertIn("is of another log", rig.runner.reason)
+        self.assertEqual(self.successResultOf(result), b"1:other")
+        self.assertEqual(rig.journal.bodies, [b"other"] * 9)
+
+    def waiting(self) -> HostedRig:
+        """A member whose log is not known to have settled, and that has snapshots ahead of it."""
+        rig = HostedRig(disk=self.disk)
+        self.patch(type(rig.node.members), "is_settled", property(lambda _: False))
+        rig.run()
+        self.assertEqual(rig.runner.state, "starting")
+        refusal = rig.runner.refusal
+        assert refusal is not None
+        self.assertIs(refusal.code, ResponseCode.LEADER_NOT_READY)
+        self.assertIn("it waits until both can be compared", str(refusal))
+        ready = "; ".join(readiness_problems(rig.node.status()))
+        self.assertIn("its snapshot is behind the entry 8", ready)
+        return rig
+
+    def test_waits_for_the_log(self) -> None:
+        """Nobody is answered until the log has come there; then both are compared."""
+        rig = self.waiting()
+        rig.append(*[b"other"] * 9)
+        self.assertEqual(rig.runner.state, "starting")
+        rig.clock.advance(runner.LOOK_S)
+        rig.pass_turns()
+        self.assertEqual((rig.runner.state, rig.journal.bodies), ("running", [b"other"] * 9))
+        self.assertIn("is of another log", rig.runner.status().refused[0])
+
+    def test_same_log_comes_back(self) -> None:
+        """The other members had the entries: the snapshot is used."""
+        rig = self.waiting()
+        rig.append(*[b"%d" % number for number in range(9)])
+        rig.clock.advance(runner.LOOK_S)
+        rig.pass_turns()
+        self.assertEqual((rig.journal.bodies, rig.journal.indexes), ([b"%d" % n for n in range(9)], [9]))
+
+    def test_stops_while_it_waits(self) -> None:
+        """The wait ends with the member."""
+        rig = self.waiting()
+        self.successResultOf(rig.runner.stop())
+        self.assertEqual(rig.runner.state, "stopped")
+
+    def test_name_waits_for_the_log(self) -> None:
+        """A snapshot counts only when the log up to its entry is on stable storage, too."""
+        rig = HostedRig(disk=MemoryDisk(), snapshot_entries=3, flush_disk_type="async").run()
+        rig.thread.is_lazy = True
+        for number in range(4):
+            rig.append(b"%d" % number)
+        self.assertEqual((rig.runner.applied_index, rig.snapshots.heads), (4, []))
+        self.assertEqual(rig.disk.listdir("s/machine"), ["unfinished"])
+        for _ in range(100):
+            rig.clock.advance(0.02)
+        self.assertEqual(rig.snapshots.heads, [])
+        rig.thread.finish()
+        rig.clock.advance(writing.FLUSH_LOOK_S)
+        self.assertEqual([head.index for head in rig.snapshots.heads], [2])
+
+    def test_swallowed(self) -> None:
+        """A machine that catches what is wrong with a file does not go on with half of it."""
+        class Careless(Journal):
+            def restore(self, chunks: Iterable[bytes]) -> None:
+                try:
+                    self.bodies = list(chunks)
+                except BaseException:
+                    self.bodies = [b"half"]
+
+        real = snapshots.read_pieces
+
+        def cut(disk: MemoryDisk, path: str) -> Iterable[bytes]:
+            yield next(iter(real(disk, path)))
+            raise SnapshotRefused("it is cut")
+
+        self.patch(snapshots, "read_pieces", cut)
+        rig = self.restarted(Careless)
+        self.assertEqual(rig.journal.bodies, self.rig.journal.bodies)
+        self.assertEqual(len(rig.runner.status().refused), 2)
 
     def test_not_written(self) -> None:
         """A failed write is told, and tried again; the machine goes on."""
@@ -270,9 +441,10 @@ class SnapshotTests(SynchronousTestCase):
         self.rig.machine_thread.is_lazy = True
         for number in range(6):
             self.rig.append(b"%d" % number)
+        self.rig.machine_thread.is_lazy = False
         self.rig.machine_thread.finish()
         head = self.rig.snapshots.heads[-1]
-        self.assertEqual((head.index, len(list(self.rig.snapshots.read(head)))), (11, 11))
+        self.assertEqual((head.index, len(list(self.rig.snapshots.read(head)))), (11, 1 + 11))
 
     def test_stops(self) -> None:
         """A stop waits for the thread, which gives up."""
@@ -285,6 +457,30 @@ class SnapshotTests(SynchronousTestCase):
         self.successResultOf(ended)
         self.assertEqual([head.index for head in self.rig.snapshots.heads], [5, 8])
         self.assertEqual(len(self.flushLoggedErrors()), 1)
+
+    def test_same_places(self) -> None:
+        """Behind the same entries at each member, however they come; so the digests can be compared."""
+        rig = HostedRig(disk=MemoryDisk(), snapshot_entries=3).run()
+        rig.append(*[b"%d" % number for number in range(8)])
+        self.assertEqual(rig.runner.digests, self.rig.runner.digests)
+        self.assertEqual(sorted(rig.runner.told().digests), [2, 5, 8])
+        other = HostedRig(disk=MemoryDisk(), snapshot_entries=3).run()
+        other.append(b"0", b"1", b"2", b"3", b"x", b"5")
+        self.assertEqual(other.runner.digests[2], rig.runner.digests[2])
+        self.assertNotEqual(other.runner.digests[5], rig.runner.digests[5])
+
+    def test_own_digest(self) -> None:
+        """A machine may offer one, or none; what it raises is a snapshot that is not written."""
+        for given, told in ((b"abc", {2: "616263"}), (b"", {})):
+            self.patch(Journal, "digest", lambda machine, given=given: given)
+            rig = HostedRig(disk=MemoryDisk(), snapshot_entries=3).run()
+            rig.append(b"0", b"1")
+            self.assertEqual((rig.runner.digests, len(rig.snapshots.heads)), (told, 1))
+        self.patch(Journal, "digest", lambda machine: bytes(33))
+        rig = HostedRig(disk=MemoryDisk(), snapshot_entries=3).run()
+        rig.append(b"0", b"1")
+        self.assertIn("digest() gave no bytes", rig.runner.status().snapshot_problem)
+        self.assertEqual((rig.runner.state, len(self.flushLoggedErrors())), ("running", 1))
 
     def test_by_bytes(self) -> None:
         """Bytes of bodies, too."""

@@ -22,7 +22,7 @@ class HostingTests(ServiceTestCase):
         self.threads = FakeThread()
         self.runners: list[MachineRunner] = []
 
-        def make(node: Node, _: object) -> MachineRunner:
+        def make(node: Node, *_: object) -> MachineRunner:
             self.runners.append(runner_of(
                 node, Journal, disk=OsDisk(), clock=self.reactor, run_in_thread=self.threads.run
             ))
@@ -48,11 +48,12 @@ class HostingTests(ServiceTestCase):
         for body in (b"a", b"b", b"c"):
             self.node_of(self.service).append(body)
             self.run_for(0.1)
-        self.assertEqual((runner.state, runner.query(b",")), ("running", b"a,b,c"))
+        self.assertEqual((runner.state, self.successResultOf(runner.query(b","))), ("running", b"a,b,c"))
         self.successResultOf(self.stop())
         self.assertEqual(runner.state, "stopped")
         again = self.hosted(path)
-        self.assertEqual((again.query(b","), again.status().snapshot_index >= 1), (b"a,b,c", True))
+        answer = self.successResultOf(again.query(b","))
+        self.assertEqual((answer, again.status().snapshot_index >= 1), (b"a,b,c", True))
         self.successResultOf(self.stop())
 
     def test_end_waits(self) -> None:

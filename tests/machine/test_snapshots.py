@@ -30,7 +30,9 @@ def write(
     problem: Callable[[], str] = lambda: "",
 ) -> int:
     """A snapshot behind an entry."""
-    return found.write(index=index, term=3, chain_crc=-5, chunks=chunks, problem=problem)
+    written = found.write(index=index, term=3, chain_crc=-5, chunks=chunks, problem=problem)
+    found.name(written)
+    return written.size
 
 
 class SnapshotTests(SynchronousTestCase):

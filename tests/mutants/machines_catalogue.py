@@ -11,9 +11,13 @@ from tests.mutants.patching import Patch
 _FILE = "dledger.machine.snapshot_file"
 _DIRECTORY = "dledger.machine.snapshots"
 _RUNNER = "dledger.machine.runner"
+_GUARD = "dledger.machine.guarded"
 _REACH = "dledger.machine.log_reach"
 _DESK = "dledger.node.hosting"
-_CLIENT = "dledger.client.machines"
+_CLIENT = "dledger.client.command_calls"
+_SKIPS = "tests.machine.test_skips"
+_COMMANDS = "dledger.client.command_calls"
+_CLIENT_TESTS = "tests.client.test_machines.SubmitTests"
 _REQUESTS = "tests.node.test_hosting"
 
 #: The fields of dledger.testing.group.short_logs.SHORT_LOGS; a test compares them.
@@ -52,8 +56,33 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
               "            disk.unlink(path)"),
     ), {"test": "tests.machine.test_snapshots.SnapshotTests.test_falls_back"}),
     ("half-restored-machine", "a machine that could not restore a snapshot goes on with half of it", (
-        Patch(_RUNNER, "                self._machine = self._factory()\n", "                pass\n"),
+        Patch(_RUNNER, "                self.machine = GuardedMachine(self._factory)\n",
+              "                pass\n"),
     ), {"test": "tests.machine.test_runner.SnapshotTests.test_restore_raises"}),
+    ("exit-is-no-failure", "a machine that raises what is no Exception passes the guard", (
+        Patch(_GUARD, "except BaseException as error:\n                raise _failed_at(entry.index",
+              "except Exception as error:\n                raise _failed_at(entry.index"),
+    ), {"test": "tests.machine.test_runner.FailureTests.test_no_exception"}),
+    ("failed-entry-is-applied", "the entries of a batch behind one that failed count as applied", (
+        Patch(_RUNNER, "if one[0].index < failed_index]", "if failed_index]"),
+    ), {"test": "tests.machine.test_runner.FailureTests.test_no_exception"}),
+    ("snapshot-of-failed-machine", "a snapshot is finished though the machine has failed", (
+        Patch(_RUNNER, "        return self.in_doubt if self.state == \"running\" else",
+              "        return self.in_doubt if self.state != \"stopped\" else"),
+    ), {"test": "tests.machine.test_runner.FailureTests.test_no_exception"}),
+    ("cut-snapshot-restored", "a machine that catches an error of its snapshot goes on with half of it", (
+        Patch(_GUARD, "        walk.finish()", "        pass"),
+    ), {"test": "tests.machine.test_runner.SnapshotTests.test_swallowed"}),
+    ("snapshot-before-its-log", "a snapshot gets its name before the log is on stable storage", (
+        Patch("dledger.machine.writing", "self._entries.members.flushed_index < last.index:", "False:"),
+    ), {"test": "tests.machine.test_runner.SnapshotTests.test_name_waits_for_the_log"}),
+    ("snapshot-ahead-of-log", "a snapshot is taken up before the log has come to its last entry", (
+        Patch(_RUNNER, "        while not is_reached(self._entries, head):\n            if",
+              "        while False:\n            if"),
+    ), {"test": "tests.machine.test_runner.SnapshotTests.test_waits_for_the_log"}),
+    ("lost-log-waited-for", "a snapshot of entries that are lost for good is waited for", (
+        Patch(_RUNNER, "            if self._entries.members.is_settled and", "            if False and"),
+    ), {"test": "tests.machine.test_runner.SnapshotTests.test_ahead_of_the_log"}),
     ("expiry-before-snapshot", "expiry deletes entries that are in no snapshot", (
         Patch("dledger.node.node", "(reads, self.desk.needed_index, readers)", "(reads, readers)"),
     ), {"test": "tests.machine.test_runner.SnapshotTests.test_taken"}),
@@ -64,17 +93,17 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
         Patch(_RUNNER, " and not is_reached(self._entries, head):", " and False:"),
     ), {"test": f"{_INSTALLS}.FetchTests.test_waits_for_the_log"}),
     ("snapshot-index-of-later-state", "the index of a snapshot is that of its begin, its state a later one", (
-        Patch(_RUNNER, "            chunks = self._machine.snapshot()\n",
+        Patch("dledger.machine.writing", "            pieces = await chunks()\n",
               "            await self._run_in_thread(lambda: None)\n"
-              "            chunks = self._machine.snapshot()\n"),
+              "            pieces = await chunks()\n"),
     ), SHORT_LOGS),
     ("applied-twice-after-restart", "a machine that took up a snapshot applies its last entry again", (
-        Patch(_RUNNER, "self._base, self.applied_index = head, head.index",
-              "self._base, self.applied_index = head, head.index - 1"),
+        Patch(_RUNNER, "        self.applied_index = head.index\n",
+              "        self.applied_index = head.index - 1\n"),
     ), SHORT_LOGS),
     ("entry-behind-snapshot-skipped", "a machine that took up a snapshot skips the next entry", (
-        Patch(_RUNNER, "self._base, self.applied_index = head, head.index",
-              "self._base, self.applied_index = head, head.index + 1"),
+        Patch(_RUNNER, "        self.applied_index = head.index\n",
+              "        self.applied_index = head.index + 1\n"),
     ), SHORT_LOGS),
     ("piece-not-checked", "a damaged piece of a snapshot is written", (
         Patch(_FETCH, "    if crc32(data) != answer.crc:", "    if False:"),
@@ -108,8 +137,99 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
     ("machine-hogs-the-reactor", "a slow machine never gives way", (
         Patch(_RUNNER, "if self._clock.seconds() - began_s >= TURN_S:", "if False:"),
     ), {"test": "tests.machine.test_runner.FollowTests.test_gives_way"}),
+    ("command-applied-again", "a command that is in the state is appended again", (
+        Patch(_DESK, "            kept = None if origin is None else machine.kept_result(origin.producer, "
+              "origin.sequence)\n            if kept is None:\n                self",
+              "            kept = None\n            if kept is None:\n                self"),
+    ), {"test": f"{_REQUESTS}.OnceTests.test_forgotten"}),
+    ("forgotten-command-again", "a command that the log may have forgotten is appended again", (
+        Patch(_DESK, "        table = self._producers() if request.is_again else None",
+              "        table = None"),
+    ), {"test": f"{_REQUESTS}.OnceTests.test_again"}),
+    ("late-wait-for-result", "a command shares its proposal, and waits after its entry was applied", (
+        Patch("dledger.node.appends", "self._propose_alone(None, None, (body,), None, origin, waiter)",
+              "self._take(_Claim(None, None, waiter, 1, self._bodies.append(body) or len(body)))"),
+    ), {"test": "tests.node.test_appends.CommandTests"}),
+    ("lost-command-not-repeated", "a command whose answer was lost is not sent again", (
+        Patch(_COMMANDS, "            return sent_once\n", "            return False\n"),
+    ), {"test": f"{_CLIENT_TESTS}.test_once"}),
+    ("unknown-lane-used-again", "a producer goes on though its command has no known outcome", (
+        Patch(_COMMANDS, "                except AppendFailed:\n", "                except AppendError:\n"),
+        Patch(_COMMANDS, "import AppendFailed\n", "import AppendError, AppendFailed\n"),
+    ), {"test": f"{_CLIENT_TESTS}.test_lost_lane"}),
+    ("results-not-in-snapshot", "a snapshot has no results of clients", (
+        Patch(_RUNNER, "self.machine, self._kept.encode(",
+              "self.machine, KeptResults().encode("),
+    ), {"test": "tests.machine.test_runner.SnapshotTests.test_results"}),
+    ("results-of-another-term", "an entry of another term counts as the announced one", (
+        Patch("dledger.machine.kept_results", "        if header.term != run.term:", "        if False:"),
+    ), {"test": "tests.machine.test_kept_results.KeptTests.test_another_term"}),
+    ("refusal-stops-the-machine", "a command that a machine refuses stops it", (
+        Patch(_GUARD, "            except RefusedCommand as refused:\n                results",
+              "            except _Nothing as refused:\n                results"),
+        Patch(_GUARD, "class _Walk:", "class _Nothing(Exception):\n    pass\n\n\nclass _Walk:"),
+    ), {"test": f"{_SKIPS}.RefusedTests.test_raised"}),
+    ("refusal-is-a-result", "a client is told the reason of a refusal as a result", (
+        Patch(_DESK, "self.machine.is_refusal(result):", "False:"),
+    ), {"test": f"{_SKIPS}.RefusedTests.test_answer"}),
+    ("skip-anything", "an entry is skipped at which no machine has failed", (
+        Patch(_DESK, "        if failed_index != index:", "        if False:"),
+    ), {"test": f"{_SKIPS}.SkipTests.test_refused"}),
+    ("skip-for-some", "a member whose state has a skipped entry keeps that state", (
+        Patch("dledger.machine.skips",
+              "                if index <= applied_index and index not in self.left_out:",
+              "                if False:"),
+    ), {"test": f"{_SKIPS}.SkipTests.test_applied_elsewhere"}),
+    ("skip-not-in-snapshot", "a snapshot does not tell that it was made without an entry", (
+        Patch("dledger.machine.skips", "        self.left_out = set(left_out)\n",
+              "        self.left_out = set()\n"),
+    ), {"test": f"{_SKIPS}.SkipTests.test_between"}),
+    ("leads-without-state", "a leader whose machine has failed goes on", (
+        Patch("dledger.core.transfer", "or member.seeks_java_leader or member.machine.is_unfit\n",
+              "or member.seeks_java_leader\n"),
+    ), {"test": "tests.core.test_machine_word.LeaderTests"}),
+    ("leads-to-anybody", "a leader whose machine has failed hands over to any member", (
+        Patch("dledger.core.machine_word", "if not is_needed or one in self._running)", "if one)"),
+    ), {"test": "tests.core.test_machine_word.LeaderTests"}),
+    ("stands-first-without-state", "a member whose machine has failed stands as soon as others", (
+        Patch("dledger.core.member_state", "        return self.is_full or self.machine.is_unfit\n",
+              "        return self.is_full\n"),
+    ), {"test": "tests.core.test_machine_word.FollowerTests"}),
+    ("any-older-snapshot", "a snapshot of a version that the machine does not take is used", (
+        Patch(_DIRECTORY, "        if not self.oldest_version <= head.machine_version <=",
+              "        if not head.machine_version <="),
+    ), {"test": "tests.machine.test_snapshots.SnapshotTests.test_strangers"}),
+    ("old-version-answers", "a member with a lower version of the machine answers queries", (
+        Patch(_DESK, "            if self._watch.outdated:\n", "            if False:\n"),
+    ), {"test": f"{_REQUESTS}.WordTests"}),
+    ("machine-in-the-reactor", "the machine runs in the reactor's thread", (
+        Patch("dledger.machine.calls", "execute(run) if self._run is None else self._run(run)",
+              "execute(run)"),
+    ), {"test": "tests.machine.test_calls.ThreadTests.test_log_goes_on"}),
+    ("two-batches-at-once", "a batch is handed over while the machine works on another", (
+        Patch(_RUNNER, "while self.state == \"running\" and not self.is_applying and (",
+              "while self.state == \"running\" and ("),
+        Patch(_RUNNER, "self._call is None and not self.is_applying and", "self._call is None and"),
+    ), {"test": "tests.machine.test_calls.ThreadTests.test_log_goes_on"}),
+    ("query-of-half-a-state", "a query behind a batch that failed is answered", (
+        Patch(_GUARD, "        if self.failure:\n            raise DLedgerError(",
+              "        if False:\n            raise DLedgerError("),
+    ), {"test": "tests.machine.test_calls.ThreadTests.test_failure"}),
+    ("hang-not-told", "nobody is told of a call that lasts", (
+        Patch(_RUNNER, "        self._calls.watch(self.machine)\n", ""),
+    ), {"test": "tests.machine.test_calls.ThreadTests.test_watched"}),
+    ("digests-not-compared", "members with different states do not notice", (
+        Patch("dledger.node.machine_watch", "        if len(groups) == 1:\n", "        if True:\n"),
+    ), {"test": "tests.node.test_machine_watch.WatchTests.test_digests"}),
+    ("majority-in-doubt", "the majority is in doubt as the minority is", (
+        Patch("dledger.node.machine_watch", "        if 2 * len(mine) <= len(told):\n", "        if True:\n"),
+    ), {"test": "tests.node.test_machine_watch.WatchTests.test_digests"}),
+    ("snapshots-of-doubt", "a member whose state may be wrong finishes snapshots", (
+        Patch(_RUNNER, "        return self.in_doubt if self.state", "        return \"\" if self.state"),
+    ), {"test": f"{_REQUESTS}.WordTests"}),
     ("late-command-refused", "a command in the log without a result counts as refused", (
-        Patch(_RUNNER, "    return DLedgerError(ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, reason=reason)",
+        Patch("dledger.machine.waiting",
+              "    return DLedgerError(ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, reason=reason)",
               "    return DLedgerError(ResponseCode.MACHINE_STOPPED, reason=reason)"),
     ), {"test": f"{_REQUESTS}.SubmitTests"}),
     ("machine-not-asked-for", "a leader without a machine is sent commands", (

@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.errors import DLedgerError
 from dledger.core.effects import AnswerAppend
-from dledger.core.inputs import AppendProposed
+from dledger.core.inputs import AppendProposed, Origin
 from dledger.node.appends import SHARED_BYTES_MAX, TURN_BYTES_MAX, AppendGate, AppendResult
 from dledger.node.status import Counters
 from protocols.ledger.interfaces import Ticket
@@ -265,6 +265,38 @@ class AnswerTests(GateTestCase):
         self.gate.stop()
         for waiter in waiters:
             self.assertIs(self.failureResultOf(waiter, DLedgerError).value.code, ResponseCode.NOT_LEADER)
+
+
+class CommandTests(GateTestCase):
+    """Commands for a state machine."""
+
+    def test_alone(self) -> None:
+        """Each has a proposal of its own, in order with other appends: it is answered when it commits."""
+        first = self.gate.append((b"a",))
+        commands = [self.gate.append_command(b"c", None), self.gate.append_command(b"d", Origin("p", 3))]
+        self.end_turn()
+        (proposed,) = self.proposed
+        told = [(one.bodies, one.origin) for one in proposed.proposals]
+        self.assertEqual(told, [((b"a",), None), ((b"c",), None), ((b"d",), Origin("p", 3))])
+        for token, waiter in zip((1, 2), (first, commands[0]), strict=True):
+            self.answer(token, ResponseCode.SUCCESS, 1, index=token)
+            self.assertEqual(self.successResultOf(waiter).index, token)
+        self.assertNoResult(commands[1])
+
+    def test_repeated(self) -> None:
+        """It was in the log before, or is refused for its sequence."""
+        commands = [self.gate.append_command(b"c", Origin("p", number)) for number in range(2)]
+        self.end_turn()
+        self.gate.answered(AnswerAppend(
+            token=1, code=ResponseCode.SUCCESS, term=2, count=1, first_index=5, pos=9, is_repeated=True
+        ))
+        found = self.successResultOf(commands[0])
+        self.assertEqual(found, AppendResult(index=5, count=1, term=2, pos=9, is_repeated=True))
+        self.gate.answered(AnswerAppend(
+            token=2, code=ResponseCode.SEQUENCE_GAP, term=2, count=1, last_sequence=0
+        ))
+        error = self.failureResultOf(commands[1], DLedgerError).value
+        self.assertEqual((error.code, error.facts["last_sequence"]), (ResponseCode.SEQUENCE_GAP, 0))
 
 
 class ConnectionTests(SynchronousTestCase):

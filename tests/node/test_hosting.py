@@ -10,17 +10,23 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.errors import DLedgerError
+from dledger.base.producers import SequenceTable
 from dledger.core.status import MemberStatus
+from dledger.node.health import health_problem
 from dledger.node.hosting import MachineDesk
 from dledger.node.status import Counters
 from protocols.wire.ledger.codes import WIRE_FLAG_MACHINE, ResponseCode
+from protocols.wire.ledger.machines import ToldMachine, encode_told_machine
 from protocols.wire.ledger.messages import (
     MetadataRequest,
+    MetadataResponse,
     QueryRequest,
     QueryResponse,
+    SnapshotRequest,
     SubmitRequest,
     SubmitResponse,
 )
+from tests.machine.machines import MovedJournal
 from tests.machine.rig import HostedRig
 from tests.node.rig import Rig
 
@@ -111,6 +117,129 @@ class SubmitTests(DeskCase):
             self.assertEqual(told.wire_version & WIRE_FLAG_MACHINE, flag)
 
 
+class OnceTests(DeskCase):
+    """A command of a producer is applied once, and each answer has its first result."""
+
+    def once(self, command: bytes, sequence: int, **fields: Any) -> SubmitResponse:
+        """One command of a producer."""
+        answer = self.ask(SubmitRequest(
+            **self.rig.base(), command=command, producer="p", sequence=sequence, **fields
+        ))
+        assert isinstance(answer, SubmitResponse)
+        return answer
+
+    def test_repeated(self) -> None:
+        """Also behind others, and with another body."""
+        answers = [self.once(b"a", 0), self.once(b"b", 1), self.once(b"other", 0), self.once(b"b", 1)]
+        self.assertEqual([answer.code for answer in answers], [ResponseCode.SUCCESS] * 4)
+        found = [(answer.index, answer.result) for answer in answers]
+        self.assertEqual(found, [(2, b"2:a"), (4, b"4:b"), (2, b"2:a"), (4, b"4:b")])
+        self.assertEqual(self.rig.journal.bodies, [b"a", b"b"])
+
+    def test_forgotten(self) -> None:
+        """Far back: it is applied, and its result is not kept; it is not applied again."""
+        for sequence in range(20):
+            self.once(b"x", sequence)
+        answer = self.once(b"x", 1)
+        self.assertEqual((answer.code, answer.last_sequence), (ResponseCode.SEQUENCE_FORGOTTEN, 19))
+        self.assertIn("its result is not kept any more", answer.reason)
+        self.assertEqual(len(self.rig.journal.bodies), 20)
+
+    def test_refused(self) -> None:
+        """A gap, a stranger that goes on, a wrong name."""
+        self.assertIs(self.once(b"x", 5).code, ResponseCode.UNKNOWN_PRODUCER)
+        self.once(b"x", 0)
+        answer = self.once(b"x", 2)
+        self.assertEqual((answer.code, answer.last_sequence), (ResponseCode.SEQUENCE_GAP, 0))
+        self.assertIs(self.once(b"x", -1).code, ResponseCode.UNEXPECTED_ARGUMENT)
+        self.assertEqual(self.rig.journal.bodies, [b"x"])
+
+    def test_again(self) -> None:
+        """What may be in the log is not appended by a log that may have forgotten it."""
+        self.patch(SequenceTable, "may_have_forgotten", lambda table, producer: True)
+        answer = self.once(b"x", 0, is_again=True)
+        self.assertIs(answer.code, ResponseCode.SEQUENCE_FORGOTTEN)
+        self.assertEqual(self.rig.journal.bodies, [])
+        self.assertIs(self.once(b"x", 0).code, ResponseCode.SUCCESS)
+
+    def test_applied_meanwhile(self) -> None:
+        """The machine has come to the entry of an earlier attempt before this one was answered."""
+        self.once(b"x", 0)
+        real = self.rig.runner.kept_result
+        answers = [None]
+        self.rig.runner.kept_result = (  # type: ignore[method-assign]
+            lambda producer, sequence: answers.pop() if answers else real(producer, sequence)
+        )
+        self.rig.runner._waits._recent.clear()
+        answer = self.once(b"x", 0)
+        self.assertEqual((answer.code, answer.result), (ResponseCode.SUCCESS, b"2:x"))
+
+    def test_burst(self) -> None:
+        """Of many commands that one proposal or one commit would take, each has its result."""
+        rig = HostedRig(max_wait_ack_time_ms=1000).run()
+        client = rig.client()
+        client.send(*[SubmitRequest(**rig.base(), command=b"%d" % number) for number in range(200)])
+        rig.pass_turns(60)
+        self.assertEqual([one.code for one in client.answers()], [ResponseCode.SUCCESS] * 200)
+
+    def test_too_many(self) -> None:
+        """Those for whose results there is no room are refused before they are in the log."""
+        rig = HostedRig(max_pending_requests_num=3).run()
+        rig.runner._turn = lambda: None  # type: ignore[method-assign]
+        client = rig.client()
+        for number in range(5):
+            client.send(SubmitRequest(**rig.base(), command=b"%d" % number))
+            rig.pass_turns()
+        self.assertEqual([one.code for one in client.answers()], [ResponseCode.LEADER_PENDING_FULL] * 2)
+        self.assertEqual(rig.node.committed_index, 3)
+
+
+class WordTests(SynchronousTestCase):
+    """Whether a member may lead for the machine, and answers queries, when it looks at it."""
+
+    def setUp(self) -> None:
+        self.rig = HostedRig(peers="n0-127.0.0.1:1;n1-127.0.0.1:2", factory=MovedJournal)
+        self.word = self.rig.node.members.machine
+        self.told = ToldMachine(name="journal", version=2, state="running")
+        self.rig.node.snapshot_desk.told = lambda peer_id: MetadataResponse(  # type: ignore[method-assign]
+            machine=encode_told_machine(self.told)
+        )
+        self.rig.node.start()
+        self.rig.runner.start()
+
+    def look(self) -> tuple[bool, bool]:
+        """It has looked."""
+        self.rig.clock.advance(0.3)
+        return self.word.runs, self.word.is_unfit
+
+    def test_word(self) -> None:
+        """It runs; another member has a higher version; it has failed."""
+        self.assertEqual(self.look(), (True, False))
+        self.told = attrs.evolve(self.told, version=3)
+        self.assertEqual(self.look(), (True, True))
+        status = self.rig.node.status().machine
+        assert status is not None
+        self.assertIn("n1 runs the version 3 of 'journal'", status.differs)
+        answer = self.rig.client().ask(QueryRequest(**self.rig.base(), query=b","))
+        self.assertEqual((answer.code, answer.reason), (
+            ResponseCode.LEADER_NOT_READY, "this member runs the version 2 of 'journal', n1 the version 3"
+        ))
+        self.told = attrs.evolve(self.told, version=1)
+        self.assertEqual(self.look(), (True, False))
+        self.told = attrs.evolve(self.told, version=2, digests={0: "01"})
+        self.rig.runner.digests = {0: "02"}
+        self.assertEqual(self.look(), (True, True))
+        problem = health_problem(self.rig.node.status())
+        assert problem is not None
+        self.assertIn("in doubt: behind the entry 0 the states differ: n0 against n1", problem)
+        self.assertIn("the states differ", self.rig.runner._why_no_snapshot())
+        self.assertRaises(DLedgerError, self.rig.runner.piece_for, SnapshotRequest(), 100)
+        self.rig.runner.digests = {0: "01"}
+        self.assertEqual(self.look(), (True, False))
+        self.rig.runner._fail("a test")
+        self.assertEqual(self.look(), (False, True))
+
+
 class QueryTests(DeskCase):
     """At the leader: behind every entry that was committed when it came."""
 
@@ -177,9 +306,11 @@ class _Follower:
     def desk(self, rig: HostedRig) -> MachineDesk:
         """A desk of a follower, with the machine of another member."""
         made = MachineDesk(
-            group="default", append=lambda _: Deferred(), read_index=self.read_index,
-            status=lambda: self.picture, now_ms=lambda: self.now_ms, patience_ms=1000,
-            broken=lambda error: None, counters=Counters(),
+            rig.config, append=lambda *_: Deferred(), read_index=self.read_index,
+            status=lambda: self.picture, now_ms=lambda: self.now_ms,
+            broken=lambda error: None, counters=Counters(), producers=lambda: None,
+            append_order=lambda _: Deferred(), told_by=lambda _: None, feed=lambda _: None,
+            note=lambda *_: None,
         )
         made.machine = rig.runner
         return made

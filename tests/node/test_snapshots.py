@@ -20,6 +20,7 @@ from protocols.wire.ledger.codes import (
     METADATA_WIRE_VERSION,
     WIRE_FLAG_MACHINE,
     WIRE_FLAG_SNAPSHOTS,
+    WIRE_FLAG_SUBMIT_ONCE,
     ResponseCode,
 )
 from protocols.wire.ledger.messages import (
@@ -35,7 +36,7 @@ from tests.machine.machines import Journal
 from tests.machine.rig import HostedRig
 from tests.node.rig import Rig
 
-ABLE = METADATA_WIRE_VERSION | WIRE_FLAG_MACHINE | WIRE_FLAG_SNAPSHOTS
+ABLE = METADATA_WIRE_VERSION | WIRE_FLAG_MACHINE | WIRE_FLAG_SNAPSHOTS | WIRE_FLAG_SUBMIT_ONCE
 PLAIN = SnapshotRequest(group="default", remote_id="n0", local_id="n1", machine="journal", machine_version=1)
 
 

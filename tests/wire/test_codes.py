@@ -37,7 +37,7 @@ class CodesTests(SynchronousTestCase):
         words = RESPONSE_CODES.split()
         ours = {"FORBIDDEN": 440, "CONFLICT": 441, "SEQUENCE_GAP": 442, "UNKNOWN_PRODUCER": 443,
                 "SEQUENCE_FORGOTTEN": 444, "MACHINE_STOPPED": 445, "LEASE_HELD": 446,
-                "LEASE_LOST": 447, "TOO_MANY_CLIENTS": 448, "GROUP_RESTORED": 450}
+                "LEASE_LOST": 447, "TOO_MANY_CLIENTS": 448, "COMMAND_REFUSED": 449, "GROUP_RESTORED": 450}
         self.assertEqual(
             {code.name: int(code) for code in ResponseCode},
             ours | {name: int(number) for number, name in zip(words[::2], words[1::2], strict=True)},
@@ -57,6 +57,7 @@ class CodesTests(SynchronousTestCase):
                 "QUERY": 51912,  # ours
                 "READER": 51913,  # ours
                 "SNAPSHOT": 51914,  # ours
+                "SKIP": 51915,  # ours
             },
         )  # fmt: skip
 

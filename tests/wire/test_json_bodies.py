@@ -47,6 +47,8 @@ from protocols.wire.ledger.messages import (
     ReaderResponse,
     Request,
     Response,
+    SkipRequest,
+    SkipResponse,
     SnapshotRequest,
     SnapshotResponse,
     SubmitRequest,
@@ -170,7 +172,7 @@ OURS: dict[tuple[RequestCode, bool], set[str]] = {
     (RequestCode.METADATA, False): {"configuration", "lineage", "metLineage", "token"},
     (RequestCode.METADATA, True): {
         "beginIndex", "endIndex", "committedIndex", "role", "admin", "health", "configuration",
-        "lineage", "metLineage", "isRival",
+        "lineage", "metLineage", "isRival", "machine",
     },
     (RequestCode.APPEND, True): {"count"},
     (RequestCode.GET, False): {"consistency"},
@@ -185,22 +187,26 @@ OURS: dict[tuple[RequestCode, bool], set[str]] = {
     (RequestCode.APPEND_IF, True): {"index", "pos", "count", "endIndex"},
     (RequestCode.APPEND_ONCE, False): {"body", "producer", "sequence"},
     (RequestCode.APPEND_ONCE, True): {"index", "pos", "count", "isRepeated", "lastSequence"},
-    (RequestCode.SUBMIT, False): {"command"},
-    (RequestCode.SUBMIT, True): {"index", "result", "reason"},
+    (RequestCode.SUBMIT, False): {"command", "producer", "sequence", "isAgain"},
+    (RequestCode.SUBMIT, True): {"index", "result", "reason", "lastSequence"},
     (RequestCode.QUERY, False): {"query", "maxAgeMs"},
     (RequestCode.QUERY, True): {"result", "appliedIndex", "ageMs", "reason"},
+    (RequestCode.SKIP, False): {"index"},
+    (RequestCode.SKIP, True): {"index", "reason"},
     (RequestCode.READER, False): {"does", "name", "holder", "token", "index", "leaseMs", "share"},
     (RequestCode.READER, True): {
         "token", "beginIndex", "endIndex", "nextIndex", "committedIndex", "readers", "reason",
     },
-    (RequestCode.SNAPSHOT, False): {"machine", "machineVersion", "index", "indexTerm", "offset"},
+    (RequestCode.SNAPSHOT, False): {
+        "machine", "machineVersion", "oldestVersion", "index", "indexTerm", "offset"
+    },
     (RequestCode.SNAPSHOT, True): {"index", "indexTerm", "size", "offset", "data", "crc", "reason"},
 }
 FULL: tuple[Request | Response, ...] = (
     MetadataRequest(configuration="{}", lineage="x", met_lineage="y", token="t"),
     MetadataResponse(
         begin_index=0, end_index=-1, committed_index=-1, role="leader", admin="h:1", health="behind",
-        configuration="{}", lineage="x", met_lineage="y", is_rival=True,
+        configuration="{}", lineage="x", met_lineage="y", is_rival=True, machine="{}",
     ),
     AppendResponse(count=2),
     GetRequest(consistency=Consistency.COMMITTED),
@@ -215,15 +221,17 @@ FULL: tuple[Request | Response, ...] = (
     AppendIfResponse(index=4, pos=48, count=2, end_index=3),
     AppendOnceRequest(producer="p", sequence=3, bodies=(b"x",)),
     AppendOnceResponse(index=4, pos=48, count=2, is_repeated=True, last_sequence=3),
-    SubmitRequest(command=b"x"),
-    SubmitResponse(index=4, result=b"x", reason="y"),
+    SubmitRequest(command=b"x", producer="p", sequence=3, is_again=True),
+    SubmitResponse(index=4, result=b"x", reason="y", last_sequence=2),
     QueryRequest(query=b"x", max_age_ms=5),
     QueryResponse(result=b"x", applied_index=4, age_ms=5, reason="y"),
+    SkipRequest(index=4),
+    SkipResponse(index=4, reason="y"),
     ReaderRequest(does="take", name="a", holder="b", token=1, index=2, lease_ms=3, share=4),
     ReaderResponse(
         token=1, begin_index=2, end_index=3, next_index=4, committed_index=5, readers=b"[]", reason="y"
     ),
-    SnapshotRequest(machine="kv", machine_version=1, index=2, index_term=3, offset=4),
+    SnapshotRequest(machine="kv", machine_version=1, oldest_version=0, index=2, index_term=3, offset=4),
     SnapshotResponse(index=2, index_term=3, size=9, offset=4, data=b"x", crc=5, reason="y"),
 )
 
@@ -261,7 +269,8 @@ class OurKeysTests(SynchronousTestCase):
     def test_exact_numbers(self) -> None:
         """A condition or a sequence is not cut, nor read from a text: it would be another one."""
         for kind, key in ((RequestCode.APPEND_IF, "expectedEnd"), (RequestCode.APPEND_ONCE, "sequence"),
-                          (RequestCode.READER, "index"), (RequestCode.SNAPSHOT, "offset")):
+                          (RequestCode.READER, "index"), (RequestCode.SKIP, "index"),
+                          (RequestCode.SNAPSHOT, "offset")):
             for value in ("1.5", "1.0", '"1"', "true", "null", '""', "1e0"):
                 with self.assertRaisesRegex(BodyError, f"{key}=.* is not a whole number"):
                     decode_request(kind, b'{"%s":%s}' % (key.encode(), value.encode()))

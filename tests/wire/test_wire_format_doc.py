@@ -22,6 +22,7 @@ from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.configuration import CONFIGURATION_DECLARATION
 from protocols.wire.ledger.entry import BLANK_DECLARATION, ENTRY_HEADER_DECLARATION, INDEX_UNIT_DECLARATION
 from protocols.wire.ledger.envelopes import ENVELOPE_DECLARATION, ENVELOPE_HEADER_DECLARATION
+from protocols.wire.ledger.machine_entries import MACHINE_ENTRY_DECLARATION
 from protocols.wire.ledger.messages import MESSAGES
 from protocols.wire.ledger.producer_entries import (
     PRODUCER_ENTRY_DECLARATION,
@@ -88,6 +89,7 @@ DECLARED = {
     "Producer entries": fields_of(PRODUCER_ENTRY_DECLARATION),
     "Producer runs": fields_of(PRODUCER_RUN_DECLARATION),
     "Reader entries": fields_of(READER_ENTRY_DECLARATION),
+    "Machine entries": fields_of(MACHINE_ENTRY_DECLARATION),
     "Parts of a reader": fields_of(READER_PART_DECLARATION),
     "Envelopes": fields_of(ENVELOPE_DECLARATION),
     "Headers of an envelope": fields_of(ENVELOPE_HEADER_DECLARATION),

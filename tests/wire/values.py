@@ -40,6 +40,8 @@ from protocols.wire.ledger.messages import (
     ReaderResponse,
     Request,
     Response,
+    SkipRequest,
+    SkipResponse,
     SnapshotRequest,
     SnapshotResponse,
     SubmitRequest,
@@ -183,7 +185,10 @@ JSON_REQUESTS = {
     RequestCode.APPEND_IF: st.builds(
         AppendIfRequest, **_base(), body=st.none() | bodies, expected_end=indexes
     ),
-    RequestCode.SUBMIT: st.builds(SubmitRequest, **_base(), command=st.none() | bodies),
+    RequestCode.SUBMIT: st.builds(
+        SubmitRequest, **_base(), command=st.none() | bodies, producer=texts, sequence=longs,
+        is_again=st.booleans(),
+    ),
     RequestCode.QUERY: st.builds(
         QueryRequest, **_base(), query=st.none() | bodies, max_age_ms=ints
     ),
@@ -191,8 +196,10 @@ JSON_REQUESTS = {
         ReaderRequest, **_base(), does=texts, name=texts, holder=texts, token=longs, index=longs,
         lease_ms=ints, share=ints,
     ),
+    RequestCode.SKIP: st.builds(SkipRequest, **_base(), index=indexes),
     RequestCode.SNAPSHOT: st.builds(
-        SnapshotRequest, **_base(), machine=texts, machine_version=ints, index=indexes, index_term=indexes,
+        SnapshotRequest, **_base(), machine=texts, machine_version=ints, oldest_version=ints,
+        index=indexes, index_term=indexes,
         offset=indexes,
     ),
 }
@@ -205,7 +212,8 @@ JSON_RESPONSES = {
         AppendIfResponse, **_answer(), index=indexes, pos=positions, count=ints, end_index=indexes
     ),
     RequestCode.SUBMIT: st.builds(
-        SubmitResponse, **_answer(), index=indexes, result=st.none() | bodies, reason=texts
+        SubmitResponse, **_answer(), index=indexes, result=st.none() | bodies, reason=texts,
+        last_sequence=indexes,
     ),
     RequestCode.QUERY: st.builds(
         QueryResponse, **_answer(), result=st.none() | bodies, applied_index=indexes, age_ms=ints,
@@ -215,6 +223,7 @@ JSON_RESPONSES = {
         ReaderResponse, **_answer(), token=longs, begin_index=longs, end_index=longs, next_index=longs,
         committed_index=longs, readers=st.none() | bodies, reason=texts,
     ),
+    RequestCode.SKIP: st.builds(SkipResponse, **_answer(), index=indexes, reason=texts),
     RequestCode.SNAPSHOT: st.builds(
         SnapshotResponse, **_answer(), index=indexes, index_term=indexes, size=indexes, offset=indexes,
         data=st.none() | bodies, crc=st.integers(0, 0xFFFF_FFFF), reason=texts,

@@ -40,6 +40,8 @@ LAG_MAX_US = 3_000_000
 #: Producers that a simulated ledger remembers: fewer than a schedule has, and more than come while a client
 #: repeats one append.
 PRODUCERS_MAX = 28
+#: Mean time of a call of a state machine, microseconds.
+MACHINE_CALL_US = 200
 
 
 class Ending(Protocol):
@@ -154,6 +156,7 @@ class SimMember:
                 world.machines.make, disk=self.disk, clock=whole_reactor(reactor)
             ),
             machine_thread=ProcessThread(process, self.disk, rng, took_us=world.flush_us),
+            calls_thread=ProcessThread(process, self.disk, rng, took_us=MACHINE_CALL_US),
         )
         process.run("start", self._start, self.service)
         return self.is_up

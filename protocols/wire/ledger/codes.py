@@ -32,6 +32,7 @@ class RequestCode(IntEnum):
     QUERY = 51912  # likewise
     READER = 51913  # likewise
     SNAPSHOT = 51914  # likewise
+    SKIP = 51915  # likewise
 
 
 class ResponseCode(IntEnum):
@@ -73,6 +74,7 @@ class ResponseCode(IntEnum):
     MACHINE_STOPPED = 445  # ours: the state machine of the member has stopped
     LEASE_HELD = 446  # ours: another process of this reader reads, or too many do
     LEASE_LOST = 447  # ours: the lease of a process of a reader is over, and another may have it
+    COMMAND_REFUSED = 449  # ours: the state machine has refused a command, which is in the log
     TOO_MANY_CLIENTS = 448  # ours: a member has no place for this connection, and did nothing that it asked
     GROUP_RESTORED = 450  # ours, not sent: a client meets another group's log than before
     INTERNAL_ERROR = 500
@@ -154,6 +156,10 @@ WIRE_FLAG_MACHINE = 0x4000
 #: There, too: the sender runs a state machine, sends its snapshots, and takes up those of others. (The bits
 #: from 16 to 21 are those of a flush time.)
 WIRE_FLAG_SNAPSHOTS = 1 << 22
+#: There, too: the sender takes SUBMIT with a producer and a sequence.
+WIRE_FLAG_SUBMIT_ONCE = 1 << 23
+#: In an answer to a heartbeat: the state machine of the sender runs, and it may lead.
+WIRE_FLAG_MACHINE_RUNS = 1 << 24
 #: In an answer to a heartbeat: the flush time of the sender, see L{flush_time_flags}.
 WIRE_FLUSH_TIME_SHIFT = 16
 WIRE_FLUSH_TIME_MASK = 0x3F

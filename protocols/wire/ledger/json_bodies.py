@@ -247,7 +247,12 @@ _REQUESTS: Mapping[RequestCode, tuple[_Key, ...]] = {
         _text_key(name="producer", field="producer"),
         _exact_long_key(name="sequence", field="sequence"),
     ),
-    RequestCode.SUBMIT: (_bytes_key(name="command", field="command"),),
+    RequestCode.SUBMIT: (
+        _bytes_key(name="command", field="command"),
+        _text_key(name="producer", field="producer"),
+        _exact_long_key(name="sequence", field="sequence"),
+        _bool_key(name="isAgain", field="is_again"),
+    ),
     RequestCode.QUERY: (
         _bytes_key(name="query", field="query"),
         _int_key(name="maxAgeMs", field="max_age_ms"),
@@ -264,10 +269,12 @@ _REQUESTS: Mapping[RequestCode, tuple[_Key, ...]] = {
     RequestCode.SNAPSHOT: (
         _text_key(name="machine", field="machine"),
         _int_key(name="machineVersion", field="machine_version"),
+        _int_key(name="oldestVersion", field="oldest_version"),
         _long_key(name="index", field="index"),
         _long_key(name="indexTerm", field="index_term"),
         _exact_long_key(name="offset", field="offset"),
     ),
+    RequestCode.SKIP: (_exact_long_key(name="index", field="index"),),
 }
 _RESPONSES: Mapping[RequestCode, tuple[_Key, ...]] = {
     RequestCode.METADATA: (
@@ -285,6 +292,7 @@ _RESPONSES: Mapping[RequestCode, tuple[_Key, ...]] = {
         _text_key(name="lineage", field="lineage"),
         _text_key(name="metLineage", field="met_lineage"),
         _bool_key(name="isRival", field="is_rival"),
+        _Key(name="machine", field="machine", read=_told),
     ),
     RequestCode.APPEND: (
         _long_key(name="index", field="index", always=True),
@@ -334,6 +342,7 @@ _RESPONSES: Mapping[RequestCode, tuple[_Key, ...]] = {
         _long_key(name="index", field="index"),
         _bytes_key(name="result", field="result"),
         _text_key(name="reason", field="reason"),
+        _long_key(name="lastSequence", field="last_sequence"),
     ),
     RequestCode.QUERY: (
         _bytes_key(name="result", field="result"),
@@ -348,6 +357,10 @@ _RESPONSES: Mapping[RequestCode, tuple[_Key, ...]] = {
         _long_key(name="nextIndex", field="next_index"),
         _long_key(name="committedIndex", field="committed_index"),
         _bytes_key(name="readers", field="readers"),
+        _text_key(name="reason", field="reason"),
+    ),
+    RequestCode.SKIP: (
+        _long_key(name="index", field="index"),
         _text_key(name="reason", field="reason"),
     ),
     RequestCode.SNAPSHOT: (

@@ -105,6 +105,7 @@ class MetadataResponse(Response):
         L{protocols.wire.ledger.memberships.encode_told}; empty in a group that never changed its members.
     @ivar health: I{ours}, only in JSON: reason why it does not serve; empty if it serves, or does not tell.
     @ivar lineage, met_lineage: I{ours}, only in JSON, to members: as of L{MetadataRequest}.
+    @ivar machine: I{ours}, only in JSON: see L{protocols.wire.ledger.machines.decode_told_machine}.
     @ivar is_rival: I{ours}, only in JSON: another process than the one that asked answers at the address of
         that member.
     """
@@ -124,6 +125,7 @@ class MetadataResponse(Response):
     lineage: str = ""
     met_lineage: str = ""
     is_rival: bool = False
+    machine: str = ""
 
 
 @value_class(kw_only=True)
@@ -209,10 +211,16 @@ class SubmitRequest(Request):
     Append a command, and answer with what the state machine of the leader made of it.
 
     @ivar command: None: the request has none, and is refused.
+    @ivar producer, sequence: as of L{AppendOnceRequest}: the command is applied once however often it is
+        sent, and each answer has the first result. An empty C{producer}: it is sent once.
+    @ivar is_again: it may be in the log: if the log may have forgotten the producer, it is not appended.
     """
 
     kind: ClassVar[RequestCode] = RequestCode.SUBMIT
     command: bytes | None = None
+    producer: str = ""
+    sequence: int = -1
+    is_again: bool = False
 
 
 @value_class(kw_only=True)
@@ -221,9 +229,11 @@ class SubmitResponse(Response):
     @ivar index: of the entry; -1 if it is not known to be in the log.
     @ivar result: what the machine returned; None unless SUCCESS.
     @ivar reason: why there is none.
+    @ivar last_sequence: SEQUENCE_GAP, SEQUENCE_FORGOTTEN: the last one of the producer; else -1.
     """
 
     kind: ClassVar[RequestCode] = RequestCode.SUBMIT
+    last_sequence: int = -1
     index: int = -1
     result: bytes | None = None
     reason: str = ""
@@ -266,6 +276,7 @@ class SnapshotRequest(Request):
     A member asks another one for a piece of a snapshot of its state machine. C{local_id} names the asker.
 
     @ivar machine, machine_version: of the machine that the asker runs.
+    @ivar oldest_version: of snapshots that this machine takes; -1: only its own.
     @ivar index, index_term: last entry in the snapshot, and its term; -1: the newest one.
     @ivar offset: where the piece begins in the file, bytes.
     """
@@ -273,6 +284,7 @@ class SnapshotRequest(Request):
     kind: ClassVar[RequestCode] = RequestCode.SNAPSHOT
     machine: str = ""
     machine_version: int = -1
+    oldest_version: int = -1
     index: int = -1
     index_term: int = -1
     offset: int = 0
@@ -296,6 +308,30 @@ class SnapshotResponse(Response):
     offset: int = 0
     data: bytes | None = None
     crc: int = 0
+    reason: str = ""
+
+
+@value_class(kw_only=True)
+class SkipRequest(Request):
+    """
+    Write into the log that no state machine applies an entry.
+
+    @ivar index: of the entry; the machine of the leader has failed there.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.SKIP
+    index: int = -1
+
+
+@value_class(kw_only=True)
+class SkipResponse(Response):
+    """
+    @ivar index: of the order in the log; -1 unless SUCCESS.
+    @ivar reason: why it is refused.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.SKIP
+    index: int = -1
     reason: str = ""
 
 
@@ -560,4 +596,5 @@ MESSAGES: Mapping[RequestCode, tuple[type[Request], type[Response]]] = {
     RequestCode.QUERY: (QueryRequest, QueryResponse),
     RequestCode.READER: (ReaderRequest, ReaderResponse),
     RequestCode.SNAPSHOT: (SnapshotRequest, SnapshotResponse),
+    RequestCode.SKIP: (SkipRequest, SkipResponse),
 }

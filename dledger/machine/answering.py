@@ -1,0 +1,169 @@
+# -*- test-case-name: tests.machine.test_runner,tests.node.test_hosting -*-
+"""
+The state machine of a member as others see it: its answers to requests, its snapshots, its status. Nothing
+here changes it: that is L{dledger.machine.runner}.
+"""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred, fail, succeed
+
+from dledger.base.errors import DLedgerError
+from dledger.machine.calls import MachineCalls
+from dledger.machine.fetching import SnapshotFetch
+from dledger.machine.guarded import GuardedMachine
+from dledger.machine.kept_results import KeptResults
+from dledger.machine.log_reach import CommittedEntries
+from dledger.machine.offering import SnapshotOffers, SnapshotPiece
+from dledger.machine.snapshots import SnapshotDirectory
+from dledger.machine.state_machine import RefusedAnswer
+from dledger.machine.waiting import MachineWaits, unknown
+from dledger.machine.writing import SnapshotWriter
+from dledger.node.status import MachineStatus
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.machines import ToldMachine
+from protocols.wire.ledger.messages import SnapshotRequest
+
+
+class AnsweringMachine:
+    """
+    See L{dledger.node.hosting.HostedMachine}. L{MachineRunner<dledger.machine.runner.MachineRunner>} sets
+    what is declared here.
+
+    @ivar state, reason: as of L{MachineStatus}.
+    @ivar applied_index: last entry in the state.
+    @ivar machine: the present one.
+    @ivar in_doubt: why its state may be wrong, as others have another one; empty if not. Then no snapshot is
+        finished or sent.
+    @ivar digests: index to the digest of the state behind it, of the last snapshots.
+    @ivar is_applying: whether it works on a batch: its state is ahead of C{applied_index}.
+    """
+
+    state: str
+    reason: str
+    applied_index: int
+    _applied: int
+    _failed_at: int
+    _waits_for: str
+    machine: GuardedMachine
+    is_applying: bool
+    in_doubt: str
+    digests: dict[int, str]
+    _kept: KeptResults
+    _entries: CommittedEntries
+    _snapshots: SnapshotDirectory | None
+    _offers: SnapshotOffers | None
+    _writer: SnapshotWriter | None
+    _fetch: SnapshotFetch | None
+    _waits: MachineWaits
+    _calls: MachineCalls
+    _in_thread: Deferred[None] | None
+
+    @property
+    def failed_index(self) -> int:
+        """See L{dledger.node.hosting.HostedMachine.failed_index}."""
+        return self._failed_at if self.state == "failed" else -1
+
+    @property
+    def needed_index(self) -> int:
+        """See L{dledger.node.hosting.HostedMachine.needed_index}: that of the oldest snapshot."""
+        if self._snapshots is None:
+            return -1
+        heads = self._snapshots.heads
+        # (With the last entry itself, so that the snapshot can be compared with the log.)
+        return heads[0].index - 1 if heads else -1
+
+    @property
+    def gives_snapshots(self) -> bool:
+        """See L{dledger.node.hosting.HostedMachine.gives_snapshots}."""
+        return self._snapshots is not None
+
+    @property
+    def proven_index(self) -> int:
+        """See L{dledger.node.hosting.HostedMachine.proven_index}."""
+        return -1 if self._snapshots is None else self._snapshots.proven_index
+
+    def piece_for(self, request: SnapshotRequest, max_bytes: int) -> SnapshotPiece:
+        """See L{dledger.node.hosting.HostedMachine.piece_for}."""
+        if self.in_doubt:
+            raise DLedgerError(ResponseCode.UNSUPPORTED, reason=self.in_doubt)
+        if self._offers is None:
+            raise DLedgerError(ResponseCode.UNSUPPORTED, reason="this member keeps no snapshots")
+        return self._offers.piece_for(request, max_bytes)
+
+    @property
+    def refusal(self) -> DLedgerError | None:
+        """See L{dledger.node.hosting.HostedMachine.refusal}."""
+        if self.state == "running":
+            return None
+        if self.state == "starting":
+            return DLedgerError(
+                ResponseCode.LEADER_NOT_READY,
+                reason=self._waits_for or "the state machine takes up its snapshot",
+            )
+        if self.state == "installing":
+            reason = "the state machine waits for a snapshot of another member"
+            return DLedgerError(ResponseCode.LEADER_NOT_READY, reason=reason)
+        return DLedgerError(
+            ResponseCode.MACHINE_STOPPED, reason=f"the state machine has {self.state}: {self.reason}"
+        )
+
+    def result_of(self, index: int) -> Deferred[bytes]:
+        """See L{dledger.node.hosting.HostedMachine.result_of}."""
+        if self.state != "running":
+            return fail(unknown(f"the state machine has {self.state}"))
+        return self._waits.result_of(index, self.applied_index)
+
+    def kept_result(self, producer: str, sequence: int) -> tuple[int, bytes] | None:
+        """See L{dledger.node.hosting.HostedMachine.kept_result}."""
+        last_sequence, found = self._kept.find(producer, sequence)
+        if found is not None:
+            return found.entry_index, found.result
+        if sequence > last_sequence:
+            return None
+        raise DLedgerError(ResponseCode.SEQUENCE_FORGOTTEN, last_sequence=last_sequence, reason=(
+            f"the command {sequence} of {producer} is applied, and its result is not kept any more"
+        ))
+
+    def when_applied(self, index: int) -> Deferred[int]:
+        """See L{dledger.node.hosting.HostedMachine.when_applied}."""
+        refusal = self.refusal
+        if refusal is not None:
+            return fail(refusal)
+        if index <= self.applied_index:
+            return succeed(self.applied_index)
+        return self._waits.when_applied(index)
+
+    def query(self, request: bytes) -> Deferred[bytes]:
+        """See L{dledger.node.hosting.HostedMachine.query}."""
+        machine = self.machine
+        return self._calls.call("query()", lambda: machine.query(request))
+
+    def is_refusal(self, result: bytes) -> bool:
+        """See L{dledger.node.hosting.HostedMachine.is_refusal}."""
+        return isinstance(result, RefusedAnswer)
+
+    def told(self) -> ToldMachine:
+        """See L{dledger.node.hosting.HostedMachine.told}."""
+        machine = self.machine
+        return ToldMachine(
+            name=machine.name, version=machine.version, state=self.state, applied_index=self.applied_index,
+            failed_index=self.failed_index, newest_only=machine.newest_only, digests=dict(self.digests),
+        )
+
+    def status(self) -> MachineStatus:
+        """See L{dledger.node.hosting.HostedMachine.status}."""
+        heads, writer = [] if self._snapshots is None else self._snapshots.heads, self._writer
+        return MachineStatus(
+            name=self.machine.name, version=self.machine.version, state=self.state, reason=self.reason,
+            applied_index=self.applied_index, failed_index=self.failed_index,
+            lag=max(0, self._entries.committed_index - self.applied_index), applied=self._applied,
+            snapshot_index=heads[-1].index if heads else -1,
+            snapshot_size=-1 if writer is None else writer.size,
+            snapshots=0 if writer is None else writer.written,
+            is_writing=self._in_thread is not None and self.state == "running",
+            in_doubt=self.in_doubt, busy_with=self._calls.busy_with, busy_s=self._calls.busy_s,
+            snapshot_problem="" if writer is None else writer.problem,
+            installing=self._waits_for if self._fetch is None else self._fetch.progress,
+            refused=() if self._snapshots is None else tuple(self._snapshots.refused),
+        )

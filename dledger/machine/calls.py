@@ -1,0 +1,72 @@
+# -*- test-case-name: tests.machine.test_calls -*-
+"""
+Calls to the state machine of one member, one after the other, in a thread of their own: a slow call costs
+those who wait for the machine, and never the log. A call that takes long is told while it lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from twisted.internet.defer import Deferred, execute
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from dledger.base.threads import RunInThread
+from dledger.machine.guarded import GuardedMachine
+
+_Result = TypeVar("_Result")
+
+#: A call is told in the log when it has lasted for this time, and each time that it has doubled, seconds.
+LONG_S = 1.0
+
+
+class MachineCalls:
+    """
+    Invariant: one call runs at a time; C{_now} is its name, and when it began.
+
+    @ivar busy_with, busy_s: the call that lasts for L{LONG_S} or more, with its entry, and how long it has;
+        empty and 0 without one.
+    """
+
+    log = Logger()
+
+    def __init__(self, run: RunInThread | None, *, clock: IReactorTime, self_id: str) -> None:
+        """@param run: runs calls in a thread, in turn; None: they run at once."""
+        self._run, self._clock, self._self_id = run, clock, self_id
+        self._now: tuple[str, float] | None = None
+        self._told: tuple[float, float] = (-1.0, 0.0)
+        self.busy_with, self.busy_s = "", 0.0
+
+    def call(self, what: str, call: Callable[[], _Result]) -> Deferred[_Result]:
+        """@param what: for people. @return: fires with the result of C{call}, or its exception."""
+        results: list[_Result] = []
+
+        def run() -> None:
+            self._now = (what, self._clock.seconds())
+            try:
+                results.append(call())
+            finally:
+                self._now = None
+
+        done: Deferred[None] = execute(run) if self._run is None else self._run(run)
+        return done.addCallback(lambda _: results[0])
+
+    def watch(self, machine: GuardedMachine) -> None:
+        """Look how long the present call lasts."""
+        now = self._now
+        busy_s = 0.0 if now is None else self._clock.seconds() - now[1]
+        if now is None or busy_s < LONG_S:
+            self.busy_with, self.busy_s = "", 0.0
+            return
+        entry = f" at the entry {machine.entry}" if now[0] == "apply()" else ""
+        self.busy_with, self.busy_s = f"{now[0]}{entry}", busy_s
+        began_s, told_s = self._told
+        if began_s != now[1] or busy_s >= 2 * told_s:
+            self._told = now[1], busy_s
+            self.log.warn(
+                "the state machine {machine} of member {self_id} is in {call} for {busy_s:.1f} s; commands "
+                "and queries wait, the log goes on",
+                machine=machine.name, self_id=self._self_id, call=self.busy_with, busy_s=busy_s,
+            )

@@ -1,0 +1,122 @@
+# -*- test-case-name: tests.machine.test_runner -*-
+"""
+Writes the snapshots of one member: when one is due, and when it gets its name.
+
+Rule 1: a snapshot gets its name when the log up to its last entry is on stable storage, and only if nothing
+has happened to the state meanwhile.
+Rule 2: one that cannot be written is tried again after as many entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from hashlib import sha256
+
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from dledger.base.threads import RunInThread
+from dledger.machine.guarded import sentence_of
+from dledger.machine.log_reach import CommittedEntries
+from dledger.machine.snapshot_file import SnapshotRefused
+from dledger.machine.snapshots import SnapshotDirectory, UnnamedSnapshot
+from protocols.wire.ledger.entry import EntryHeader
+
+#: Seconds in which a snapshot must be written.
+SNAPSHOT_S = 600.0
+#: Seconds between two looks whether the log is on stable storage up to the last entry of a snapshot.
+FLUSH_LOOK_S = 0.05
+
+
+class SnapshotWriter:
+    """
+    @ivar written: number of snapshots since the start. @ivar size: bytes of the last one; -1: none.
+    @ivar problem: why the last one could not be written; empty if it was.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self, snapshots: SnapshotDirectory, entries: CommittedEntries, *, clock: IReactorTime,
+        run_in_thread: RunInThread, self_id: str, due_entries: int, due_bytes: int,
+        why_not: Callable[[], str], pause: Callable[[float], Awaitable[None]],
+    ) -> None:
+        """
+        @param due_entries, due_bytes: one is due behind this number of entries, or of bytes of bodies; 0: not
+            by these.
+        @param why_not: why none may be finished now; empty if one may.
+        @param pause: waits for some seconds.
+        """
+        self._snapshots, self._entries = snapshots, entries
+        self._clock, self._run_in_thread, self._self_id = clock, run_in_thread, self_id
+        self._due_entries, self._due_bytes = due_entries, due_bytes
+        self._why_not, self._pause = why_not, pause
+        self._since_entries = self._since_bytes = 0
+        self._last_index = -1
+        self.written, self.size, self.problem = 0, -1, ""
+
+    def note(self, last_index: int, entries: int, size: int) -> None:
+        """More entries are in the state. @param size: bytes of their bodies."""
+        self._last_index = last_index
+        self._since_entries += entries
+        self._since_bytes += size
+
+    def entries_left(self, applied_index: int) -> int:
+        """A batch must not have more entries than these, so that it ends where a snapshot is due."""
+        due = self._due_entries
+        return due - (applied_index + 1) % due if due > 0 else 1 << 62
+
+    def begin_again(self) -> None:
+        """One is taken now, or the state is another one: count anew."""
+        self._since_entries = self._since_bytes = 0
+
+    @property
+    def is_due(self) -> bool:
+        """
+        Whether one is to be taken: by entries behind the same ones at each member, so that all can be
+        compared.
+        """
+        is_place = self._due_entries > 0 and not (self._last_index + 1) % self._due_entries
+        return (is_place and self._since_entries > 0) or 0 < self._due_bytes <= self._since_bytes
+
+    async def write(self, last: EntryHeader, chunks: Callable[[], Awaitable[Iterable[bytes]]]) -> None:
+        """Write one behind an entry. @param chunks: gives the pieces of its file."""
+        deadline_s = self._clock.seconds() + SNAPSHOT_S
+        written: list[UnnamedSnapshot] = []
+
+        def problem() -> str:
+            is_late = self._clock.seconds() > deadline_s
+            return self._why_not() or (f"it takes more than {SNAPSHOT_S:g} s" if is_late else "")
+
+        def write() -> None:
+            written.append(self._snapshots.write(
+                index=last.index, term=last.term, chain_crc=last.chain_crc, chunks=pieces, problem=problem
+            ))
+
+        try:
+            pieces = await chunks()
+            await self._run_in_thread(write)
+            while not (reason := problem()) and self._entries.members.flushed_index < last.index:
+                await self._pause(FLUSH_LOOK_S)
+            if reason:
+                raise SnapshotRefused(f"it gets no name: {reason}")
+            await self._run_in_thread(lambda: self._snapshots.name(written[0]))
+        except Exception as error:
+            self.problem = f"behind the entry {last.index}: {sentence_of(error)}"
+            self.log.failure(
+                "the snapshot of {machine} at member {self_id} behind the entry {index} was not written",
+                Failure(error), machine=self._snapshots.machine, self_id=self._self_id, index=last.index,
+            )
+            return
+        self.written, self.size, self.problem = self.written + 1, written[0].size, ""
+
+
+def hashed(pieces: Iterable[bytes], digests: list[bytes]) -> Iterator[bytes]:
+    """The same pieces; behind the last one their hash is in C{digests}."""
+    total = sha256()
+    for piece in pieces:
+        if isinstance(piece, bytes):
+            total.update(piece)
+        yield piece
+    digests.append(total.digest())

@@ -1,0 +1,75 @@
+# -*- test-case-name: tests.core.test_machine_word -*-
+"""Members whose state machines do not run: who leads, and who says what."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.core import inputs as ev
+from dledger.core.transfer import PREFERRED_CHECK_INTERVAL_MS
+from protocols.wire.ledger.codes import WIRE_FLAG_MACHINE_RUNS, WIRE_FLAG_MEMBERSHIP, WIRE_VERSION
+from protocols.wire.ledger.messages import VoteRequest
+from tests.core.helpers import Bench, ListLedger, events, heart_beat
+from tests.core.test_transfer import asks, leader
+
+USUAL = WIRE_VERSION | WIRE_FLAG_MEMBERSHIP
+
+
+class LeaderTests(SynchronousTestCase):
+    """A leader whose machine has no state hands over to a member whose machine runs."""
+
+    def bench(self, *running: str, runs: bool = False, **options: object) -> Bench:
+        """A leader with two followers; C{running}: those whose machines run."""
+        bench = leader("n1", "n2", **options)
+        for peer_id in ("n1", "n2"):
+            flag = WIRE_FLAG_MACHINE_RUNS if peer_id in running else 0
+            bench.core._member.heard_of_disk(peer_id, USUAL | flag)
+        bench.step(ev.MachineChecked(runs=runs, is_unfit=not runs))
+        return bench
+
+    def looks(self, bench: Bench) -> list[tuple[str, int]]:
+        """It looks once, and asks those."""
+        bench.now_ms += PREFERRED_CHECK_INTERVAL_MS
+        bench.core._member.last_heard_ms.update(dict.fromkeys(("n1", "n2"), bench.now_ms))
+        effects = bench.step(ev.Ticked())
+        self.named = events(effects)
+        return asks(effects)
+
+    def test_hands_over(self) -> None:
+        """To that one, not to the first."""
+        self.assertEqual([peer_id for peer_id, _ in self.looks(self.bench("n2"))], ["n2"])
+        self.assertIn("leaving-machine", self.named)
+
+    def test_nobody(self) -> None:
+        """Where no machine runs, this member goes on: the log needs a leader."""
+        self.assertEqual(self.looks(self.bench()), [])
+
+    def test_runs(self) -> None:
+        """A machine that runs is no reason; and no preference makes one lead whose machine does not run."""
+        self.assertEqual(self.looks(self.bench("n1", "n2", runs=True)), [])
+        self.assertEqual(self.looks(self.bench("n2", runs=True, preferred_leader_ids=("n1",))), [])
+        found = self.looks(self.bench("n1", runs=True, preferred_leader_ids=("n1",)))
+        self.assertEqual([peer_id for peer_id, _ in found], ["n1"])
+
+
+class FollowerTests(SynchronousTestCase):
+    """What a follower says, and when it stands."""
+
+    def test_flags(self) -> None:
+        """That its machine runs, in each answer to a heartbeat."""
+        bench = Bench.make(ListLedger.of(1)).follow("n1", 2)
+        for runs, is_unfit, told in ((False, False, False), (True, False, True), (True, True, False)):
+            bench.step(ev.MachineChecked(runs=runs, is_unfit=is_unfit))
+            answer = bench.ask(heart_beat("n1", 2))
+            self.assertEqual(bool(answer.wire_version & WIRE_FLAG_MACHINE_RUNS), told)
+
+    def test_stands_last(self) -> None:
+        """A member without a state gives the others another patience first."""
+        waits = []
+        for is_unfit in (False, True):
+            bench = Bench.make(ListLedger.of(1)).follow("n1", 2)
+            bench.step(ev.MachineChecked(runs=not is_unfit, is_unfit=is_unfit))
+            began_ms = bench.now_ms
+            bench.run_until(VoteRequest)
+            waits.append(bench.now_ms - began_ms)
+        self.assertGreater(waits[1], waits[0] + 800)

@@ -1,0 +1,208 @@
+# -*- test-case-name: tests.machine.test_skips -*-
+"""Commands that are refused, and entries that no machine applies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.client.values import Entry
+from dledger.machine import runner
+from dledger.machine.skips import SKIPPED, Skips
+from dledger.machine.state_machine import RefusedAnswer, RefusedCommand
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.entry import iterate_records
+from protocols.wire.ledger.machine_entries import encode_skip
+from protocols.wire.ledger.messages import SkipRequest, SkipResponse, SubmitRequest
+from tests.machine.machines import Journal
+from tests.machine.rig import HostedRig
+
+
+def bad(entry: Entry) -> None:
+    """Called with each entry: one kind cannot be applied."""
+    if entry.body == b"bad":
+        raise ValueError("no such command")
+
+
+class BadJournal(Journal):
+    """It cannot apply some entries."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fails = bad
+
+
+class ListJournal(Journal):
+    """It gives a list, from one call for each entry."""
+
+    def apply(self, entries: Sequence[Entry]) -> Iterable[bytes]:  # type: ignore[override]
+        """At once."""
+        return list(super().apply(entries))
+
+
+class RefusedTests(SynchronousTestCase):
+    """A refusal is the answer to its command, and nothing else."""
+
+    def test_raised(self) -> None:
+        """In a generator, in a function that gives a list; as a result, too. The rest goes on."""
+        for factory in (Journal, ListJournal):
+            rig = HostedRig(factory=factory).run()
+
+            def refuses(entry: Entry) -> None:
+                if entry.body.startswith(b"no"):
+                    raise RefusedCommand(f"I do not like {entry.body.decode()} \udcff")
+
+            rig.journal.fails = refuses
+            results = [rig.runner.result_of(index) for index in range(1, 6)]
+            rig.append(b"a", b"no 1", b"no 2", b"b", b"no 3")
+            answers = [self.successResultOf(result) for result in results]
+            self.assertEqual(answers[::3], [b"1:a", b"4:b"])
+            for number, answer in enumerate((answers[1], answers[2], answers[4]), 1):
+                self.assertIsInstance(answer, RefusedAnswer)
+                self.assertEqual(answer, b"I do not like no %d ?" % number)
+            self.assertEqual((rig.runner.state, rig.journal.bodies), ("running", [b"a", b"b"]))
+
+    def test_given(self) -> None:
+        """A generator may give it and go on."""
+        rig = HostedRig().run()
+        given: Any = [RefusedCommand("why"), b"2"]
+        rig.journal.apply = lambda entries: iter(given)  # type: ignore[method-assign,assignment]
+        results = [rig.runner.result_of(index) for index in (1, 2)]
+        rig.append(b"a", b"b")
+        self.assertEqual([self.successResultOf(result) for result in results], [b"why", b"2"])
+
+    def test_answer(self) -> None:
+        """A client is told by a code, each time it asks for the same command."""
+        rig = HostedRig().run()
+
+        def refuses(entry: Entry) -> None:
+            raise RefusedCommand("not now")
+
+        rig.journal.fails = refuses
+        client = rig.client()
+        for _ in range(2):
+            client.send(SubmitRequest(**rig.base(), command=b"x", producer="p", sequence=0))
+            rig.pass_turns()
+            (answer,) = client.answers()
+            found = (answer.code, answer.index, answer.reason, answer.result)
+            self.assertEqual(found, (ResponseCode.COMMAND_REFUSED, 2, "not now", None))
+
+
+class SkipTests(SynchronousTestCase):
+    """An order in the log: the entry is in no state."""
+
+    def setUp(self) -> None:
+        self.disk = MemoryDisk()
+        self.rig = HostedRig(disk=self.disk, factory=BadJournal, snapshot_entries=3).run()
+        for number in range(4):
+            self.rig.append(b"%d" % number)
+
+    def order(self, index: int, rig: HostedRig | None = None) -> SkipResponse:
+        """Ask the leader for it."""
+        rig = rig or self.rig
+        client = rig.client("127.0.0.1")
+        client.send(SkipRequest(**rig.base(), index=index))
+        rig.pass_turns()
+        (answer,) = client.answers()
+        assert isinstance(answer, SkipResponse)
+        return answer
+
+    def look(self, rig: HostedRig) -> None:
+        """The member looks at its log."""
+        rig.runner.sweep(rig.clock.seconds())
+        rig.pass_turns()
+
+    def test_skipped(self) -> None:
+        """The machine goes on without the entry, from its snapshot, and in a process that begins later."""
+        self.rig.append(b"bad", b"4")
+        self.assertEqual((self.rig.runner.state, self.rig.runner.failed_index), ("failed", 5))
+        answer = self.order(5)
+        self.assertEqual((answer.code, answer.index), (ResponseCode.SUCCESS, 7))
+        self.look(self.rig)
+        self.assertEqual((self.rig.runner.state, self.rig.runner.applied_index), ("running", 7))
+        self.assertEqual(self.rig.journal.bodies, [b"0", b"1", b"2", b"3", b"4"])
+        self.assertEqual(self.rig.runner.result_of(5).result, SKIPPED)
+        self.assertEqual(self.rig.runner._skips, Skips())
+        self.rig.append(b"5")
+        self.assertEqual(self.rig.snapshots.heads[-1].index, 8)
+        again = HostedRig(disk=self.disk, factory=BadJournal)
+        again.node.read_committed = self.rig.node.read_committed  # type: ignore[method-assign]
+        again.node._core = self.rig.node._core
+        again.runner.start()
+        again.pass_turns()
+        self.assertEqual((again.runner.state, again.journal.indexes), ("running", []))
+        self.assertEqual(again.journal.bodies, self.rig.journal.bodies)
+
+    def test_refused(self) -> None:
+        """Only where the leader's machine has failed; only from those who may change the group."""
+        self.assertIn("is running, it has not failed", self.order(3).reason)
+        self.rig.append(b"bad")
+        answer = self.order(3)
+        self.assertIs(answer.code, ResponseCode.UNEXPECTED_ARGUMENT)
+        self.assertIn("has failed at the entry 5", answer.reason)
+        client = self.rig.client()
+        client.send(SkipRequest(**self.rig.base(), index=5))
+        self.rig.pass_turns()
+        self.assertIs(client.answers()[0].code, ResponseCode.FORBIDDEN)
+
+    def test_applied_elsewhere(self) -> None:
+        """A member that could apply the entry makes its state again, and refuses its snapshots with it."""
+        rig = HostedRig(snapshot_entries=3).run()
+        rig.append(b"0", b"1")
+        rig.append(b"bad")
+        rig.append(b"3")
+        self.assertEqual([head.index for head in rig.snapshots.heads], [2])
+        waiting = rig.runner.when_applied(9)
+        rig.node._appends.append_control(encode_skip(3))
+        rig.pass_turns()
+        self.assertEqual((rig.runner.state, rig.journal.bodies), ("running", [b"0", b"1", b"3"]))
+        self.failureResultOf(waiting)
+        rig = HostedRig(snapshot_entries=2).run()
+        rig.append(b"0", b"1", b"bad")
+        self.assertEqual([head.index for head in rig.snapshots.heads], [1, 3])
+        rig.node._appends.append_control(encode_skip(3))
+        rig.pass_turns()
+        self.assertIn("it has the entry 3, which is skipped", rig.runner.status().refused[0])
+        self.assertEqual(rig.journal.bodies, [b"0", b"1"])
+
+    def test_between(self) -> None:
+        """A snapshot between the entry and the order tells that it was made without the entry."""
+        skips = Skips({3})
+        batch = [(header, body) for header, body in self.entries()]
+        self.assertEqual(skips.results_in(batch[3:4]), {3: SKIPPED})
+        self.assertEqual(skips, Skips({3}, {3}))
+        again = Skips()
+        again.restored(skips.left_out)
+        self.assertEqual(again.look(batch[4:], 3), -1)
+        again.results_in(batch[4:])
+        self.assertEqual(again, Skips())
+        self.assertEqual(Skips().look(batch[4:], 3), 3)
+
+    def entries(self) -> list[tuple[object, bytes]]:
+        """0 to 4, and an order to skip 3."""
+        rig = HostedRig().run()
+        rig.append(b"1", b"2", b"3", b"4")
+        rig.node._appends.append_control(encode_skip(3))
+        rig.pass_turns()
+        batch = rig.node.read_committed(0, max_bytes=100_000)
+        assert batch is not None
+        return list(iterate_records(batch))
+
+    def test_later_start(self) -> None:
+        """A process that begins behind neither comes to the entry first: it looks ahead for the order."""
+        self.rig.append(b"bad", *[b"x"] * 3)
+        self.order(5)
+        again = HostedRig(factory=BadJournal)
+        again.node.read_committed = self.rig.node.read_committed  # type: ignore[method-assign]
+        again.node._core = self.rig.node._core
+        self.patch(runner, "READ_BYTES", 100)
+        again.runner.start()
+        again.pass_turns()
+        self.assertEqual(again.runner.state, "failed")
+        self.look(again)
+        self.assertEqual((again.runner.state, again.runner.applied_index), ("running", 9))
+        self.assertNotIn(b"bad", again.journal.bodies)
+        self.flushLoggedErrors()
