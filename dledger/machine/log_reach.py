@@ -86,3 +86,29 @@ def is_reached(entries: CommittedEntries, head: SnapshotHead) -> bool:
         return False  # a peer gives it back
     except DLedgerError:
         return True
+
+
+def ahead_of_log(entries: CommittedEntries) -> str:
+    """Why a snapshot is refused whose last entry a settled log does not have."""
+    return (
+        f"it is ahead of the log, which ends at {entries.committed_index}: a loss of power has taken the "
+        "end of the log, and with it entries that this snapshot has. Nothing is to be done; the file stays, "
+        "and may go if the log is as it should be"
+    )
+
+
+def waits_for_log(entries: CommittedEntries, head: SnapshotHead) -> str:
+    """What a machine waits for, with a snapshot whose last entry is not known to be committed."""
+    return (
+        f"its snapshot is behind the entry {head.index}, the log is known to be committed up to "
+        f"{entries.committed_index}: it waits until both can be compared"
+    )
+
+
+def lacks_entries(error: DLedgerError, applied_index: int) -> str:
+    """Why a machine cannot go on whose next entry has expired, where nobody can send a snapshot."""
+    return (
+        f"the log begins at {error.facts.get('ledger_begin_index')}, the state ends at {applied_index}: the "
+        "entries between are gone from this member. Copy a snapshot of another member into its directory "
+        "machine, or give this member the whole log again"
+    )

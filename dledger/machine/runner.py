@@ -28,7 +28,7 @@ that is newer, that the log goes on behind, and whose last entry the log has. Un
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain, islice
 
@@ -46,7 +46,15 @@ from dledger.machine.calls import MachineCalls
 from dledger.machine.fetching import SnapshotFetch, SnapshotSource
 from dledger.machine.guarded import Applied, GuardedMachine, MachineFailed, sentence_of
 from dledger.machine.kept_results import KeptResults, kept_in
-from dledger.machine.log_reach import CommittedEntries, check_base, is_reached, lowest_usable
+from dledger.machine.log_reach import (
+    CommittedEntries,
+    ahead_of_log,
+    check_base,
+    is_reached,
+    lacks_entries,
+    lowest_usable,
+    waits_for_log,
+)
 from dledger.machine.offering import SnapshotOffers
 from dledger.machine.skips import Skips
 from dledger.machine.snapshot_file import OLDEST_SNAPSHOT_VERSION, SnapshotHead, SnapshotRefused
@@ -214,19 +222,11 @@ class MachineRunner(AnsweringMachine):
         """Whether the machine has become the state of a snapshot of this member, or the member stops."""
         while not is_reached(self._entries, head):
             if self._entries.members.is_settled and head.index > self._entries.committed_index:
-                reason = (
-                    f"it is ahead of the log, which ends at {self._entries.committed_index}: a loss of power "
-                    "has taken the end of the log, and with it entries that this snapshot has. Nothing is to "
-                    "be done; the file stays, and may go if the log is as it should be"
-                )
+                reason = ahead_of_log(self._entries)
                 snapshots.refuse(head, reason)
                 self._tell_refused(f"behind the entry {head.index}: {reason}")
                 return False
-            if not self._waits_for:
-                self._waits_for = (
-                    f"its snapshot is behind the entry {head.index}, the log is known to be committed up to "
-                    f"{self._entries.committed_index}: it waits until both can be compared"
-                )
+            self._waits_for = self._waits_for or waits_for_log(self._entries, head)
             await self._pause(LOOK_S)
         return await self._restored(snapshots, head)
 
@@ -243,7 +243,7 @@ class MachineRunner(AnsweringMachine):
         machine, restored = self.machine, [(KeptResults(), frozenset[int]())]
 
         def restore() -> None:
-            pieces = self._until_stopped(snapshots.read(head))
+            pieces = _until_stopped(snapshots.read(head), lambda: self.state not in _TAKES_UP)
             if head.format > OLDEST_SNAPSHOT_VERSION:
                 restored[0] = kept_in(next(pieces, b""))
             machine.restore(pieces, head.machine_version)
@@ -260,12 +260,6 @@ class MachineRunner(AnsweringMachine):
         self._kept, left_out = restored[0]
         self._skips.restored(left_out)
         return True
-
-    def _until_stopped(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
-        for chunk in chunks:
-            if self.state not in _TAKES_UP:
-                raise SnapshotRefused("the member stops")
-            yield chunk
 
     def _tell_refused(self, reason: str) -> None:
         self.log.warn(
@@ -319,11 +313,7 @@ class MachineRunner(AnsweringMachine):
                 raise
             if self._begin_install():
                 return False
-            raise MachineFailed(
-                f"the log begins at {error.facts.get('ledger_begin_index')}, the state ends at "
-                f"{self.applied_index}: the entries between are gone from this member. Copy a snapshot of "
-                "another member into its directory machine, or give this member the whole log again"
-            ) from error
+            raise MachineFailed(lacks_entries(error, self.applied_index)) from error
         if batch is not None:
             self._ahead.extend(iterate_records(batch))
         return bool(self._ahead)
@@ -371,10 +361,7 @@ class MachineRunner(AnsweringMachine):
                 raise MachineFailed(applied.failure)
             self._take_snapshot_if_due()
         spent_s = self._clock.seconds() - began_s
-        if spent_s > TURN_S:
-            self._batch_count = max(1, self._batch_count // 2)
-        elif spent_s < TURN_S / 4:
-            self._batch_count = min(BATCH_COUNT_MAX, self._batch_count * 2)
+        self._batch_count = _paced(self._batch_count, spent_s)
         self.committed()
 
     def _took(
@@ -404,10 +391,8 @@ class MachineRunner(AnsweringMachine):
             machine=self.machine.name, self_id=self._self_id, index=index,
         )
         self._skips = Skips({*self._skips.ordered, index})
-        for head in () if self._snapshots is None else [*self._snapshots.heads]:
-            if head.index >= index:
-                assert self._snapshots is not None
-                self._snapshots.refuse(head, f"it has the entry {index}, which is skipped")
+        if self._snapshots is not None:
+            self._snapshots.refuse_from(index, f"it has the entry {index}, which is skipped")
         self.state, self.reason, self._failed_at = "starting", "", -1
         self._rest()
         self._waits.end(f"the entry {index} is skipped", ResponseCode.LEADER_NOT_READY)
@@ -560,3 +545,17 @@ class MachineRunner(AnsweringMachine):
 
     def _now_ms(self) -> int:
         return int(self._clock.seconds() * 1000)
+
+
+def _until_stopped(chunks: Iterable[bytes], is_stopped: Callable[[], bool]) -> Iterator[bytes]:
+    for chunk in chunks:
+        if is_stopped():
+            raise SnapshotRefused("the member stops")
+        yield chunk
+
+
+def _paced(count: int, spent_s: float) -> int:
+    """Entries in the next batch, after one of C{count} that took so long."""
+    if spent_s > TURN_S:
+        return max(1, count // 2)
+    return min(BATCH_COUNT_MAX, count * 2) if spent_s < TURN_S / 4 else count

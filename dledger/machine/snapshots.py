@@ -126,6 +126,11 @@ class SnapshotDirectory:
         if sentence not in self.refused and len(self.refused) < REFUSED_MAX:
             self.refused.append(sentence)
 
+    def refuse_from(self, index: int, reason: str) -> None:
+        """Those behind C{index} and later entries cannot be used after all."""
+        for head in [one for one in self.heads if one.index >= index]:
+            self.refuse(head, reason)
+
     # -- from and to other members -----------------------------------------------------------
 
     def piece(self, head: SnapshotHead, offset: int, max_bytes: int) -> tuple[int, bytes]:

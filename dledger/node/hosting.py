@@ -147,6 +147,16 @@ class HostedMachine(Protocol):
         """@return: fires when nothing of the machine runs any more."""
 
 
+class OtherMachines(Protocol):
+    """The other members: L{dledger.node.snapshots.SnapshotDesk}."""
+
+    def told(self, peer_id: str) -> MetadataResponse | None:
+        """What a member has told last; None: nothing yet."""
+
+    def ask_machines(self, now_s: float) -> None:
+        """Ask them for their machines, now and then."""
+
+
 class MachineDesk:
     """
     Answers the requests to the machine of this member.
@@ -160,13 +170,13 @@ class MachineDesk:
         now_ms: Callable[[], int], broken: Callable[[BaseException], None], counters: Counters,
         producers: Callable[[], SequenceTable | None],
         append_order: Callable[[bytes], Deferred[AppendResult]],
-        told_by: Callable[[str], MetadataResponse | None], feed: Callable[[MachineChecked], None],
+        others: Callable[[], OtherMachines], feed: Callable[[MachineChecked], None],
         note: Callable[[str, Mapping[str, object]], None],
     ) -> None:
         """
         @param append: appends a command for a local caller, see L{AppendGate.append_command}.
         @param append_order: appends a machine entry.
-        @param told_by: what another member has told last; None: nothing yet.
+        @param others: the machines of other members.
         @param feed: tells the core whether the machine here may lead.
         @param note: reports an event.
         @param producers: those that the log knows; None: not yet.
@@ -183,7 +193,7 @@ class MachineDesk:
         self._commands_max, self._commands = config.max_pending_requests_num, 0
         self._broken = broken
         self._producers, self._append_order = producers, append_order
-        self._told_by, self._feed, self._word = told_by, feed, MachineChecked(runs=False, is_unfit=False)
+        self._others, self._feed, self._word = others, feed, MachineChecked(runs=False, is_unfit=False)
         self._watch = MachineWatch(config.self_id, self._told_text, note)
         self._counters = counters
 
@@ -213,7 +223,8 @@ class MachineDesk:
             return
         self.machine.sweep(now_s)
         mine = self.machine.told()
-        self._watch.look(mine, self._others())
+        self._others().ask_machines(now_s)
+        self._watch.look(mine, self._peer_ids())
         self.machine.in_doubt = self._watch.in_doubt
         is_unfit = mine.state in ("failed", "installing") or bool(
             self._watch.outdated or self._watch.in_doubt
@@ -224,7 +235,7 @@ class MachineDesk:
             self._feed(word)
 
     def _told_text(self, peer_id: str) -> str | None:
-        told = self._told_by(peer_id)
+        told = self._others().told(peer_id)
         return None if told is None else told.machine
 
     def ask(
@@ -349,13 +360,13 @@ class MachineDesk:
             )
         if failed_index != index:
             return f"the state machine of this leader has failed at the entry {failed_index}"
-        return "; ".join(f"{one} {why}" for one in self._others() if (why := self._why_not_known(one)))
+        return "; ".join(f"{one} {why}" for one in self._peer_ids() if (why := self._why_not_known(one)))
 
-    def _others(self) -> list[str]:
+    def _peer_ids(self) -> list[str]:
         return [one.peer_id for one in self._status().peers]
 
     def _why_not_known(self, peer_id: str) -> str:
-        told = self._told_by(peer_id)
+        told = self._others().told(peer_id)
         if told is None:
             return "has not told yet whether it knows such orders"
         is_able = bool(told.wire_version & WIRE_FLAG_SUBMIT_ONCE)

@@ -5,7 +5,7 @@ Compares the state machine of this member with those of the others, as they tell
 Rule 1: machines of another name or version are a warning with the names of their members, once for each
 change.
 Rule 2: members with the same machine compare digests of their states behind the same entry. A difference is a
-warning with the names; whoever is not with the majority of those that tell is in doubt.
+warning with the names; a member that is not with the majority of those that tell is in doubt.
 Rule 3: where the machine asks for that, only members with the highest version answer queries while different
 versions run; the others are not fit to lead.
 """

@@ -182,7 +182,7 @@ class Node:
             config, append=self._appends.append_command, read_index=self._reads.read_index,
             status=self._core.status, producers=lambda: store.producers, now_ms=self.now_ms,
             append_order=self._appends.append_control, broken=self.broken, counters=self.counters,
-            told_by=lambda peer_id: self.snapshot_desk.told(peer_id), feed=feed, note=self.note,
+            others=lambda: self.snapshot_desk, feed=feed, note=self.note,
         )
         self.snapshot_desk = SnapshotDesk(
             config=config, members=self._core.members, machine=lambda: self.desk.machine, now_ms=self.now_ms,

@@ -35,6 +35,7 @@ from protocols.wire.ledger.codes import (
     ResponseCode,
 )
 from protocols.wire.ledger.messages import (
+    MetadataRequest,
     MetadataResponse,
     Request,
     Response,
@@ -45,6 +46,10 @@ from protocols.wire.ledger.messages import (
 #: Bytes of one piece, at most; and at least, while the quota has any left: the first one has a whole header.
 PIECE_BYTES_MAX = 256 * 1024
 PIECE_BYTES_MIN = 4096
+
+
+#: Seconds between two questions to a member for its state machine.
+ASK_MACHINES_S = 2.0
 
 
 class AskedPeers(Protocol):
@@ -80,6 +85,9 @@ class SnapshotDesk:
         self._counters = counters
         self._peers: AskedPeers | None = None
         self.log_kept = ""
+        self._machines: dict[str, str] = {}
+        self._asked: list[Deferred[Response]] = []
+        self._next_ask_s = 0.0
 
     def connect(self, peers: AskedPeers) -> None:
         """Set the connections."""
@@ -197,7 +205,30 @@ class SnapshotDesk:
 
     def told(self, peer_id: str) -> MetadataResponse | None:
         """What a member has told last; None: nothing yet."""
-        return None if self._peers is None else self._peers.told(peer_id)
+        told = None if self._peers is None else self._peers.told(peer_id)
+        return told if told is None else attrs.evolve(told, machine=self._machines.get(peer_id, told.machine))
+
+    def ask_machines(self, now_s: float) -> None:
+        """
+        Ask the other members for their machines, now and then. (The signs of life of idle
+        connections have no room for it.)
+        """
+        if self._peers is None or now_s < self._next_ask_s:
+            return
+        self._next_ask_s = now_s + ASK_MACHINES_S
+        config, asked, self._asked = self._config, self._asked, []
+        for one in asked:
+            one.cancel()
+        for peer_id in self._members.peer_ids:
+            question = self._peers.ask(peer_id, MetadataRequest(
+                group=config.group, remote_id=peer_id, local_id=config.self_id, wire_version=WIRE_VERSION
+            ))
+            self._asked.append(question)
+            question.addCallbacks(self._machine_told, lambda _: None, callbackArgs=(peer_id,))
+
+    def _machine_told(self, answer: Response, peer_id: str) -> None:
+        if isinstance(answer, MetadataResponse) and answer.code is ResponseCode.SUCCESS:
+            self._machines[peer_id] = answer.machine
 
     def with_log_kept(self, status: MachineStatus | None) -> MachineStatus | None:
         """The status of the machine, with C{log_kept}."""

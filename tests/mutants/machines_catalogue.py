@@ -221,6 +221,9 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
     ("digests-not-compared", "members with different states do not notice", (
         Patch("dledger.node.machine_watch", "        if len(groups) == 1:\n", "        if True:\n"),
     ), {"test": "tests.node.test_machine_watch.WatchTests.test_digests"}),
+    ("machines-not-asked", "members never learn of the machines of others", (
+        Patch(_SNAPSHOT_DESK, "            self._machines[peer_id] = answer.machine\n", "            pass\n"),
+    ), {"test": "tests.node.test_snapshots.MachinesTests"}),
     ("majority-in-doubt", "the majority is in doubt as the minority is", (
         Patch("dledger.node.machine_watch", "        if 2 * len(mine) <= len(told):\n", "        if True:\n"),
     ), {"test": "tests.node.test_machine_watch.WatchTests.test_digests"}),

@@ -309,7 +309,7 @@ class _Follower:
             rig.config, append=lambda *_: Deferred(), read_index=self.read_index,
             status=lambda: self.picture, now_ms=lambda: self.now_ms,
             broken=lambda error: None, counters=Counters(), producers=lambda: None,
-            append_order=lambda _: Deferred(), told_by=lambda _: None, feed=lambda _: None,
+            append_order=lambda _: Deferred(), others=lambda: rig.node.snapshot_desk, feed=lambda _: None,
             note=lambda *_: None,
         )
         made.machine = rig.runner

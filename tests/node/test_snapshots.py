@@ -203,6 +203,32 @@ class AskTests(SnapshotCase):
         self.failureResultOf(self.desk.ask("n1", SnapshotRequest()), DLedgerError)
 
 
+class MachinesTests(SnapshotCase):
+    """What other members tell of their machines: signs of life have no room for it."""
+
+    def test_asked(self) -> None:
+        """Now and then; the answer counts until the next one, and an unanswered question is forgotten."""
+        self.peers.metadata = {"n1": MetadataResponse(wire_version=ABLE, machine="at first")}
+        self.peers.answer = MetadataResponse(machine="later")
+        for now_s in (10.0, 10.5):
+            self.desk.ask_machines(now_s)
+        asked = [(peer_id, type(request), request.local_id) for peer_id, request in self.peers.asked]
+        self.assertEqual(asked, [("n1", MetadataRequest, "n0"), ("n2", MetadataRequest, "n0")])
+        told = self.desk.told("n1")
+        assert told is not None
+        self.assertEqual((told.machine, told.wire_version), ("later", ABLE))
+        self.assertIsNone(self.desk.told("n2"))
+        waiting: Deferred[Response] = Deferred()
+        self.peers.ask = lambda peer_id, request: waiting  # type: ignore[method-assign]
+        self.members.peer_ids = ("n1",)
+        self.desk.ask_machines(20.0)
+        self.desk.ask_machines(30.0)
+        self.assertTrue(waiting.called)
+        told = self.desk.told("n1")
+        assert told is not None
+        self.assertEqual(told.machine, "later")
+
+
 class DropTests(SnapshotCase):
     """Which entries may go because snapshots have them."""
 

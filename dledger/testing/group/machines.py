@@ -17,7 +17,7 @@ from dledger.base.threads import RunInThread
 from dledger.client.values import Entry
 from dledger.machine.loading import runner_of
 from dledger.machine.runner import MachineRunner
-from dledger.machine.state_machine import StateMachine
+from dledger.machine.state_machine import RefusedCommand, StateMachine
 from dledger.node.node import Node
 from dledger.testing.group.invariants import GroupInvariants, require
 from protocols.wire.ledger.entry import ENTRY_HEADER, decode_header
@@ -30,8 +30,16 @@ def _fold(state: int, index: int, body: bytes) -> int:
     return crc32(b"%d " % index + body, state)
 
 
+def is_refused(body: bytes) -> bool:
+    """Whether the machine refuses a command."""
+    return crc32(body) % 7 == 0
+
+
 class ChainMachine(StateMachine):
-    """Its state is a checksum over the indexes and bodies of all entries, in their order."""
+    """
+    Its state is a checksum over the indexes and bodies of all entries, in their order, but those that it
+    refuses.
+    """
 
     name = "chain"
 
@@ -41,6 +49,8 @@ class ChainMachine(StateMachine):
     def apply(self, entries: Sequence[Entry]) -> Iterator[bytes]:
         """The state behind each entry."""
         for entry in entries:
+            if is_refused(entry.body):
+                raise RefusedCommand("one in seven")
             self.state = _fold(self.state, entry.index, entry.body)
             yield b"%d" % self.state
 
@@ -110,7 +120,7 @@ class MachineRules:
             require(at in invariants.committed, 10, f"the entry {at} was applied, and is not committed")
             record = invariants.records[at, invariants.committed[at]][0]
             body = record[ENTRY_HEADER.size :]
-            if body and not decode_header(record).channel:
+            if body and not decode_header(record).channel and not is_refused(body):
                 state = _fold(state, at, body)
             folds.append(state)
         return folds[index] if index >= 0 else 0
