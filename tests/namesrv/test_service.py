@@ -16,6 +16,7 @@ from dledger.base.disk.disk import Disk
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.namesrv.config import name_server_from_mapping
 from dledger.namesrv.service import NameServerService
+from protocols.turn import READS_S
 from protocols.wire.remoting import RemotingCommand, encode_command
 from tests.broker.test_service import Endpoint, Threads
 from tests.namesrv.support import KV, header_of
@@ -296,7 +297,7 @@ class HostileTests(ServiceCase):
 
 
 class CostlyRequestTests(ServiceCase):
-    """Every request takes 6 ms, more than half of what the reads of one turn may take."""
+    """Every request takes more than half of what the reads of one turn may take."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -305,7 +306,7 @@ class CostlyRequestTests(ServiceCase):
 
         def handle(connection: Any, request: RemotingCommand) -> None:
             self.handled.append(request.opaque)
-            self.clock.rightNow += 0.006
+            self.clock.rightNow += 0.6 * READS_S
             connection.answer(request)
 
         self.service.side._handlers[206] = handle
@@ -327,7 +328,7 @@ class CostlyRequestTests(ServiceCase):
         self.assertEqual(self.handled[2], 1)
         self.assertEqual([one for one in self.handled if one > 1], list(range(100, 123)))
         self.assertEqual([one.opaque for one in sent_commands(flooding[1].value())], list(range(100, 123)))
-        self.assertAlmostEqual(flooding[0].spent_s, 23 * 0.006)
+        self.assertAlmostEqual(flooding[0].spent_s, 23 * 0.6 * READS_S)
 
     def test_connection_lost(self) -> None:
         """Its requests are dropped, and nothing refers to it."""
