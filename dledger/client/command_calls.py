@@ -161,7 +161,8 @@ class CommandCalls:
 
         def facts_of(answer: Response) -> Facts:
             assert isinstance(answer, SubmitResponse)
-            return {"reason": answer.reason, "index": answer.index, "last_sequence": answer.last_sequence}
+            told: Facts = {"reason": answer.reason, "index": answer.index}
+            return told if answer.last_sequence < 0 else {**told, "last_sequence": answer.last_sequence}
 
         answer = await appends.ask(request_of, facts_of, is_repeatable=is_repeatable)
         assert isinstance(answer, SubmitResponse)

@@ -67,8 +67,8 @@ class AnsweringMachine:
     @property
     def needed_index(self) -> int:
         """See L{dledger.node.hosting.HostedMachine.needed_index}: that of the oldest snapshot."""
-        if self._snapshots is None:
-            return -1
+        if self._snapshots is None or self._waits_for:
+            return -1  # (With a snapshot that is ahead of the log, all of it may be needed.)
         heads = self._snapshots.heads
         # (With the last entry itself, so that the snapshot can be compared with the log.)
         return heads[0].index - 1 if heads else -1

@@ -390,7 +390,7 @@ class MachineRunner(AnsweringMachine):
             "the state machine {machine} of member {self_id} skips the entry {index}, and makes its state",
             machine=self.machine.name, self_id=self._self_id, index=index,
         )
-        self._skips = Skips({*self._skips.ordered, index})
+        self._skips.begin_again(index)
         if self._snapshots is not None:
             self._snapshots.refuse_from(index, f"it has the entry {index}, which is skipped")
         self.state, self.reason, self._failed_at = "starting", "", -1
@@ -530,7 +530,7 @@ class MachineRunner(AnsweringMachine):
         return False
 
     def _lowest_index(self) -> int:
-        return lowest_usable(self._entries, self.applied_index)
+        return max(lowest_usable(self._entries, self.applied_index), self._skips.order_index)
 
     # -- requests -----------------------------------------------------------------------------
 

@@ -42,10 +42,13 @@ class Skips:
     """
     @ivar ordered: entries for which an order is known that the state has not passed.
     @ivar left_out: those of them that the state was made without.
+    @ivar order_index: of the last order that a state did not obey: snapshots of others in front of it may be
+        made with the entry, too.
     """
 
     ordered: set[int] = attrs.Factory(set)
     left_out: set[int] = attrs.Factory(set)
+    order_index: int = -1
 
     def look(self, batch: Sequence[tuple[EntryHeader, bytes]], applied_index: int) -> int:
         """
@@ -57,9 +60,15 @@ class Skips:
             index = order_of(header, body) if header.channel else -1
             if index >= 0:
                 if index <= applied_index and index not in self.left_out:
+                    self.order_index = max(self.order_index, header.index)
                     return index
                 self.ordered.add(index)
         return -1
+
+    def begin_again(self, index: int) -> None:
+        """There is no state: the next one is made without C{index}."""
+        self.ordered.add(index)
+        self.left_out.clear()
 
     def results_in(self, batch: Sequence[tuple[EntryHeader, bytes]]) -> dict[int, bytes]:
         """Entries are in the state, or left out. @return: results of those that are left out, by index."""

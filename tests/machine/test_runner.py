@@ -360,6 +360,7 @@ class SnapshotTests(SynchronousTestCase):
         self.assertIn("it waits until both can be compared", str(refusal))
         ready = "; ".join(readiness_problems(rig.node.status()))
         self.assertIn("its snapshot is behind the entry 8", ready)
+        self.assertEqual(rig.node.desk.needed_index, -1)
         return rig
 
     def test_waits_for_the_log(self) -> None:
