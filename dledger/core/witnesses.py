@@ -12,7 +12,8 @@ if it has committed the entries up to that index: then it holds those that its o
 index is none that somebody made up.
 
 A voter that is known to be Java's cannot be asked, as it gives no indexes: it neither confirms nor is it
-missed. In a group whose other voters are all Java's, the leader's word alone counts.
+missed. In a group whose other voters are all Java's, the leader's word alone counts. The same holds for a voter
+of our list that says of itself that it was removed: this member was away, and its list is an old one.
 
 Source: ours.
 """
@@ -23,6 +24,7 @@ import attrs
 
 from dledger.core.member_state import MemberState
 from protocols.wire.ledger.codes import WIRE_VERSION, ResponseCode
+from protocols.wire.ledger.memberships import REMOVED
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, Response
 
 
@@ -45,6 +47,7 @@ class BeginWitnesses:
     member: MemberState
     _term: int = -1
     _said: dict[str, VoterExtent] = attrs.Factory(dict)
+    _removed: set[str] = attrs.Factory(set)
     _asked: dict[int, str] = attrs.Factory(dict)
 
     def confirm(self, *, lacks_index: int, begin_index: int) -> bool:
@@ -62,7 +65,8 @@ class BeginWitnesses:
             if said.begin_index > lacks_index or said.committed_index >= begin_index
         }
         silent = {voter_id for voter_id in member.voter_ids if member.wire_versions.get(voter_id) == 0}
-        return leader_id is not None and member.membership.is_quorum(confirming | silent | {leader_id})
+        counted = confirming | silent | self._removed
+        return leader_id is not None and member.membership.is_quorum(counted | {leader_id})
 
     @property
     def unheard(self) -> list[str]:
@@ -90,6 +94,8 @@ class BeginWitnesses:
             response.begin_index >= 0 and -1 <= response.committed_index <= response.end_index
         ):
             self._said[peer_id] = VoterExtent(response.begin_index, response.committed_index)
+            if response.health.partition(":")[0] == REMOVED:
+                self._removed.add(peer_id)
 
     def on_request_failed(self, peer_id: str, request_id: int, reason: str) -> None:
         """No answer; the next TRUNCATE asks again."""
@@ -106,4 +112,5 @@ class BeginWitnesses:
         if self._term != self.member.term:
             self._term = self.member.term
             self._said.clear()
+            self._removed.clear()
             self._asked.clear()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dledger.node.status import NodeStatus
+from protocols.wire.ledger.memberships import REMOVED
 
 #: What an operator must know about an unsure member without a leader.
 UNSURE = (
@@ -98,7 +99,7 @@ def _problems(status: NodeStatus) -> Iterator[str]:
             "and queries wait, the log goes on"
         )
     if member.is_dismissed:
-        yield "removed: the group has changed its members, and this one is not among them; stop it"
+        yield f"{REMOVED}: the group has changed its members, and this one is not among them; stop it"
     elif member.leader_id is None and not member.voters:
         yield "joining: it waits for a leader of the group to push to it, see dledger member add"
     elif member.leader_id is None:

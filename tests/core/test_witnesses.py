@@ -131,6 +131,16 @@ class WitnessTests(SynchronousTestCase):
         self.answer(n3=said(0, 3), n4=said(BEGIN, BEGIN))
         self.assertTrue(self.truncate())
 
+    def test_removed(self) -> None:
+        """A voter of our old list that was removed is not missed; one that only says that it is unwell is."""
+        gone = said(0, 3, health="removed: stop it")
+        self.make(5)
+        self.assertFalse(self.truncate())
+        self.answer(n2=gone, n3=said(0, 3, health="unwell: removed"))
+        self.assertFalse(self.truncate())
+        self.answer(n4=said(BEGIN, BEGIN + 50))
+        self.assertTrue(self.truncate())
+
     def test_says_nothing(self) -> None:
         """A refusal, numbers that make no sense, no answer: each time it is asked again."""
         self.assertFalse(self.truncate())

@@ -18,6 +18,9 @@ from protocols.wire.fastjson import LONG_BITS, read_object, to_int, write_object
 from protocols.wire.ledger.bounds import INDEX_MAX, TERM_MAX
 from protocols.wire.ledger.codes import MEMBERS_MAX
 
+#: How the health of a member begins that the group has removed.
+REMOVED = "removed"
+
 #: Bytes of an id or an address, at most.
 MEMBER_TEXT_BYTES_MAX = 255
 #: Memberships in one METADATA, and characters of their text, at most.
