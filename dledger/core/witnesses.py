@@ -12,8 +12,8 @@ if it has committed the entries up to that index: then it holds those that its o
 index is none that somebody made up.
 
 A voter that is known to be Java's cannot be asked, as it gives no indexes: it neither confirms nor is it
-missed. In a group whose other voters are all Java's, the leader's word alone counts. The same holds for a voter
-of our list that says of itself that it was removed: this member was away, and its list is an old one.
+missed. In a group whose other voters are all Java's, the leader's word alone counts. The same holds for a
+voter of our list that says of itself that it was removed: this member was away, and its list is an old one.
 
 Source: ours.
 """
