@@ -7,7 +7,9 @@ Without a decision it only shows both sides.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TypeVar
 
 import attrs
@@ -20,32 +22,46 @@ from dledger.broker.client.ha_resolve import StoppedReplication, show_stopped, t
 from dledger.broker.client.ha_status import Ask
 from dledger.commands.common import EXIT_FAILED, say, write_json
 from dledger.commands.ha import asker_of, broker_address
+from dledger.commands.log_copy import CopyRefused, copy_log
 from dledger.commands.target import Target
 
 _Result = TypeVar("_Result")
+
+def _slave_address(context: click.Context, option: click.Parameter, value: str | None) -> str:
+    return broker_address(context, option, value) or ""
+
 
 #: Copying one file of the log may take long.
 _DECISION_TIMEOUT_S = 600.0
 
 
 @click.command("ha-resolve")
-@click.option("--broker", callback=broker_address, required=True, metavar="HOST:PORT", help="The slave.")
+@click.option("--broker", callback=_slave_address, metavar="HOST:PORT", help="The slave.")
 @click.option("--take-master", "takes_master", is_flag=True,
               help="Set aside the slave's files behind the common part, and follow the master.")  # fmt: skip
 @click.option("--try-again", "tries_again", is_flag=True,
               help="Compare the logs again, after the master was repaired. Changes no file.")  # fmt: skip
+@click.option("--copy-log", "copied", nargs=2, type=click.Path(path_type=Path), metavar="FROM TO",
+              help="Give the stopped broker with the store TO the log of the stopped one with the store "
+                   "FROM; its own files are set aside. Needs no --broker.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def ha_resolve(
-    context: click.Context, broker: str, takes_master: bool, tries_again: bool, as_json: bool
+    context: click.Context, broker: str, takes_master: bool, tries_again: bool,
+    copied: tuple[Path, Path] | None, as_json: bool,
 ) -> None:
     """
     Show why a slave's replication has stopped, and decide how it goes on.
 
     Without --take-master or --try-again nothing changes. Exit status 1 while there is something to decide.
     """
-    if takes_master and tries_again:
-        raise click.UsageError("give either --take-master or --try-again")
+    if (takes_master, tries_again, copied is not None).count(True) > 1:
+        raise click.UsageError("give one of --take-master, --try-again and --copy-log")
+    if copied is not None:
+        _copy(context, *copied, as_json=as_json)
+        return
+    if not broker:
+        raise click.UsageError("name the slave: --broker HOST:PORT")
     try:
         found = _run(context.obj.timeout, context.obj, lambda ask: show_stopped(ask, broker))
         directory = ""
@@ -66,6 +82,26 @@ def ha_resolve(
         click.echo("The slave compares again; see dledger ha-status.")
     if found.is_decidable and not (takes_master or tries_again):
         context.exit(EXIT_FAILED)
+
+
+def _copy(context: click.Context, source: Path, target: Path, *, as_json: bool) -> None:
+    """Copy a log, with progress for people."""
+    try:
+        with click.progressbar(length=100, label="copies and compares", file=sys.stderr,
+                               hidden=as_json or not sys.stderr.isatty()) as bar:  # fmt: skip
+            found = copy_log(
+                source, target, told=lambda done, size: bar.update(done * 100 // max(size, 1) - bar.pos)
+            )
+    except (CopyRefused, OSError) as error:
+        say(f"dledger: {error}")
+        context.exit(EXIT_FAILED)
+    if as_json:
+        write_json(attrs.asdict(found))
+        return
+    click.echo(f"{found.files} files, {found.size} bytes: {target} has the log of {source}, and it is equal.")
+    if found.set_aside:
+        click.echo(f"The files of before are in {found.set_aside}; delete them when nobody needs them.")
+    click.echo("Start the broker there: it makes marks, queues and the index again.")
 
 
 def _run(

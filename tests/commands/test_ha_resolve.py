@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -84,3 +85,36 @@ class ResolveTests(CliCase):
         text = "\n".join(cli_resolve.lines_of(attrs.evolve(found, master_problem="", differs_at=-1)))
         self.assertIn("at least 6 messages", text)
         self.assertIn("not compared", text)
+
+
+class CopyTests(CliCase):
+    """C{--copy-log}."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.slave, self.master = Path(self.mktemp()), Path(self.mktemp())
+        (self.slave / "commitlog").mkdir(parents=True)
+        (self.slave / "commitlog" / f"{0:020d}").write_bytes(b"x" * 64)
+        (self.master / "commitlog").mkdir(parents=True)
+
+    def test_copied(self) -> None:
+        """It says what was done, where the old files are, and what is next."""
+        result = self.run_cli("ha-resolve", "--copy-log", str(self.slave), str(self.master))
+        self.assertExit(result, 0)
+        for words in ("1 files, 64 bytes", f"are in {self.master}/set-aside-1", "Start the broker there"):
+            self.assertIn(words, result.stdout)
+        self.assertEqual((self.master / "commitlog" / f"{0:020d}").read_bytes(), b"x" * 64)
+
+    def test_json(self) -> None:
+        """For programs."""
+        result = self.run_cli("ha-resolve", "--json", "--copy-log", str(self.slave), str(self.master))
+        self.assertExit(result, 0)
+        self.assertEqual(json.loads(result.stdout)["files"], 1)
+
+    def test_refused(self) -> None:
+        """With the reason; one thing at a time, and something."""
+        result = self.run_cli("ha-resolve", "--copy-log", str(self.master), str(self.slave))
+        self.assertExit(result, 1)
+        self.assertIn("has no commit log", result.stderr)
+        for arguments in (("--copy-log", "a", "b", "--try-again"), ()):
+            self.assertExit(self.run_cli("ha-resolve", *arguments), 64)
