@@ -329,12 +329,17 @@ class BrokerParts(BrokerEvents):
 
     def restore_topics(self) -> None:
         """
-        Called when the store is ready: a master adds the topics that a crash took, see L{lost_topics}.
+        Called when the store is ready: a master adds the topics that a crash took, see L{lost_topics}. A
+        slave of a plain log adds those of its queues, until it has its master's table, and serves them. (A
+        raft log keeps the queues of deleted topics.)
 
         @raise StoreError: the log or a queue cannot be read.
         """
         topics, config = self.metadata.topics, self.config
         if config.is_slave:
+            if isinstance(self.store, CommitLogStore):
+                nums = config.default_topic_queue_nums
+                topics.show(lost_topics(self.store, frozenset(topics.entries), table_ms=0, queue_nums=nums))
             return
         for name in topics.begin_within(self.store.log.record_end, self.wall_ms()):
             self.log.warn("topic {topic} would begin after the end of the log: it is shown whole", topic=name)

@@ -1,11 +1,12 @@
 # -*- test-case-name: tests.broker.test_seeking -*-
-"""A slave that does not know its master asks for it, and soon."""
+"""A slave that does not know its master asks for it, and soon; until then it serves what it holds."""
 
 from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.broker.send_support import Sending
+from dledger.base.disk.memory_disk import MemoryDisk
+from tests.broker.send_support import Sending, send_of
 
 
 class SeekingTests(SynchronousTestCase):
@@ -32,3 +33,26 @@ class SeekingTests(SynchronousTestCase):
     def test_master(self) -> None:
         """It follows nobody."""
         self.assertFalse(self.seeks(role="ASYNC_MASTER"))
+
+
+class OwnTopicsTests(SynchronousTestCase):
+    """A slave that was stopped before it had copied a new topic."""
+
+    def test_served(self) -> None:
+        """It has the messages, and says so; its table is not changed."""
+        disk = MemoryDisk()
+        master = Sending(disk)
+        (answer,) = master.connect().send(send_of(b"held", topic="New", queueId=1))
+        self.assertEqual(answer.code, 0)
+        master.settle()
+        master.store.abandon()
+        slave = Sending(disk, broker_role="SLAVE")
+        self.addCleanup(slave.stop)
+        topics = slave.broker.metadata.topics
+        version = topics.version
+        topics.entries.pop("New", None)
+        slave.broker.restore_topics()
+        found = topics.get("New")
+        assert found is not None
+        self.assertGreaterEqual(found.read_queue_nums, 2)
+        self.assertEqual((topics.version, found.begins_at), (version, 0))

@@ -19,7 +19,7 @@ Source: TopicConfigManager, SubscriptionGroupManager, MessageRequestModeManager 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import ClassVar, Generic, Protocol, TypeVar
 
 import attrs
@@ -387,6 +387,10 @@ class Topics(ConfigTable[TopicConfig]):
             if at:
                 entry = attrs.evolve(entry, rest={**entry.rest, BEGINS_AT: at})
         super().put(entry, now_ms)
+
+    def show(self, found: Iterable[TopicConfig]) -> None:
+        """A slave has these topics until it has its master's table: no version is made."""
+        self.entries.update({entry.name: entry for entry in found})
 
     def begins_at(self, name: str) -> int:
         """See L{TopicConfig.begins_at}; 0 for an unknown topic."""
