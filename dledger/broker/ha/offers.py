@@ -96,7 +96,7 @@ class RecordOffers:
             return
         if self._follower.to_decide() is difference:
             try:
-                self._follower.try_again()
+                self._follower.try_again(why="the master took our copy of its damaged record")
             except DecisionUnderWay:
                 pass  # an operator was faster
 

@@ -249,15 +249,16 @@ class HAFollower(Factory):
             our_end=log.end_offset,
         )
 
-    def try_again(self) -> None:
+    def try_again(self, *, why: str = "an operator has decided") -> None:
         """
         Replication has stopped: compare again; nothing is cut.
 
+        @param why: for the log.
         @raise DecisionUnderWay: nothing has changed.
         """
         assert self._difference is not None, "replication goes on"
         self._check_not_deciding()
-        self._compare_again()
+        self._compare_again(why)
 
     def _check_not_deciding(self) -> None:
         """One decision after the other: the log may not change while its files are copied."""
@@ -266,10 +267,10 @@ class HAFollower(Factory):
                 "a decision is being carried out, the old files are being copied: wait for its end"
             )
 
-    def _compare_again(self) -> None:
+    def _compare_again(self, why: str) -> None:
         self._difference = None
         self._wait_ms = float(self._config.ha_reconnect_min)
-        self.log.warn("slave of {master}: an operator lets it compare again", master=self._master)
+        self.log.warn("slave of {master} compares again: {reason}", master=self._master, reason=why)
         if self._is_running and self._endpoint is not None:
             self._connect()
 
@@ -303,7 +304,7 @@ class HAFollower(Factory):
             end_offset=difference.our_end, directory=self._set_aside,
         )  # fmt: skip
         self.follower.begin_anew()
-        self._compare_again()
+        self._compare_again("the files of before are set aside")
         return self._set_aside
 
     def _stop_replication(self, difference: Difference) -> None:

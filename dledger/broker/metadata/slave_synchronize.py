@@ -211,9 +211,9 @@ class SlaveSynchronize:
             await self._metadata.save(self._run_in_thread)
             if self._topics_copied and ITEMS[GET_ALL_TOPIC_CONFIG] not in failed and not self._is_stopped():
                 await self._topics_copied(address)
+            self._tell(address, failed)
         self.rounds += 1
         self.last = Round(changed=tuple(changed), failed=failed)
-        self._tell(address, failed)
         return self.last
 
     async def _take_over(self, address: str, code: int) -> bool:

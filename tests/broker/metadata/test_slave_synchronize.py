@@ -235,6 +235,19 @@ class SlaveTests(SynchronousTestCase):
         told = [(event["log_level"], event["item"]) for event in events if "item" in event]
         self.assertEqual(told, [(LogLevel.warn, "topics"), (LogLevel.info, "topics")])
 
+    def test_log_without_a_master(self) -> None:
+        """A round that asks nobody says nothing of what failed before: it is not copied again."""
+        self.master.failing = {21: TimeoutError("late")}
+        self.round()
+        address, self.slave.master_address = self.slave.master_address, None
+        with capturedLogs() as events:
+            self.round()
+        self.assertEqual([one for one in events if "item" in one], [])
+        self.slave.master_address = address
+        with capturedLogs() as events:
+            self.round()
+        self.assertEqual([one for one in events if "item" in one], [], "the failure is known")
+
 
 class MasterTests(SynchronousTestCase):
     """The server's side."""
