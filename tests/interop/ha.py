@@ -20,6 +20,7 @@ from pathlib import Path
 import attrs
 
 from dledger.base.commands.java_json import read_document
+from dledger.broker.metadata.tables import BEGINS_AT
 from protocols.framing import FrameBuffer
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
 from protocols.wire.rocketmq.message import Message, decode_message, decode_start, plain_body
@@ -397,12 +398,15 @@ def ask_tables(address: str) -> dict[str, object]:
     return found
 
 
+_NOT_COPIED = ("attributes", BEGINS_AT)
+
+
 def _essence(document: Mapping[str, object]) -> object:
     for key in ("topicConfigTable", "subscriptionGroupTable"):
         table = document.get(key)
         if isinstance(table, dict):
-            # Attributes are not replicated: see docs/ha.md.
-            return {name: {field: value for field, value in entry.items() if field != "attributes"}
+            # Attributes are not replicated, and RocketMQ drops a field of ours: see docs/ha.md.
+            return {name: {field: value for field, value in entry.items() if field not in _NOT_COPIED}
                     for name, entry in table.items()}  # fmt: skip
     return document.get("offsetTable")
 
