@@ -304,7 +304,8 @@ class BrokerParts(BrokerEvents):
 
     def _start_delivering(self) -> None:
         """A master delivers delayed messages and popped ones, and asks about half messages."""
-        self.offset_bounds.start()
+        if isinstance(self.store, CommitLogStore):  # a raft log has offsets and messages in one order
+            self.offset_bounds.start()
         self.schedule.start()
         self.revive.start()
         self.checks_of_halves.start()

@@ -369,6 +369,17 @@ class RoleTests(RaftCase):
         """A topic that was made and deleted by one master."""
         self.assert_stays_deleted(self.send_delayed, self.delete)
 
+    def test_offset_after_the_end(self) -> None:
+        """An offset that was acknowledged stays, although the queue has no such message."""
+        self.start()
+        self.broker.metadata.consumer_offsets.commit("g", "New", 0, 5, 1)
+        self.settle(0.3)
+        self.lose()
+        self.settle(2.0)
+        self.assertFalse(self.broker.config.is_slave)
+        self.assertEqual(self.broker.metadata.consumer_offsets.query("g", "New", 0), 5)
+        self.stop()
+
     def test_deleted_topic(self) -> None:
         """A new topic of the same name goes on where the queues of the other members are."""
         self.start()

@@ -6,6 +6,8 @@ The table of offsets may be younger than the log: it is synced each time it is w
 slave that is promoted may lack the last messages. Messages that come then have the numbers of those that were
 lost, and the group would pass over them.
 
+A raft log has offsets and messages in one order: there is nothing to take back.
+
 Rule: an offset is compared with the queue as it was when the broker became a master, since when messages may
 have come. One that a consumer has committed since then stays.
 """
