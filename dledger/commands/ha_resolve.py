@@ -90,7 +90,7 @@ def _copy(context: click.Context, source: Path, target: Path, *, as_json: bool) 
         with click.progressbar(length=100, label="copies and compares", file=sys.stderr,
                                hidden=as_json or not sys.stderr.isatty()) as bar:  # fmt: skip
             found = copy_log(
-                source, target, told=lambda done, size: bar.update(done * 100 // max(size, 1) - bar.pos)
+                source, target, progress=lambda done, size: bar.update(done * 100 // max(size, 1) - bar.pos)
             )
     except (CopyRefused, OSError) as error:
         say(f"dledger: {error}")

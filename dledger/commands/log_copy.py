@@ -17,7 +17,7 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from zlib import crc32
 
@@ -47,11 +47,11 @@ class LogCopy:
     set_aside: str
 
 
-def copy_log(source: Path, target: Path, *, told: Callable[[int, int], None]) -> LogCopy:
+def copy_log(source: Path, target: Path, *, progress: Callable[[int, int], None]) -> LogCopy:
     """
     Give the store in C{target} the commit log of the store in C{source}.
 
-    @param told: called with the number of bytes so far, and of all, copied and compared.
+    @param progress: called with the number of bytes so far, and of all, copied and compared.
     @raise CopyRefused: a broker runs on one of them, the source has no whole log, or there is no room.
     @raise OSError: reading or writing failed; the target's own files have not changed, unless the message
         names one of them.
@@ -63,8 +63,7 @@ def copy_log(source: Path, target: Path, *, told: Callable[[int, int], None]) ->
         size = sum(file.stat().st_size for file in files)
         free = shutil.disk_usage(target).free
         copying = target / COPY_NAME
-        if copying.exists():  # of a run that was interrupted: nothing but an unfinished copy
-            shutil.rmtree(copying)
+        _move_aside(target, (COPY_NAME,))  # of a run that was interrupted: its source may be gone
         if free < size:
             raise CopyRefused(f"the log has {size} bytes, and {target} has room for {free}: make room first")
         copying.mkdir()
@@ -72,11 +71,11 @@ def copy_log(source: Path, target: Path, *, told: Callable[[int, int], None]) ->
         for file in files:
             for count in _copied(file, copying / file.name):
                 done += count
-                told(done, 2 * size)
-        _sync(copying)
-        aside = _move_aside(target)
+                progress(done, 2 * size)
+        OsDisk().sync_directory(str(copying))
+        aside = _move_aside(target, MADE_NAMES)
         copying.rename(target / LOG_NAME)
-        _sync(target)
+        OsDisk().sync_directory(str(target))
     return LogCopy(len(files), size, aside)
 
 
@@ -135,26 +134,19 @@ def _copied(source: Path, target: Path) -> Iterator[int]:
         raise OSError(errno.EIO, "the copy differs from the file", str(source))
 
 
-def _move_aside(root: Path) -> str:
-    """Move the log and all that was made from it. @return: where to; empty if there was nothing."""
-    found = [name for name in MADE_NAMES if (root / name).exists()]
+def _move_aside(root: Path, names: Sequence[str]) -> str:
+    """Move these files to a directory of their own. @return: where to; empty if there was nothing."""
+    found = [name for name in names if (root / name).exists()]
     if not found:
         return ""
     number = 1
     while (aside := root / f"set-aside-{number}").exists():
         number += 1
     aside.mkdir()
-    # The log goes last: until then a start is refused, as its mark or its queues are missing or remain whole.
+    # The log goes last: a start in between finds it whole, and makes the rest again.
     for name in sorted(found, key=lambda name: name == LOG_NAME):
         (root / name).rename(aside / name)
-    _sync(aside)
-    _sync(root)
+    OsDisk().sync_directory(str(aside))
+    OsDisk().sync_directory(str(root))
     return str(aside)
 
-
-def _sync(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

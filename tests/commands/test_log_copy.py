@@ -45,7 +45,7 @@ class CopyTests(SynchronousTestCase):
 
     def copy(self) -> LogCopy:
         """Give the master the slave's log."""
-        return copy_log(self.slave, self.master, told=lambda *counts: self.told.append(counts))
+        return copy_log(self.slave, self.master, progress=lambda *counts: self.told.append(counts))
 
     def everything(self, root: Path) -> dict[str, bytes]:
         """The files of a store, without its lock."""
@@ -106,7 +106,7 @@ class CopyTests(SynchronousTestCase):
         self.refused("has room for 4096: make room first")
 
     def test_not_equal(self) -> None:
-        """A copy that reads otherwise than the file is not taken; the next run begins anew."""
+        """A copy that reads otherwise than the file is not taken; it is set aside by the next run."""
         before = self.everything(self.master)
         self.patch(log_copy, "crc32", lambda data, start=0: len(self.told))
         self.assertRaises(OSError, self.copy)
@@ -115,3 +115,4 @@ class CopyTests(SynchronousTestCase):
         self.patch(log_copy, "crc32", lambda data, start=0: 0)
         self.assertEqual(self.copy().files, 2)
         self.assertFalse((self.master / "commitlog.copying").exists())
+        self.assertTrue((self.master / "set-aside-1" / "commitlog.copying").exists())
