@@ -519,7 +519,7 @@ def broker_warning(values: Mapping[str, object], config: DLedgerConfig) -> str:
     return (
         f"{names[0]} is a name of RocketMQ's brokers, and never_lead is not given: this member may become "
         "the leader, and then the group has no master broker, takes no message, and gets an entry that is no "
-        "message, behind which brokers of RocketMQ come to no end of their queues. Beside brokers write "
+        "message, after which brokers of RocketMQ come to no end of their queues. Beside brokers write "
         "never_lead=true; without any, never_lead=false"
     )
 

@@ -11,7 +11,7 @@ Rule 1: a producer that the table does not know begins with sequence 0.
 Rule 2: an index is told only if the table still has it. The last sequence of a producer is never forgotten
 before the producer is.
 Rule 3: there is one order, the place in the ledger. The producers whose last entries are the oldest are
-forgotten first, also where a table is made of a file and of entries behind it: those of the file come first.
+forgotten first, also where a table is made of a file and of entries after it: those of the file come first.
 Rule 4: which producers are remembered depends on the ledger alone: not on who folded it, in how many pieces,
 after how many starts, or on what was cut meanwhile.
 """

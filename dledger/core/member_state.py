@@ -396,7 +396,7 @@ class MemberState:
     def is_settled(self) -> bool:
         """
         Whether it is known that no entry above C{committed_index} was ever committed in this log: the leader
-        has committed its whole log, or, at a follower, an entry of its own term, and told of no later one.
+        has committed its whole log, or, at a follower, an entry of its own term, and knows of no later one.
 
         (A leader's log has all that was committed in earlier terms, in front of its own first entry.)
         """

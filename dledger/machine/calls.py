@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.machine.test_calls -*-
 """
 Calls to the state machine of one member, one after the other, in a thread of their own: a slow call costs
-those who wait for the machine, and never the log. A call that takes long is told while it lasts.
+those who wait for the machine, and never the log. A long call is reported while it lasts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dledger.machine.guarded import GuardedMachine
 
 _Result = TypeVar("_Result")
 
-#: A call is told in the log when it has lasted for this time, and each time that it has doubled, seconds.
+#: A call is logged when it has lasted for this time, and each time that it has doubled, seconds.
 LONG_S = 1.0
 
 

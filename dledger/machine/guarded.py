@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.machine.test_runner -*-
 """
-A state machine behind a guard: all calls to it are here, and no exception of any kind passes.
+A guarded state machine: all calls to it are here, and no exception of any kind passes.
 
 Rule 1: what leaves the machine is a failed call, C{BaseException} included: C{SystemExit} of a parser of
 commands, C{KeyboardInterrupt}.

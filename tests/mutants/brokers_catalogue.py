@@ -37,7 +37,7 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
         Patch(BEGINS, "if is_first or self._is_young(queue, begin):", "if is_first:"),
     ), _POP_TESTS),
     ("pop-begin-not-kept", "what comes between the first pops of a group is passed over", (
-        Patch(POPS, "if pop.takes and not kind_of(topic):", "if False:"),
+        Patch(POPS, "if pop.takes and not kind_of(topic) and firsts <= FIRSTS_MAX:", "if False:"),
     ), _POP_TESTS),
     ("pop-retry-of-anybody", "a group gets the retries of another whose name joins to the same", (
         Patch(RETRIES, "if origin != group and not (origin is None and is_only_ours):", "if False:"),

@@ -304,25 +304,6 @@ class SegmentList(SegmentReader):
         self._file(base).reserve(start - base, base + until - start)
         self.reserved_end = base + until
 
-    def hold(self, position: int, max_bytes: int, max_files: int) -> None:
-        """
-        Open the files from stream offset C{position} on, two at least: one that is deleted afterwards can
-        still be read, and its room is free only when it is closed here.
-
-        @param max_bytes, max_files: of them, beyond the first two.
-        """
-        first = max(bisect_right(self.offsets, position) - 1, 0)
-        count = max(2, min(max_bytes // max(self.file_size, 1), max_files))
-        wanted = self.offsets[first : first + count]
-        self._handles_max = max(self._handles_max, len(wanted) + 1)
-        for offset in [one for one in self._handles if one < position - self.file_size]:
-            self._handles.pop(offset).close()
-        for offset in wanted:
-            try:
-                self._file(offset)
-            except FileNotFoundError:
-                return
-
     def pread(self, size: int, position: int) -> bytes:
         """
         Up to C{size} bytes at stream offset C{position}, which a file holds; not beyond the end of that file.

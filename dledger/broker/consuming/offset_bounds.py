@@ -75,7 +75,7 @@ class OffsetBounds:
 
     def _look(self) -> None:
         self._call = None
-        if self._store.log.record_end - self._store.reput.behind_bytes < self._bound:
+        if not self._store.has_dispatched(self._bound):
             self._call = self._clock.callLater(LOOK_S, self._look)
             return
         rows, self._rows = self._rows[:TURN_OFFSETS], self._rows[TURN_OFFSETS:]

@@ -85,6 +85,8 @@ CHECK_POINTS_MAX = 262_144
 WOKEN_MAX = 64
 #: Queues of which one request reads messages.
 READS_MAX = 32
+#: Queues of which one request commits the first offset: a topic may have 65,535, and anybody names groups.
+FIRSTS_MAX = 256
 #: Bytes of messages whose check points are being stored.
 PUT_BYTES_MAX = 64 * 1024 * 1024
 #: One pop of this number looks at the retries first, as popFromRetryProbability.
@@ -295,6 +297,7 @@ class PopCommands(CommandGroup):
     def _queues(self, pop: _Pop) -> Iterator[tuple[GroupQueue, int, int]]:
         """Queues of which messages may be taken; where to begin, and their ends."""
         self._turns += 1
+        firsts = 0
         retries = self._retries.read(pop.topic, pop.group)
         topics = ((pop.topic, pop.queue_id), *((name, -1) for name in retries))
         for topic, wanted in reversed(topics) if self._turns % RETRIES_FIRST == 0 else topics:
@@ -311,7 +314,9 @@ class PopCommands(CommandGroup):
                     at = max(at, self._begins.of(key, is_first=True))
                 elif at is None:
                     at = self._begins.of(key, is_first=pop.init_mode == FROM_FIRST)
-                    if pop.takes and not kind_of(topic):  # nothing between two pops is passed over
+                    firsts += 1
+                    if pop.takes and not kind_of(topic) and firsts <= FIRSTS_MAX:
+                        # Nothing between two pops is passed over.
                         offsets, now_ms = self._metadata.consumer_offsets, self._wall_ms()
                         offsets.commit(pop.group, topic, queue_id, at, now_ms)
                 queue = self._store.queues.get(topic, queue_id)

@@ -175,7 +175,7 @@ class ReviveService:
 
     def _is_dispatched(self) -> bool:
         """Whether everything that the log had at the start is in its queue."""
-        return self._store.log.record_end - self._store.reput.behind_bytes >= self._bound
+        return self._store.has_dispatched(self._bound)
 
     def _load(self) -> None:
         """Read some messages of the revive topic."""

@@ -177,6 +177,10 @@ class MessageStore:
         for key in [key for key in self.log.queue_offsets if key[0] == topic]:
             del self.log.queue_offsets[key]
 
+    def has_dispatched(self, offset: int) -> bool:
+        """Whether all records before an offset of the log are in their queues."""
+        return self.log.record_end - self.reput.behind_bytes >= offset
+
     def facts(self) -> dict[str, object]:
         """What a broker tells of its log besides, by the names of its runtime table."""
         if self.indexing is None:

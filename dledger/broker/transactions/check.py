@@ -164,7 +164,7 @@ class TransactionCheckService:
         self._call = None
         try:
             if not self._reading.is_begun:
-                if self._store.log.record_end - self._store.reput.behind_bytes < self._reading.bound:
+                if not self._store.has_dispatched(self._reading.bound):
                     self._call = self._clock.callLater(LOOK_S, self._load)
                     return
                 self._find_begin()

@@ -8,6 +8,7 @@ from twisted.python.failure import Failure
 
 from dledger.base.commands.refusals import Code
 from dledger.broker.ha.put_status import PutStatus
+from dledger.broker.metadata.tables import TopicConfig
 from dledger.broker.popping import pops
 from dledger.broker.popping.pops import NOTIFICATION, POLLING_INFO
 from protocols import budgets
@@ -73,6 +74,15 @@ class PopTests(PopCase):
         for mode, group in groups:
             found = [one.body for one in self.pop(initMode=mode, consumerGroup=group)]
             self.assertEqual(sorted(found), [b"a", b"b", b"c", b"d", b"e"])
+
+    def test_begins_some_at_a_time(self) -> None:
+        """One request makes a bounded number of offsets; the next one goes on."""
+        self.patch(pops, "FIRSTS_MAX", 3)
+        topics, offsets = self.parts.metadata.topics, self.parts.metadata.consumer_offsets
+        topics.put(TopicConfig(topic_name="T1", read_queue_nums=8, write_queue_nums=8), 1)
+        for known in (3, 6, 8):
+            self.pop()
+            self.assertEqual(sum(offsets.query("G", "T1", queue) is not None for queue in range(8)), known)
 
     def test_too_many(self) -> None:
         """A group that acknowledges nothing gets no more, until something is done."""
