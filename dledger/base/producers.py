@@ -12,7 +12,9 @@ Rule 2: an index is told only if the table still has it. The last sequence of a 
 before the producer is.
 Rule 3: there is one order, the place in the ledger. The producers whose last entries are the oldest are
 forgotten first, also where a table is made of a file and of entries after it: those of the file come first.
-Rule 4: which producers are remembered depends on the ledger alone: not on who folded it, in how many pieces,
+Rule 4: a run of entries is told by its producer entry with their number, or is I{open}: it has all entries of
+programs that follow in its term, up to the next entry that a member has made for itself.
+Rule 5: which producers are remembered depends on the ledger alone: not on who folded it, in how many pieces,
 after how many starts, or on what was cut meanwhile.
 """
 
@@ -33,6 +35,8 @@ RUNS_MAX = 1024
 #: Runs that a cut may take, at most: no leader has more appends that are not committed. (A ledger that was
 #: not told of a commit for longer, as under a Java leader, has only more entries that will not be cut.)
 UNCOMMITTED_MAX = 16_384
+#: C{entries} of an open run that goes on: more than any ledger has.
+OPEN_ENTRIES = 1 << 48
 
 
 class Known(Enum):
@@ -65,8 +69,9 @@ class NotedRun(NamedTuple):
     Entries of a producer that follow each other in the ledger.
 
     @ivar sequence, first_index: of the first one.
-    @ivar entries: number of them.
+    @ivar entries: number of them; L{OPEN_ENTRIES}: all that follow, until the run is closed.
     @ivar told_at: index of the producer entry in front of them.
+    @ivar open_term: the term of an open run, also when it is closed; -1: the producer entry told C{entries}.
     """
 
     producer: str
@@ -74,6 +79,7 @@ class NotedRun(NamedTuple):
     first_index: int
     entries: int
     told_at: int
+    open_term: int = -1
 
 
 class _Runs:
@@ -86,13 +92,14 @@ class _Runs:
     @ivar lives: the numbers of the first runs of its lives, except of the first life.
     """
 
-    __slots__ = ("entries", "indexes", "lives", "sequences", "told_at")
+    __slots__ = ("entries", "indexes", "lives", "open_terms", "sequences", "told_at")
 
     def __init__(self) -> None:
         self.sequences = array("q")
         self.indexes = array("q")
         self.entries = array("q")
         self.told_at = array("q")
+        self.open_terms = array("q")
         self.lives = array("q")
 
     @property
@@ -109,7 +116,16 @@ class _Runs:
         return self.lives[-1] if self.lives else 0
 
     def _columns(self) -> tuple[array[int], ...]:
-        return self.sequences, self.indexes, self.entries, self.told_at
+        return self.sequences, self.indexes, self.entries, self.told_at, self.open_terms
+
+    def at(self, number: int, producer: str) -> NotedRun:
+        """One of the runs."""
+        return NotedRun(producer, *(column[number] for column in self._columns()))
+
+    def whole_before(self, end_index: int) -> int:
+        """See L{SequenceTable.whole_before}."""
+        number = bisect_right(self.told_at, end_index) - 1
+        return end_index if number < 0 else _whole_before(self.at(number, ""), end_index)
 
     def add(self, run: NotedRun, *, is_born: bool) -> None:
         """@param is_born: a life begins with this run."""
@@ -142,6 +158,13 @@ class _Runs:
         return run, is_born
 
 
+def _whole_before(run: NotedRun, end_index: int) -> int:
+    """C{end_index}, or the last entry before the producer entry of a run that is cut there."""
+    # An open run is told by its first entry: a later entry says where it ends.
+    needed = run.first_index if run.open_term >= 0 else run.first_index + run.entries - 1
+    return run.told_at - 1 if run.told_at <= end_index < needed else end_index
+
+
 class _Replaced(NamedTuple):
     """The announced entries from C{begin} on, which another term has replaced: as they were."""
 
@@ -161,21 +184,29 @@ class SequenceTable:
     back when that term is cut.
 
     @ivar producers_max: of them are remembered.
+    @ivar had_open_runs: whether an open run was noted.
     @ivar gap_end: the entries before this one were not all folded: a producer whose last known ones are
         before it may have others.
     """
 
     producers_max: int = PRODUCERS_MAX
     gap_end: int = 0
+    had_open_runs: bool = False
     _runs: OrderedDict[str, _Runs] = attrs.field(factory=OrderedDict, eq=False)
     _spare: OrderedDict[str, _Runs] = attrs.field(factory=OrderedDict, eq=False)
-    _uncommitted: deque[tuple[int, int]] = attrs.field(factory=deque, eq=False)  # told_at, last index
+    _uncommitted: deque[tuple[int, int]] = attrs.field(factory=deque, eq=False)  # told_at, see note()
     _replaced: list[_Replaced] = attrs.field(factory=list, eq=False)
     _last_index: int = -1
 
     def __len__(self) -> int:
         """Number of producers that are remembered."""
         return len(self._runs)
+
+    @property
+    def open_term(self) -> int:
+        """The term of the open run that goes on; -1: there is none."""
+        runs = self._runs[next(reversed(self._runs))] if self._runs else None
+        return -1 if runs is None or runs.entries[-1] != OPEN_ENTRIES else runs.open_terms[-1]
 
     def may_have_forgotten(self, producer: str) -> bool:
         """Whether entries of a producer that the table does not know may be in the ledger all the same."""
@@ -211,14 +242,29 @@ class SequenceTable:
         if runs is None:
             runs = self._spare.pop(run.producer, None) or _Runs()
         runs.add(run, is_born=is_born)
+        self.had_open_runs = self.had_open_runs or run.open_term >= 0
         self._runs[run.producer] = runs
         self._last_index = max(self._last_index, runs.last_index)
-        self._uncommitted.append((run.told_at, runs.last_index))
+        told_by = run.first_index if run.open_term >= 0 else runs.last_index
+        self._uncommitted.append((run.told_at, told_by))
         if len(runs.indexes) >= 2 * RUNS_MAX + len(self._uncommitted):
             runs.forget(RUNS_MAX)
         while len(self._runs) > self.producers_max:
             name, oldest = self._runs.popitem(last=False)
             self._spare[name] = oldest
+
+    def close(self, index: int) -> None:
+        """The entry at C{index}, of the same term, is none of a program: an open run before it ends."""
+        if self.open_term < 0:
+            return
+        name = next(reversed(self._runs))
+        runs = self._runs[name]
+        if runs.told_at[-1] < index:
+            runs.entries[-1] = max(index - runs.indexes[-1], 0)
+            self._last_index = index - 1
+            if not runs.entries[-1]:
+                runs.pop(name)
+                self._tidy()
 
     def settle(self, committed_index: int) -> None:
         """The entries up to C{committed_index} will not be cut: forget whom only their cut could recall."""
@@ -255,7 +301,11 @@ class SequenceTable:
         self.cut(committed_index + 1)
         self._replaced.clear()
         for _, known in self._all():
-            if known.last_index > committed_index:
+            if known.last_index <= committed_index:
+                continue
+            if known.open_terms[-1] >= 0 and known.indexes[-1] <= committed_index:
+                known.entries[-1] = committed_index + 1 - known.indexes[-1]
+            else:
                 known.forget(len(known.indexes))
         self._tidy()
         self.gap_end = begin_index
@@ -299,25 +349,24 @@ class SequenceTable:
         """C{end_index}, or the last entry before the producer entry whose announced entries pass it."""
         whole = end_index
         for _, runs in self._all():
-            at = bisect_right(runs.told_at, end_index) - 1
-            if at >= 0 and end_index < runs.indexes[at] + runs.entries[at] - 1:
-                whole = min(whole, runs.told_at[at] - 1)
+            whole = min(whole, runs.whole_before(end_index))
         for replaced in self._replaced:
             for run, _ in replaced.runs:
-                if run.told_at <= end_index < run.first_index + run.entries - 1:
-                    whole = min(whole, run.told_at - 1)
+                whole = min(whole, _whole_before(run, end_index))
         return whole
 
     def last_runs(self, end_index: int) -> list[NotedRun]:
         """
         The last run of each producer that is remembered at an entry that is between two runs, in order: noted
-        again they make a table that says the same of every producer, except the indexes of earlier runs.
+        again they make a table that says the same of every producer, except the indexes of earlier runs. One
+        that was open at that entry is open.
         """
         found = []
         for producer, runs in self._all():
             at = bisect_right(runs.told_at, end_index) - 1
             if at >= 0:
-                found.append(NotedRun(
-                    producer, runs.sequences[at], runs.indexes[at], runs.entries[at], runs.told_at[at]
-                ))
+                run = runs.at(at, producer)
+                if run.open_term >= 0 and run.first_index + run.entries > end_index:
+                    run = run._replace(entries=OPEN_ENTRIES)  # Where it was closed comes later.
+                found.append(run)
         return sorted(found, key=lambda run: run.first_index)[-self.producers_max :]

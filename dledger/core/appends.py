@@ -22,7 +22,7 @@ from dledger.base.waiters import ThresholdWaiters
 from dledger.core import effects as fx
 from dledger.core.inputs import EntriesWritten, Proposal
 from dledger.core.member_state import MemberState
-from dledger.core.origins import Announcement
+from dledger.core.origins import Announcement, LastWrite
 from dledger.core.undecided import UndecidedAppends, WrittenProposal
 from protocols.wire.ledger.codes import ResponseCode
 
@@ -44,6 +44,8 @@ class PendingAppends:
     _by_token: dict[int, WrittenProposal] = attrs.Factory(dict)
     _writing: tuple[Proposal, ...] | None = None
     _producers_at: int = -1
+    _last: LastWrite = LastWrite()
+    _next_last: LastWrite = LastWrite()
     undecided: list[UndecidedAppends] = attrs.Factory(list)
     _decided_index: int = -1
     _bytes: int = 0
@@ -62,7 +64,7 @@ class PendingAppends:
         member, config = self.member, self.member.config
         taken: list[Proposal] = []
         bodies: list[bytes] = []
-        announcement = Announcement(member)
+        announcement = Announcement.behind(member, self._last)
         for proposal in proposals:
             code, origin = refusal, proposal.origin
             if code is None and not proposal.bodies:
@@ -84,6 +86,10 @@ class PendingAppends:
                 continue
             if proposal.expected_end is not None:
                 end_index = member.ledger_end_index + len(bodies)
+                if proposal.expected_end == end_index and announcement.is_continued:
+                    # Its body would not get the index behind that end. The next attempt does.
+                    announcement.separate(bodies)
+                    end_index += 1
                 if proposal.expected_end != end_index:
                     self._refuse(proposal, ResponseCode.CONFLICT, end_index)
                     continue
@@ -91,11 +97,14 @@ class PendingAppends:
             self._requests += proposal.requests
             if origin is not None:
                 announcement.announce(origin, len(proposal.bodies), bodies)
+            elif not proposal.is_control:
+                announcement.plain(bodies)
             taken.append(proposal)
             bodies.extend(proposal.bodies)
-        if taken:
+        if bodies:
             assert self._writing is None, "one write at a time"
-            is_control = taken[0].is_control
+            is_control = bool(taken) and taken[0].is_control
+            self._next_last = LastWrite() if is_control else announcement.end(len(bodies))
             assert not is_control or len(bodies) == 1, "a reader entry is alone in its write"
             self._writing, self._producers_at = tuple(taken), announcement.at
             member.out.write(fx.WriteBodies(
@@ -107,7 +116,7 @@ class PendingAppends:
         """The current write is in the file."""
         if self._writing is None:
             return  # a term-start entry: no proposal waits for it
-        proposals, self._writing = self._writing, None
+        proposals, self._writing, self._last = self._writing, None, self._next_last
         deadline_ms = self.member.out.now_ms + self.member.config.max_wait_ack_time_ms
         index, at = written.first_index, 0
         for proposal in proposals:
@@ -120,7 +129,7 @@ class PendingAppends:
             )
             index, at = index + count, at + count
             self._waiting.add(proposal.token, threshold=index - 1, deadline_ms=deadline_ms)
-        assert at == written.count, "the store wrote another number of entries"
+        assert at + (at == self._producers_at) == written.count, "the store wrote another number of entries"
 
     def on_write_refused(self, code: ResponseCode) -> None:
         """The store refused the current write as a whole."""

@@ -43,7 +43,8 @@ class WriteBodies(Effect):
     """
     A leader's append: pack a header for each of C{bodies} and write the records behind the end.
 
-    @ivar producers_at: number of the body that is one of a producer entry; -1: none is. The driver makes it.
+    @ivar producers_at: number of the body that is one of a producer entry; -1: none is. If it is empty, the
+        driver makes it of C{runs}.
     @ivar runs: what that one says.
 
     Outcome: C{EntriesWritten} (with positions), C{WriteRefused} or C{StoreFailed}, before any

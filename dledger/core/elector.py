@@ -40,8 +40,8 @@ from dledger.config import JAVA_HEART_BEAT_TIME_INTERVAL_MS, JAVA_MAX_HEART_BEAT
 from dledger.core.member_state import MemberState
 from protocols.wire.ledger.bounds import TERM_MAX
 from protocols.wire.ledger.codes import (
+    HEART_BEAT_WIRE_VERSION,
     WIRE_FLAG_DISK_FULL,
-    WIRE_FLAG_MEMBERSHIP,
     WIRE_FLAG_UNSURE_VOTE,
     WIRE_VERSION,
     ResponseCode,
@@ -534,10 +534,10 @@ class LeaderElector:
             self.heard_leader(request.heart_beat_interval_ms)
         elif code is ResponseCode.EXPIRED_TERM and request.wire_version < 1:
             self._heard_stray(request)
-        flags = WIRE_FLAG_MEMBERSHIP | (WIRE_FLAG_DISK_FULL if member.is_full else 0)
+        flags = WIRE_FLAG_DISK_FULL if member.is_full else 0
         flags |= member.pace.flags(member.out.now_ms) | member.machine.flags
         member.out.reply(token, HeartBeatResponse(
-            code=code, group=request.group, term=member.term, wire_version=WIRE_VERSION | flags,
+            code=code, group=request.group, term=member.term, wire_version=HEART_BEAT_WIRE_VERSION | flags,
         ))
 
     def _heard_stray(self, request: HeartBeatRequest) -> None:

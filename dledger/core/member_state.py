@@ -35,6 +35,7 @@ from protocols.wire.ledger.codes import (
     WIRE_FLAG_CHUNKS,
     WIRE_FLAG_DISK_FULL,
     WIRE_FLAG_MEMBERSHIP,
+    WIRE_FLAG_OPEN_RUNS,
     WIRE_VERSION,
     WIRE_VERSION_MASK,
     ResponseCode,
@@ -178,6 +179,8 @@ class MemberState:
 
     @ivar membership: the members of the group, by the last configuration entry of this ledger.
     @ivar peer_ids, voter_ids: the other members, and the other voters, in a fixed order.
+    @ivar knows_open_runs: peers that know open runs of producers, by their last answer to a heartbeat, also
+        on an earlier connection.
     @ivar capable: whether a peer knows configuration entries, by its last answer to a heartbeat.
     @ivar takes_chunks: peers that take chunks, as they said on this connection.
     @ivar refused_by: peers that refused a vote because they follow a leader, or do not know this member, and
@@ -244,6 +247,7 @@ class MemberState:
     _trusted: Mapping[str, str] = attrs.field(init=False)
     _known: frozenset[str] = attrs.field(init=False)
     capable: dict[str, bool] = attrs.Factory(dict)
+    knows_open_runs: set[str] = attrs.Factory(set)
     takes_chunks: set[str] = attrs.Factory(set)
     dismissed_index: int = -1
     term_start_body: bytes = b""
@@ -474,12 +478,25 @@ class MemberState:
         if is_ours and code is not ResponseCode.SUCCESS and not wire_version & WIRE_FLAG_MEMBERSHIP:
             return
         self.capable[peer_id] = bool(wire_version & WIRE_FLAG_MEMBERSHIP)
+        if wire_version & WIRE_FLAG_OPEN_RUNS:
+            self.knows_open_runs.add(peer_id)
+        else:
+            self.knows_open_runs.discard(peer_id)
         self.pace.heard(peer_id, wire_version, self.out.now_ms)
         self.machine.heard(peer_id, wire_version)
         if wire_version & WIRE_FLAG_DISK_FULL:
             self.full_peers.add(peer_id)
         else:
             self.full_peers.discard(peer_id)
+
+    @property
+    def may_leave_runs_open(self) -> bool:
+        """
+        Whether every member knows open runs, as they said, or as the log has one: a member that does not
+        know them refuses the producer entry, and gets no entry behind it.
+        """
+        table = self.view.producers
+        return (table is not None and table.had_open_runs) or self.knows_open_runs.issuperset(self.peer_ids)
 
     def base_fields(self, peer_id: str) -> MessageFields:
         """Base fields of a request to C{peer_id}."""

@@ -60,7 +60,7 @@ KEPT_RESULT_DECLARATION = Struct(
 KEPT_SKIP_DECLARATION = Struct("index" / Int64sb)
 KEPT_RUN_DECLARATION = Struct(
     "first_index" / Int64sb,  # of the first entry that has not come
-    "entries" / Int64ub,  # those that have not come
+    "entries" / Int64ub,  # those that have not come; 0: all up to the next entry of a member's own
     "term" / Int64sb,
     "sequence" / Int64sb,  # of the first one
     "id_length" / Int16ub,  # bytes of the id of the producer, which follows
@@ -113,7 +113,11 @@ class KeptResult(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Announced entries that have not come; C{sequence} is of the one at C{first_index}."""
+    """
+    Announced entries that have not come; C{sequence} is of the one at C{first_index}.
+
+    @ivar entries: 0: the run is open.
+    """
 
     first_index: int
     entries: int
@@ -161,12 +165,16 @@ class KeptResults:
         if not self._runs and not any(header.channel for header, _ in batch):
             return
         for header, body in batch:
-            if header.channel == PRODUCER_CHANNEL:
+            if header.channel:
                 self._announce(header, body)
             elif self._runs:
                 self._came(header, results.get(header.index))
 
     def _announce(self, header: EntryHeader, body: bytes) -> None:
+        """An entry that a member has made for itself: an open run ends there."""
+        self._runs = []
+        if header.channel != PRODUCER_CHANNEL:
+            return
         try:
             runs = decode_producer_entry(body)
         except WireError:
@@ -183,8 +191,8 @@ class KeptResults:
         elif header.index >= run.first_index:
             if header.index == run.first_index:
                 self._keep(run.producer, KeptResult(run.sequence, header.index, result or b""))
-            rest = run.entries - 1
-            if rest > 0:
+            if run.entries != 1:
+                rest = max(run.entries - 1, 0)
                 self._runs[0] = run._replace(
                     first_index=run.first_index + 1, entries=rest, sequence=run.sequence + 1
                 )

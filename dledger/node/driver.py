@@ -313,7 +313,7 @@ class Driver:
     def _write_bodies(self, effect: fx.WriteBodies) -> ev.Input:
         assert effect.first_index == self._ledger.ledger_end_index + 1, "the core lost count"
         bodies, at = effect.bodies, effect.producers_at
-        if effect.runs:
+        if at >= 0 and not bodies[at]:
             bodies = (*bodies[:at], encode_producer_entry(effect.runs), *bodies[at + 1 :])
         try:
             positions = self._ledger.append_bodies(bodies, effect.term, producers_at=at)

@@ -353,8 +353,8 @@ class FileStore:
         ledger.chain_crc, ledger.is_end_proven = layout.chain_crc, True
         self._reads.written(layout, first, term_before)
         self._sums.written(first, term, layout, is_listed=bool(listed))
-        if announced or term != term_before:
-            self._producers.written(layout, term_before, announced)
+        if announced or listed or term != term_before:
+            self._producers.written(layout, term_before, announced, [index for index, _, _ in listed])
         if listed:
             self._flush.sync()
 

@@ -23,7 +23,7 @@ from construct import Int32sb, Int32ub, Struct
 
 from dledger.base.disk.disk import Disk, is_no_room
 from dledger.base.errors import DamagedEntryError, DLedgerError
-from dledger.base.producers import PRODUCERS_MAX, NotedRun, SequenceTable
+from dledger.base.producers import OPEN_ENTRIES, PRODUCERS_MAX, NotedRun, SequenceTable
 from dledger.storage.open_ledger import OpenLedger
 from dledger.storage.reader_table import ReaderTable
 from dledger.storage.records import Layout
@@ -33,7 +33,8 @@ from protocols.wire.errors import BodyError, WireError
 from protocols.wire.fastjson import as_int, as_list, read_object, write_object
 from protocols.wire.layout import struct_of
 from protocols.wire.ledger.codes import ResponseCode
-from protocols.wire.ledger.entry import iterate_records
+from protocols.wire.ledger.configuration import CONFIGURATION_CHANNEL
+from protocols.wire.ledger.entry import EntryHeader, iterate_records
 from protocols.wire.ledger.machine_entries import is_machine_entry
 from protocols.wire.ledger.producer_entries import decode_producer_entry
 from protocols.wire.ledger.producers import PRODUCER_CHANNEL, ProducerRun
@@ -47,15 +48,17 @@ PRODUCERS_DECLARATION = Struct(
     "crc" / Int32ub,  # CRC-32 of the text, JSON, which follows
 )
 _HEADER = struct_of(PRODUCERS_DECLARATION)
-_MAGIC, _VERSION = 0x444C5054, 1
-_WORD = PRODUCER_CHANNEL.to_bytes(4, "big")
+#: A file without open runs has the first version, and its rows do not tell them.
+_MAGIC, _VERSION, _OPEN_VERSION = 0x444C5054, 1, 2
+_WORD, _MEMBERS_WORD = PRODUCER_CHANNEL.to_bytes(4, "big"), CONFIGURATION_CHANNEL.to_bytes(4, "big")
+_CLOSED_COLUMNS = 5
 _SCAN_BYTES = 1024 * 1024
 #: The file is written again when the ledger has grown by this.
 SAVE_EVERY_BYTES = 32 * 1024 * 1024
 
-#: A producer entry, or a reader entry: its index, and what it says.
+#: A producer entry, or a reader entry: its index, its term, and what it says.
 _Told = tuple[ProducerRun, ...] | ReaderState
-_Announced = tuple[int, _Told]
+_Announced = tuple[int, int, _Told]
 
 
 def _decoded(body: bytes) -> _Told:
@@ -65,8 +68,9 @@ def _decoded(body: bytes) -> _Told:
     return decode_reader_entry(body) if is_reader_entry(body) else decode_producer_entry(body)
 
 
-def _noted(at: int, run: ProducerRun) -> NotedRun:
-    return NotedRun(run.producer, run.sequence, at + run.distance, run.entries, at)
+def _noted(at: int, term: int, run: ProducerRun) -> NotedRun:
+    entries, open_term = (run.entries, -1) if run.entries else (OPEN_ENTRIES, term)
+    return NotedRun(run.producer, run.sequence, at + run.distance, entries, at, open_term)
 
 
 class ProducerList:
@@ -126,30 +130,49 @@ class ProducerList:
     def _fold_from(self, table: SequenceTable, readers: ReaderTable, index: int) -> int:
         """@return: index of the first entry that was not looked at."""
         batch = self._reads.read_unchecked(index, end_index=self._ledger.end_index, max_bytes=_SCAN_BYTES)
-        if _WORD in batch.records:
-            end_index = index + batch.count - 1
+        end_index, open_term = index + batch.count - 1, table.open_term
+        if _WORD in batch.records or (open_term >= 0 and _MEMBERS_WORD in batch.records):
             batch = self._reads.read_range(index, end_index=end_index, max_bytes=_SCAN_BYTES)
+            end_index = index + batch.count - 1
             for header, body in iterate_records(batch):
+                if 0 <= open_term != header.term:
+                    table.superseded(header.index)
+                elif header.channel:
+                    table.close(header.index)
                 if header.channel == PRODUCER_CHANNEL:
-                    try:
-                        runs = _decoded(body)
-                    except WireError:
-                        continue  # (Written by a later version; its entries are not known to this one.)
-                    if isinstance(runs, ReaderState):
-                        readers.note(header.index, runs)
-                        continue
-                    for run in runs:
-                        table.note(_noted(header.index, run))
-                    table.superseded(self._end_of_term(header.index, header.term, runs) + 1)
+                    self._fold_entry(table, readers, header, body)
+                open_term = table.open_term
             table.settle(self._ledger.committed_index)
-        return index + batch.count
+        elif open_term >= 0 and self._reads.term_of(end_index) != open_term:
+            table.superseded(self._end_of_term(index - 1, end_index, open_term) + 1)
+        return end_index + 1
 
-    def _end_of_term(self, index: int, term: int, runs: Sequence[ProducerRun]) -> int:
-        """Last one of the announced entries that the ledger has, or may still get, with this term."""
-        told = max((run.distance + run.entries - 1 for run in runs), default=0)
-        low, high = index, min(index + told, self._ledger.end_index)
-        if self._reads.term_of(high) == term:
-            return index + told
+    def _fold_entry(
+        self, table: SequenceTable, readers: ReaderTable, header: EntryHeader, body: bytes
+    ) -> None:
+        """An entry of the channel of producers, at a start."""
+        try:
+            runs = _decoded(body)
+        except WireError:
+            return  # (Written by a later version; its entries are not known to this one.)
+        if isinstance(runs, ReaderState):
+            readers.note(header.index, runs)
+            return
+        for run in runs:
+            table.note(_noted(header.index, header.term, run))
+        if not runs:
+            return
+        # Last one of the announced entries, of an open run the first one: another term may have come before.
+        end_index = self._ledger.end_index
+        last = header.index + runs[-1].distance + max(runs[-1].entries, 1) - 1
+        if self._reads.term_of(min(last, end_index)) != header.term:
+            last = self._end_of_term(header.index, min(last, end_index), header.term)
+        elif not runs[-1].entries:
+            return
+        table.superseded(last + 1)
+
+    def _end_of_term(self, low: int, high: int, term: int) -> int:
+        """The last entry of a term: C{low} is one, or is before its first one; C{high} is behind it."""
         while low < high:
             middle = (low + high + 1) // 2
             if self._reads.term_of(middle) == term:
@@ -167,7 +190,7 @@ class ProducerList:
         try:
             magic, version, crc = _HEADER.unpack_from(data)
             text = data[_HEADER.size :]
-            if (magic, version) != (_MAGIC, _VERSION) or crc32(text) != crc:
+            if magic != _MAGIC or version not in (_VERSION, _OPEN_VERSION) or crc32(text) != crc:
                 raise ValueError("its version or its checksum does not fit")
             told = read_object(text)
             index, rows = as_int(told["index"]), map(as_list, as_list(told["producers"]))
@@ -190,36 +213,40 @@ class ProducerList:
         @raise DLedgerError: INCONSISTENT_STATE: one cannot be read.
         """
         found = []
-        for index, _, body in layout.producers:
+        for index, term, body in layout.producers:
             try:
-                found.append((index, _decoded(body)))
+                found.append((index, term, _decoded(body)))
             except WireError as error:
                 raise DLedgerError(ResponseCode.INCONSISTENT_STATE, index=index, reason=str(error)) from None
         return found
 
-    def written(self, layout: Layout, term_before: int, announced: Sequence[_Announced]) -> None:
+    def written(
+        self, layout: Layout, term_before: int, announced: Sequence[_Announced], listed: Sequence[int] = ()
+    ) -> None:
         """
         Entries were written.
 
         @param term_before: of the entry before them.
         @param announced: see L{read}.
+        @param listed: the indexes of configuration entries.
         """
         table, self._is_changed = self.table, self._is_changed or bool(announced)
         if table is None:
             return
-        terms = [index for index, term in layout.terms if term != term_before]
-        if terms:
-            table.superseded(terms[0])
-        for at, runs in announced:
-            if isinstance(runs, ReaderState):
+        changes = {index for index, term in layout.terms if term != term_before}
+        entries = {index: (term, told) for index, term, told in announced}
+        for index in sorted({*changes, *entries, *listed}):
+            if index in changes:
+                table.superseded(index)
+            else:
+                table.close(index)
+            term, told = entries.get(index, (-1, ()))
+            if isinstance(told, ReaderState):
                 assert self.readers is not None
-                self.readers.note(at, runs)
+                self.readers.note(index, told)
                 continue
-            for run in runs:
-                table.note(_noted(at, run))
-            behind = next((index for index in terms if index > at), None)
-            if behind is not None:
-                table.superseded(behind)
+            for run in told:
+                table.note(_noted(index, term, run))
         table.settle(self._ledger.committed_index)
         if announced and not self._has_file:
             self.save()
@@ -245,12 +272,16 @@ class ProducerList:
         assert self.table is not None and self.readers is not None
         committed_index = self._ledger.committed_index
         index = self.table.whole_before(committed_index)
-        told = {"index": index, "producers": list(map(list, self.table.last_runs(index)))}
+        runs = self.table.last_runs(index)
+        version = _OPEN_VERSION if any(run.open_term >= 0 for run in runs) else _VERSION
+        told = {"index": index, "producers": [
+            list(run if version == _OPEN_VERSION else run[:_CLOSED_COLUMNS]) for run in runs
+        ]}
         if self.table.gap_end:
             told["gap_end"] = self.table.gap_end
         readers = self.readers.rows(committed_index)
         text = write_object({**told, "readers": readers} if readers else told)
-        return index, _HEADER.pack(_MAGIC, _VERSION, crc32(text)) + text
+        return index, _HEADER.pack(_MAGIC, version, crc32(text)) + text
 
     def with_file(self, job: LedgerFlush | None) -> LedgerFlush | None:
         """Let a flush write the file, if the ledger has grown enough. @return: the flush."""

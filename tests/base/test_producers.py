@@ -8,7 +8,7 @@ import random
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base import producers
-from dledger.base.producers import RUNS_MAX, Known, NotedRun, SequenceTable, Verdict
+from dledger.base.producers import OPEN_ENTRIES, RUNS_MAX, Known, NotedRun, SequenceTable, Verdict
 
 #: Behind all entries.
 END = 10**9
@@ -174,6 +174,82 @@ class JudgeTests(SynchronousTestCase):
             note(table, f"p{at}", 0, 10 * at + 1, 1)
             table.settle(-1)
         self.assertEqual((len(table), len(table._spare), len(table._uncommitted)), (2, 5, 5))
+
+
+class OpenTests(SynchronousTestCase):
+    """Runs that go on until they are closed: p has the entries from 10 on, in term 3."""
+
+    def setUp(self) -> None:
+        self.table = SequenceTable()
+        note(self.table, "q", 0, 5, 1)
+        self.table.note(NotedRun("p", 0, 10, OPEN_ENTRIES, 9, 3))
+
+    def last(self, end_index: int = END) -> int:
+        """The last sequence of p."""
+        return self.table.judge("p", 1 << 40, 1, end_index).last_sequence
+
+    def test_goes_on(self) -> None:
+        """With each entry of the ledger."""
+        self.assertEqual([self.last(end) for end in (10, 14)], [0, 4])
+        self.assertEqual(self.table.judge("p", 5, 1, 14), Verdict(Known.NEW, last_sequence=4))
+        self.assertEqual(self.table.judge("p", 3, 5, 14), Verdict(Known.REPEATED, 13, 2, 4))
+        self.assertEqual(self.table.open_term, 3)
+
+    def test_closed(self) -> None:
+        """By the first entry of a member's own, once."""
+        self.table.close(20)
+        self.table.close(15)
+        self.assertEqual((self.last(), self.table.open_term), (9, -1))
+        self.table.superseded(20)
+        self.assertEqual(self.last(), 9)
+        self.table.superseded(13)
+        self.assertEqual(self.last(), 2)
+
+    def test_closed_at_once(self) -> None:
+        """Without an entry there is no run."""
+        self.table.close(10)
+        self.assertEqual(self.table.judge("p", 0, 1, END), Verdict(Known.NEW))
+        self.assertEqual(len(self.table), 1)
+
+    def test_superseded(self) -> None:
+        """Another term ends it; when that goes, it is open again."""
+        self.table.superseded(12)
+        self.assertEqual((self.last(), self.table.open_term), (1, -1))
+        self.table.cut(11)
+        self.assertEqual((self.last(14), self.table.open_term), (4, 3))
+        self.table.cut(9)
+        self.assertEqual((len(self.table), self.table.open_term), (1, -1))
+
+    def test_settled(self) -> None:
+        """Its first entry counts: others are forgotten though it goes on."""
+        table = SequenceTable(producers_max=1)
+        table.note(NotedRun("q", 0, 5, 1, 4))
+        table.note(NotedRun("p", 0, 10, OPEN_ENTRIES, 9, 3))
+        table.settle(9)
+        self.assertEqual(len(table._spare), 1)
+        table.settle(10)
+        self.assertEqual(len(table._spare), 0)
+
+    def test_in_the_file(self) -> None:
+        """It is open there from its first entry on, also when it was closed or superseded later."""
+        for end, whole in ((8, 8), (9, 8), (10, 10), (500, 500)):
+            self.assertEqual(self.table.whole_before(end), whole, end)
+        run = NotedRun("p", 0, 10, OPEN_ENTRIES, 9, 3)
+        self.table.superseded(30)
+        self.assertEqual(self.table.whole_before(20), 20)
+        self.assertEqual([self.table.last_runs(end)[-1] for end in (20, 29)], [run, run])
+        self.assertEqual(self.table.last_runs(30)[-1], run._replace(entries=20))
+        again = SequenceTable()
+        for one in self.table.last_runs(20):
+            again.note(one)
+        self.assertEqual(again.judge("p", 15, 1, END), Verdict(Known.REPEATED, 25, 1, END - 10))
+
+    def test_anew(self) -> None:
+        """What was committed of it is remembered, and does not go on."""
+        self.table.begin_anew(13, 50)
+        self.assertEqual(self.table.judge("p", 3, 1, END), Verdict(Known.REPEATED, 13, 1, 3))
+        self.assertEqual(self.table.judge("p", 4, 1, END), Verdict(Known.UNKNOWN_PRODUCER))
+        self.assertEqual(self.table.open_term, -1)
 
 
 class ManyTests(SynchronousTestCase):

@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
 from dledger.core.elector import HEART_BEAT_INTERVAL_MAX_MS, HEART_BEAT_INTERVAL_MIN_MS, LeaderElector
-from protocols.wire.ledger.codes import WIRE_FLAG_MEMBERSHIP, WIRE_VERSION, PushType, ResponseCode, VoteResult
+from protocols.wire.ledger.codes import HEART_BEAT_WIRE_VERSION, PushType, ResponseCode, VoteResult
 from protocols.wire.ledger.messages import (
     HeartBeatRequest,
     HeartBeatResponse,
@@ -310,7 +310,7 @@ class HeartBeatTests(SynchronousTestCase):
             if row.follows is not None:
                 bench.follow(row.follows, 3)
             reply = fx.Reply(token=77, response=HeartBeatResponse(
-                code=row.code, group="g", term=row.term, wire_version=WIRE_VERSION | WIRE_FLAG_MEMBERSHIP
+                code=row.code, group="g", term=row.term, wire_version=HEART_BEAT_WIRE_VERSION
             ))
             expected: tuple[fx.Effect, ...] = (reply,)
             if row.persists is not None:

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.producers import NotedRun, SequenceTable
+from dledger.base.producers import OPEN_ENTRIES, NotedRun, SequenceTable
 from dledger.core import effects as fx
 from dledger.core.appends import PendingAppends
 from dledger.core.inputs import EntriesWritten, Origin, Proposal
@@ -58,9 +59,14 @@ class OriginTests(SynchronousTestCase):
                 )
                 self.producers_at, self.runs = effect.producers_at, effect.runs
                 at = first + effect.producers_at
+                if effect.producers_at >= 0 and self.ledger.producers is not None:
+                    self.ledger.producers.close(at)
                 for name, sequence, distance, count in effect.runs:
                     assert self.ledger.producers is not None
-                    self.ledger.producers.note(NotedRun(name, sequence, at + distance, count, at))
+                    open_term = -1 if count else effect.term
+                    self.ledger.producers.note(NotedRun(
+                        name, sequence, at + distance, count or OPEN_ENTRIES, at, open_term
+                    ))
                 self.member.refresh_end()
                 self.appends.on_written(EntriesWritten(
                     first_index=first, count=len(effect.bodies), positions=positions
@@ -183,3 +189,118 @@ class OriginTests(SynchronousTestCase):
         self.ledger.lose(4, 4)
         (answer,) = self.propose(self.proposal("p", 0, b"a"))
         self.assertIs(answer.code, ResponseCode.LEADER_NOT_READY)
+
+
+class SessionTests(OriginTests):
+    """The same where every member knows open runs, and a producer entry lasts for a session."""
+
+    def setUp(self) -> None:
+        """As before."""
+        super().setUp()
+        self.member.knows_open_runs.update(self.member.peer_ids)
+
+    def shape(self, *proposals: Proposal) -> tuple[int, tuple[ProducerRun, ...], int]:
+        """Number of the producer entry in the write, its runs, bodies in all."""
+        self.assertEqual(self.propose(*proposals), [])
+        return self.producers_at, self.runs, len(self.written)
+
+    def test_new(self) -> None:
+        """The first run of a session is open."""
+        self.assertEqual(self.shape(self.proposal("p", 0, b"a", b"b")), (0, (ProducerRun("p", 0, 1, 0),), 3))
+
+    def test_one_entry_for_a_turn(self) -> None:
+        """The last run may be open, if the session begins with it."""
+        write = self.shape(
+            self.proposal("p", 0, b"a"), self.proposal("q", 0, b"d"), self.proposal("p", 1, b"e")
+        )
+        runs = ProducerRun("p", 0, 1, 1), ProducerRun("q", 0, 2, 1), ProducerRun("p", 1, 3, 1)
+        self.assertEqual(write, (0, runs, 4))
+
+    def test_conditions_beside(self) -> None:
+        """An append that expects an end counts the producer entry in front of it, and its own."""
+        (answer,) = self.propose(
+            self.proposal("", 0, b"x", end=2), self.proposal("p", 0, b"a"), self.proposal("", 0, b"y", end=4)
+        )
+        self.assertEqual((answer.code, answer.end_index), (ResponseCode.CONFLICT, 5))
+        (answer,) = self.propose(self.proposal("", 0, b"y", end=5))
+        self.assertEqual((answer.code, answer.end_index), (ResponseCode.CONFLICT, 6))
+        self.propose(self.proposal("", 0, b"y", end=6))
+        self.assertEqual([answer.first_index for answer in self.commit()], [3, 5, 7])
+
+    def test_session(self) -> None:
+        """One producer entry for all its appends; another body needs an entry in front of it."""
+        self.shape(self.proposal("p", 0, b"a"))
+        for sequence in (1, 2):
+            self.assertEqual(self.shape(self.proposal("p", sequence, b"b")), (-1, (), 1))
+        self.assertEqual(self.shape(self.proposal("p", 3, b"b"), self.proposal("", 0, b"x")), (1, (), 3))
+        self.assertEqual(self.shape(self.proposal("", 0, b"y")), (-1, (), 1))
+        self.assertEqual([answer.first_index for answer in self.commit()], [4, 5, 6, 7, 9, 10])
+        (answer,) = self.propose(self.proposal("p", 3, b"b"))
+        self.assertEqual((answer.is_repeated, answer.first_index), (True, 7))
+
+    def test_interrupted(self) -> None:
+        """Where others append between, no run is open; where none does any more, it is again."""
+        self.shape(self.proposal("p", 0, b"a"))
+        self.shape(self.proposal("", 0, b"x"))
+        self.assertEqual(self.shape(self.proposal("p", 1, b"b")), (0, (ProducerRun("p", 1, 1, 1),), 2))
+        self.assertEqual(self.shape(self.proposal("", 0, b"y")), (-1, (), 1))
+        self.assertEqual(self.shape(self.proposal("p", 2, b"c")), (0, (ProducerRun("p", 2, 1, 1),), 2))
+        self.assertEqual(self.shape(self.proposal("p", 3, b"d")), (0, (ProducerRun("p", 3, 1, 0),), 2))
+        self.assertEqual(self.shape(self.proposal("p", 4, b"e")), (-1, (), 1))
+        self.assertEqual(self.shape(self.proposal("q", 0, b"f")), (0, (ProducerRun("q", 0, 1, 0),), 2))
+
+    def test_expected_end(self) -> None:
+        """It would not get the index behind that end: the run is closed, and the next attempt does."""
+        self.shape(self.proposal("p", 0, b"a"))
+        (answer,) = self.propose(self.proposal("", 0, b"x", end=3))
+        self.assertEqual((answer.code, answer.end_index, self.written), (ResponseCode.CONFLICT, 4, ()))
+        (answer,) = self.propose(self.proposal("", 0, b"x", end=4))
+        self.assertEqual((answer.code, answer.end_index), (ResponseCode.CONFLICT, 5))
+        self.assertEqual((self.producers_at, self.runs, len(self.written)), (0, (), 1))
+        self.assertEqual(self.shape(self.proposal("", 0, b"x", end=5)), (-1, (), 1))
+        self.assertEqual([answer.first_index for answer in self.commit()], [4, 6])
+
+    def test_others_write(self) -> None:
+        """After an entry that a member has made for itself, and in another term, the run has ended."""
+        self.shape(self.proposal("p", 0, b"a"))
+        self.ledger.append_bodies((b"members",), 1)
+        self.member.refresh_end()
+        assert self.ledger.producers is not None
+        self.ledger.producers.close(5)
+        self.assertEqual(self.shape(self.proposal("p", 1, b"b")), (0, (ProducerRun("p", 1, 1, 1),), 2))
+        self.shape(self.proposal("p", 2, b"c"))
+        self.member.term = 2
+        self.ledger.producers.superseded(self.member.ledger_end_index + 1)
+        self.assertEqual(self.shape(self.proposal("", 0, b"x")), (-1, (), 1))
+
+    def test_reader_entry(self) -> None:
+        """An entry of the log's own ends a run by itself."""
+        self.shape(self.proposal("p", 0, b"a"))
+        self.assertEqual(self.shape(attrs.evolve(self.proposal("", 0, b"RDNM"), is_control=True)), (0, (), 1))
+        self.assertEqual(self.written, (b"RDNM",))
+        self.assertEqual(self.shape(self.proposal("", 0, b"x")), (-1, (), 1))
+
+    def test_not_known_in_a_session(self) -> None:
+        """While entries are damaged, other appends end the run as always."""
+        self.shape(self.proposal("p", 0, b"a"))
+        self.ledger.producers = None
+        self.assertEqual(self.shape(self.proposal("", 0, b"x")), (0, (), 2))
+
+    def test_refused_write_in_a_session(self) -> None:
+        """The run that was to be closed is open still."""
+        self.shape(self.proposal("p", 0, b"a"))
+        self.member.out.begin(0)
+        self.appends.propose((self.proposal("", 0, b"x"),), None)
+        self.member.out.take()
+        self.appends.on_write_refused(ResponseCode.DISK_FULL)
+        self.member.out.take()
+        self.assertEqual(self.shape(self.proposal("p", 1, b"b")), (-1, (), 1))
+
+    def test_unknown_to_one(self) -> None:
+        """A member of an earlier version, or one that was not heard yet, would refuse the entry."""
+        self.member.knows_open_runs.discard(self.member.peer_ids[-1])
+        self.assertEqual(self.shape(self.proposal("p", 0, b"a"))[1], (ProducerRun("p", 0, 1, 1),))
+        self.member.knows_open_runs.update(self.member.peer_ids)
+        self.assertEqual(self.shape(self.proposal("q", 0, b"a"))[1], (ProducerRun("q", 0, 1, 0),))
+        self.member.knows_open_runs.clear()  # A new leader has not heard of those who are away.
+        self.assertEqual(self.shape(self.proposal("r", 0, b"a"))[1], (ProducerRun("r", 0, 1, 0),))

@@ -10,7 +10,12 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
 from dledger.core.transfer import FULL_AGAIN_JAVA_MS, FULL_AGAIN_MS, PREFERRED_CHECK_INTERVAL_MS
-from protocols.wire.ledger.codes import WIRE_FLAG_DISK_FULL, WIRE_FLAG_MEMBERSHIP, WIRE_VERSION, ResponseCode
+from protocols.wire.ledger.codes import (
+    HEART_BEAT_WIRE_VERSION,
+    WIRE_FLAG_DISK_FULL,
+    WIRE_VERSION,
+    ResponseCode,
+)
 from protocols.wire.ledger.messages import VoteRequest
 from tests.core.helpers import Bench, ListLedger, events, heart_beat, propose
 from tests.core.test_transfer import asks, leader
@@ -67,7 +72,7 @@ class FullTests(SynchronousTestCase):
     def test_told_by_heartbeats(self) -> None:
         """The answer to a heartbeat says whether the disk is full; the advertised version is unchanged."""
         bench = Bench.make(ListLedger.of(1)).follow("n1", 2)
-        usual = WIRE_VERSION | WIRE_FLAG_MEMBERSHIP
+        usual = HEART_BEAT_WIRE_VERSION
         for is_full, version in ((True, usual | WIRE_FLAG_DISK_FULL), (False, usual)):
             bench.step(ev.RoomChecked(is_full))
             answer = bench.ask(heart_beat("n1", 2))

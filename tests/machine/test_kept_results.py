@@ -6,7 +6,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.machine import kept_results
-from dledger.machine.kept_results import KeptResults, kept_in
+from dledger.machine.kept_results import KeptResult, KeptResults, kept_in
 from dledger.machine.snapshot_file import SnapshotRefused
 from dledger.machine.state_machine import RefusedAnswer
 from protocols.wire.errors import WireError
@@ -63,6 +63,20 @@ class KeptTests(SynchronousTestCase):
         self.kept.fold([entry(1), entry(2, term=2), entry(3)], {1: b"1", 2: b"2", 3: b"3"})
         self.assertEqual(self.found("p", 0), (0, b"1"))
         self.assertEqual(self.found("p", 1), (0, None))
+
+    def test_open(self) -> None:
+        """An open run goes on until another term, or an entry that a member has made for itself."""
+        ends = (
+            entry(3, term=2), announcement(3), entry(3, b"RDNM", channel=PRODUCER_CHANNEL),
+            entry(3, channel=7),
+        )
+        for end in ends:
+            kept = KeptResults()
+            kept.fold([announcement(0, ProducerRun("p", 0, 1, 0)), entry(1)], {1: b"1"})
+            kept = KeptResults.decode(kept.encode())[0]
+            kept.fold([entry(2), end, entry(4, term=end[0].term)], {2: b"2", 3: b"3", 4: b"4"})
+            self.assertEqual(kept.find("p", 1)[1], KeptResult(1, 2, b"2"))
+            self.assertEqual(kept.find("p", 2), (1, None))
 
     def test_other_control_entries(self) -> None:
         """An entry of that channel that is none, or of a later version, announces nothing."""

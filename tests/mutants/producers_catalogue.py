@@ -25,13 +25,13 @@ PRODUCER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]]
         "settings": {"flush_disk_type": "sync"}, "pace_s": 0.8,
     }),
     ("pushed-producers-not-noted", "a follower does not notice the producer entries of its leader", (
-        Patch(_LIST, "        for at, runs in announced:\n", "        for at, runs in announced[:0]:\n"),
+        Patch(_LIST, "term, told in announced}\n", "term, told in announced[:0]}\n"),
     ), {"load": _EXACT, "faults": ("cut_client", "transfer", "break_late")}),
     ("repeat-told-before-commit", "an entry that is not committed is told to a repeated append", (
         Patch(_ORIGINS, "        if index + found - 1 > member.committed_index:\n", "        if False:\n"),
     ), {"load": _EXACT, "faults": ("isolate", "cut_client", "split", "kill")}),
     ("entries-of-another-term-counted", "a run of a producer goes on where a later leader wrote", (
-        Patch(_LIST, "            table.superseded(terms[0])\n", "            pass\n"),
+        Patch(_LIST, "                table.superseded(index)\n", "                pass\n"),
     ), {"load": _EXACT, "faults": ("isolate", "cut_client", "split", "kill", "break_late"),
         "seed": 30}),
     ("announced-forgotten-at-cut", "a cut forgets what the producer entry before it announces", (
@@ -51,6 +51,15 @@ PRODUCER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]]
         Patch(_ORIGINS, "        if known is Known.NEW:\n",
               "        if known in (Known.NEW, Known.REPEATED):\n"),
     ), {"load": _EXACT, "faults": ("cut_client", "break_late")}),
+    ("open-run-not-ended", "a body without a producer comes into the open run of one", (
+        Patch(_ORIGINS, "        self.is_continued = False\n        if self.at < 0", "        if False"),
+    ), {"load": {**_EXACT, "exact": 0.6}, "faults": ("cut_client", "transfer")}),
+    ("open-run-outlives-members", "an open run goes on after a configuration entry", (
+        Patch(_LIST, "sorted({*changes, *entries, *listed})", "sorted({*changes, *entries})"),
+    ), {"test": "tests.storage.test_producer_list.StartTests.test_histories"}),
+    ("open-run-closed-in-file", "a start knows an open run only as far as the file tells it", (
+        Patch(_TABLE, "run = run._replace(entries=OPEN_ENTRIES)", "run = run._replace(entries=end_index)"),
+    ), {"test": "tests.base.test_producers.OpenTests.test_in_the_file"}),
     ("gaps-taken", "a body of a producer is taken though the one before is missing", (
         Patch(_TABLE, "Known.NEW if sequence == last + 1 else Known.GAP", "Known.NEW"),
     ), {"test": "tests.base.test_producers.JudgeTests.test_gap"}),

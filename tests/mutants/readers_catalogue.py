@@ -26,10 +26,10 @@ READER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], 
         Patch(_LIST, "            self.readers.cut(first_gone)\n", ""),
     ), {"test": "tests.storage.test_reader_table.StoreTests.test_cut"}),
     ("pushed-reader-entry-not-noted", "a follower does not notice the reader entries of its leader", (
-        Patch(_LIST, "                self.readers.note(at, runs)\n", "                pass\n"),
+        Patch(_LIST, "                self.readers.note(index, told)\n", "                pass\n"),
     ), {"test": "tests.storage.test_reader_table.StoreTests.test_pushed"}),
     ("readers-not-read-at-start", "a start does not read the reader entries of the log", (
-        Patch(_LIST, "                        readers.note(header.index, runs)\n", ""),
+        Patch(_LIST, "            readers.note(header.index, runs)\n", ""),
     ), {"test": "tests.storage.test_reader_table.StoreTests.test_opened_again"}),
     ("readers-of-lost-entries", "a start believes a file about entries that the power took", (
         Patch(_TABLE, "            if int(str(index)) > end_index:\n", "            if False:\n"),

@@ -133,7 +133,7 @@ class OnceTests(DeskCase):
         answers = [self.once(b"a", 0), self.once(b"b", 1), self.once(b"other", 0), self.once(b"b", 1)]
         self.assertEqual([answer.code for answer in answers], [ResponseCode.SUCCESS] * 4)
         found = [(answer.index, answer.result) for answer in answers]
-        self.assertEqual(found, [(2, b"2:a"), (4, b"4:b"), (2, b"2:a"), (4, b"4:b")])
+        self.assertEqual(found, [(2, b"2:a"), (3, b"3:b"), (2, b"2:a"), (3, b"3:b")])
         self.assertEqual(self.rig.journal.bodies, [b"a", b"b"])
 
     def test_forgotten(self) -> None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 import random
+from itertools import count
 from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.errors import DLedgerError
+from dledger.base.membership import Membership
 from dledger.base.producers import Known, SequenceTable, Verdict
 from dledger.config import DLedgerConfig
 from dledger.storage import producer_list
@@ -25,7 +27,9 @@ from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER, iterate_records
 from protocols.wire.ledger.producer_entries import decode_producer_entry, encode_producer_entry
 from protocols.wire.ledger.producers import PRODUCER_CHANNEL, ProducerRun
+from tests.storage.producer_logs import announced, append, append_plain, in_log, placed
 
+MEMBERS = Membership(voters={"n0": "n0-h:1", "n1": "n1-h:2", "n2": "n2-h:3"})
 HISTORIES = int(os.environ.get("DLEDGER_PRODUCER_HISTORIES", "30"))
 
 
@@ -36,43 +40,6 @@ def config_of(self_id: str = "n0", **options: object) -> DLedgerConfig:
         mapped_file_size_for_entry_data=4096, mapped_file_size_for_entry_index=3200,
         **{"push_chunk_bytes": 400, "store_base_dir": "/s", **options},  # type: ignore[arg-type]
     )
-
-
-def announced(*runs: ProducerRun) -> tuple[bytes, ...]:
-    """A producer entry and its entries; each body tells its producer and sequence."""
-    bodies: list[bytes] = [encode_producer_entry(runs)]
-    for producer, sequence, distance, entries in runs:
-        assert distance == len(bodies)
-        bodies += [f"{producer} {sequence + at}".encode() for at in range(entries)]
-    return tuple(bodies)
-
-
-def append(store: FileStore, term: int, producer: str, sequence: int, entries: int = 1) -> None:
-    """As a leader does, in one write."""
-    bodies = announced(ProducerRun(producer, sequence, 1, entries))
-    store.append_bodies(bodies, term, producers_at=0)
-
-
-def in_log(store: FileStore) -> dict[tuple[str, int], int]:
-    """Producer and sequence of each entry to its index, by producer entries and terms alone."""
-    found: dict[tuple[str, int], int] = {}
-    announced_at: dict[int, tuple[int, str, int]] = {}
-    index = max(store.ledger_begin_index, 0)
-    while index <= store.ledger_end_index:
-        batch = store.read_range(index, end_index=store.ledger_end_index, max_bytes=1000)
-        for header, body in iterate_records(batch):
-            if header.channel == PRODUCER_CHANNEL:
-                for producer, sequence, distance, entries in decode_producer_entry(body):
-                    for at in range(entries):
-                        place = header.index + distance + at
-                        announced_at[place] = (header.term, producer, sequence + at)
-            elif announced_at.get(header.index, (-1,))[0] == header.term:
-                _, producer, sequence = announced_at[header.index]
-                assert body == f"{producer} {sequence}".encode(), (header.index, body)
-                assert (producer, sequence) not in found, "twice in one log"
-                found[producer, sequence] = header.index
-        index += batch.count
-    return found
 
 
 class ListCase(SynchronousTestCase):
@@ -188,7 +155,7 @@ class WriteTests(ListCase):
         source = FileStore.open(config_of("n1"), self.disk)
         append(source, 1, "p", 0)
         record = bytearray(source.read_range(0, end_index=0, max_bytes=1).records)
-        record[ENTRY_HEADER.size + 7] = 2
+        record[ENTRY_HEADER.size + 7] = 3
         record[36:44] = bytes(8)  # as Java passes it on: without checksums
         batch = EntryBatch(first_index=0, count=1, term=1, records=bytes(record))
         error = self.assertRaises(DLedgerError, self.store.append_entries, batch)
@@ -285,9 +252,11 @@ class StartTests(ListCase):
                 for _ in range(rng.randrange(1, 6)):
                     name = rng.choice("pqr")
                     last = max((one for who, one in in_log(leader) if who == name), default=-1)
-                    runs = [ProducerRun(name, last + 1, 1, rng.randrange(1, 4))]
-                    bodies = (*announced(*runs), *(b"x" * rng.randrange(60) for _ in range(rng.randrange(3))))
-                    leader.append_bodies(bodies, term, producers_at=0)
+                    append(leader, term, name, last + 1, rng.randrange(1, 4), leaves_open=rng.random() < 0.5)
+                    if rng.random() < 0.3:
+                        append_plain(leader, term, *(bytes(rng.randrange(60)) for _ in "xy"))
+                    elif rng.random() < 0.1:
+                        leader.append_configuration(MEMBERS, term)
                 same = min(leader.ledger_end_index, follower.ledger_end_index)
                 while same >= 0 and not follower.holds(leader.read_range(same, end_index=same, max_bytes=1)):
                     same -= 1
@@ -319,6 +288,7 @@ class StartTests(ListCase):
         """
         last: dict[str, int] = {}
         index, end = max(store.ledger_begin_index, 0), store.ledger_end_index
+        indexes = {one.index: one.producer for one in placed(store)[0]}
         terms = [store.term_of(at) for at in range(index, end + 1)]
         while index <= end:
             batch = store.read_range(index, end_index=end, max_bytes=1000)
@@ -330,7 +300,10 @@ class StartTests(ListCase):
                     if any(term != header.term for term in terms[header.index : first + 1]):
                         continue
                     before = last.pop(name, -1)
-                    come = sum(term == header.term for term in terms[first : first + entries])
+                    if entries:
+                        come = sum(term == header.term for term in terms[first : first + entries])
+                    else:
+                        come = next(at for at in count() if indexes.get(first + at) != name)
                     last[name] = sequence + come - 1 if come else before
                     if len(last) > bound:
                         del last[next(iter(last))]
@@ -360,16 +333,25 @@ class StartTests(ListCase):
         bound, names = rng.choice((3, 5)), [f"p{at}" for at in range(1000)]
         self.patch(producer_list, "PRODUCERS_MAX", bound)
         self.patch(producer_list, "SAVE_EVERY_BYTES", rng.choice((300, 3000)))
+        self.patch(producer_list, "_SCAN_BYTES", rng.choice((200, 1000, 100_000)))
         stores, committed = [FileStore.open(config_of(f"n{at}"), disk) for at in range(2)], -1
         at = 0
         for term in range(1, 9):
             if stores[0].ledger_end_index == stores[1].ledger_end_index:
                 at = rng.randrange(2)
+            if rng.random() < 0.5:
+                append_plain(stores[at], term, *[bytes(rng.randrange(90))] * rng.randrange(1, 5))
             for _ in range(rng.randrange(1, 9)):
                 last = self.remembered(stores[at], bound)
                 name = rng.choice([*last, names.pop()])
-                bodies = announced(ProducerRun(name, last.get(name, -1) + 1, 1, rng.randrange(1, 4)))
-                stores[at].append_bodies(bodies, term, producers_at=0)
+                append(
+                    stores[at], term, name, last.get(name, -1) + 1, rng.randrange(1, 4),
+                    leaves_open=rng.random() < 0.6,
+                )
+                if rng.random() < 0.15:
+                    append_plain(stores[at], term, b"x")
+                elif rng.random() < 0.05:
+                    stores[at].append_configuration(MEMBERS, term)
                 job = stores[at].prepare_flush() if rng.random() < 0.3 else None
                 if job is not None:
                     job.run()
@@ -399,6 +381,18 @@ class StartTests(ListCase):
                     self.check_bounded(store, bound, why)
                     self.look_at(store, rng.randrange(store.ledger_end_index + 2))
                     self.check_bounded(store, bound, why)
+
+    def test_open_run_that_never_came(self) -> None:
+        """Whom it made the table forget is known, though another term came instead."""
+        self.patch(producer_list, "PRODUCERS_MAX", 1)
+        append(self.store, 1, "p", 0)
+        self.store.append_bodies((encode_producer_entry((ProducerRun("q", 0, 1, 0),)),), 1, producers_at=0)
+        append_plain(self.store, 2, *(b"x" * 100 for _ in range(9)))
+        self.store.record_commit(self.store.ledger_end_index)
+        self.assertEqual(self.judge("p", 0).first_index, 1)
+        self.patch(producer_list, "_SCAN_BYTES", 200)
+        self.look_at(self.store, 0)
+        self.assertEqual(self.judge("p", 0).first_index, 1)
 
     def test_histories(self) -> None:
         """Which producers are remembered depends on the log alone, after each crash."""
@@ -524,7 +518,7 @@ class HoleTests(ListCase):
         self.store = FileStore.open(config_of(), self.disk)
         self.assertEqual(len(self.store.holes), 1)
         self.assertIsNone(self.store.producers)
-        append(self.store, 1, "p", 6)
+        self.store.append_bodies(announced(ProducerRun("p", 6, 1, 1)), 1, producers_at=0)
         self.store.fill_hole(whole, is_committed=True)
         self.assertEqual(self.store.holes, ())
         self.check()

@@ -16,7 +16,7 @@ from dledger.storage.reader_table import ReaderTable
 from dledger.testing.disk import MemberDied, PowerLoss, ProcessKilled, SimDisk
 from protocols.wire.ledger.batches import EntryChunk
 from protocols.wire.ledger.readers import READERS_MAX, ReaderPart, ReaderState, encode_reader_entry
-from tests.storage.test_producer_list import append as append_of_producer
+from tests.storage.producer_logs import append as append_of_producer
 from tests.storage.test_producer_list import config_of
 
 

@@ -32,6 +32,8 @@ def runs(draw: st.DrawFn) -> tuple[ProducerRun, ...]:
         name = draw(st.text(st.characters(codec="utf-8"), min_size=1, max_size=16))
         found.append(ProducerRun(name, draw(st.integers(0, SEQUENCE_MAX)), distance, entries))
         behind = distance + entries
+    if found and draw(st.booleans()):
+        found[-1] = found[-1]._replace(entries=0)
     return tuple(found)
 
 
@@ -44,6 +46,11 @@ class ProducerEntryTests(SynchronousTestCase):
         body = encode_producer_entry(drawn)
         self.assertEqual(decode_producer_entry(body), drawn)
         self.assertLessEqual(len(body), PRODUCER_HEADER_BYTES + len(drawn) * RUN_BYTES_MAX)
+
+    def test_versions(self) -> None:
+        """Only an open run, and an entry that ends one, need the second version."""
+        told = ((RUNS, 1), (RUNS[:1], 1), ((), 2), ((RUNS[0]._replace(entries=0),), 2))
+        self.assertEqual([encode_producer_entry(runs)[7] for runs, _ in told], [one for _, one in told])
 
     def test_every_cut_and_flip(self) -> None:
         """A body that is cut, longer, or has another bit is refused."""
@@ -59,10 +66,15 @@ class ProducerEntryTests(SynchronousTestCase):
     def test_wrong_runs(self) -> None:
         """With a right checksum, too."""
         for run in (
-            ProducerRun("p", 0, 0, 1), ProducerRun("p", 0, 1, 0), ProducerRun("p", -1, 1, 1),
+            ProducerRun("p", 0, 0, 1), ProducerRun("p", 0, 1, -1), ProducerRun("p", -1, 1, 1),
             ProducerRun("p", SEQUENCE_MAX + 1, 1, 1),
         ):
             self.assertRaises(WireError, decode_producer_entry, encode_producer_entry((run,)))
+        runs = (ProducerRun("p", 0, 1, 0), ProducerRun("q", 0, 2, 1))  # Only the last one may be open.
+        self.assertRaises(WireError, decode_producer_entry, encode_producer_entry((*runs, runs[0])))
+        closed = bytearray(encode_producer_entry(runs[:1]))
+        closed[7] = 1
+        self.assertRaises(WireError, decode_producer_entry, bytes(closed))
         overlapping = (ProducerRun("p", 0, 1, 2), ProducerRun("q", 0, 2, 1))
         self.assertRaises(WireError, decode_producer_entry, encode_producer_entry(overlapping))
         text = encode_producer_entry((ProducerRun("p", 0, 1, 1),))[PRODUCER_HEADER_BYTES:-1] + b"\xff"
@@ -73,7 +85,7 @@ class ProducerEntryTests(SynchronousTestCase):
     def test_later_version(self) -> None:
         """It says what to do."""
         body = bytearray(encode_producer_entry(RUNS))
-        body[7] = 2
+        body[7] = 3
         with self.assertRaisesRegex(WireError, "upgrade this member"):
             decode_producer_entry(bytes(body))
 

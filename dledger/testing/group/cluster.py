@@ -32,6 +32,7 @@ from dledger.testing.group.invariants import GroupInvariants, require
 from dledger.testing.group.machines import MachineRules
 from dledger.testing.group.member import SimMember, World
 from dledger.testing.group.network import GroupNetwork
+from dledger.testing.group.producer_folds import check_producers
 from dledger.testing.machine import MachineDisk
 from dledger.testing.trace import Trace
 from protocols.wire.ledger.codes import ResponseCode
@@ -371,6 +372,8 @@ class SimCluster:
         for member in self.members.values():
             member.disk.disarm()  # a fault that lasted beyond the others is none of the judge's
             self.invariants.expired(member)
+            if member.is_up:
+                check_producers(self.invariants, member)
         self._compare_files()
         self._judge_machines()
         deadline_us = self.clock.now_us + CALLS_END_US

@@ -29,6 +29,7 @@ from dledger.testing.group.chunks import ChunkRules
 from dledger.testing.group.invariants import GroupInvariants
 from dledger.testing.group.machines import MachineRules
 from dledger.testing.group.network import GroupNetwork
+from dledger.testing.group.producer_folds import check_producers
 from dledger.testing.group.watched import WatchedDriver
 from dledger.testing.machine import MachineDisk
 from dledger.testing.process import ProcessReactor, ProcessThread, SimProcess
@@ -177,6 +178,7 @@ class SimMember:
         if ledger.producers is not None:
             ledger.producers.producers_max = PRODUCERS_MAX
         self.world.invariants.started(self)
+        check_producers(self.world.invariants, self)
         return self.driver
 
     def _local_time(self) -> tuple[float, int]:

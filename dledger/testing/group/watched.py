@@ -13,12 +13,14 @@ from typing import Protocol, cast
 
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
+from dledger.core.member_state import Role
 from dledger.core.replica import DLedgerCore
 from dledger.node.driver import Driver, Ledger, Surroundings, Terms
 from dledger.node.store import Store
 from dledger.testing.clock import SimClock
 from dledger.testing.group.chunks import ChunkRules
 from dledger.testing.group.invariants import CheckedMember, GroupInvariants, require
+from dledger.testing.group.producer_folds import check_producers
 from dledger.testing.trace import Trace
 from protocols.wire.ledger.codes import PushType, ResponseCode
 from protocols.wire.ledger.messages import PushEntryRequest, Request, Response
@@ -107,8 +109,11 @@ class WatchedDriver(Driver):
         world.trace.step(world.clock.now_us, member.number, member.member_id, self.watched, happened, effects)
         seen = (state.term, state.role, state.leader_id, state.committed_index, state.repair_end_index)
         if seen != self._seen:
+            is_elected = state.role is Role.LEADER and self._seen[:2] != seen[:2]
             self._seen = seen
             world.invariants.stepped(member, state)
+            if is_elected:
+                check_producers(world.invariants, member)
         return effects
 
     def _before(self, happened: ev.Input) -> None:

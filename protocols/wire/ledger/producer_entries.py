@@ -23,7 +23,9 @@ from protocols.wire.ledger.producers import (
     producer_problem,
 )
 
+#: An entry whose runs are closed; one with an open run, or without runs.
 PRODUCER_ENTRY_VERSION = 1
+OPEN_ENTRY_VERSION = 2
 
 PRODUCER_ENTRY_DECLARATION = Struct(
     "magic" / Int32sb,  # "PRDC"
@@ -33,7 +35,7 @@ PRODUCER_ENTRY_DECLARATION = Struct(
 )
 PRODUCER_RUN_DECLARATION = Struct(
     "distance" / Int32sb,  # of its first entry from the producer entry, 1 or more
-    "entries" / Int32sb,
+    "entries" / Int32sb,  # number of them; 0, in version 2, for the last run: it is open
     "sequence" / Int64sb,  # of its first entry
     "id_length" / Int16ub,  # bytes of the id of the producer, which follows
 )
@@ -44,14 +46,15 @@ assert (RUN_BYTES_MAX, PRODUCER_HEADER_BYTES) == (_RUN.size + PRODUCER_ID_BYTES_
 
 def encode_producer_entry(runs: Iterable[ProducerRun]) -> bytes:
     """The body of a producer entry."""
-    pieces, count = [], 0
+    pieces, count, entries = [], 0, 0
     for producer, sequence, distance, entries in runs:
         raw = producer.encode()
         assert 0 < len(raw) <= PRODUCER_ID_BYTES_MAX, producer
         pieces += [_RUN.pack(distance, entries, sequence, len(raw)), raw]
         count += 1
     text = b"".join(pieces)
-    return _HEADER.pack(PRODUCER_CHANNEL, PRODUCER_ENTRY_VERSION, crc32(text), count) + text
+    version = PRODUCER_ENTRY_VERSION if entries else OPEN_ENTRY_VERSION
+    return _HEADER.pack(PRODUCER_CHANNEL, version, crc32(text), count) + text
 
 
 def decode_producer_entry(body: bytes) -> tuple[ProducerRun, ...]:
@@ -63,14 +66,14 @@ def decode_producer_entry(body: bytes) -> tuple[ProducerRun, ...]:
     if len(body) < _HEADER.size:
         raise WireError(f"producer entry: {len(body)} bytes, at least {_HEADER.size} are needed")
     magic, version, crc, count = _HEADER.unpack_from(body)
-    if magic == PRODUCER_CHANNEL and version != PRODUCER_ENTRY_VERSION:
-        raise WireError(f"producer entry: version={version}, this program reads {PRODUCER_ENTRY_VERSION}: "
-                        "upgrade this member")
+    if magic == PRODUCER_CHANNEL and version not in (PRODUCER_ENTRY_VERSION, OPEN_ENTRY_VERSION):
+        raise WireError(f"producer entry: version={version}, this program reads {PRODUCER_ENTRY_VERSION} and "
+                        f"{OPEN_ENTRY_VERSION}: upgrade this member")
     if magic != PRODUCER_CHANNEL or crc32(memoryview(body)[_HEADER.size :]) != crc:
         raise WireError("producer entry: its magic or its checksum does not fit")
     runs: list[ProducerRun] = []
     at, behind = _HEADER.size, 1
-    for _ in range(count):
+    for number in range(1, count + 1):
         if at + _RUN.size > len(body):
             raise WireError(f"producer entry: {len(runs)} runs of {count}")
         distance, entries, sequence, length = _RUN.unpack_from(body, at)
@@ -81,7 +84,9 @@ def decode_producer_entry(body: bytes) -> tuple[ProducerRun, ...]:
         except UnicodeDecodeError as error:
             raise WireError(f"producer entry: an id is not UTF-8: {error}") from None
         problem = producer_problem(producer, sequence)
-        if problem or len(raw) != length or distance < behind or entries < 1:
+        if problem or len(raw) != length or distance < behind or (
+            entries < (0 if number == count and version == OPEN_ENTRY_VERSION else 1)
+        ):
             raise WireError(f"producer entry: run of {entries} at {distance}: {problem or 'malformed'}")
         behind = distance + entries
         runs.append(ProducerRun(producer, sequence, distance, entries))

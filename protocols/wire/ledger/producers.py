@@ -7,6 +7,10 @@ header tells it apart: L{PRODUCER_CHANNEL} (Java and our stores write 0 for ever
 append can make such an entry). It says something about the entries behind it only as far as they have its
 term: those of a later leader came in their place.
 
+Its last run may be I{open}: it goes on with all entries of programs that follow in this term, up to the next
+entry that a member has made for itself (its C{channel} is not 0). So a session of appends needs one producer
+entry, and one without runs ends it.
+
 Source: none, this is ours; docs/exactly-once.md.
 """
 
@@ -31,7 +35,7 @@ class ProducerRun(NamedTuple):
     Entries of one producer that follow each other, with sequences that do.
 
     @ivar distance: of the first one from the producer entry, 1 or more.
-    @ivar entries: number of them.
+    @ivar entries: number of them; 0: the run is open.
     @ivar sequence: of the first one.
     """
 

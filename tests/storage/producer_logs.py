@@ -1,0 +1,102 @@
+# -*- test-case-name: tests.storage.test_producer_list -*-
+"""Logs of producers: written as a leader writes them, and read without the code that is tested."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dledger.storage.file_store import FileStore
+from protocols.wire.ledger.entry import iterate_records
+from protocols.wire.ledger.producer_entries import decode_producer_entry, encode_producer_entry
+from protocols.wire.ledger.producers import PRODUCER_CHANNEL, ProducerRun
+
+
+def announced(*runs: ProducerRun, entries: int = 0) -> tuple[bytes, ...]:
+    """
+    A producer entry and its entries; each body tells its producer and sequence.
+
+    @param entries: of an open run, which come at once.
+    """
+    bodies: list[bytes] = [encode_producer_entry(runs)]
+    for producer, sequence, distance, told in runs:
+        assert distance == len(bodies)
+        bodies += [f"{producer} {sequence + at}".encode() for at in range(told or entries)]
+    return tuple(bodies)
+
+
+def append(
+    store: FileStore, term: int, producer: str, sequence: int, entries: int = 1, *, leaves_open: bool = False
+) -> None:
+    """As a leader does, in one write."""
+    if open_at_end(store, term) == producer:
+        bodies = tuple(f"{producer} {sequence + at}".encode() for at in range(entries))
+        store.append_bodies(bodies, term)
+        return
+    run = ProducerRun(producer, sequence, 1, 0 if leaves_open else entries)
+    store.append_bodies(announced(run, entries=entries), term, producers_at=0)
+
+
+def append_plain(store: FileStore, term: int, *bodies: bytes) -> None:
+    """As a leader does: bodies without a producer."""
+    if open_at_end(store, term):
+        store.append_bodies((encode_producer_entry(()), *bodies), term, producers_at=0)
+    else:
+        store.append_bodies(bodies, term)
+
+
+class Placed(NamedTuple):
+    """An entry of a producer that the log has."""
+
+    index: int
+    producer: str
+    sequence: int
+
+
+def placed(store: FileStore) -> tuple[list[Placed], tuple[int, str]]:
+    """
+    The entries of producers, by producer entries and terms alone.
+
+    @return: them, and the term and the producer of the run that is open at the end.
+    """
+    found: list[Placed] = []
+    announced_at: dict[int, tuple[int, str, int]] = {}
+    nobody = (-1, "", 0, 0)
+    opened = nobody
+    index = max(store.ledger_begin_index, 0)
+    while index <= store.ledger_end_index:
+        batch = store.read_range(index, end_index=store.ledger_end_index, max_bytes=1000)
+        for header, body in iterate_records(batch):
+            at, term = header.index, header.term
+            if header.channel or term != opened[0]:
+                opened = nobody
+            if header.channel == PRODUCER_CHANNEL and body.startswith(b"PRDC"):
+                for producer, sequence, distance, entries in decode_producer_entry(body):
+                    for number in range(entries):
+                        announced_at[at + distance + number] = (term, producer, sequence + number)
+                    if not entries:
+                        opened = (term, producer, sequence, at + distance)
+            if header.channel:
+                continue
+            if announced_at.get(at, (-1,))[0] == term:
+                found.append(Placed(at, *announced_at[at][1:]))
+            elif opened is not nobody and at >= opened[3]:
+                found.append(Placed(at, opened[1], opened[2] + at - opened[3]))
+            else:
+                continue
+            assert body == f"{found[-1].producer} {found[-1].sequence}".encode(), (found[-1], body)
+        index += batch.count
+    return found, opened[:2]
+
+
+def in_log(store: FileStore) -> dict[tuple[str, int], int]:
+    """Producer and sequence of each entry to its index; each is there once."""
+    entries = placed(store)[0]
+    found = {(one.producer, one.sequence): one.index for one in entries}
+    assert len(found) == len(entries), "twice in one log"
+    return found
+
+
+def open_at_end(store: FileStore, term: int) -> str:
+    """The producer of the run that a leader of this term finds open; empty: there is none."""
+    opened = placed(store)[1]
+    return opened[1] if opened[0] == term else ""
