@@ -22,7 +22,7 @@ from dledger.base.waiters import ThresholdWaiters
 from dledger.core import effects as fx
 from dledger.core.inputs import EntriesWritten, Proposal
 from dledger.core.member_state import MemberState
-from dledger.core.origins import Announcement, LastWrite
+from dledger.core.origins import NOBODYS_WRITE, Announcement, LastWrite
 from dledger.core.undecided import UndecidedAppends, WrittenProposal
 from protocols.wire.ledger.codes import ResponseCode
 
@@ -44,8 +44,8 @@ class PendingAppends:
     _by_token: dict[int, WrittenProposal] = attrs.Factory(dict)
     _writing: tuple[Proposal, ...] | None = None
     _producers_at: int = -1
-    _last: LastWrite = LastWrite()
-    _next_last: LastWrite = LastWrite()
+    _last: LastWrite = NOBODYS_WRITE
+    _next_last: LastWrite = NOBODYS_WRITE
     undecided: list[UndecidedAppends] = attrs.Factory(list)
     _decided_index: int = -1
     _bytes: int = 0
@@ -64,7 +64,8 @@ class PendingAppends:
         member, config = self.member, self.member.config
         taken: list[Proposal] = []
         bodies: list[bytes] = []
-        announcement = Announcement.behind(member, self._last)
+        last = self._last
+        announcement = Announcement(member) if last is NOBODYS_WRITE else Announcement.behind(member, last)
         for proposal in proposals:
             code, origin = refusal, proposal.origin
             if code is None and not proposal.bodies:
@@ -97,14 +98,15 @@ class PendingAppends:
             self._requests += proposal.requests
             if origin is not None:
                 announcement.announce(origin, len(proposal.bodies), bodies)
-            elif not proposal.is_control:
+            elif announcement.last_producer and not proposal.is_control:
                 announcement.plain(bodies)
             taken.append(proposal)
             bodies.extend(proposal.bodies)
         if bodies:
             assert self._writing is None, "one write at a time"
             is_control = bool(taken) and taken[0].is_control
-            self._next_last = LastWrite() if is_control else announcement.end(len(bodies))
+            is_plain = is_control or not announcement.last_producer
+            self._next_last = NOBODYS_WRITE if is_plain else announcement.end(len(bodies))
             assert not is_control or len(bodies) == 1, "a reader entry is alone in its write"
             self._writing, self._producers_at = tuple(taken), announcement.at
             member.out.write(fx.WriteBodies(

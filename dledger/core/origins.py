@@ -57,6 +57,10 @@ class LastWrite(NamedTuple):
     is_open: bool = False
 
 
+#: Most writes: no producer has the last body.
+NOBODYS_WRITE = LastWrite()
+
+
 @attrs.define
 class Announcement:
     """
