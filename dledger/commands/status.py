@@ -87,7 +87,8 @@ def status(context: click.Context, urls: tuple[str, ...], as_json: bool) -> None
     Exit status 1 if no member leads, if several do (then only the one with the highest term may have a
     majority), or if the members do not agree on who they are.
     """
-    ordered = gather_reports(context.obj, urls)
+    # Only administrations tell versions.
+    ordered = gather_reports(context.obj, urls, follows=as_json)
     if as_json:
         write_json([attrs.asdict(report) for report in ordered])
     else:

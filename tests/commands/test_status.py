@@ -101,6 +101,15 @@ class StatusTests(CliCase):
         self.assertEqual([member["member_id"] for member in document], ["n0", "n1", "n2"])
         self.assertEqual((document[1]["lag"], document[2]["problem"]), (1, "connection refused"))
 
+    def test_json_has_versions(self) -> None:
+        """Of members that tell where their administration is: log ports tell none."""
+        self.log.infos = (
+            info("n0", role="leader", leader_id="n0", admin="n0.test:9000"), info("n1", admin="n1.test:9001"),
+        )
+        self.admins({"http://n0.test:9000": {**page("n0", role="leader"), "version": "0.2.0"}})
+        document = json.loads(self.run_cli("status", "--json").stdout)
+        self.assertEqual([member["version"] for member in document], ["0.2.0", ""])
+
     def test_admin(self) -> None:
         """Members with an administration are asked there; the group's members are known from it."""
         self.admins({"http://a": page("n0", role="leader"), "http://b": page("n1")})

@@ -1,0 +1,1 @@
+`dledger status --json` has the version of each member whose administration can be asked.
