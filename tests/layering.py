@@ -473,12 +473,12 @@ LAYERS: tuple[Layer, ...] = (
     # Before the other services: the export imports no more of a member than these settings of the process.
     Layer(
         name="twistd common",
-        covers=("dledger.twistd.common",),
+        covers=("dledger.twistd.common", "dledger.twistd.logs"),
         ours=(
-            "dledger.base.accept_lines", "dledger.base.descriptors", "dledger.base.option_values",
-            "dledger.base.reactor", "dledger.base.tuning",
+            "dledger.base.accept_lines", "dledger.base.descriptors", "dledger.base.log_lines",
+            "dledger.base.option_values", "dledger.base.reactor", "dledger.base.tuning",
         ),
-        third=("twisted",),
+        third=(*ATTRS, "twisted"),
         refused=("logging", "asyncio"),
     ),
     Layer(

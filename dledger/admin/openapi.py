@@ -17,6 +17,7 @@ from dledger.admin.browsing.entries import ShownEntries
 from dledger.admin.browsing.query import COUNT_MAX, INDEX_MAX, LAST
 from dledger.admin.cluster import MemberReport
 from dledger.admin.guard import CONTENT_PATHS, OPEN_PATHS
+from dledger.base.log_lines import LEVELS, ROOM_CHARS_MAX
 from dledger.node.reports import SeenEvent
 from dledger.node.status import NodeStatus
 from protocols.wire.fastjson import JsonObject, as_object
@@ -124,6 +125,9 @@ def _actions() -> dict[str, dict[int, JsonObject]]:
             400: object_schema({**error, "members": listed_schema(_TEXT)}),
             409: object_schema({**error, "leader_id": json_schema(str | None)}),
         },
+        "/log-level": {
+            200: object_schema({"log_level": _TEXT}), 400: object_schema(error), 409: object_schema(error),
+        },
         "/flush": {200: object_schema(ends), 504: object_schema({**error, **ends})},
     }
 
@@ -148,6 +152,11 @@ _TOPIC = _asked("topic", "name of a topic", _TEXT)
 _QUERIES: Mapping[str, list[JsonObject]] = {
     "/transfer": [
         _asked("to", "id of the member that shall lead", {**_TEXT, "minLength": 1}, is_needed=True),
+    ],
+    "/log-level": [
+        _asked("level", "the least that is written", {"enum": list(LEVELS)}, is_needed=True),
+        _asked("room", "a module or the beginning of its name, such as dledger.node; without it: all that "
+               "have no level of their own", {**_TEXT, "maxLength": ROOM_CHARS_MAX}),
     ],
     "/entries": [_asked("from", "first index; by default the last entries are shown", _FROM), _TIME, _COUNT],
     "/topics": [_TOPIC],

@@ -21,6 +21,7 @@ from zope.interface import implementer
 
 from dledger.admin.guard import AdminGuard
 from dledger.admin.site import AdminSite
+from dledger.base.log_lines import LogLevels
 from dledger.base.option_values import Setting
 from dledger.base.reactor import Reactor
 from dledger.base.tls.securing import Securing
@@ -70,6 +71,7 @@ class PagesAccess:
 
     @ivar hosts, logs_access: see L{AdminSite}.
     @ivar keys: the pages are by TLS, with these; None: plain. Browsers show no certificate.
+    @ivar levels: of the log, which a member's page changes; None: the log is written by somebody else.
     @ivar token_file, reads_need_token, contents_need_token: see L{AdminGuard}.
     """
 
@@ -79,6 +81,7 @@ class PagesAccess:
     token_file: str = ""
     reads_need_token: bool = False
     contents_need_token: bool = False
+    levels: LogLevels | None = None
 
     def site(self, resource: IResource, reactor: Reactor, *, wall_s: Callable[[], float]) -> ServerFactory:
         """

@@ -16,6 +16,7 @@ The administration of one member over HTTP: its own status, and that of its grou
     GET /metrics   metrics for Prometheus
     POST /transfer?to=n1    hand leadership over; only the leader can
     POST /flush             put on stable storage what is in the ledger now
+    POST /log-level?level=debug&room=dledger.node    write the log from this level on
 
 All pages except those for browsers and C{/metrics} are JSON, errors included. Only the last two change
 anything; they need a token, see L{AdminGuard <dledger.admin.guard.AdminGuard>}.
@@ -64,6 +65,7 @@ from dledger.admin.pages import (
 )
 from dledger.base.addresses import Address
 from dledger.base.admin_ports import loopback_unless_told
+from dledger.base.log_lines import LogLevels
 from dledger.base.option_values import Setting
 from dledger.base.reactor import Reactor
 from dledger.base.tls.securing import Dialling
@@ -87,6 +89,7 @@ _INDEX = {
     "/openapi.json": "these pages, as OpenAPI 3.1",
     "/metrics": "metrics for Prometheus",
     "/transfer": "POST with a token: hand leadership over to the member that ?to= names",
+    "/log-level": "POST with a token: write the log from ?level= on, in ?room= or everywhere",
     "/flush": "POST with a token: put on stable storage what is in the ledger now",
 }
 #: Seconds for which a page, and the answers of the other members, are sent again.
@@ -164,7 +167,7 @@ class AdminApp:
     def __init__(
         self, node: StatusSource, survey: Callable[[], Awaitable[tuple[MemberReport, ...]]],
         clock: IReactorTime, settings: Iterable[Setting] = (), *, wall_s: Callable[[], float],
-        is_public: bool = True,
+        is_public: bool = True, levels: LogLevels | None = None,
     ) -> None:
         """
         @param survey: asks every member; used by C{/cluster} and the dashboard.
@@ -172,9 +175,11 @@ class AdminApp:
         @param settings: the options of the member.
         @param wall_s: seconds since 1970.
         @param is_public: whether C{/} may show numbers: reading needs no token.
+        @param levels: of the log of this process; None: it is written by somebody else.
         """
         self._wall_s = wall_s
         self._is_public = is_public
+        self._levels = levels
         self._node = node
         self._settings = tuple(settings)
         self._survey = survey
@@ -329,7 +334,7 @@ class AdminApp:
     async def transfer(self, request: IRequest) -> bytes:
         """Hand leadership over."""
         status = self._node.status()
-        to = (request.args or {}).get(b"to", [b""])[0].decode("utf-8", "replace")
+        to = asked_value(request, b"to")
         if not to or len(to) > _ID_CHARS_MAX or to not in status.peer_addresses:
             return json_page(request, 400, {
                 "error": "write /transfer?to=ID, with the id of a member",
@@ -361,6 +366,18 @@ class AdminApp:
             await deferLater(self._clock, FLUSH_LOOK_S)
         return json_page(request, 200, {"flushed_index": member.flushed_index, "end_index": end_index})
 
+    @app.route("/log-level", methods=["POST"])
+    def log_level(self, request: IRequest) -> bytes:
+        """From which level on the log is written."""
+        if self._levels is None:
+            return json_page(request, 409, {"error": "twistd writes this log by --logger or --syslog"})
+        try:
+            self._levels.set(asked_value(request, b"level"), asked_value(request, b"room"))
+        except ValueError as error:
+            return json_page(request, 400, {"error": f"write /log-level?level=LEVEL&room=ROOM: {error}"})
+        self.log.warn("the log is written from {levels} on", levels=self._levels.text)
+        return json_page(request, 200, {"log_level": self._levels.text})
+
     @app.handle_errors(NotFound)
     def not_found(self, request: IRequest, failure: Failure) -> bytes:
         """No such page."""
@@ -382,6 +399,12 @@ class AdminApp:
             return json_page(request, failure.value.code or 500, {"error": failure.value.name.lower()})
         self.log.failure("a page of the administration failed", failure)
         return json_page(request, 500, {"error": "internal error"})
+
+
+def asked_value(request: IRequest, name: bytes) -> str:
+    """The first value of a name in the query; empty without one."""
+    value: bytes = (request.args or {}).get(name, [b""])[0]
+    return value.decode("utf-8", "replace")
 
 
 def told_address(endpoint: str, *, is_secure: bool = False) -> str:
@@ -441,7 +464,8 @@ def make_admin_service(
     access = access or PagesAccess()
     survey = ClusterSurvey(node, reactor, admin_urls=admin_urls or {})
     app = AdminApp(
-        node, survey.run, reactor, settings, wall_s=wall_s, is_public=not access.reads_need_token
+        node, survey.run, reactor, settings, wall_s=wall_s, is_public=not access.reads_need_token,
+        levels=access.levels,
     )
     site = access.site(app.app.resource(), reactor, wall_s=wall_s)
     listen = OptionalEndpoint(serverFromString(reactor, loopback_unless_told(endpoint)))

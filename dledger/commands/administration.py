@@ -1,7 +1,8 @@
 # -*- test-case-name: tests.commands.test_administration -*-
 """
 How commands ask administrations: C{--admin}, tokens, and the authority of their certificates.
-C{dledger token} makes a token, C{dledger flush} asks members to flush.
+C{dledger token} makes a token, C{dledger flush} asks members to flush, C{dledger log-level} to log more or
+less.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import urlencode
 
 import attrs
 import click
@@ -18,6 +20,7 @@ from twisted.web.iweb import IAgent
 
 from dledger.admin.asking import admin_agent
 from dledger.admin.cluster import fetch_page
+from dledger.base.log_lines import LEVELS
 from dledger.base.reactor import Reactor
 from dledger.base.reactor_thread import ReactorThread
 from dledger.base.rights import ClientRole
@@ -152,6 +155,46 @@ def flush(context: click.Context, urls: tuple[str, ...], as_json: bool) -> None:
 
     Each member that --admin names is asked. Exit status 1 if one has not done it.
     """
+    found, failures = _post(context.obj.admin, urls, "/flush")
+    if as_json:
+        write_json({"flushed": found, "failed": failures})
+    for url, page in () if as_json else found.items():
+        click.echo(f"{url}\tflushed up to {page.get('flushed_index')}")
+    _end_with(context, failures)
+
+
+@click.command("log-level")
+@click.argument("level", type=click.Choice(LEVELS))
+@click.option("--room", default="", metavar="NAME",
+              help="Only lines of this module, or of those whose names begin with it: dledger.node. "
+                   "[default: all that have no level of their own]")
+@admin_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def log_level(context: click.Context, level: str, room: str, urls: tuple[str, ...], as_json: bool) -> None:
+    """
+    Let members write their logs from LEVEL on, until they are restarted. Needs a token.
+
+    Each member that --admin names is asked. Exit status 1 if one has not done it.
+    """
+    query = urlencode({"level": level, **({"room": room} if room else {})})
+    found, failures = _post(context.obj.admin, urls, f"/log-level?{query}")
+    if as_json:
+        write_json({"changed": found, "failed": failures})
+    for url, page in () if as_json else found.items():
+        click.echo(f"{url}\t{page.get('log_level')}")
+    _end_with(context, failures)
+
+
+def _post(
+    access: AdminAccess, urls: tuple[str, ...], page: str
+) -> tuple[dict[str, JsonObject], dict[str, str]]:
+    """
+    Let members do something.
+
+    @return: URL to the answer, and URL to the reason of each that has not done it.
+    @raise UsageError: no member is named.
+    """
     if not urls:
         raise click.UsageError("no member named: give --admin URL")
     failures: dict[str, str] = {}
@@ -160,13 +203,12 @@ def flush(context: click.Context, urls: tuple[str, ...], as_json: bool) -> None:
         failures[url] = str(error) or type(error).__name__
 
     async def story(agent: IAgent, url: str, reactor: Reactor) -> JsonObject:
-        return await fetch_page(agent, url, "/flush", _FLUSH_S, reactor, "POST")
+        return await fetch_page(agent, url, page, _FLUSH_S, reactor, "POST")
 
-    found = ask_all(context.obj.admin, dict.fromkeys(urls), story, failed)
-    if as_json:
-        write_json({"flushed": found, "failed": failures})
-    for url, page in () if as_json else found.items():
-        click.echo(f"{url}\tflushed up to {page.get('flushed_index')}")
+    return ask_all(access, dict.fromkeys(urls), story, failed), failures
+
+
+def _end_with(context: click.Context, failures: Mapping[str, str]) -> None:
     for url, reason in failures.items():
         say(f"dledger: {url}: {reason}")
     if failures:

@@ -28,7 +28,7 @@ from dledger.broker.access.accounts import read_credentials
 from dledger.broker.client.native_tail import From
 from dledger.client.summaries import AppendInterrupted, AppendSummary
 from dledger.client.values import Entry
-from dledger.commands.administration import AdminAccess, flush
+from dledger.commands.administration import AdminAccess, flush, log_level
 from dledger.commands.administration import token as token_command
 from dledger.commands.archive import archive
 from dledger.commands.backup import backup, restore
@@ -467,6 +467,7 @@ cli.add_command(readers)
 cli.add_command(certs)
 cli.add_command(token_command)
 cli.add_command(flush)
+cli.add_command(log_level)
 cli.add_command(config)
 cli.add_command(context_command)
 

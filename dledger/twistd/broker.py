@@ -283,7 +283,7 @@ def makeService(options: Options) -> BrokerService | RaftBrokerService | BrokerW
     from twisted.internet import reactor as global_reactor
 
     reactor = whole_reactor(global_reactor)
-    prepare_process(reactor)
+    prepare_process(reactor, options.reread)
     if options.name_server is None:
         return make_service(options, reactor)
     return BrokerWithNameServer(

@@ -25,9 +25,23 @@ from twisted.python.usage import Options as UsageOptions
 
 from dledger.base.accept_lines import fold_accept_lines
 from dledger.base.descriptors import LEAST, raise_limit
-from dledger.base.option_values import Setting, check_type, converted, our_name, raise_findings
+from dledger.base.log_lines import LogLevels
+from dledger.base.option_values import (
+    Setting,
+    check_type,
+    converted,
+    our_name,
+    raise_findings,
+    settings_of,
+)
 from dledger.base.reactor import Reactor, make_reactor_monotonic
 from dledger.base.tuning import keep_freed_memory, spare_the_collector
+from dledger.twistd.logs import LOG_NAMES, LOG_PARAMETERS, LogOptions
+
+#: Places of options, for people.
+COMMAND_LINE, FILE = "command line", "file"
+#: Options of the log on the command line, by their names in a file.
+LOG_OPTIONS = {option: name for name, option in LOG_NAMES.items()}
 
 
 class OptionsOnly(UsageOptions):
@@ -52,10 +66,14 @@ class ConfigurationOptions(OptionsOnly):
 
     table: str
     in_force: tuple[Setting, ...] = ()
+    optParameters = LOG_PARAMETERS
 
     def __init__(self) -> None:
         super().__init__()
         self.settings: dict[str, str] = {}
+        self.log_options = LogOptions()
+        self._arguments: list[str] = []
+        self._log_given: dict[str, dict[str, object]] = {COMMAND_LINE: {}, FILE: {}}
         self._places: dict[str, str] = {}
         self._written: set[str] = set()
 
@@ -64,8 +82,15 @@ class ConfigurationOptions(OptionsOnly):
         See L{UsageOptions.parseOptions}. C{twistd} answers a wrong option with its whole help text, and the
         reason below; a service of ours says the reason alone.
         """
+        self._arguments = list(options or ())
         try:
             super().parseOptions(options)
+            self._log_given[COMMAND_LINE] = self.given(LOG_OPTIONS)
+            given = {**self._log_given[FILE], **self._log_given[COMMAND_LINE]}
+            self.log_options = LogOptions.of(given)
+            self._tell_log_options()
+            if self.parent is not None:
+                self.log_options.give_to(self.parent, is_given=bool(given))
         except UsageError as error:
             if self.parent is None:  # not called by twistd
                 raise
@@ -112,7 +137,39 @@ class ConfigurationOptions(OptionsOnly):
             raise UsageError(f"--config {path}: {error.strerror}") from None
         except ValueError as error:
             raise _of_file(path, error) from None
+        self._log_given[FILE] = {name: values.pop(name) for name in LOG_NAMES if name in values}
         return values
+
+    @property
+    def levels(self) -> LogLevels | None:
+        """Of the log; None: twistd writes it without us."""
+        return self.log_options.levels if self.log_options.is_in_force else None
+
+    def _tell_log_options(self) -> None:
+        """Let C{in_force} have the options of the log, too."""
+        told = settings_of(self.log_options.told(), self._log_given, str)
+        self.in_force = (*self.in_force, *told)
+
+    def reread(self) -> None:
+        """
+        SIGHUP: read the options again. The levels of the log change at once; the log names what needs a
+        restart, or what is wrong.
+        """
+        log, again = Logger(), type(self)()
+        try:
+            again.parseOptions(self._arguments)
+        except UsageError as error:
+            log.error("SIGHUP: the options are not sound, and none is taken: {reason}", reason=str(error))
+            return
+        now = {one.name: one.value for one in self.in_force}
+        changed = [one.name for one in again.in_force if one.value != now.get(one.name)]
+        before, after = self.log_options.levels.text, again.log_options.levels.text
+        self.log_options.levels.replace(after)
+        waiting = ", ".join(name for name in changed if name != "log_level")
+        log.info(
+            "SIGHUP: the options were read again: log_level={now} (before: {before}); needs a restart: "
+            "{waiting}", now=after, before=before, waiting=waiting or "nothing",
+        )
 
     def take(
         self, names: Mapping[str, str], values: Mapping[str, object]
@@ -264,10 +321,6 @@ def own_options(values: Mapping[str, object], table: str, tables: tuple[str, ...
     return dict(own)
 
 
-#: Places of options, for people.
-COMMAND_LINE, FILE = "command line", "file"
-
-
 def above(*settings: Mapping[str, object], plain: Callable[[str], str]) -> dict[str, object]:
     """
     Merge settings, where an earlier mapping overrides an option of later ones, in any spelling.
@@ -354,10 +407,11 @@ def with_port(description: str, port: int) -> str:
     return f"{match['kind']}:{port}{match['rest']}"
 
 
-def prepare_process(reactor: Reactor) -> None:
+def prepare_process(reactor: Reactor, reread: Callable[[], None] | None = None) -> None:
     """
     Set up reactor, descriptors, allocator and garbage collector for a long-lived server.
 
+    @param reread: what SIGHUP does.
     @raise SystemExit: the system allows too few descriptors.
     """
     make_reactor_monotonic(reactor)
@@ -370,16 +424,22 @@ def prepare_process(reactor: Reactor) -> None:
     fold_accept_lines(reactor.seconds)
     keep_freed_memory()
     reactor.callWhenRunning(spare_the_collector)
-    reactor.callWhenRunning(survive_signals)
+    reactor.callWhenRunning(survive_signals, reactor, reread)
 
 
-def survive_signals() -> None:
+def survive_signals(reactor: Reactor | None = None, reread: Callable[[], None] | None = None) -> None:
     """
     Let SIGHUP and SIGUSR1 do no harm: their default ends a process at once, without any hand-over, and
     operators send them to have a log rotated or options read again. Handlers of others stay.
+
+    @param reread: what SIGHUP does, in the reactor; None: nothing.
     """
     for number in (signal.SIGHUP, signal.SIGUSR1):
-        if signal.getsignal(number) is signal.SIG_DFL:
+        if signal.getsignal(number) is not signal.SIG_DFL:
+            continue
+        if number == signal.SIGHUP and reactor is not None and reread is not None:
+            signal.signal(number, lambda _number, _frame: reactor.callFromThread(reread))
+        else:
             signal.signal(number, _ignore_signal)
 
 

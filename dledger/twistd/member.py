@@ -25,6 +25,7 @@ from twisted.python.usage import UsageError
 from dledger.base.addresses import parse_address
 from dledger.base.admin_ports import admin_finding
 from dledger.base.disk.disk import OsDisk, read_boot_id
+from dledger.base.log_lines import LogLevels
 from dledger.base.option_values import Setting, raise_findings, settings_of
 from dledger.base.reactor import Reactor, whole_reactor
 from dledger.base.threads import RunInThread
@@ -193,7 +194,7 @@ def _plain(name: str) -> str:
 
 
 def _admin_maker(
-    endpoint: str, reactor: Reactor, settings: tuple[Setting, ...]
+    endpoint: str, reactor: Reactor, settings: tuple[Setting, ...], levels: LogLevels | None
 ) -> Callable[[Node], IService] | None:
     if not endpoint:
         return None
@@ -207,7 +208,7 @@ def _admin_maker(
         access = pages.PagesAccess(
             hosts=(*config.admin_hosts, *config.peers.values()), logs_access=config.admin_access_log,
             keys=node.keys if config.admin_tls else None, token_file=config.admin_token_file,
-            reads_need_token=config.admin_token_reads,
+            reads_need_token=config.admin_token_reads, levels=levels,
             contents_need_token=bool(config.tls_certificate or config.client_token_file),
         )
         service = resource.make_admin_service(
@@ -254,7 +255,7 @@ def makeService(options: Options) -> MemberService:
     from twisted.internet import reactor as global_reactor
 
     reactor = whole_reactor(global_reactor)
-    prepare_process(reactor)
+    prepare_process(reactor, options.reread)
     return make_service(options, reactor)
 
 
@@ -269,8 +270,8 @@ def make_service(options: Options, reactor: Reactor) -> MemberService:
         factory = traced_factory(factory, trace)
     return MemberService(
         options.member, reactor, disk=disk, rng=seeded_chance(f"member {options.member.self_id}"),
-        failed=end_process(reactor, lambda: exit_with(1)), listen=listen,
-        make_admin=_admin_maker(options["admin"], reactor, options.in_force), admin=options["admin"],
+        failed=end_process(reactor, lambda: exit_with(1)), listen=listen, admin=options["admin"],
+        make_admin=_admin_maker(options["admin"], reactor, options.in_force, options.levels),
         boot_id=read_boot_id(), make_machine=_machine_maker(factory, reactor, disk),
         make_driver=Driver if trace is None else partial(TracedDriver, trace=trace),
     )

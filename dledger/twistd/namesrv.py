@@ -142,7 +142,7 @@ def makeService(options: Options) -> NameServerService:
     from twisted.internet import reactor as global_reactor
 
     reactor = whole_reactor(global_reactor)
-    prepare_process(reactor)
+    prepare_process(reactor, options.reread)
     return make_service(options, reactor)
 
 

@@ -28,6 +28,7 @@ from dledger.admin.resource import (
     told_address,
 )
 from dledger.base.holes import Hole
+from dledger.base.log_lines import LogLevels
 from dledger.base.option_values import Setting
 from dledger.node.health import health_problem
 from dledger.node.reports import SeenEvent
@@ -46,7 +47,10 @@ class PageCase(SynchronousTestCase):
             MemberReport(member_id="n1", address="n1.test:1", source="log", problem="connection refused"),
         )
         settings = (Setting(name="tick_ms", value=50, origin="file"),)
-        app = AdminApp(self.node, self.survey, self.clock, settings, wall_s=lambda: 1_700_000_000.0)
+        self.levels = LogLevels()
+        app = AdminApp(
+            self.node, self.survey, self.clock, settings, wall_s=lambda: 1_700_000_000.0, levels=self.levels
+        )
         self.treq = StubTreq(app.app.resource())
 
     async def survey(self) -> tuple[MemberReport, ...]:
@@ -87,7 +91,7 @@ class PageTests(PageCase):
         """What there is."""
         self.assertEqual(set(self.document("/")["pages"]), {
             "/status", "/cluster", "/healthz", "/readyz", "/events", "/config", "/openapi.json",
-            "/live", "/browse", "/entries", "/metrics", "/transfer", "/flush",
+            "/live", "/browse", "/entries", "/metrics", "/transfer", "/log-level", "/flush",
         })
 
     def test_status(self) -> None:
@@ -234,6 +238,17 @@ class PageTests(PageCase):
         self.assertEqual(self.document("/transfer?to=n1", 409, "POST")["leader_id"], "n2")
         self.assertEqual(self.node.transferees, ["n1", "n2"])
         self.assertEqual(self.ask("/transfer?to=n1").code, 405)
+
+    def test_log_level(self) -> None:
+        """At once, in one room or in all; what is wrong changes nothing."""
+        said = self.document("/log-level?level=debug&room=dledger.node", 200, "POST")
+        self.assertEqual(said, {"log_level": "info,dledger.node=debug"})
+        self.document("/log-level?level=warn", 200, "POST")
+        for query in ("", "?level=loud", "?room=dledger", "?level=info&room=a%20b", "?level=%ff"):
+            said = self.document(f"/log-level{query}", 400, "POST")
+            self.assertIn("write /log-level?level=", said["error"])
+        self.assertEqual(self.levels.text, "warn,dledger.node=debug")
+        self.assertEqual(self.ask("/log-level?level=debug").code, 405)
 
     def test_flush(self) -> None:
         """Waits until what was there is on stable storage, and not for what comes later."""

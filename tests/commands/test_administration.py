@@ -100,6 +100,17 @@ class FlushTests(CliCase):
         self.assertExit(result, 1, "flushed up to 41", "http://127.0.0.1:2: HTTP status 401")
         self.assertExit(self.run_cli("flush"), 64, "give --admin URL")
 
+    def test_log_level(self) -> None:
+        """As a query; a level that there is."""
+        self.pages["https://a:1"] = {"log_level": "info,dledger.node=debug"}
+        command = ("--admin-authority", self.authority, "log-level", "debug", "--admin", "https://a:1")
+        self.assertExit(self.run_cli(*command, "--room", "dledger.node"), 0, "info,dledger.node=debug")
+        self.assertExit(self.run_cli(*command, "--json"), 0, '"log_level": "info,dledger.node=debug"')
+        self.assertEqual([one[1:3] for one in self.asked], [
+            ("/log-level?level=debug&room=dledger.node", "POST"), ("/log-level?level=debug", "POST"),
+        ])
+        self.assertExit(self.run_cli("log-level", "loud"), 64, "'debug', 'info', 'warn'")
+
     def test_environment(self) -> None:
         """All of it."""
         env = {"DLEDGER_ADMIN": "https://a:1", "DLEDGER_ADMIN_AUTHORITY": self.authority,

@@ -90,7 +90,7 @@ class OrderTests(ContextCase):
         """What C{status} asks: administrations, peers, and the token for administrations."""
         found: list[Any] = []
 
-        def gather(target: Any, urls: tuple[str, ...]) -> None:
+        def gather(target: Any, urls: tuple[str, ...], **_options: object) -> None:
             found.append((urls, target.peers, target.admin.token))
             raise click.ClickException("enough")
 

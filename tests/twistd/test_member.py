@@ -162,7 +162,7 @@ class OptionsTests(SynchronousTestCase):
         options.parseOptions(["--config", path, "--set", "tickMs=30", "--node-id", "n0", "--admin", "8080"])
         found = {one.name: (one.value, one.origin) for one in options.in_force}
         self.assertEqual(set(found), {field.name for field in attrs.fields(DLedgerConfig)} | {
-            "listen", "admin", "machine"})
+            "listen", "admin", "machine", "log_format", "log_level"})
         for name, expected in (
             ("tick_ms", (30, "command line")), ("self_id", ("n0", "command line")),
             ("max_vote_interval_ms", (900, "file")), ("listen", ("tcp:7", "file")),

@@ -1,0 +1,124 @@
+# -*- test-case-name: tests.twistd.test_logs -*-
+"""Options of the log, what twistd is given for them, and SIGHUP."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.testing import MemoryReactorClock
+from twisted.logger import capturedLogs
+from twisted.python.reflect import namedAny
+from twisted.python.usage import UsageError
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.twistd import common, logs
+from dledger.twistd.common import ConfigurationOptions, survive_signals
+from dledger.twistd.logs import LogOptions
+from dledger.twistd.member import Options
+from dledger.twistd.namesrv import Options as NameServerOptions
+from tests.base.test_log_lines import event
+
+
+class SignalReactor(MemoryReactorClock):
+    """Has the part of a reactor's threads that handlers of signals use."""
+
+    def callFromThread(self, called: Callable[[], None]) -> None:
+        """In the next turn."""
+        self.callLater(0, called)
+
+
+class OptionsTests(SynchronousTestCase):
+    """On the command line and in files."""
+
+    def parsed(self, *arguments: str, of: type[ConfigurationOptions] = Options) -> ConfigurationOptions:
+        """The options."""
+        options = of()
+        options.parseOptions(list(arguments))
+        return options
+
+    def file(self, text: str) -> str:
+        """A configuration file."""
+        path = self.mktemp() + ".toml"
+        Path(path).write_text(text)
+        return path
+
+    def test_places(self) -> None:
+        """The command line counts before the file; C{/config} tells value and place, of each service."""
+        for of, table in ((Options, "member"), (NameServerOptions, "namesrv")):
+            path = self.file(f'[{table}]\nlog_level = "warn"\nlog_format = "json"\n')
+            options = self.parsed("--config", path, "--log-level", "error,a=debug", of=of)
+            told = {one.name: (one.value, one.origin) for one in options.in_force}
+            self.assertEqual(told["log_level"], ("error,a=debug", "command line"))
+            self.assertEqual(told["log_format"], ("json", "file"))
+        usual = {one.name: (one.value, one.origin) for one in self.parsed().in_force}
+        self.assertEqual(usual["log_level"], ("info", "default"))
+
+    def test_refused(self) -> None:
+        """With what is allowed."""
+        for arguments, said in (
+            (("--log-level", "loud"), "log_level='loud': the level 'loud' is none of debug, info"),
+            (("--log-format", "xml"), "log_format='xml': write text or json"),
+            (("--config", self.file("log_level = 7\n")), "log_level=7"),
+        ):
+            with self.assertRaisesRegex(UsageError, said):
+                self.parsed(*arguments)
+
+    def test_given_to_twistd(self) -> None:
+        """By the name of a function; what twistd was told itself counts, and not both."""
+        twistd: dict[str, Any] = {"nodaemon": True, "logfile": None}
+        options = LogOptions.of({"log_format": "json"})
+        options.give_to(twistd, is_given=True)
+        stream = io.StringIO()
+        self.patch(sys, "stdout", stream)
+        namedAny(twistd["logger"])()(event(format="hello"))
+        self.assertIn('"text": "hello"', stream.getvalue())
+        self.assertTrue(options.is_in_force)
+        for name in ("logger", "syslog"):
+            other = LogOptions()
+            other.give_to({name: "x"}, is_given=False)
+            self.assertFalse(other.is_in_force)
+            with self.assertRaisesRegex(UsageError, f"do not go with twistd --{name}"):
+                other.give_to({name: "x"}, is_given=True)
+
+    def test_file_of_twistd(self) -> None:
+        """It is rotated by SIGUSR1 if nobody else wants that signal; a daemon has no standard output."""
+        self.addCleanup(signal.signal, signal.SIGUSR1, signal.getsignal(signal.SIGUSR1))
+        signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+        path = self.mktemp()
+        writer = LogOptions().observer(path, is_foreground=False)
+        self.addCleanup(writer._stream.close)
+        writer(event(format="hello"))
+        self.assertIn("hello", Path(path).read_text())
+        self.assertIsNot(signal.getsignal(signal.SIGUSR1), signal.SIG_DFL)
+        self.assertRaises(SystemExit, LogOptions().observer, "-", is_foreground=False)
+
+    def test_hung_up(self) -> None:
+        """SIGHUP takes the levels, names what needs a restart, and takes nothing of a file that is wrong."""
+        path = self.file('log_level = "info"\ntick_ms = 20\n')
+        options = self.parsed("--config", path)
+        reactor = SignalReactor()
+        for number in (signal.SIGHUP, signal.SIGUSR1):
+            self.addCleanup(signal.signal, number, signal.getsignal(number))
+            signal.signal(number, signal.SIG_DFL)
+        survive_signals(reactor, options.reread)
+        Path(path).write_text('log_level = "warn,dledger.node=debug"\ntick_ms = 40\n')
+        with capturedLogs() as events:
+            os.kill(os.getpid(), signal.SIGHUP)
+            reactor.advance(0)
+        self.assertEqual(options.log_options.levels.text, "warn,dledger.node=debug")
+        self.assertEqual([(one["before"], one["waiting"]) for one in events], [("info", "tick_ms")])
+        Path(path).write_text('log_level = "error"\ntick_ms = 0\n')
+        with capturedLogs() as events:
+            options.reread()
+        self.assertIn("tick_ms=0", events[0]["reason"])
+        self.assertEqual(options.log_options.levels.text, "warn,dledger.node=debug")
+
+    def test_names(self) -> None:
+        """Each option has its name in a file."""
+        self.assertEqual({row[0] for row in logs.LOG_PARAMETERS}, set(common.LOG_OPTIONS))
