@@ -18,57 +18,13 @@ from twisted.logger import Logger, LogLevel
 
 from dledger.base.folding import Folding
 from dledger.core.effects import Report
+from dledger.node.event_kinds import EVENT_KINDS, EventKind
 from dledger.node.status import count
 from protocols.wire.fastjson import JsonObject
 
-#: Reports that need an operator's attention.
-_WARNINGS = frozenset({
-    "two-leaders", "truncate-refused", "append-refused", "repairing", "stepping-down", "push-refused",
-    "stray-leader-called", "append-too-large", "message-refused", "terms-exhausted", "claim-refused",
-    "agrees-again", "standing-in", "leaving-full", "unsure", "slow-fsync", "term-leap", "entries-damaged",
-    "leaving-machine", "machine-differs", "leaving-damaged", "leaving-slow-disk",
-    "push-waits-for-damaged", "foreign-member", "request-forbidden",
-    "handshake-failed", "chunk-refused", "change-asked",
-})
-_ERRORS = frozenset({"store-failed", "diverged", "disk-full", "entries-not-found", "vote-refused"})
 _RESERVED = frozenset({"level", "format", "event", "facts", "self"})
-
-#: Reports that a retry or another party can repeat, and the facts that identify a repetition.
-_REPEATED = {
-    "append-refused": ("code",),
-    "disk-full": (),
-    "disk-has-room": (),
-    "entries-damaged": (),
-    "entries-mended": (),
-    "entries-not-found": ("first_index",),
-    "leaving-damaged": ("transferee_id",),
-    "leaving-full": ("transferee_id",),
-    "leaving-machine": ("transferee_id",),
-    "machine-differs": ("member_id", "reason"),
-    "leaving-slow-disk": ("transferee_id",),
-    "push-refused": ("code", "type"),
-    "chunk-refused": ("peer_id",),
-    "slow-fsync": (),
-    "push-set-back": ("peer_id", "state"),
-    "push-waits-for-damaged": ("peer_id", "write_index"),
-    "dispatcher-state": ("peer_id", "old", "new"),
-    "append-too-large": (),
-    # (Not the port: a client that asks again connects again. A change that was made has another index.)
-    "change-asked": ("change", "member_id", "member_address", "is_forced", "configuration"),
-    "claim-refused": ("peer_id", "reason"),
-    "foreign-member": (),
-    "request-forbidden": ("who", "request"),
-    "handshake-failed": ("reason",),
-    "peer-connected": ("peer_id",),
-    "peer-disconnected": ("peer_id",),
-    "message-refused": ("sender_id", "kind", "fault"),
-    "sender-absent": ("sender_id",),
-    "terms-exhausted": (),
-    "term-leap": ("sender_id",),
-    "truncate-refused": ("leader_id",),
-    "two-leaders": ("known", "other"),
-    "vote-answered": ("candidate_id", "result"),
-}
+#: An event that has no kind: another version of the core reports it.
+_OTHER = EventKind("info", "")
 
 #: The result of a vote for a candidate that is no member: strangers choose that name, so all count as one.
 _OF_STRANGERS = "REJECT_UNKNOWN_LEADER"
@@ -125,7 +81,7 @@ class Reports:
         facts: JsonObject = {
             name: _bounded(value) for name, value in report.facts.items() if name not in _RESERVED
         }
-        names = _REPEATED.get(report.event)
+        names = EVENT_KINDS.get(report.event, _OTHER).same
         if names is not None:
             identity = facts if facts.get("result") != _OF_STRANGERS else {**facts, "candidate_id": "any"}
             repeated = self._folding.happened((report.event, *map(identity.get, names)))
@@ -152,7 +108,8 @@ class Reports:
         """Log the repeated reports that are over."""
         for key, episode in self._folding.sweep(now_s):
             event = str(key[0])
-            told = " ".join(f"{name}={value}" for name, value in zip(_REPEATED[event], key[1:], strict=False))
+            names = EVENT_KINDS[event].same or ()
+            told = " ".join(f"{name}={value}" for name, value in zip(names, key[1:], strict=False))
             self._log.emit(
                 _level(event), "{event} {facts}: over after {times} times in {since_s} s",
                 event=event, facts=told, times=episode.times,
@@ -168,9 +125,5 @@ def _bounded(value: object) -> object:
 
 
 def _level(event: str) -> LogLevel:
-    level: LogLevel = LogLevel.info
-    if event in _ERRORS:
-        level = LogLevel.error
-    elif event in _WARNINGS:
-        level = LogLevel.warn
+    level: LogLevel = LogLevel.lookupByName(EVENT_KINDS.get(event, _OTHER).level)
     return level

@@ -12,8 +12,12 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.admin.broker import BrokerCollector
 from dledger.admin.metrics import exposition, make_registry
+from dledger.admin.name_server import NameServerCollector
 from tests.admin.fakes import MACHINE, picture
+from tests.admin.test_broker import picture as broker_picture
+from tests.admin.test_name_server import FakeNameServer
 
 DEPLOY = Path(__file__).resolve().parent.parent.parent / "deploy"
 #: Labels that Prometheus itself gives.
@@ -21,10 +25,15 @@ TARGET_LABELS = {"instance", "job"}
 
 
 def series() -> dict[str, set[str]]:
-    """The samples of a leader with a state machine: name to the names of labels."""
+    """
+    The samples of a leader with a state machine, a broker and a name server: name to the names of labels.
+    """
     found: dict[str, set[str]] = {}
     status = picture(reports={"push-set-back": 1}, machine=MACHINE)
-    for family in text_string_to_metric_families(exposition(make_registry(lambda: status)).decode()):
+    registry = make_registry(lambda: status)
+    registry.register(BrokerCollector(broker_picture))
+    registry.register(NameServerCollector(FakeNameServer()))
+    for family in text_string_to_metric_families(exposition(registry).decode()):
         for sample in family.samples:
             found.setdefault(sample.name, set()).update(sample.labels)
     return found
@@ -39,6 +48,8 @@ class DeployTests(SynchronousTestCase):
         for expression in expressions:
             used = re.findall(r"\b(?:dledger|process)_\w+", expression)
             self.assertTrue(used, expression)
+            for label in re.findall(r"[{,]\s*(\w+)=", expression):
+                self.assertTrue(any(label in known[name] for name in used if name in known), expression)
             self.assertEqual([name for name in used if name not in known], [], expression)
             labels = set().union(*(known[name] for name in used)) | TARGET_LABELS
             for listed in re.findall(r"\b(?:by|on) \(([^)]*)\)", expression):
@@ -64,7 +75,7 @@ class DeployTests(SynchronousTestCase):
         rows = re.findall(r"^\| `(\w+)` \| (.+) \| (.+) \|$", section, re.MULTILINE)
         self.assertEqual([name for name, _, _ in rows], names)
         for name, _, steps in rows:
-            self.assertRegex(steps, r"\]\((#[\w-]+|\w+\.md(#[\w-]+)?)\)", name)
+            self.assertRegex(steps, r"\]\((#[\w-]+|[\w-]+\.md(#[\w-]+)?)\)", name)
 
     def test_dashboard(self) -> None:
         """Every panel asks for metrics that there are."""
