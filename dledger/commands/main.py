@@ -31,6 +31,7 @@ from dledger.client.values import Entry
 from dledger.commands.administration import AdminAccess, flush, log_level
 from dledger.commands.administration import token as token_command
 from dledger.commands.archive import archive
+from dledger.commands.assisting import completion, help_command
 from dledger.commands.backup import backup, restore
 from dledger.commands.bench import bench
 from dledger.commands.broker import Wanted, read_offset, tail_broker
@@ -470,6 +471,8 @@ cli.add_command(flush)
 cli.add_command(log_level)
 cli.add_command(config)
 cli.add_command(context_command)
+cli.add_command(completion)
+cli.add_command(help_command)
 
 
 def main() -> None:

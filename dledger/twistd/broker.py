@@ -46,6 +46,7 @@ from dledger.raft_broker.config import member_config
 from dledger.raft_broker.service import RaftBrokerService
 from dledger.twistd.common import (
     COMMAND_LINE,
+    ENVIRONMENT,
     FILE,
     ConfigurationOptions,
     above,
@@ -137,7 +138,7 @@ class Options(ConfigurationOptions):
         values = self.from_file(self._parse_file)
         given = self.given(_NAMES)
         given |= {"insecure": True} if self["insecure"] else {}
-        settings, values = self.take(_ENDPOINTS, values)
+        settings, values = self.take(_ENDPOINTS, values, _plain)
         ports = self.take_ports(_PORTS, _ENDPOINTS, set(map(_plain, (*settings, *values))))
         defaults = {"broker_name": _host_name(), "store_path_root_dir": DEFAULT_STORE}
         try:
@@ -159,6 +160,7 @@ class Options(ConfigurationOptions):
         in_force = {**all_options(self.broker), **endpoints, "with_namesrv": bool(self["with-namesrv"])}
         places = {
             COMMAND_LINE: {**given, **settings, **self.taken(COMMAND_LINE)},
+            ENVIRONMENT: {**self.environment, **self.taken(ENVIRONMENT)},
             FILE: {**values, **self.taken(FILE)},
         }
         self.in_force = settings_of(in_force, places, _plain)

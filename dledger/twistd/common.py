@@ -39,7 +39,7 @@ from dledger.base.tuning import keep_freed_memory, spare_the_collector
 from dledger.twistd.logs import LOG_NAMES, LOG_PARAMETERS, LogOptions
 
 #: Places of options, for people.
-COMMAND_LINE, FILE = "command line", "file"
+COMMAND_LINE, ENVIRONMENT, FILE = "command line", "environment", "file"
 #: Options of the log on the command line, by their names in a file.
 LOG_OPTIONS = {option: name for name, option in LOG_NAMES.items()}
 
@@ -59,12 +59,16 @@ class ConfigurationOptions(OptionsOnly):
     """
     Command line options for common settings, C{--set name=value} for the rest, and C{--config FILE}.
 
-    @cvar table: the service's table in a file for several services.
+    @cvar table: the service's table in a file for several services, and a part of the names of its options in
+        the environment.
+    @cvar environ: where those are.
+    @ivar environment: the options given there.
     @ivar settings: name to value, as given with C{--set}.
     @ivar in_force: every option with its value and its place; known when the options are parsed.
     """
 
     table: str
+    environ: Mapping[str, str] = os.environ
     in_force: tuple[Setting, ...] = ()
     optParameters = LOG_PARAMETERS
 
@@ -73,7 +77,8 @@ class ConfigurationOptions(OptionsOnly):
         self.settings: dict[str, str] = {}
         self.log_options = LogOptions()
         self._arguments: list[str] = []
-        self._log_given: dict[str, dict[str, object]] = {COMMAND_LINE: {}, FILE: {}}
+        self.environment: dict[str, object] = {}
+        self._log_given: dict[str, dict[str, object]] = {COMMAND_LINE: {}, ENVIRONMENT: {}, FILE: {}}
         self._places: dict[str, str] = {}
         self._written: set[str] = set()
 
@@ -86,7 +91,7 @@ class ConfigurationOptions(OptionsOnly):
         try:
             super().parseOptions(options)
             self._log_given[COMMAND_LINE] = self.given(LOG_OPTIONS)
-            given = {**self._log_given[FILE], **self._log_given[COMMAND_LINE]}
+            given = {**self._log_given[FILE], **self._log_given[ENVIRONMENT], **self._log_given[COMMAND_LINE]}
             self.log_options = LogOptions.of(given)
             self._tell_log_options()
             if self.parent is not None:
@@ -127,6 +132,7 @@ class ConfigurationOptions(OptionsOnly):
         @param tables: options that may be tables.
         @raise UsageError: the file cannot be read, is malformed, or is for other services only.
         """
+        self._read_environment()
         path = self["config"]
         if path is None:
             return {}
@@ -144,6 +150,22 @@ class ConfigurationOptions(OptionsOnly):
     def levels(self) -> LogLevels | None:
         """Of the log; None: twistd writes it without us."""
         return self.log_options.levels if self.log_options.is_in_force else None
+
+    def _read_environment(self) -> None:
+        """
+        C{DLEDGER_MEMBER__TICK_MS} is the option C{tick_ms} of a member. (Two underscores: container engines
+        make variables with one of them from the names of services.)
+        """
+        prefix = f"DLEDGER_{self.table.upper()}__"
+        found: dict[str, object] = {
+            name.removeprefix(prefix).lower(): value
+            for name, value in sorted(self.environ.items()) if name.startswith(prefix) and value
+        }
+        config = found.pop("config", None)
+        if self["config"] is None:
+            self["config"] = config
+        self._log_given[ENVIRONMENT] = {name: found.pop(name) for name in LOG_NAMES if name in found}
+        self.environment = found
 
     def _tell_log_options(self) -> None:
         """Let C{in_force} have the options of the log, too."""
@@ -172,20 +194,23 @@ class ConfigurationOptions(OptionsOnly):
         )
 
     def take(
-        self, names: Mapping[str, str], values: Mapping[str, object]
+        self, names: Mapping[str, str], values: Mapping[str, object], plain: Callable[[str], str]
     ) -> tuple[dict[str, object], dict[str, object]]:
         """
-        Read options of the command line from C{--set} and the file, too, where they do not override it.
+        Read options of the command line from C{--set}, the environment and the file, too, where they do not
+        override it.
 
         @param names: name in a configuration, in snake_case, to option of the command line.
         @param values: from the file.
-        @return: what is left of C{--set}, and of the file.
+        @param plain: maps every spelling of an option to the same name.
+        @return: what is left of C{--set}, and of environment and file.
         @raise UsageError: a value does not fit, or an option is given twice in one place.
         """
         flags = {name for name, option in names.items() if isinstance(self[option], int)}
         self._places = {name: COMMAND_LINE for name, option in names.items() if self[option] not in (None, 0)}
         left: list[dict[str, object]] = []
-        for place, found in ((COMMAND_LINE, self.settings), (FILE, values)):
+        given = ((COMMAND_LINE, self.settings), (ENVIRONMENT, self.environment), (FILE, values))
+        for place, found in given:
             rest: dict[str, object] = {}
             here: set[str] = set()
             for name, value in found.items():
@@ -202,7 +227,7 @@ class ConfigurationOptions(OptionsOnly):
                     self._places[target] = place
                     self[names[target]] = fitting
             left.append(rest)
-        return left[0], left[1]
+        return left[0], above(left[1], left[2], plain=plain)
 
     def take_ports(
         self, ports: Mapping[str, str], names: Mapping[str, str], others: Collection[str]

@@ -47,6 +47,7 @@ from dledger.node.service import MakeMachine, MemberService
 from dledger.node.tracing import OpenSpans, Spans, TracedDriver
 from dledger.twistd.common import (
     COMMAND_LINE,
+    ENVIRONMENT,
     FILE,
     ConfigurationOptions,
     above,
@@ -121,9 +122,11 @@ class Options(ConfigurationOptions):
             values.update(_tls_options(values.pop("tls", {})))
         except ValueError as error:
             findings.append(str(error))
-        places = {COMMAND_LINE: {**given, **self.settings}, FILE: values}
+        places = {
+            COMMAND_LINE: {**given, **self.settings}, ENVIRONMENT: self.environment, FILE: values,
+        }
         java: Mapping[str, object] = JAVA_FILE_DEFAULTS if self._is_java else {}
-        merged = above(given, self.settings, values, java, plain=_plain)
+        merged = above(given, self.settings, self.environment, values, java, plain=_plain)
         for name in _ENDPOINTS:
             try:
                 self[name] = endpoint_of(name, merged.pop(name, None) or "")

@@ -27,6 +27,7 @@ from dledger.namesrv.config import NameServerConfig, name_server_from_mapping, n
 from dledger.namesrv.service import NameServerService
 from dledger.twistd.common import (
     COMMAND_LINE,
+    ENVIRONMENT,
     FILE,
     ConfigurationOptions,
     above,
@@ -73,7 +74,7 @@ class Options(ConfigurationOptions):
         values = self.from_file(self._parse_file)
         given = self.given({"kv": "kv_config_path"})
         given |= {"insecure": True} if self["insecure"] else {}
-        settings, values = self.take(_ENDPOINTS, values)
+        settings, values = self.take(_ENDPOINTS, values, _plain)
         ports = self.take_ports({"listen": "listen_port"}, _ENDPOINTS, set(map(_plain, (*settings, *values))))
         try:
             self.name_server = name_server_from_mapping(above(ports, given, settings, values, plain=_plain))
@@ -100,6 +101,7 @@ class Options(ConfigurationOptions):
         endpoints = {name: self[option] or "" for name, option in _ENDPOINTS.items()}
         places = {
             COMMAND_LINE: {**given, **settings, **self.taken(COMMAND_LINE)},
+            ENVIRONMENT: {**self.environment, **self.taken(ENVIRONMENT)},
             FILE: {**values, **self.taken(FILE)},
         }
         self.in_force = settings_of({**attrs.asdict(config), **endpoints}, places, _plain)

@@ -15,6 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.admin.broker import BrokerCollector
 from dledger.admin.metrics import exposition, make_registry
 from dledger.admin.name_server import NameServerCollector
+from protocols.wire.ledger.readers import ReaderInfo
 from tests.admin.fakes import MACHINE, picture
 from tests.admin.test_broker import picture as broker_picture
 from tests.admin.test_name_server import FakeNameServer
@@ -29,7 +30,8 @@ def series() -> dict[str, set[str]]:
     The samples of a leader with a state machine, a broker and a name server: name to the names of labels.
     """
     found: dict[str, set[str]] = {}
-    status = picture(reports={"push-set-back": 1}, machine=MACHINE)
+    reader = ReaderInfo("billing", 40, 7, ("p1",))
+    status = picture(reports={"push-set-back": 1}, machine=MACHINE, readers=(reader,))
     registry = make_registry(lambda: status)
     registry.register(BrokerCollector(broker_picture))
     registry.register(NameServerCollector(FakeNameServer()))
@@ -65,6 +67,18 @@ class DeployTests(SynchronousTestCase):
         for rule in rules:
             self.assertEqual(set(rule["annotations"]), {"summary", "action"}, rule["alert"])
             self.assertIn(rule["labels"]["severity"], ("warning", "critical"))
+
+    def test_service_levels(self) -> None:
+        """Each is measured by metrics that there are, and tells of alerts that there are."""
+        text = (DEPLOY.parent / "docs" / "slo.md").read_text("utf-8")
+        rows = re.findall(r"^\| [^|]+ \| [^|]+ \| (.+) \| (.+) \|$", text, re.MULTILINE)
+        expressions = [one for measured, _ in rows for one in re.findall(r"`([^`]*dledger_[^`]*)`", measured)]
+        self.assertGreater(len(expressions), 12)
+        self.check_names(expressions)
+        alerts = (DEPLOY / "prometheus-alerts.yaml").read_text("utf-8")
+        named = {name for _, told in rows for name in re.findall(r"`(\w+)`", told)}
+        self.assertGreater(len(named), 10)
+        self.assertEqual({name for name in named if f"alert: {name}\n" not in alerts}, set())
 
     def test_runbook(self) -> None:
         """Each alert has its row in docs/operations.md, in the same order, with a place to go on."""

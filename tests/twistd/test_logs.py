@@ -59,6 +59,39 @@ class OptionsTests(SynchronousTestCase):
         usual = {one.name: (one.value, one.origin) for one in self.parsed().in_force}
         self.assertEqual(usual["log_level"], ("info", "default"))
 
+    def test_environment(self) -> None:
+        """Above the file, below the command line; an empty one counts as none."""
+        path = self.file("tick_ms = 20\nfile_reserved_hours = 7\nlog_level = 'warn'\n")
+        self.patch(ConfigurationOptions, "environ", {
+            "DLEDGER_MEMBER__CONFIG": path, "DLEDGER_MEMBER__TICK_MS": "30", "DLEDGER_MEMBER__LISTEN": "7",
+            "DLEDGER_MEMBER__LOG_LEVEL": "error", "DLEDGER_MEMBER__GROUP": "",
+            "DLEDGER_MEMBER_PORT": "tcp://1",
+            "DLEDGER_MEMBER__SELF_ID": "n0", "DLEDGER_NAMESRV__LISTEN": "9", "DLEDGER_PEERS": "n7-x:1",
+            "DLEDGER_NAMESRV__LOG_FORMAT": "json", "DLEDGER_NAMESRV__CHANGE_HOSTS": "10.0.0.1",
+        })
+        told = {one.name: (one.value, one.origin) for one in self.parsed("--group", "g").in_force}
+        for name, expected in (
+            ("tick_ms", (30, "environment")), ("file_reserved_hours", (7, "file")),
+            ("group", ("g", "command line")), ("listen", ("tcp:7", "environment")),
+            ("log_level", ("error", "environment")), ("self_id", ("n0", "environment")),
+        ):
+            self.assertEqual(told[name], expected, name)
+        told = {one.name: (one.value, one.origin) for one in self.parsed(of=NameServerOptions).in_force}
+        self.assertEqual(told["listen"], ("tcp:9", "environment"))
+        self.assertEqual(told["log_format"], ("json", "environment"))
+        self.assertEqual(told["change_hosts"], (("10.0.0.1",), "environment"))
+        self.assertEqual(self.parsed("--listen", "8", of=NameServerOptions)["listen"], "tcp:8")
+
+    def test_environment_is_refused(self) -> None:
+        """An option that there is not, or a value that does not fit, as anywhere else."""
+        for name, value, said in (
+            ("DLEDGER_MEMBER__TICKS", "1", "unknown option 'ticks'"),
+            ("DLEDGER_MEMBER__TICK_MS", "x", "tick_ms='x'"),
+        ):
+            self.patch(ConfigurationOptions, "environ", {name: value})
+            with self.assertRaisesRegex(UsageError, said):
+                self.parsed()
+
     def test_refused(self) -> None:
         """With what is allowed."""
         for arguments, said in (

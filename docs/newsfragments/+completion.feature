@@ -1,0 +1,1 @@
+`dledger completion` for bash, zsh and fish, and `dledger help`.
