@@ -27,7 +27,7 @@ EVERYTHING := $(CHECKS),s3-test,bench
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-rocketmq test test-all test-latest constraints steady unit lint types sim mutants fuzz processes hostile browser spark interop bench docs format clean soak
+.PHONY: help venv demo demo-rocketmq test test-all test-latest constraints steady unit lint types sim mutants fuzz processes hostile browser spark interop bench docs format clean soak mutants-random
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,6 +74,9 @@ sim: $(LIGHT) ## simulated clusters: make sim SCHEDULES=1000 SEED=1
 
 mutants: $(LIGHT) ## break one guard at a time; the simulator must notice each
 	@$(BIN)/python -m tests.mutants
+
+mutants-random: $(LIGHT) ## random small faults, and who notices them: make mutants-random N=200 SEED=1
+	@$(BIN)/python -m tests.mutants.random_run --count $(or $(N),40) --seed $(or $(SEED),1)
 
 fuzz: $(LIGHT) ## random bytes to every decoder, random damage to every file
 	@$(BIN)/python -m tests.fuzz.run --target all --executions 100000 --seed $(SEED)

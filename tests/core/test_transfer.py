@@ -338,6 +338,15 @@ class PreferredTests(SynchronousTestCase):
         """Who has not been heard of, is far behind, or not compared yet stays a follower."""
         bench = leader("n1", preferred_leader_ids=("n2",), max_heart_beat_leak=50)
         self.assertEqual(asks(bench.run(2_000)), [])
+        for entries, chosen in ((ListLedger.of(1), None), (ListLedger.of(), "n2")):
+            bench = Bench.make(
+                entries, preferred_leader_ids=("n2",), max_heart_beat_leak=50, term_start_entry=False
+            ).lead()
+            for peer_id in ("n1", "n2"):
+                bench.confirm(peer_id)
+            bench.core._transfer._next_check_ms = 0
+            bench.tick()
+            self.assertEqual(bench.core.status().transferee_id, chosen)
         bench = leader("n1", "n2", preferred_leader_ids=("n2",), max_heart_beat_leak=2)
         bench.core._transfer._next_check_ms = bench.now_ms + 900
         for _ in range(10):

@@ -89,6 +89,16 @@ class WardTests(SynchronousTestCase):
         self.bench.request(vote_request("n2", 4, end_index=0, end_term=1, pre_vote=True))
         self.assertTrue(self.stands())
 
+    def test_a_leader_meanwhile(self) -> None:
+        """Then the group could elect: the time counts from the first refusal after that."""
+        self.refused(4)
+        self.bench.run(500)
+        self.bench.request(heart_beat("n2", 5))
+        self.bench.run(3_000)
+        self.assertNotIn("standing-in", events(self.refused(6)))
+        self.bench.run(2_000)
+        self.assertIn("standing-in", events(self.refused(6)))
+
     def test_pre_votes_count(self) -> None:
         """Our own candidates ask for nothing else."""
         self.refused(4, pre_vote=True)

@@ -14,12 +14,24 @@ import importlib.util
 import sys
 from collections.abc import Sequence
 from types import ModuleType
+from typing import Protocol
 
 import attrs
 
 
 class PatternNotFound(Exception):
     """The source does not hold the text of a patch exactly once."""
+
+
+class Change(Protocol):
+    """A change of the source of one module."""
+
+    @property
+    def module(self) -> str:
+        """Its name."""
+
+    def apply(self, source: str) -> str:
+        """The source with the change."""
 
 
 @attrs.frozen
@@ -45,7 +57,7 @@ class Patch:
 class _Loader(importlib.machinery.SourceFileLoader):
     """Compiles the patched source; nothing is cached."""
 
-    def __init__(self, name: str, path: str, patches: Sequence[Patch]) -> None:
+    def __init__(self, name: str, path: str, patches: Sequence[Change]) -> None:
         super().__init__(name, path)
         self._patches = patches
 
@@ -59,8 +71,8 @@ class _Loader(importlib.machinery.SourceFileLoader):
 class _Finder(importlib.abc.MetaPathFinder):
     """Finds the modules that have patches."""
 
-    def __init__(self, patches: Sequence[Patch]) -> None:
-        self._patches: dict[str, list[Patch]] = {}
+    def __init__(self, patches: Sequence[Change]) -> None:
+        self._patches: dict[str, list[Change]] = {}
         for patch in patches:
             self._patches.setdefault(patch.module, []).append(patch)
 
@@ -76,7 +88,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         return importlib.util.spec_from_file_location(fullname, found.origin, loader=loader)
 
 
-def install(patches: Sequence[Patch]) -> None:
+def install(patches: Sequence[Change]) -> None:
     """Import these modules with their patches from now on. They must not be loaded yet."""
     for patch in patches:
         assert patch.module not in sys.modules, f"{patch.module} is loaded already"

@@ -1,0 +1,193 @@
+# -*- test-case-name: tests.sim.test_random_mutants -*-
+"""
+Random mutants: who notices a fault that nobody thought of.
+
+    python -m tests.mutants.random_run --count 40 --seed 7 [--room core] [--seconds 20]
+    make mutants-random N=200 SEED=7
+
+Each is judged three times, in processes of its own, until it is noticed: by schedules without a focus, by the
+unit tests that its module names, by all unit tests of its package. A fault that hangs is noticed. The list of
+faults that nobody notices, with their places, shows tests that are missing, guards that are there twice, and
+changes that change nothing; the last kind is in C{equivalent.txt}, each with its reason. The exit status is 1
+if there is another one.
+"""
+
+from __future__ import annotations
+
+import collections
+import multiprocessing
+import os
+import re
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NoReturn
+
+import attrs
+import click
+
+from tests.mutants import patching
+from tests.mutants.hunting import NOTICED, ROOT, SURVIVED
+from tests.mutants.sites import ROOMS, Splice, drawn
+
+_PROCESSES = multiprocessing.get_context("forkserver")
+EQUIVALENT = Path(__file__).with_name("equivalent.txt")
+#: Longest time of one judgement, as a multiple of what it may take of the processor, and seconds more.
+_SLOWEST, _MORE_S = 12, 60
+#: Seconds of the processor for the unit tests of one package.
+_UNIT_S = 60.0
+
+SCHEDULES, UNITS, PACKAGE = "schedules", "unit tests", "its package"
+NOBODY, EQUAL = "NOBODY", "nobody (equal)"
+
+
+@attrs.frozen
+class Finding:
+    """Who noticed a mutant, and what was said."""
+
+    splice: Splice
+    by: str
+    told: str = ""
+
+
+def equivalents() -> dict[str, str]:
+    """Keys of changes that change nothing, and why."""
+    found: dict[str, str] = {}
+    for line in EQUIVALENT.read_text(encoding="utf-8").splitlines():
+        if line and not line.startswith("#"):
+            key, _, reason = line.partition(" | ")
+            found[key] = reason
+    return found
+
+
+def _schedules(module: str, seconds: float) -> str:
+    """What the first schedule that fails says; empty: none did."""
+    from dledger.testing.bugs import be_quiet
+
+    be_quiet()
+    if module.startswith("dledger.broker"):
+        from dledger.testing.brokers.schedule import run_ha_schedule as run
+    elif module.startswith("dledger.raft_broker"):
+        from dledger.testing.raft_brokers.schedule import run_seed as run  # type: ignore[assignment]
+    else:
+        from dledger.testing.group.schedule import run_schedule as run  # type: ignore[assignment]
+    began, seed = time.process_time(), 7001
+    while time.process_time() - began < seconds:
+        failure = run(seed).failure
+        if failure:
+            return f"schedule {seed}: {failure.strip().splitlines()[-1][:150]}"
+        seed += 1
+    return ""
+
+
+def _units(names: list[str]) -> str:
+    """What the first test that fails says; empty: none did."""
+    from twisted.trial.reporter import TestResult
+    from twisted.trial.runner import TestLoader
+
+    loader = TestLoader()
+    for name in names:
+        result = TestResult()
+        loader.loadByName(name, recurse=True).run(result)
+        if not result.wasSuccessful():
+            test, failure = (*result.failures, *result.errors)[0]
+            said = failure if isinstance(failure, str) else failure.getErrorMessage()
+            return f"{test.id()}: {said.strip().splitlines()[-1][:120] if said.strip() else ''}"
+    return ""
+
+
+def tests_of(module: str) -> list[str]:
+    """The tests that a module names in its first line."""
+    path = ROOT / (module.replace(".", "/") + ".py")
+    named = re.match(r"# -\*- test-case-name: (\S+) -\*-", path.read_text(encoding="utf-8"))
+    return named[1].split(",") if named else []
+
+
+def package_tests(module: str) -> list[str]:
+    """The package of unit tests of a module's room."""
+    parts = module.split(".")[1:-1]
+    return [".".join(("tests", *parts))]
+
+
+def child(splice: Splice, by: str, seconds: float, output: str) -> NoReturn:
+    """One judgement, in this process."""
+    with open(output, "w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.chdir(tempfile.mkdtemp(prefix="mutant-"))
+    sys.path.insert(0, str(ROOT))
+    patching.install([splice])
+    try:
+        if by == SCHEDULES:
+            told = _schedules(splice.module, seconds)
+        else:
+            told = _units(tests_of(splice.module) if by == UNITS else package_tests(splice.module))
+    except BaseException as error:
+        told = f"{type(error).__name__}: {error}"[:150]
+    click.echo(told)
+    sys.stdout.flush()
+    os._exit(NOTICED if told else SURVIVED)
+
+
+def _judged(splice: Splice, by: str, seconds: float) -> str:
+    """What was noticed; empty: nothing."""
+    limit_s = _SLOWEST * seconds + _MORE_S
+    with tempfile.NamedTemporaryFile("r") as output:
+        process = _PROCESSES.Process(target=child, args=(splice, by, seconds, output.name))
+        process.start()
+        process.join(limit_s)
+        if process.is_alive():
+            process.kill()
+            process.join()
+            return f"does not end within {limit_s:g} s"
+        if process.exitcode == SURVIVED:
+            return ""
+        lines = output.read().strip().splitlines()
+        return lines[-1][:150] if lines else f"exit status {process.exitcode}"
+
+
+def judge(splice: Splice, seconds: float, skips_schedules: bool) -> Finding:
+    """Who notices a mutant first."""
+    for by in (SCHEDULES, UNITS, PACKAGE):
+        if by == SCHEDULES and skips_schedules:
+            continue
+        told = _judged(splice, by, seconds if by == SCHEDULES else _UNIT_S)
+        if told:
+            return Finding(splice, by, told)
+    return Finding(splice, EQUAL if splice.key in equivalents() else NOBODY)
+
+
+@click.command()
+@click.option("--count", default=40, show_default=True, help="Number of mutants.")
+@click.option("--seed", default=1, show_default=True, help="Draws them.")
+@click.option("--room", "rooms", multiple=True, type=click.Choice(ROOMS), help="[default: all]")
+@click.option("--seconds", default=20.0, show_default=True, help="Of the processor, for schedules of each.")
+@click.option("--jobs", default=2, show_default=True, help="Processes.")
+@click.option("--no-schedules", is_flag=True, help="Ask the unit tests alone.")
+@click.option("--show", is_flag=True, help="Only say which are drawn.")
+def main(
+    count: int, seed: int, rooms: tuple[str, ...], seconds: float, jobs: int, no_schedules: bool, show: bool
+) -> None:
+    """Put random small faults into the product, and see who notices."""
+    chosen = drawn(ROOT, rooms or ROOMS, count, seed)
+    if show:
+        for splice in chosen:
+            click.echo(splice.key)
+        return
+    found: collections.Counter[str] = collections.Counter()
+    with ThreadPoolExecutor(jobs) as pool:
+        for number, finding in enumerate(pool.map(lambda one: judge(one, seconds, no_schedules), chosen), 1):
+            found[finding.by] += 1
+            click.echo(f"{number:4} {finding.by:14} {finding.splice.key[:150]}")
+            if finding.told:
+                click.echo(f"     {'':14} {finding.told[:150]}")
+    total = sum(found.values())
+    shares = (f"{number} {by} ({100 * number / total:.0f} %)" for by, number in found.most_common())
+    click.echo(", ".join(shares))
+    sys.exit(1 if found[NOBODY] else 0)
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m tests.mutants.random_run")

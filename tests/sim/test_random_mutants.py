@@ -1,0 +1,82 @@
+# -*- test-case-name: tests.sim.test_random_mutants -*-
+"""Random mutants: which places there are, and that the command finds who notices."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.mutants.hunting import ROOT
+from tests.mutants.random_run import equivalents, tests_of
+from tests.mutants.sites import ROOMS, compiles, drawn, sites_in
+
+SOURCE = '''"""A module."""
+LIMIT = 7
+
+class Queue:
+    """A docstring."""
+    size: int = 3
+
+    def take(self, count: int = 1) -> int:
+        """Another."""
+        assert count > 0
+        if not self.items and count <= LIMIT:
+            self.log.info("it is empty %d", 5)
+            raise ValueError(count + 1)
+        self.items[0] = self.join(count, self.rest)
+        self.done.append(count)
+        return min(count, 4)
+'''
+
+
+class SitesTests(SynchronousTestCase):
+    """The places in a text."""
+
+    def test_kinds(self) -> None:
+        """Each kind of change, in functions alone; neither assertions, errors nor log lines."""
+        found = [(one.old, one.new) for one in sites_in("m", SOURCE)]
+        self.assertEqual(found, [
+            ("not self.items and count <= LIMIT", "(not self.items or count <= LIMIT)"),
+            ("not self.items", "(self.items)"), ("count <= LIMIT", "(count < LIMIT)"),
+            ("self.items[0] = self.join(count, self.rest)", "pass"), ("0", "1"),
+            ("self.join(count, self.rest)", "self.join(self.rest, count)"),
+            ("self.done.append(count)", "pass"), ("4", "5"),
+        ])
+
+    def test_applied(self) -> None:
+        """At that place alone, also behind characters of several bytes."""
+        source = SOURCE.replace("Another.", "\u00c4nderung.")
+        splices = sites_in("m", source)
+        for splice in splices:
+            self.assertTrue(compiles(splice, source), splice.key)
+        changed = splices[2].apply(source)
+        self.assertEqual(changed, source.replace("count <= LIMIT", "(count < LIMIT)"))
+        self.assertEqual(splices[2].key, "m:Queue.take: count <= LIMIT -> (count < LIMIT)")
+
+    def test_drawn(self) -> None:
+        """The same seed draws the same ones; another one others."""
+        first = drawn(ROOT, ("machine",), 5, 1)
+        self.assertEqual(first, drawn(ROOT, ("machine",), 5, 1))
+        self.assertNotEqual(first, drawn(ROOT, ("machine",), 5, 2))
+        self.assertEqual(len({one.key for one in first}), 5)
+
+    def test_rooms(self) -> None:
+        """There are all of them, and modules name their tests."""
+        for room in ROOMS:
+            self.assertTrue((ROOT / "dledger" / room).is_dir(), room)
+        self.assertEqual(tests_of("dledger.core.appends"), ["tests.core.test_appends"])
+        for key, reason in equivalents().items():
+            self.assertTrue(" -> " in key and reason, key)
+
+
+class RunTests(SynchronousTestCase):
+    """The command."""
+
+    def test_shown(self) -> None:
+        """It says which are drawn."""
+        command = [sys.executable, "-m", "tests.mutants.random_run", "--room", "machine", "--seed", "2"]
+        command += ["--count", "1", "--show"]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+        self.assertIn("dledger.machine.", shown.stdout)
