@@ -1,1 +1,0 @@
-`make mutants-random` puts random small faults into the code and says which tests notice them.
