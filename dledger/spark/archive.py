@@ -26,7 +26,6 @@ import attrs
 import numpy as np
 
 from dledger.spark.archive_files import ArchiveFiles
-from dledger.spark.columns import HEADER_DTYPE, Place, damage, gather, sound_headers
 from dledger.spark.log import (
     Chunk,
     DamageError,
@@ -43,6 +42,7 @@ from dledger.spark.log import (
 )
 from dledger.spark.options import ScanOptions
 from dledger.spark.proof import Proof, of_group, of_record
+from dledger.spark.record_headers import HEADER_DTYPE, Place, damage, gather, sound_headers
 from dledger.storage.archive_manifest import ArchiveManifest, ArchivePiece
 from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE, MAGIC
 

@@ -24,11 +24,11 @@ import numpy as np
 
 from dledger.base.disk.disk import ReadOnlyDisk
 from dledger.base.disk.segment import SegmentReader, offsets_in
-from dledger.spark.columns import gather
 from dledger.spark.log import Chunk, DamageError, Extent, Offsets, ReadError, lost, skipped
 from dledger.spark.messages import HEAD_DTYPE
 from dledger.spark.options import OptionError, ScanOptions
 from dledger.spark.proof import Proof, of_bytes
+from dledger.spark.record_headers import gather
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.layout import HEAD, HEAD_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MIN_MESSAGE_SIZE
 from protocols.wire.rocketmq.message import decode_message

@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol, TypeAlias, runtime_checkable
 
 import attrs
@@ -86,6 +86,19 @@ class LogPart:
 
 
 @attrs.frozen(kw_only=True)
+class RecordLookup:
+    """
+    What else can be learnt of records of which only the index was read.
+
+    @ivar pread: bytes of the log: their number, their position. Fewer if a file is too short, or missing.
+    @ivar doubtful: which of some entries (the first one, their number) may have a C{channel}.
+    """
+
+    pread: Callable[[int, int], bytes]
+    doubtful: Callable[[int, int], NDArray[np.bool_]]
+
+
+@attrs.frozen(kw_only=True)
 class Chunk:
     """
     Whole consecutive records in memory.
@@ -97,6 +110,7 @@ class Chunk:
     @ivar chain_before: C{chain_crc} of the record before the first one; None: not known.
     @ivar place: a path or a member, for messages.
     @ivar place_at: byte in C{place} where C{data} begins.
+    @ivar records: for records without C{data}.
     """
 
     data: bytes | memoryview | None
@@ -106,6 +120,7 @@ class Chunk:
     place: str
     place_at: int = 0
     chain_before: int | None = None
+    records: RecordLookup | None = None
 
     @property
     def count(self) -> int:

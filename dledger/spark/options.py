@@ -207,6 +207,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(name="storedFrom", field="stored_from", read=whole_number(0, _MANY), default="-"),
     Option(name="storedBefore", field="stored_before", read=whole_number(0, _MANY), default="-"),
     Option(name="includeInternal", field="include_internal", read=_flag, default="`false`"),
+    Option(name="includeControl", field="include_control", read=_flag, default="`false`"),
     Option(name="includeMarkers", field="include_markers", read=_flag, default="`false`"),
     Option(name="envelopes", field="envelopes", read=_flag, default="`false`"),
     Option(name="maxOffsetsPerTrigger", field="max_offsets_per_trigger", read=whole_number(1, _MANY),
@@ -280,6 +281,7 @@ class ScanOptions:
     stored_from: int | None = None
     stored_before: int | None = None
     include_internal: bool = False
+    include_control: bool = False
     include_markers: bool = False
     envelopes: bool = False
     max_offsets_per_trigger: int = 0
@@ -323,6 +325,9 @@ class ScanOptions:
         if self.include_markers and self.format == ROCKETMQ:
             raise OptionError("option includeMarkers shows entries of the sink, which are no messages: it "
                               "needs format=dledger")
+        if self.include_control and self.format == ROCKETMQ:
+            raise OptionError("option includeControl shows the log's own entries, which are no messages: it "
+                              "needs format=dledger; includeInternal shows what is no message")
         if self.envelopes and self.format == ROCKETMQ:
             raise OptionError("option envelopes shows times and headers of entries, and messages have their "
                               "own: it needs format=dledger")

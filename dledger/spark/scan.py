@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from functools import partial
 from typing import Protocol
 
 import attrs
@@ -26,7 +25,15 @@ import pyarrow as pa
 from dledger.base.time_search import TimeSearch
 from dledger.spark.archive import ArchiveLog
 from dledger.spark.archive_files import is_archive
-from dledger.spark.columns import ENTRY_COLUMNS, ENVELOPE_COLUMNS, Column, EntryDecoder, projection, schema_of
+from dledger.spark.columns import (
+    CONTROL_COLUMN,
+    ENTRY_COLUMNS,
+    ENVELOPE_COLUMNS,
+    Column,
+    EntryDecoder,
+    projection,
+    schema_of,
+)
 from dledger.spark.commit_log import SparkCommitLog, commit_log_directory
 from dledger.spark.directory import DirectoryLog
 from dledger.spark.log import (
@@ -70,7 +77,8 @@ def columns_of(options: ScanOptions) -> tuple[Column, ...]:
     """All columns that these options allow."""
     if options.format == ROCKETMQ:
         return MESSAGE_COLUMNS
-    return (*ENTRY_COLUMNS, *ENVELOPE_COLUMNS) if options.envelopes else ENTRY_COLUMNS
+    return (*ENTRY_COLUMNS, *(ENVELOPE_COLUMNS if options.envelopes else ()),
+            *((CONTROL_COLUMN,) if options.include_control else ()))
 
 
 def open_log(options: ScanOptions) -> ScannedLog:
@@ -106,7 +114,7 @@ def decoder_of(options: ScanOptions, columns: Sequence[Column], log: ScannedLog)
     """The decoder for the log's chunks."""
     if options.format == ROCKETMQ:
         return MessageDecoder(options, columns, in_entries=not isinstance(log, SparkCommitLog))
-    return EntryDecoder(options, columns, partial(log.chunks, with_data=True))
+    return EntryDecoder(options, columns, log)
 
 
 @attrs.frozen(kw_only=True)

@@ -9,6 +9,7 @@ import struct
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
@@ -30,9 +31,9 @@ class LedgerCase(SynchronousTestCase):
         self.ledger = self.make()
         self.path = self.ledger.path
 
-    def make(self) -> Ledger:
+    def make(self, **options: Any) -> Ledger:
         """A new one."""
-        ledger = Ledger(self.mktemp())
+        ledger = Ledger(self.mktemp(), **options)
         self.addCleanup(ledger.close)
         return ledger
 
@@ -58,7 +59,7 @@ class ReadTests(LedgerCase):
     def test_mixed(self) -> None:
         """Many files, blanks, empty bodies, several terms, with and without checksums; and an open end."""
         self.ledger.fill(300)
-        self.ledger.append_without_checksums([b"", b"java", bytes(200)], term=20)
+        self.ledger.append_without_checksums([b"java", b"", bytes(200)], term=20)
         self.ledger.append([b"behind the commit"] * 5, term=20)
         self.ledger.commit(302)
         expected = plain_rows(self.path, 303)
