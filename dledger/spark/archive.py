@@ -220,7 +220,7 @@ class ArchiveLog:
         # (what the archive lacks is told, too)
         parts[0] = attrs.evolve(parts[0], begin=begin)
         parts[-1] = attrs.evolve(parts[-1], end=end)
-        parts = self._at_least(-(-options.min_partitions // len(parts)), parts)
+        parts = self._at_least(-(-max(options.min_partitions, 1) // len(parts)), parts)
         return capped(parts, options.max_records_per_partition)
 
     def _at_least(self, count: int, parts: list[LogPart]) -> list[LogPart]:

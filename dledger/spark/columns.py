@@ -58,6 +58,8 @@ ENVELOPE_COLUMNS: tuple[Column, ...] = (
     Column(name="timestamp", arrow=TIME, ddl="TIMESTAMP"),
     Column(name="headers", arrow=HEADERS, ddl="MAP<STRING,BINARY>"),
 )
+#: Behind these with option C{bodyText}.
+TEXT_COLUMN = Column(name="body_text", arrow=pa.string(), ddl="STRING")
 #: Behind these with option C{includeControl}.
 CONTROL_COLUMN = Column(name="control", arrow=pa.string(), ddl="STRING")
 #: The index has these columns, too.
@@ -94,6 +96,8 @@ def projection(columns: Sequence[Column], wanted: Sequence[tuple[str, str]] | No
                 hint = " (there is one with option envelopes=true)"
             if "channel" in known and name.lower() == CONTROL_COLUMN.name:
                 hint = " (there is one with option includeControl=true)"
+            if "channel" in known and name.lower() == TEXT_COLUMN.name:
+                hint = " (there is one with option bodyText=true)"
             raise OptionError(f"unknown column {name}{hint}; there are {ddl_of(columns)}")
         if ddl.upper() != column.ddl.upper():
             raise OptionError(f"column {name} is {column.ddl}, not {ddl.upper()}; cast it after reading")
@@ -116,6 +120,21 @@ def slices(data: bytes | memoryview, starts: NDArray[np.int64]) -> pa.Array:
     return pa.Array.from_buffers(
         pa.binary(), len(starts) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     )
+
+
+def texts_of(bodies: pa.Array) -> pa.Array:
+    """Bodies as strings; null where one is not UTF-8. The bytes are not copied if all are."""
+    try:
+        return bodies.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array(map(_text_of, bodies.to_pylist()), pa.string())
+
+
+def _text_of(body: bytes | None) -> str | None:
+    try:
+        return None if body is None else body.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 class Decoder:
@@ -159,7 +178,7 @@ class EntryDecoder(Decoder):
         """@param log: gives the chunks, in order."""
         super().__init__(options, columns)
         self.needs_data = options.verify_crc or not self._names <= INDEXED
-        self._needs_body = not self._names.isdisjoint(("body", "timestamp", "headers"))
+        self._needs_body = not self._names.isdisjoint(("body", "timestamp", "headers", "body_text"))
         self._shows_all = options.include_control and "control" not in self._names
         self._place = Place()
         self._own = OwnRowFinder(options, log)
@@ -208,10 +227,12 @@ class EntryDecoder(Decoder):
     def _batch(
         self, headers: FixedParts, bodies: pa.Array | None = None, kinds: pa.Array | None = None
     ) -> pa.RecordBatch:
-        told = {"body": bodies, "control": kinds}
+        told: dict[str, pa.Array | None] = {"body": bodies, "control": kinds}
         if bodies is not None and self._options.envelopes:
             opened = open_bodies(bodies, headers["channel"] == 0)
             told |= {"body": opened.bodies, "timestamp": opened.times, "headers": opened.headers}
+        if "body_text" in self._names:
+            told["body_text"] = texts_of(told["body"])
         arrays = []
         for column in self._columns:
             name = column.name.lower()

@@ -29,6 +29,8 @@ FixedParts: TypeAlias = NDArray[np.void]
 
 #: Pauses between attempts to read a log that is not ready, seconds: the first and the longest.
 PAUSE_S, PAUSE_MAX_S = 0.02, 0.5
+#: A log is not divided between processors into smaller parts: a task costs Spark about 30 ms.
+PART_BYTES_MIN = 1024 * 1024
 
 
 class ReadError(Exception):
@@ -239,8 +241,8 @@ def await_end(log: ScannedLog, options: ScanOptions, end: int) -> Extent:
 def cut(log: ScannedLog, options: ScanOptions, begin: int, end: int) -> list[LogPart]:
     """
     Cut a range into parts of about C{partitionBytes} and at most C{maxRecordsPerPartition} offsets, at least
-    C{minPartitions} of them if there are enough offsets. The largest part is halved until that is reached;
-    each cut reads a position of the log, or some more where entries differ in size.
+    C{minPartitions} of them if there are enough offsets, or one for each processor. The largest part is
+    halved until that is reached; each cut reads a position of the log, or more where entries differ in size.
     """
     if begin >= end:
         return []
@@ -252,10 +254,11 @@ def halved(log: ScannedLog, options: ScanOptions, begin: int, end: int) -> list[
     position = log.position_of(begin)
     # Largest first; among equal ones the first in the log.
     heap = [(position - log.position_of(end), begin, end, position)]
+    wanted = options.min_partitions or min(options.processors, -heap[0][0] // PART_BYTES_MIN)
     whole: list[tuple[int, int, int]] = []  # parts of one offset, which cannot be halved
     while heap:
         size, first, last, position = heap[0]
-        if len(heap) + len(whole) >= options.min_partitions and -size <= options.partition_bytes * 3 // 2:
+        if len(heap) + len(whole) >= wanted and -size <= options.partition_bytes * 3 // 2:
             break
         heapq.heappop(heap)
         if last - first < 2:

@@ -210,6 +210,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(name="includeControl", field="include_control", read=_flag, default="`false`"),
     Option(name="includeMarkers", field="include_markers", read=_flag, default="`false`"),
     Option(name="envelopes", field="envelopes", read=_flag, default="`false`"),
+    Option(name="bodyText", field="body_text", read=_flag, default="`false`"),
     Option(name="maxOffsetsPerTrigger", field="max_offsets_per_trigger", read=whole_number(1, _MANY),
            default="-"),
     Option(name="maxBytesPerTrigger", field="max_bytes_per_trigger", read=whole_number(1, _MANY),
@@ -217,7 +218,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(name="minOffsetsPerTrigger", field="min_offsets_per_trigger", read=whole_number(1, _MANY),
            default="-"),
     Option(name="maxTriggerDelay", field="max_trigger_delay_ms", read=_duration, default="`15m`"),
-    Option(name="minPartitions", field="min_partitions", read=whole_number(1, 100_000), default="`1`"),
+    Option(name="minPartitions", field="min_partitions", read=whole_number(1, 100_000), default="processors"),
     Option(name="maxRecordsPerPartition", field="max_records_per_partition", read=whole_number(1, _MANY),
            default="-"),
     Option(name="partitionBytes", field="partition_bytes", read=whole_number(1, _MANY),
@@ -256,6 +257,7 @@ class ScanOptions:
     @ivar envelopes: whether times and headers are columns, and bodies are without their envelopes.
     @ivar max_offsets_per_trigger, max_bytes_per_trigger, max_records_per_partition: 0 for no limit.
     @ivar min_offsets_per_trigger: 0: a batch may have one.
+    @ivar min_partitions: 0: one for each of C{processors}, which is no option, but none below a mebibyte.
     @ivar tls_certificate, tls_key, tls_authority: PEM files, all or none.
     @ivar tls_plain_members: ids of members that do without TLS.
     @ivar token_file: with the token of this reader; empty: none.
@@ -284,11 +286,13 @@ class ScanOptions:
     include_control: bool = False
     include_markers: bool = False
     envelopes: bool = False
+    body_text: bool = False
     max_offsets_per_trigger: int = 0
     max_bytes_per_trigger: int = 0
     min_offsets_per_trigger: int = 0
     max_trigger_delay_ms: int = 15 * 60_000
-    min_partitions: int = 1
+    min_partitions: int = 0
+    processors: int = 1
     max_records_per_partition: int = 0
     partition_bytes: int = 128 * 1024 * 1024
     fetch_bytes: int = 4 * 1024 * 1024
@@ -331,6 +335,8 @@ class ScanOptions:
         if self.envelopes and self.format == ROCKETMQ:
             raise OptionError("option envelopes shows times and headers of entries, and messages have their "
                               "own: it needs format=dledger")
+        if self.body_text and self.format == ROCKETMQ:
+            raise OptionError("option bodyText shows bodies of entries as text: it needs format=dledger")
         self._check_starting()
         self._check_archive()
         self._check_choice()

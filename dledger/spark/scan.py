@@ -29,6 +29,7 @@ from dledger.spark.columns import (
     CONTROL_COLUMN,
     ENTRY_COLUMNS,
     ENVELOPE_COLUMNS,
+    TEXT_COLUMN,
     Column,
     EntryDecoder,
     projection,
@@ -77,8 +78,9 @@ def columns_of(options: ScanOptions) -> tuple[Column, ...]:
     """All columns that these options allow."""
     if options.format == ROCKETMQ:
         return MESSAGE_COLUMNS
-    return (*ENTRY_COLUMNS, *(ENVELOPE_COLUMNS if options.envelopes else ()),
-            *((CONTROL_COLUMN,) if options.include_control else ()))
+    found = [*ENTRY_COLUMNS, *(ENVELOPE_COLUMNS if options.envelopes else ())]
+    found += [TEXT_COLUMN] if options.body_text else []
+    return (*found, *([CONTROL_COLUMN] if options.include_control else []))
 
 
 def open_log(options: ScanOptions) -> ScannedLog:

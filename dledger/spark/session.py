@@ -244,7 +244,26 @@ def session(
         builder = builder.config(name, value)
     found = builder.getOrCreate()
     # Workers find the format if pyspark_dledger is installed; in a source tree it is not.
-    from dledger.spark.source import DLedgerDataSource
-
-    found.dataSource.register(DLedgerDataSource)
+    register(found)
     return found
+
+
+def register(spark: SparkSession) -> None:
+    """
+    Make C{format("dledger")} known to a session.
+
+    Needed only if Spark does not find C{pyspark_dledger}: see docs/spark.md, "Registration".
+
+    @param spark: a C{SparkSession}.
+    """
+    # Imported here: the Arrow export does not need PySpark.
+    from pyspark.errors import PySparkException
+
+    from dledger.spark.source import PROCESSORS_NAME, DLedgerDataSource
+
+    try:
+        context = spark.sparkContext
+        context.environment[PROCESSORS_NAME] = str(context.defaultParallelism)
+    except PySparkException:
+        pass  # Spark Connect: its server plans
+    spark.dataSource.register(DLedgerDataSource)

@@ -10,10 +10,12 @@ from unittest import mock
 
 from dledger.base.disk.segment import SegmentReader
 from dledger.spark.log import DamageError
+from dledger.spark.options import OptionError
 from dledger.spark.own_rows import GAP_BYTES
 from dledger.spark.scan import Scan
 from dledger.spark.sink.markers import MarkerKind, SinkMarker, encode_marker
 from protocols.wire.ledger.entry import CHANNEL_AT, ENTRY_HEADER_SIZE
+from protocols.wire.ledger.envelopes import envelope_head
 from protocols.wire.ledger.own_entries import MARKER_BYTES, OwnKind, own_kind
 from tests.processes.ledgers import read_records
 from tests.spark.archives import ship
@@ -104,6 +106,27 @@ class HiddenTests(LedgerCase):
         for wanted in (INDEX, [*INDEX, ("channel", "INT")]):
             found = scanned({"path": self.path, "includeMarkers": "true"}, wanted)
             self.assertEqual([row[:1] for row in found], marked)
+
+
+class TextTests(LedgerCase):
+    """Bodies as text."""
+
+    def test_text(self) -> None:
+        """With C{bodyText}: null where a body is not UTF-8; without the envelope where there is one."""
+        rows = [b"plain", b"", "gr\u00fcn".encode(), b"\xff\xfe", b"\0"]
+        head = envelope_head(headers={"a": b"1"}, time_ms=1)
+        self.ledger.append([rows[0], rows[2]])
+        self.ledger.append([*rows, head + b"inside"])
+        self.ledger.commit()
+        wanted = [("body_text", "STRING")]
+        given = {"path": self.path, "bodyText": "true", "envelopes": "true"}
+        texts = [("plain",), ("gr\u00fcn",), ("plain",), ("",), ("gr\u00fcn",), (None,), ("\0",), ("inside",)]
+        self.assertEqual(scanned(given, wanted), texts)
+        self.assertEqual(scanned({**given, "fetchBytes": 1}, wanted), texts)
+        both = scanned({**given, "endingOffsets": 2}, [*wanted, *BODY])
+        self.assertEqual(both, [("plain", b"plain"), ("gr\u00fcn", rows[2])])
+        error = self.assertRaises(OptionError, scanned, {"path": self.path}, wanted)
+        self.assertIn("there is one with option bodyText=true", str(error))
 
 
 class DamageTests(LedgerCase):

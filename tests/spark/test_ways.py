@@ -209,6 +209,33 @@ class RowTests(WaysCase):
         self.assertSizes(found)
 
 
+class PartitionTests(SparkCase):
+    """A log is divided between the processors of the session."""
+
+    def test_processors(self) -> None:
+        """As many tasks as processors, unless they are named, or the log is small; in a stream, too."""
+        ledger = self.make(mapped_file_size_for_entry_data=1 << 23)
+        ledger.append([bytes(50_000)] * 60)
+        ledger.commit()
+        for options, count in (({}, 2), ({"minPartitions": 1}, 1), ({"minPartitions": 5}, 5),
+                               ({"endingOffsets": 30}, 1), ({"endingOffsets": 50}, 2)):
+            frame = self.read(ledger.path, **dict(options))
+            self.assertEqual(frame.rdd.getNumPartitions(), count, options)
+        self.assertEqual(self.read(ledger.path).count(), 60)
+        tasks: list[int] = []
+
+        def run() -> None:
+            tasks.clear()
+            stream = self.spark.readStream.format("dledger").option("startingOffsets", "earliest")
+            writer = stream.load(ledger.path).writeStream.foreachBatch(
+                lambda frame, _: tasks.append(frame.rdd.getNumPartitions()))
+            query = writer.option("checkpointLocation", self.mktemp()).trigger(availableNow=True).start()
+            query.awaitTermination()
+
+        patiently(run)
+        self.assertEqual(tasks, [2])
+
+
 class CountTests(SparkCase):
     """The number of rows is that of the bodies that programs have appended."""
 
