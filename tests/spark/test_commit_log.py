@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import struct
 from contextlib import closing
 from pathlib import Path
@@ -385,3 +386,103 @@ class EmbeddedTests(LedgerCase):
         for begin in self.forged:
             found = scanned({**options, "startingOffsets": begin}, [("physicalOffset", "bigint")])
             self.assertEqual(found, [(at,) for at in self.log.written if at >= begin])
+
+
+class LostEndTests(LedgerCase):
+    """Files that are missing at the end of a log are noticed by consume queues and checkpoint."""
+
+    def setUp(self) -> None:
+        self.path = os.path.abspath(self.mktemp())
+        self.log = BrokerLog(f"{self.path}/commitlog")
+        for number in range(150):
+            self.log.append(number)
+        self.options: dict[str, object] = {"path": self.path, "format": "rocketmq"}
+        self.messages = [
+            decode_message(self.log.path(at).read_bytes(), at % SIZE, physical_offset=at)
+            for at in self.log.written
+        ]
+
+    def write_queues(self, count: int = 150, *, units: int = 40) -> None:
+        """Consume queues of the first C{count} messages, in files of C{units} units, one of them ahead."""
+        queues: dict[str, list[bytes]] = {}
+        for message, at, size in zip(self.messages[:count], self.log.written, self.log.sizes, strict=False):
+            name = f"{self.path}/consumequeue/{message.topic}/{message.queue_id}"
+            queues.setdefault(name, []).append(struct.pack(">qiq", at, size, -1))
+        for name, found in queues.items():
+            os.makedirs(name)
+            for first in range(0, len(found) + units, units):
+                data = b"".join(found[first : first + units]).ljust(20 * units, b"\0")
+                Path(name, f"{20 * first:020d}").write_bytes(data)
+
+    def checkpoint(self, stored_ms: int) -> None:
+        """The store's, of a message that was stored at this time."""
+        Path(self.path, "checkpoint").write_bytes(stored_ms.to_bytes(8, "big").ljust(4096, b"\0"))
+
+    def damages(self) -> dict[str, Any]:
+        """Ways in which an end gets lost."""
+        last = self.log.path(self.log.written[-1])
+        before = self.log.path(int(last.name) - 1)
+
+        def gone() -> None:
+            last.unlink()
+            for ahead in self.log.directory.iterdir():
+                if int(ahead.name) > int(last.name):
+                    ahead.unlink()
+
+        def two_gone() -> None:
+            gone()
+            before.unlink()
+
+        return {
+            "gone": gone, "two gone": two_gone, "zeroed": lambda: last.write_bytes(bytes(SIZE)),
+            "cut": lambda: os.truncate(last, 100),
+            "length": lambda: self.log.write(self.log.written[-1], bytes(4)),
+        }
+
+    def assertLost(self, says: str) -> None:
+        """An error by default, else a warning and what is left."""
+        error = self.assertRaises(DamageError, scanned, self.options)
+        self.assertIn(says, str(error))
+        self.assertIn("start the broker once", str(error))
+        self.assertRaises(DamageError, scanned, {**self.options, "path": f"{self.path}/commitlog"})
+        said = self.warned()
+        rows = scanned({**self.options, "failOnDamage": "false"})
+        self.assertLess(len(rows), 150)
+        self.assertTrue(any(says in one for one in said), said)
+
+    def test_sound(self) -> None:
+        """Queues that name all messages or fewer, fillers, and a checkpoint of the last ones are no error."""
+        latest = max(message.store_timestamp for message in self.messages[-20:])
+        for units in (3, 40, 1000):
+            for count in (0, 1, 149, 150):
+                self.write_queues(count, units=units)
+                self.checkpoint(latest)
+                self.assertEqual(len(scanned(self.options)), 150)
+                shutil.rmtree(f"{self.path}/consumequeue", ignore_errors=True)
+        os.makedirs(f"{self.path}/consumequeue/filled/0")
+        filler = struct.pack(">qiq", 0, 0x7FFFFFFF, 0) * 10
+        Path(self.path, "consumequeue/filled/0", f"{0:020d}").write_bytes(filler + bytes(200))
+        Path(self.path, "consumequeue/lonely").touch()
+        self.assertEqual(len(scanned(self.options)), 150)
+
+    def test_queues(self) -> None:
+        """Each way to lose an end, known by the queues; and a stream that begins."""
+        for name in self.damages():
+            with self.subTest(name):
+                self.setUp()
+                self.write_queues()
+                self.damages()[name]()
+                self.assertLost("names a message that ends at")
+                reader = LogStreamReader(Scan.of(
+                    {name: str(value) for name, value in self.options.items()}, is_stream=True))
+                self.addCleanup(reader.stop)
+                self.assertRaises(DamageError, reader.initialOffset)
+
+    def test_checkpoint(self) -> None:
+        """A time that the last messages of the log do not reach."""
+        latest = max(message.store_timestamp for message in self.messages)
+        self.checkpoint(latest + 1)
+        error = self.assertRaises(DamageError, scanned, self.options)
+        self.assertIn(f"records a message with the storeTimestamp {latest + 1}", str(error))
+        self.checkpoint(0)
+        self.assertEqual(len(scanned(self.options)), 150)
