@@ -10,6 +10,7 @@ A log as Arrow record batches: the base of the Spark source and of the export. N
 
 A scan is a value and can be pickled; every call opens its log and closes it again, except L{Scan.log}, for
 callers that ask often. Parts can be read in any order, by any process, more than once: the rows are the same.
+A scan is also a stream of Arrow (C{__arrow_c_stream__}): C{pyarrow.table(scan)}, C{polars.DataFrame(scan)}.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Protocol
+from typing import Any, Protocol
 
 import attrs
 import pyarrow as pa
@@ -151,6 +152,16 @@ class Scan:
         options = attrs.evolve(options, archive=_absolute(options.archive))
         return cls(options=options, columns=projection(columns_of(options), wanted))
 
+    def only(self, names: Sequence[str]) -> Scan:
+        """
+        These columns, in this order.
+
+        @raise OptionError: one does not exist, or is named twice.
+        """
+        types = {column.name.lower(): column.ddl for column in self.columns}
+        wanted = [(name, types.get(name.lower(), "")) for name in names]
+        return attrs.evolve(self, columns=projection(self.columns, wanted))
+
     @property
     def schema(self) -> pa.Schema:
         """The schema of the batches."""
@@ -273,6 +284,29 @@ class Scan:
         with closing(self.log()) as log:
             begin, end = self.bounds(log.extent())
             return cut(log, self.options, begin, end)
+
+    def reader(self) -> pa.RecordBatchReader:
+        """
+        The rows of the range that the options name now, one part after the other.
+
+        @raise ReadError, OptionError: see L{plan}; while it is read, as L{batches}.
+        """
+        parts = self.plan()
+        return pa.RecordBatchReader.from_batches(
+            self.schema, (batch for part in parts for batch in self.batches(part))
+        )
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """
+        As L{reader}, for pyarrow, pandas, Polars, DuckDB and others that take a stream of Arrow.
+
+        @param requested_schema: of the consumer; types that Arrow can cast to.
+        """
+        return self.reader().__arrow_c_stream__(requested_schema)
+
+    def to_pandas(self, **options: Any) -> Any:
+        """The rows as a C{pandas.DataFrame}. @param options: of C{pyarrow.Table.to_pandas}."""
+        return self.reader().read_all().to_pandas(**options)
 
     def _log_of(self, part: LogPart) -> ScannedLog:
         return ArchiveLog(self.options, self.options.archive) if part.is_archived else self.log()

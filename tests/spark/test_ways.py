@@ -15,9 +15,11 @@ import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from google.protobuf.timestamp_pb2 import Timestamp
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.functions import arrow_udf, pandas_udf  # type: ignore[attr-defined]
+from twisted.trial.unittest import SkipTest
 
 from dledger.spark.export.exporter import Exporter, ExportSettings, ExportSource
 from dledger.spark.jvm import SETTING
@@ -26,6 +28,7 @@ from tests.spark.archives import ship
 from tests.spark.ledgers import plain_rows
 from tests.spark.members import FakeMember
 from tests.spark.sessions import SparkCase, patiently
+from tests.spark.test_arrow import recipe
 
 #: Several batches in each of several partitions.
 SPLIT: dict[str, Any] = {"fetchBytes": 700, "minPartitions": 3}
@@ -207,6 +210,64 @@ class RowTests(WaysCase):
 
         patiently(run)
         self.assertSizes(found)
+
+
+class RecipeTests(SparkCase):
+    """The pieces of code of docs/spark.md that decode bodies and find groups."""
+
+    def rows(self, number: int, name: str, bodies: list[bytes]) -> list[tuple[Any, ...]]:
+        """What a recipe makes of bodies. @param name: of its frame."""
+        self.ledger.append(bodies)
+        self.ledger.commit()
+        names: dict[str, Any] = {"log": self.read(self.path)}
+        exec(recipe("### JSON, Avro, Protobuf", number), names)
+        return [tuple(row) for row in names[name].orderBy("index").collect()]
+
+    def test_json(self) -> None:
+        """Spark's own function; what is no JSON is null."""
+        rows = self.rows(0, "orders", [b'{"user": "ann", "amount": 3}', b"no"])
+        self.assertEqual(rows, [(0, "ann", 3), (1, None, None)])
+
+    def test_protobuf(self) -> None:
+        """A generated class."""
+        bodies = [Timestamp(seconds=7, nanos=5).SerializeToString(), Timestamp(seconds=9).SerializeToString()]
+        self.assertEqual(self.rows(1, "times", bodies), [(0, 7, 5), (1, 9, 0)])
+
+    def test_avro(self) -> None:
+        """Bytes as the specification of Avro gives them: length and text, a number of variable length."""
+        try:
+            import fastavro  # type: ignore[import-not-found]  # noqa: F401
+        except ImportError:
+            raise SkipTest("fastavro is not installed") from None
+        rows = self.rows(2, "orders", [b"\x06ann\x06", b"\x06bob\x08"])
+        self.assertEqual(rows, [(0, "ann", 3), (1, "bob", 4)])
+
+    def test_registry(self) -> None:
+        """Five bytes in front; what has none is left out."""
+        rows = self.rows(3, "framed", [b"\0\0\0\x01\x02body", b"none", b"\0\x7f\xff\xff\xff"])
+        self.assertEqual([(row[0], row[1], bytes(row[2])) for row in rows],
+                         [(0, 258, b"body"), (2, 2**31 - 1, b"")])
+
+    def test_later_groups(self) -> None:
+        """A group that comes later is read from its begin, and none twice."""
+        base, found = Path(self.mktemp()).absolute(), list[bytes]()
+        base.mkdir()
+        names: dict[str, Any] = {"spark": self.spark}
+        code = recipe("### Groups that come later").replace("checkpoints/", f"{self.mktemp()}/")
+        exec(code, names)
+
+        def write(frame: DataFrame, _number: int) -> None:
+            found.extend(bytes(row[0]) for row in frame.select("body").collect())
+
+        groups = []
+        for number in range(2):
+            groups.append(self.make())
+            os.symlink(groups[-1].path, base / f"log-{number}")
+            for group in groups:
+                group.append([b"%d of %d" % (number, groups.index(group))])
+                group.commit()
+            patiently(lambda: names["look"](f"{base}/log-*", write))
+        self.assertEqual(sorted(found), [b"0 of 0", b"1 of 0", b"1 of 1"])
 
 
 class PartitionTests(SparkCase):
