@@ -304,6 +304,39 @@ class SparkCommitLog:
             stop=stop,
         )
 
+    def narrowed(self, begin: int, end: int) -> tuple[int, int]:
+        """
+        The files of a range that may hold messages from C{storedFrom} to C{storedBefore}, if the broker's
+        clock has not gone back by more than C{clockBackMs}: messages before another one are at most that much
+        newer, and messages behind it at most that much older.
+        """
+        options = self._options
+        back_ms, since, before = options.clock_back_ms, options.stored_from, options.stored_before
+        if back_ms is None:
+            return begin, end
+        for base in [offset for offset in self._files.offsets if begin < offset < end]:
+            stored_ms = self._first_stored_ms(base)
+            if stored_ms < 0:
+                continue
+            if before is not None and stored_ms - back_ms >= before:
+                return begin, base
+            if since is not None and stored_ms + back_ms < since:
+                begin = base
+        return begin, end
+
+    def _first_stored_ms(self, base: int) -> int:
+        """Store time of the first message of a file; -1: it is not sound."""
+        head = self._files.pread(HEAD_SIZE, base)
+        if len(head) < HEAD_SIZE:
+            return -1
+        length, _magic, _, _, _, _, physical, _, _ = HEAD.unpack(head)
+        if physical != base or not MIN_MESSAGE_SIZE <= length <= self._files.file_size:
+            return -1
+        try:
+            return decode_message(self._files.pread(length, base)).store_timestamp
+        except WireError:
+            return -1
+
     def position_of(self, offset: int) -> int:
         """See L{dledger.spark.log.ScannedLog.position_of}."""
         return offset

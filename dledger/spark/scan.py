@@ -283,6 +283,8 @@ class Scan:
         """
         with closing(self.log()) as log:
             begin, end = self.bounds(log.extent())
+            if isinstance(log, SparkCommitLog):
+                begin, end = log.narrowed(begin, end)
             return cut(log, self.options, begin, end)
 
     def reader(self) -> pa.RecordBatchReader:

@@ -388,6 +388,53 @@ class EmbeddedTests(LedgerCase):
             self.assertEqual(found, [(at,) for at in self.log.written if at >= begin])
 
 
+class TimeTests(LedgerCase):
+    """Files that are left out by their times."""
+
+    def setUp(self) -> None:
+        self.path = os.path.abspath(self.mktemp())
+        directory = Path(self.path, "commitlog")
+        directory.mkdir(parents=True)
+        self.times: list[int] = []
+        for number in range(20):
+            data = b""
+            for _ in range(3):
+                # Two steps forward, one back.
+                self.times.append(1000 * (len(self.times) + 10) - 1500 * (len(self.times) % 2))
+                data += encode_message(make_message(
+                    "T", b"x" * 50, queue_id=0, queue_offset=len(self.times), store_timestamp=self.times[-1],
+                    physical_offset=number * SIZE + len(data),
+                ))
+            blank = struct.pack(">ii", SIZE - len(data), MAGIC_BLANK) if number < 19 else b""
+            Path(directory, f"{number * SIZE:020d}").write_bytes((data + blank).ljust(SIZE, b"\0"))
+
+    def test_every_range(self) -> None:
+        """No message is missing, and few files are read that have none."""
+        for first in range(8_000, 72_000, 2_500):
+            for size in (1, 2_000, 15_000, 60_000):
+                given: dict[str, object] = {"path": self.path, "format": "rocketmq"}
+                given |= {"storedFrom": first, "storedBefore": first + size}
+                wanted = [time for time in self.times if first <= time < first + size]
+                columns = [("storeTimestamp", "TIMESTAMP")]
+                options = {name: str(value) for name, value in given.items()}
+                self.assertEqual(len(scanned(given, columns)), len(wanted))
+                found = scanned({**given, "clockBackMs": 1500}, columns)
+                self.assertEqual([int(row[0].timestamp() * 1000) for row in found], wanted)
+                parts = Scan.of({**options, "clockBackMs": "1500"}).plan()
+                files = sum(-(-part.end // SIZE) - part.begin // SIZE for part in parts)
+                self.assertLess(files, size // 3000 + 5)
+
+    def test_one_side(self) -> None:
+        """A begin or an end alone; without either the option makes no sense."""
+        given: dict[str, object] = {"path": self.path, "format": "rocketmq", "clockBackMs": 1500}
+        for name, at in (("storedFrom", 50_000), ("storedBefore", 30_000)):
+            plan = Scan.of({key: str(value) for key, value in {**given, name: at}.items()}).plan()
+            self.assertLess(sum(part.end - part.begin for part in plan), 10 * SIZE)
+            self.assertEqual(len(scanned({**given, name: at})), sum(
+                time >= at if name == "storedFrom" else time < at for time in self.times))
+        self.assertRaises(OptionError, scanned, given)
+
+
 class LostEndTests(LedgerCase):
     """Files that are missing at the end of a log are noticed by consume queues and checkpoint."""
 
