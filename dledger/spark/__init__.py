@@ -15,9 +15,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dledger.spark.session import SparkMissing, register, session
+from dledger.spark.session import SparkMissing, make_known, session
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from dledger.spark.scan import Scan
 
 __all__ = ("SparkMissing", "read", "register", "session")
@@ -39,3 +41,14 @@ def read(path: str = "", *, columns: tuple[str, ...] = (), **options: object) ->
              for name, value in options.items()}
     scan = Scan.of({**given, "path": path} if path else given)
     return scan.only(columns) if columns else scan
+
+
+def register(spark: SparkSession) -> None:
+    """
+    Make C{format("dledger")} known to a session.
+
+    Needed only if Spark does not find C{pyspark_dledger}: see docs/spark.md, "Registration".
+
+    @param spark: a C{SparkSession}.
+    """
+    make_known(spark)

@@ -12,8 +12,8 @@ One blocking connection, one request ahead of the decoding. Rules:
    committed as far when it is asked for entries has trouble like any other.
  - Entries have expired when every member says so. Members that cannot be heard are waited for, then named.
  - All members that are heard while planning name the same id of their group, as far as they know it. One that
-   was removed from the group says so: its log ends there, so it counts as not heard, but for the members that
-   it names.
+   was removed from the group says so: its log ends there, so it counts as not heard, except that the members
+   which it names are asked.
 """
 
 from __future__ import annotations

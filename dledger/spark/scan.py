@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Any, Protocol
+from typing import Protocol
 
 import attrs
 import pyarrow as pa
@@ -306,9 +306,9 @@ class Scan:
         """
         return self.reader().__arrow_c_stream__(requested_schema)
 
-    def to_pandas(self, **options: Any) -> Any:
-        """The rows as a C{pandas.DataFrame}. @param options: of C{pyarrow.Table.to_pandas}."""
-        return self.reader().read_all().to_pandas(**options)
+    def to_pandas(self) -> object:
+        """The rows as a C{pandas.DataFrame}."""
+        return self.reader().read_pandas()
 
     def _log_of(self, part: LogPart) -> ScannedLog:
         return ArchiveLog(self.options, self.options.archive) if part.is_archived else self.log()

@@ -244,18 +244,12 @@ def session(
         builder = builder.config(name, value)
     found = builder.getOrCreate()
     # Workers find the format if pyspark_dledger is installed; in a source tree it is not.
-    register(found)
+    make_known(found)
     return found
 
 
-def register(spark: SparkSession) -> None:
-    """
-    Make C{format("dledger")} known to a session.
-
-    Needed only if Spark does not find C{pyspark_dledger}: see docs/spark.md, "Registration".
-
-    @param spark: a C{SparkSession}.
-    """
+def make_known(spark: SparkSession) -> None:
+    """See L{dledger.spark.register}."""
     # Imported here: the Arrow export does not need PySpark.
     from pyspark.errors import PySparkException
 

@@ -53,7 +53,7 @@ class StreamTests(LedgerCase):
 
     def test_frame(self) -> None:
         """As pandas."""
-        frame = dledger.spark.read(self.path, columns=("index", "body")).to_pandas()
+        frame: Any = dledger.spark.read(self.path, columns=("index", "body")).to_pandas()
         self.assertEqual(frame["index"].tolist(), [row[0] for row in self.rows])
         self.assertEqual(frame["body"].tolist(), [row[7] for row in self.rows])
 
