@@ -408,6 +408,15 @@ class TimeTests(LedgerCase):
             blank = struct.pack(">ii", SIZE - len(data), MAGIC_BLANK) if number < 19 else b""
             Path(directory, f"{number * SIZE:020d}").write_bytes((data + blank).ljust(SIZE, b"\0"))
 
+    def planned(self, given: dict[str, object]) -> tuple[list[int], int]:
+        """The times of a batch, and the bytes of its range."""
+        options = {name: str(value) for name, value in given.items()}
+        scan = Scan.of(options, wanted=[("storeTimestamp", "TIMESTAMP")])
+        parts = scan.plan()
+        times = [row.timestamp() for part in parts for batch in scan.batches(part)
+                 for row in batch.column(0).to_pylist()]
+        return [int(1000 * time) for time in times], sum(part.end - part.begin for part in parts)
+
     def test_every_range(self) -> None:
         """No message is missing, and few files are read that have none."""
         for first in range(8_000, 72_000, 2_500):
@@ -415,23 +424,19 @@ class TimeTests(LedgerCase):
                 given: dict[str, object] = {"path": self.path, "format": "rocketmq"}
                 given |= {"storedFrom": first, "storedBefore": first + size}
                 wanted = [time for time in self.times if first <= time < first + size]
-                columns = [("storeTimestamp", "TIMESTAMP")]
-                options = {name: str(value) for name, value in given.items()}
-                self.assertEqual(len(scanned(given, columns)), len(wanted))
-                found = scanned({**given, "clockBackMs": 1500}, columns)
-                self.assertEqual([int(row[0].timestamp() * 1000) for row in found], wanted)
-                parts = Scan.of({**options, "clockBackMs": "1500"}).plan()
-                files = sum(-(-part.end // SIZE) - part.begin // SIZE for part in parts)
-                self.assertLess(files, size // 3000 + 5)
+                self.assertEqual(self.planned(given)[0], wanted)
+                found, read_bytes = self.planned({**given, "clockBackMs": 1500})
+                self.assertEqual(found, wanted)
+                self.assertLess(read_bytes // SIZE, size // 3000 + 5)
 
     def test_one_side(self) -> None:
         """A begin or an end alone; without either the option makes no sense."""
         given: dict[str, object] = {"path": self.path, "format": "rocketmq", "clockBackMs": 1500}
         for name, at in (("storedFrom", 50_000), ("storedBefore", 30_000)):
-            plan = Scan.of({key: str(value) for key, value in {**given, name: at}.items()}).plan()
-            self.assertLess(sum(part.end - part.begin for part in plan), 10 * SIZE)
-            self.assertEqual(len(scanned({**given, name: at})), sum(
-                time >= at if name == "storedFrom" else time < at for time in self.times))
+            found, read_bytes = self.planned({**given, name: at})
+            self.assertLess(read_bytes, 10 * SIZE)
+            wanted = [time for time in self.times if (time >= at) == (name == "storedFrom")]
+            self.assertEqual(found, wanted)
         self.assertRaises(OptionError, scanned, given)
 
 
