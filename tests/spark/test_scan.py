@@ -98,6 +98,28 @@ class ReadTests(LedgerCase):
         after = {path: path.read_bytes() for path in Path(self.path).rglob("*") if path.is_file()}
         self.assertEqual(before, after)
 
+    def test_older_mark(self) -> None:
+        """Marks of a stopped member beside files that are newer are noticed, not taken for the end."""
+        self.ledger.fill(60)
+        self.ledger.commit()
+        self.ledger.store.clean_close()
+        names = [name for name in os.listdir(self.path) if os.path.isfile(f"{self.path}/{name}")]
+        older = {name: Path(self.path, name).read_bytes() for name in names}
+        again = Ledger(os.path.dirname(self.path.rstrip("/")))
+        self.addCleanup(again.close)
+        again.fill(40, seed=2)
+        again.commit()
+        self.assertEqual(len(scanned({"path": self.path})), 100)
+        again.store.clean_close()
+        self.assertEqual(len(scanned({"path": self.path})), 100)
+        for name, content in older.items():
+            Path(self.path, name).write_bytes(content)
+        error = self.assertRaises(DamageError, scanned, {"path": self.path})
+        self.assertIn("this member was stopped at entry 59, and the files have later ones", str(error))
+        said = self.warned()
+        self.assertEqual(len(scanned({"path": self.path, "failOnDamage": "false"})), 60)
+        self.assertIn("is an older copy", said[0])
+
     def test_projection(self) -> None:
         """Some columns, in the user's order; without a body, and from the index alone."""
         self.ledger.fill(80)
