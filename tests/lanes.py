@@ -103,20 +103,22 @@ SUITES = {
     )),
     "spark": Suite(2, (
         "test_cluster", "test_sink_kills", "test_exactly_once", "test_sink", "test_export_spark",
-        "test_live", "test_stream", "test_source", "test_groups", "test_columnar",
+        "test_live", "test_stream", "test_source", "test_ways", "test_groups", "test_columnar",
     ), together=(
         ("test_export", "test_sidecar", "test_export_sources", "test_scan", "test_sink_crashes",
          "test_choice", "test_export_follow", "test_export_writers", "test_sink_batch", "test_sink_markers",
-         "test_options"),
+         "test_options", "test_own_rows", "test_arrow"),
         ("test_seam", "test_members", "test_messages", "test_member_tls", "test_executor", "test_envelopes",
          "test_export_files", "test_bodies", "test_sink_group_log", "test_sink_options",
          "test_sink_staging", "test_scale", "test_docs"),
     ), quick=(
         ("test_sink",),
-        ("test_source", "test_columnar", "test_stream", "test_messages"),
+        ("test_source", "test_columnar", "test_stream", "test_messages", "test_ways.CountTests",
+         "test_ways.FunctionTests.test_udf", "test_ways.RowTests.test_stream"),
         ("test_seam", "test_executor", "test_envelopes", "test_sink_options", "test_sink_markers",
          "test_options", "test_sink_staging", "test_docs", "test_export", "test_scan", "test_sink_crashes",
-         "test_choice", "test_sink_batch", "test_archive"),
+         "test_choice", "test_sink_batch", "test_archive", "test_own_rows",
+         "test_arrow"),
     ), prepare="tests.spark.jvms"),
 }  # fmt: skip
 

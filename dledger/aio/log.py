@@ -183,7 +183,7 @@ class AsyncLog:
         @param follow: read for ever; else end at the committed index of the start.
         @param timeout: raise an error after that many seconds without a serving member. Default: never when
             following, else the time-out of the log. For the time without a new entry use C{asyncio.timeout}.
-        @param control: also show entries that members write for themselves; see L{LogClient.tail}.
+        @param control: also show the log's own entries; see L{LogClient.tail}.
         @raise Restored: the members have another group's log than before.
         """
         self._check()

@@ -222,7 +222,7 @@ class Log:
         @param follow: read for ever; else end at the committed index of the start.
         @param timeout: seconds. With C{follow}: end after that time without a new entry. Else: raise
             an error after that time without a serving member.
-        @param control: also show entries that members write for themselves; see L{LogClient.tail}.
+        @param control: also show the log's own entries; see L{LogClient.tail}.
         @raise Restored: the members have another group's log than before.
         @raise TypeError, ValueError: a number is none, or out of range.
         """

@@ -389,7 +389,7 @@ class LogClient:
         @param follow: read for ever; else end at the committed index of the start.
         @param timeout_s: fail after that many seconds without a serving member. Default: never when
             following, else the client's time-out.
-        @param control: also show the entries that members write for themselves, such as the marks of appends
+        @param control: also show the log's own entries, such as the marks of appends
             that are made once (C{is_control}). They have indexes, so a tail without them skips these.
         @raise TypeError, ValueError: a number is none, or out of range.
         """

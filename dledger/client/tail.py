@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import deque
 
+import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
@@ -34,6 +35,7 @@ from dledger.client.values import Entry, entries_of
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.codes import Consistency, ResponseCode
 from protocols.wire.ledger.messages import GetRequest, GetResponse, PullRequest, PullResponse, Response
+from protocols.wire.ledger.own_entries import OwnKind
 
 #: Number of GETs under way at once, where a member has no PULL.
 _GETS_AT_ONCE = 32
@@ -69,7 +71,7 @@ class Tail(ReadingAhead[list[Entry]]):
         @param from_index: first index; a negative one counts back from the committed end.
         @param follow: read for ever; else end at the committed index of the start.
         @param timeout_s: give up after that many seconds without a serving member; None: never.
-        @param control: also show the entries that members write for themselves.
+        @param control: also show the log's own entries (C{Entry.is_control}).
         """
         super().__init__(list)
         self.next_index = from_index if from_index >= 0 else -1
@@ -84,6 +86,7 @@ class Tail(ReadingAhead[list[Entry]]):
         self._answer_timeout_s = answer_timeout_s
         self._batch_bytes_max = batch_bytes_max
         self._wait_ms = wait_ms if follow else 0
+        self._term_before = -1  # of the entry before C{next_index}; -1: not known
         self._end_index = -1  # last index wanted, inclusive; -1: not known
         self._is_placed = False
         self._connection: MemberLink | None = None
@@ -147,6 +150,8 @@ class Tail(ReadingAhead[list[Entry]]):
                     entries = await self._pull_from(connection)
                 else:
                     entries = await self._get_from(connection)
+                if entries:
+                    await self._tell_first(entries)
             except (RequestLost, DLedgerError) as error:
                 self._leave(connection, error)
                 continue
@@ -157,7 +162,7 @@ class Tail(ReadingAhead[list[Entry]]):
             if entries:
                 if not await self._is_same_group(connection):
                     continue
-                self.next_index = entries[-1].index + 1
+                self.next_index, self._term_before = entries[-1].index + 1, entries[-1].term
                 self._served()
                 shown = self._shown(entries)
                 if shown:
@@ -168,7 +173,34 @@ class Tail(ReadingAhead[list[Entry]]):
         return []
 
     def _shown(self, entries: list[Entry]) -> list[Entry]:
-        return entries if self._shows_control else [entry for entry in entries if not entry.channel]
+        return entries if self._shows_control else [entry for entry in entries if not entry.is_control]
+
+    async def _tell_first(self, entries: list[Entry]) -> None:
+        """
+        An empty entry that comes first may be a leader's: that is known by the term of the entry before.
+
+        @raise RequestLost, DLedgerError, WireError: the member did not tell that.
+        """
+        first, connection = entries[0], self._connection
+        if first.body or first.channel or self._term_before >= 0 or not first.index or connection is None:
+            return
+        index, who = first.index - 1, connection.member_id
+        request: PullRequest | GetRequest = GetRequest(
+            group=self._members.group, remote_id=who, begin_index=index, consistency=Consistency.COMMITTED,
+        )
+        if connection.native and who not in self._gets_only:
+            request = PullRequest(
+                group=self._members.group, remote_id=who, begin_index=index, end_index=index,
+                max_bytes=1, wait_ms=0,
+            )  # fmt: skip
+        answer: Response = await connection.ask(request, self._answer_timeout_s)
+        assert isinstance(answer, GetResponse | PullResponse)
+        if answer.code is ResponseCode.SUCCESS and answer.entries is not None:
+            before = entries_of(answer.entries)[-1]
+            if before.index == index and before.term < first.term:
+                entries[0] = attrs.evolve(first, kind=OwnKind.TERM_START)
+        elif answer.code not in (ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN, ResponseCode.INDEX_OUT_OF_RANGE):
+            raise DLedgerError(answer.code, member_id=who, index=index)
 
     def _check_group(self, connection: MemberLink) -> None:
         """@raise DLedgerError: GROUP_RESTORED."""
@@ -322,7 +354,7 @@ class Tail(ReadingAhead[list[Entry]]):
             return []
         if answer.entries.first_index != self.next_index:
             raise WireError(f"asked for entry {self.next_index}, received {answer.entries.first_index}")
-        return entries_of(answer.entries)
+        return entries_of(answer.entries, term_before=self._term_before)
 
     async def _get_from(self, connection: MemberLink) -> list[Entry] | None:
         """As L{_pull_from}, with GET; None at the end."""
@@ -360,7 +392,8 @@ class Tail(ReadingAhead[list[Entry]]):
                 break
             if answer.entries.first_index != index:
                 raise WireError(f"asked for entry {index}, received {answer.entries.first_index}")
-            entries += entries_of(answer.entries)
+            term_before = entries[-1].term if entries else self._term_before
+            entries += entries_of(answer.entries, term_before=term_before)
         return entries
 
     async def _no_entry(self, connection: MemberLink, answer: GetResponse) -> list[Entry] | None:

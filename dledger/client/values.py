@@ -19,6 +19,7 @@ from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
 from protocols.wire.ledger.envelopes import ENVELOPE_MAGIC, decode_envelope
+from protocols.wire.ledger.own_entries import MARKER_BYTES, OwnKind, own_kind
 
 
 @attrs.frozen(kw_only=True)
@@ -90,7 +91,8 @@ class Entry:
 
     @ivar pos: stream offset in bytes of its record.
     @ivar body: as the program has appended it, without its envelope.
-    @ivar channel: 0: a program has appended it, or a leader that begins its term (its body is empty then).
+    @ivar channel: 0: a program has appended it, or a leader that begins its term, or the Spark sink.
+    @ivar kind: of one of the log's own entries; None: a program has appended it.
     """
 
     index: int
@@ -98,11 +100,16 @@ class Entry:
     pos: int
     body: bytes
     channel: int = 0
+    kind: OwnKind | None = None
 
     @property
     def is_control(self) -> bool:
-        """Whether the members wrote it for themselves: a configuration entry or a producer entry."""
-        return self.channel != 0
+        """
+        Whether it is one of the log's own entries, which no program has appended, by the rule of
+        L{protocols.wire.ledger.own_entries}. An empty entry counts as a program's where the entry before it
+        is not known.
+        """
+        return self.kind is not None or self.channel != 0
 
     @property
     def timestamp(self) -> int | None:
@@ -158,10 +165,11 @@ class MemberInfo:
     machine: str = ""
 
 
-def entries_of(batch: EntryBatch) -> list[Entry]:
+def entries_of(batch: EntryBatch, *, term_before: int = -1) -> list[Entry]:
     """
     The entries of a batch, after a check of every recorded C{bodyCrc}.
 
+    @param term_before: of the entry before them; -1: not known.
     @raise WireError: the sizes do not add up, an index is not consecutive, or a body does not match its
         C{bodyCrc} (0 means "not recorded").
     """
@@ -185,8 +193,13 @@ def entries_of(batch: EntryBatch) -> list[Entry]:
             raise WireError(f"entry {index}: its body does not match the recorded CRC")
         # A cheap question first: a body that comes before the magic in order cannot begin with it.
         envelope = None if body < magic or channel else decode_envelope(body)
+        if channel or length == MARKER_BYTES or (not length and -1 < term_before < term):
+            kind = own_kind(channel, body, begins_term=-1 < term_before < term)
+        else:
+            kind = None
+        term_before = term
         if envelope is None:
-            entries.append(Entry(index=index, term=term, pos=pos, body=body, channel=channel))
+            entries.append(Entry(index=index, term=term, pos=pos, body=body, channel=channel, kind=kind))
         else:
             entries.append(EnvelopedEntry(
                 index=index, term=term, pos=pos, body=envelope.body, timestamp=envelope.time_ms,

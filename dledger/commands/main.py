@@ -335,7 +335,7 @@ def get(
 @click.option("--from-offset", callback=read_offset, default=None, metavar="N|begin|end",
               help="With --broker: first offset in its log. Default: begin; with -f: end.")  # fmt: skip
 @click.option("--control", is_flag=True,
-              help="Also show the entries that members write for themselves.")  # fmt: skip
+              help="Also show the log's own entries, which no program has appended.")  # fmt: skip
 @_format_option
 @_json_option
 @_headers_option

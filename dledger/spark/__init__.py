@@ -7,19 +7,40 @@ The committed part of a ledger as columns: for Spark, in batch and as a stream, 
     dledger.spark.register(spark)
     spark.read.format("dledger").load("store/dledger-n0").show()
 
-L{dledger.spark.scan.Scan} is the same without Spark. Nothing here needs Twisted: it runs on executors.
+C{dledger.spark.read("store/dledger-n0")}, a L{Scan<dledger.spark.scan.Scan>}, is the same without Spark.
+Nothing here needs Twisted: it runs on executors.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dledger.spark.session import SparkMissing, session
+from dledger.spark.session import SparkMissing, make_known, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ("SparkMissing", "register", "session")
+    from dledger.spark.scan import Scan
+
+__all__ = ("SparkMissing", "read", "register", "session")
+
+
+def read(path: str = "", *, columns: tuple[str, ...] = (), **options: object) -> Scan:
+    """
+    A log for programs that take a stream of Arrow, without Spark: pyarrow, pandas, Polars, DuckDB.
+
+    @param path: as C{load(path)}; or the option C{bootstrap} names members.
+    @param columns: those wanted, in this order; none: all.
+    @param options: of the source, see docs/spark.md.
+    @raise OptionError: an option or a column does not exist, or makes no sense.
+    """
+    # Imported here: a session does not need Arrow in this process.
+    from dledger.spark.scan import Scan
+
+    given = {name: str(value).lower() if isinstance(value, bool) else str(value)
+             for name, value in options.items()}
+    scan = Scan.of({**given, "path": path} if path else given)
+    return scan.only(columns) if columns else scan
 
 
 def register(spark: SparkSession) -> None:
@@ -30,7 +51,4 @@ def register(spark: SparkSession) -> None:
 
     @param spark: a C{SparkSession}.
     """
-    # Imported here: the Arrow export does not need PySpark.
-    from dledger.spark.source import DLedgerDataSource
-
-    spark.dataSource.register(DLedgerDataSource)
+    make_known(spark)

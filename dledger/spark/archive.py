@@ -26,7 +26,6 @@ import attrs
 import numpy as np
 
 from dledger.spark.archive_files import ArchiveFiles
-from dledger.spark.columns import HEADER_DTYPE, Place, damage, gather, sound_headers
 from dledger.spark.log import (
     Chunk,
     DamageError,
@@ -43,6 +42,7 @@ from dledger.spark.log import (
 )
 from dledger.spark.options import ScanOptions
 from dledger.spark.proof import Proof, of_group, of_record
+from dledger.spark.record_headers import HEADER_DTYPE, Place, damage, gather, sound_headers
 from dledger.storage.archive_manifest import ArchiveManifest, ArchivePiece
 from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE, MAGIC
 
@@ -220,7 +220,7 @@ class ArchiveLog:
         # (what the archive lacks is told, too)
         parts[0] = attrs.evolve(parts[0], begin=begin)
         parts[-1] = attrs.evolve(parts[-1], end=end)
-        parts = self._at_least(-(-options.min_partitions // len(parts)), parts)
+        parts = self._at_least(-(-max(options.min_partitions, 1) // len(parts)), parts)
         return capped(parts, options.max_records_per_partition)
 
     def _at_least(self, count: int, parts: list[LogPart]) -> list[LogPart]:

@@ -11,7 +11,8 @@ range, if the candidates of that block follow each other without a gap, and else
 The log ends behind its last whole record. A record that is not sound, with a sound one behind it, is damage.
 The broker may be writing the next one at this moment, so the last records are checked closely: lengths,
 checksum of the body, and a last byte that is not zero (the properties are text). There is no commit:
-docs/spark.md says what that means.
+docs/spark.md says what that means. A log that ends before a message that the store's other files name is
+damaged at its end (L{dledger.spark.queue_ends}).
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ import numpy as np
 
 from dledger.base.disk.disk import ReadOnlyDisk
 from dledger.base.disk.segment import SegmentReader, offsets_in
-from dledger.spark.columns import gather
 from dledger.spark.log import Chunk, DamageError, Extent, Offsets, ReadError, lost, skipped
 from dledger.spark.messages import HEAD_DTYPE
 from dledger.spark.options import OptionError, ScanOptions
 from dledger.spark.proof import Proof, of_bytes
+from dledger.spark.queue_ends import CHECKPOINT_NAME, ToldEnd, store_root, told_end
+from dledger.spark.record_headers import gather
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.layout import HEAD, HEAD_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MIN_MESSAGE_SIZE
 from protocols.wire.rocketmq.message import decode_message
@@ -37,6 +39,8 @@ from protocols.wire.rocketmq.message import decode_message
 _BLOCK_BYTES = 8 * 1024 * 1024
 #: Records at the end that are checked closely.
 _LAST_RECORDS = 64
+#: Blocks at the end that are read for their times, at most.
+_LAST_BLOCKS = 8
 #: Of the magic in a message.
 _MAGIC_AT = 4
 #: Bytes before an offset by which the log is recognised.
@@ -107,6 +111,8 @@ class SparkCommitLog:
         self._known_end = -1
         #: An end behind which no message was found.
         self._clear_end = -1
+        #: What the store's other files tell is compared once, with the first end that is found.
+        self._is_compared = False
         #: Files that were searched to their ends once; a file that was empty then is read from its beginning.
         self._looked_through: set[int] = set()
 
@@ -122,6 +128,50 @@ class SparkCommitLog:
 
     def extent(self, *, needs_begin: bool = True) -> Extent:
         """See L{dledger.spark.log.ScannedLog.extent}."""
+        root = None if self._is_compared else store_root(self._files.directory)
+        try:
+            told = told_end(root) if root is not None else None  # before the log, which grows first
+        except OSError as error:
+            raise ReadError(f"{root}: consume queues or checkpoint cannot be read: {error}") from None
+        found = self._extent()
+        if told is not None:
+            self._compare(told, found.end, found.begin)
+        self._is_compared = True
+        return found
+
+    def _compare(self, told: ToldEnd, end: int, begin: int) -> None:
+        """@raise DamageError: the log ends before C{told}, and C{failOnDamage} is set."""
+        what = ""
+        if told.end > end:
+            what = f"{told.place} names a message that ends at {told.end}"
+        elif told.stored_ms and self._last_stored_ms(begin, end) < told.stored_ms:
+            what = (f"{store_root(self._files.directory)}/{CHECKPOINT_NAME} records a message with the "
+                    f"storeTimestamp {told.stored_ms}, and the last ones of the log are older")
+        if not what:
+            return
+        what = (f"{self._files.directory}: the log ends at {end}, but {what}: files at its end are missing, "
+                "cut or zeroed, or the machine lost power: then start the broker once")
+        if self._options.fail_on_damage:
+            raise DamageError(f"{what}. With option failOnDamage=false the messages that are there are read")
+        skipped(what)
+
+    def _last_stored_ms(self, begin: int, end: int) -> int:
+        """The latest store time of the last messages; 0 without one. The broker's clock may go back."""
+        found, blocks = [0], 0
+        while end > begin and len(found) <= _LAST_RECORDS and blocks < _LAST_BLOCKS:
+            blocks += 1
+            first = max(begin, end - _BLOCK_BYTES, self._files.base(end - 1))
+            starts, ends = _candidates(self._files.pread(end - first, first), first)
+            sizes = (ends - starts)[-_LAST_RECORDS:].tolist()
+            for start, size in zip(starts[-_LAST_RECORDS:].tolist(), sizes, strict=True):
+                try:
+                    found.append(decode_message(self._files.pread(size, first + start)).store_timestamp)
+                except WireError:
+                    continue  # bytes in the body of another one
+            end = first
+        return max(found)
+
+    def _extent(self) -> Extent:
         self._list()
         begin = self._files.offsets[0]
         # From the newest file back to the first that has a record: brokers make files ahead.
@@ -253,6 +303,39 @@ class SparkCommitLog:
             position=position, data=data[:at], starts=np.append(follow, np.array(starts, dtype=np.int64)),
             stop=stop,
         )
+
+    def narrowed(self, begin: int, end: int) -> tuple[int, int]:
+        """
+        The files of a range that may hold messages from C{storedFrom} to C{storedBefore}, if the broker's
+        clock has not gone back by more than C{clockBackMs}: messages before another one are at most that much
+        newer, and messages behind it at most that much older.
+        """
+        options = self._options
+        back_ms, since, before = options.clock_back_ms, options.stored_from, options.stored_before
+        if back_ms is None:
+            return begin, end
+        for base in [offset for offset in self._files.offsets if begin < offset < end]:
+            stored_ms = self._first_stored_ms(base)
+            if stored_ms < 0:
+                continue
+            if before is not None and stored_ms - back_ms >= before:
+                return begin, base
+            if since is not None and stored_ms + back_ms < since:
+                begin = base
+        return begin, end
+
+    def _first_stored_ms(self, base: int) -> int:
+        """Store time of the first message of a file; -1: it is not sound."""
+        head = self._files.pread(HEAD_SIZE, base)
+        if len(head) < HEAD_SIZE:
+            return -1
+        length, _magic, _, _, _, _, physical, _, _ = HEAD.unpack(head)
+        if physical != base or not MIN_MESSAGE_SIZE <= length <= self._files.file_size:
+            return -1
+        try:
+            return decode_message(self._files.pread(length, base)).store_timestamp
+        except WireError:
+            return -1
 
     def position_of(self, offset: int) -> int:
         """See L{dledger.spark.log.ScannedLog.position_of}."""

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 
 import attrs
 import numpy as np
+from numpy.typing import NDArray
 
 from dledger.spark.ends import UNITS_AT_ONCE, MemberFiles
 from dledger.spark.log import (
@@ -28,6 +29,7 @@ from dledger.spark.log import (
     Extent,
     FixedParts,
     Offsets,
+    RecordLookup,
     await_end,
     lost,
     skipped,
@@ -46,6 +48,7 @@ class DirectoryLog:
         self._files = MemberFiles(
             options.path, options.data_path, fail_on_damage=options.fail_on_damage
         )
+        self._lookup = RecordLookup(pread=self._files.data.pread, doubtful=self._doubtful)
 
     def extent(self, *, needs_begin: bool = True) -> Extent:
         """See L{dledger.spark.log.ScannedLog.extent}."""
@@ -177,7 +180,11 @@ class DirectoryLog:
             if len(data) < end - position:
                 return None
         return Chunk(data=data, starts=starts, units=units, first=first, place=files.path(base),
-                     place_at=position - base)
+                     place_at=position - base, records=self._lookup)
+
+    def _doubtful(self, first: int, count: int) -> NDArray[np.bool_]:
+        """See L{dledger.spark.log.RecordLookup}."""
+        return np.ones(count, dtype=np.bool_)
 
     def _chain_before(self, index: int) -> int | None:
         """C{chain_crc} of the record before C{index}; None if that is not there, or not sound."""

@@ -166,6 +166,7 @@ class MemberFiles:
         self.missing = self._missing_file() if is_ours else ""
         if mark is not None and is_ours:
             self._check_first_header(mark, *first)
+            self._check_closed(mark)
         begin = self._begin(first, recorded)
         self.begin_index = begin
         self.committed_index = self._end(begin, recorded) if recorded >= begin else -1
@@ -266,6 +267,13 @@ class MemberFiles:
         if is_recorded and len(header) == ENTRY_HEADER_SIZE and crc32(header) != mark.begin_crc:
             self._unfit(f"{self.data.path(offset)} at 0: the first header of the ledger does not match the "
                         "checksum of it in the commit mark")
+
+    def _check_closed(self, mark: CommitMark) -> None:
+        """A member that was stopped in order has nothing behind the end that its mark records."""
+        if mark.clean and mark.end_index >= 0 and self.unit(mark.end_index + 1) is not None:
+            self._unfit(f"{self.path}/{COMMIT_MARK_NAME}: this member was stopped at entry {mark.end_index}, "
+                        "and the files have later ones: the mark is an older copy than they are, and entries "
+                        "behind it may be committed. Start the member once, or read another one")
 
     def _begin(self, first: tuple[int, bytes], recorded: int) -> int:
         """The first entry: its header and its index unit confirm each other, or one of them is believed."""

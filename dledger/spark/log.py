@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol, TypeAlias, runtime_checkable
 
 import attrs
@@ -29,6 +29,8 @@ FixedParts: TypeAlias = NDArray[np.void]
 
 #: Pauses between attempts to read a log that is not ready, seconds: the first and the longest.
 PAUSE_S, PAUSE_MAX_S = 0.02, 0.5
+#: A log is not divided between processors into smaller parts: a task costs Spark about 30 ms.
+PART_BYTES_MIN = 1024 * 1024
 
 
 class ReadError(Exception):
@@ -86,6 +88,19 @@ class LogPart:
 
 
 @attrs.frozen(kw_only=True)
+class RecordLookup:
+    """
+    What else can be learnt of records of which only the index was read.
+
+    @ivar pread: bytes of the log: their number, their position. Fewer if a file is too short, or missing.
+    @ivar doubtful: which of some entries (the first one, their number) may have a C{channel}.
+    """
+
+    pread: Callable[[int, int], bytes]
+    doubtful: Callable[[int, int], NDArray[np.bool_]]
+
+
+@attrs.frozen(kw_only=True)
 class Chunk:
     """
     Whole consecutive records in memory.
@@ -97,6 +112,7 @@ class Chunk:
     @ivar chain_before: C{chain_crc} of the record before the first one; None: not known.
     @ivar place: a path or a member, for messages.
     @ivar place_at: byte in C{place} where C{data} begins.
+    @ivar records: for records without C{data}.
     """
 
     data: bytes | memoryview | None
@@ -106,6 +122,7 @@ class Chunk:
     place: str
     place_at: int = 0
     chain_before: int | None = None
+    records: RecordLookup | None = None
 
     @property
     def count(self) -> int:
@@ -224,8 +241,8 @@ def await_end(log: ScannedLog, options: ScanOptions, end: int) -> Extent:
 def cut(log: ScannedLog, options: ScanOptions, begin: int, end: int) -> list[LogPart]:
     """
     Cut a range into parts of about C{partitionBytes} and at most C{maxRecordsPerPartition} offsets, at least
-    C{minPartitions} of them if there are enough offsets. The largest part is halved until that is reached;
-    each cut reads a position of the log, or some more where entries differ in size.
+    C{minPartitions} of them if there are enough offsets, or one for each processor. The largest part is
+    halved until that is reached; each cut reads a position of the log, or more where entries differ in size.
     """
     if begin >= end:
         return []
@@ -237,10 +254,11 @@ def halved(log: ScannedLog, options: ScanOptions, begin: int, end: int) -> list[
     position = log.position_of(begin)
     # Largest first; among equal ones the first in the log.
     heap = [(position - log.position_of(end), begin, end, position)]
+    wanted = options.min_partitions or min(options.processors, -heap[0][0] // PART_BYTES_MIN)
     whole: list[tuple[int, int, int]] = []  # parts of one offset, which cannot be halved
     while heap:
         size, first, last, position = heap[0]
-        if len(heap) + len(whole) >= options.min_partitions and -size <= options.partition_bytes * 3 // 2:
+        if len(heap) + len(whole) >= wanted and -size <= options.partition_bytes * 3 // 2:
             break
         heapq.heappop(heap)
         if last - first < 2:

@@ -258,15 +258,6 @@ class MemberConnection:
         # Only our members tell their role.
         return trouble if answer.role else NotNative("it answers remoting frames only, as Java members do")
 
-    def group_id(self) -> str:
-        """
-        The id of the member's group, which only the JSON of remoting frames has; empty if none is known.
-
-        @raise Trouble: it does not answer, or refuses.
-        """
-        answer = self.remoting_metadata()
-        return answer.group_id if answer.is_group_known else ""
-
     def remoting_metadata(self, token: str = "") -> MetadataResponse:
         """
         As L{metadata}, in a remoting frame, which Java members understand, too.

@@ -11,7 +11,9 @@ One blocking connection, one request ahead of the decoding. Rules:
  - Planning asks every member, hears a majority, and takes the highest committed index; a member that has not
    committed as far when it is asked for entries has trouble like any other.
  - Entries have expired when every member says so. Members that cannot be heard are waited for, then named.
- - All members that are heard while planning name the same id of their group, as far as they know it.
+ - All members that are heard while planning name the same id of their group, as far as they know it. One that
+   was removed from the group says so: its log ends there, so it counts as not heard, except that the members
+   which it names are asked.
 """
 
 from __future__ import annotations
@@ -50,10 +52,13 @@ from dledger.spark.member_connection import (
 from dledger.spark.options import OptionError, ScanOptions
 from dledger.spark.proof import Proof, of_group, of_record
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, decode_header
+from protocols.wire.ledger.memberships import REMOVED
 from protocols.wire.ledger.messages import MetadataResponse
 
 #: Planning does not wait longer than this for slow members if the answers of the others suffice, seconds.
 _SLOW_S = 1.0
+#: A stream asks its members again whether they were removed, seconds.
+_ASK_MORE_S = 30.0
 _EARLIER = ". Not heard, and may have earlier ones: "
 
 
@@ -90,6 +95,8 @@ class MembersLog:
         #: The id of the group, asked for once; the records tell logs of one group apart.
         self._group_id, self._is_named = "", False
         self._said: set[str] = set()
+        #: From then on members are asked for all that they say, not only for their ends.
+        self._asks_more_s = 0.0
 
     # -- planning -------------------------------------------------------------------------------
 
@@ -111,6 +118,8 @@ class MembersLog:
             time.sleep(pause)
             pause = min(2 * pause, PAUSE_MAX_S)
         self._looked.clear()
+        if time.monotonic() >= self._asks_more_s:
+            self._asks_more_s = time.monotonic() + _ASK_MORE_S
         if not self._is_named:
             self._group_id, self._is_named = self._common_id(heard), True
         end = max(answer.committed_index for answer in heard.answers.values()) + 1
@@ -157,7 +166,7 @@ class MembersLog:
                         asked[member_id] = pool.submit(self._ask, member_id, address)
                 waiting = [future for future in asked.values() if not future.done()]
                 heard = _Heard.of(asked, self._addresses)
-                if any(member_id not in asked for member_id in heard.members):
+                if any(member_id not in asked for member_id in (*heard.members, *heard.addresses)):
                     self._addresses = {**heard.addresses, **self._addresses}
                     continue
                 left = slow_s - time.monotonic()
@@ -171,15 +180,16 @@ class MembersLog:
         timeout_s = min(self._timeout_s, CONNECT_S)
         with closing(self._connect(member_id, address, timeout_s)) as connection:
             answer = connection.metadata()
-        if self._is_named:
+        if time.monotonic() < self._asks_more_s:
             return answer
         try:
-            # A connection speaks one dialect.
+            # A connection speaks one dialect, and only the JSON of remoting frames has the id and the health.
             with closing(self._connect(member_id, address, timeout_s)) as connection:
-                group_id = connection.group_id()
+                more = connection.remoting_metadata()
         except Trouble:
             return answer  # an earlier version, or just now
-        return attrs.evolve(answer, group_id=group_id, is_group_known=bool(group_id))
+        group_id = more.group_id if more.is_group_known else ""
+        return attrs.evolve(answer, group_id=group_id, is_group_known=bool(group_id), health=more.health)
 
     def _connect(self, member_id: str, address: str, timeout_s: float) -> MemberConnection:
         options = self._options
@@ -406,20 +416,24 @@ class _Heard:
         answers: dict[str, MetadataResponse] = {}
         problems: dict[str, Trouble] = {}
         addresses: dict[str, str] = {}
+        removed: dict[str, str] = {}
         for member_id, future in asked.items():
             if not future.done():
                 problems[member_id] = Trouble("no answer yet")
                 continue
             error = future.exception()
-            if error is None:
+            if error is None and future.result().health.partition(":")[0] == REMOVED:
+                problems[member_id] = MemberRefused("it was removed from the group, and its log ends there")
+                removed.update(future.result().peers)
+            elif error is None:
                 answers[member_id] = future.result()
                 addresses.update(answers[member_id].peers)
             elif isinstance(error, Trouble):
                 problems[member_id] = error
             else:
                 raise error
-        return cls(members=frozenset(addresses or named), addresses=addresses, answers=answers,
-                   problems=problems)
+        return cls(members=frozenset(addresses or named), addresses={**removed, **addresses},
+                   answers=answers, problems=problems)
 
     @property
     def begin(self) -> int:

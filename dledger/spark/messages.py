@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 
 from dledger.spark.bodies import plain
 from dledger.spark.choice import by_properties, by_time, by_topic, has_choice
-from dledger.spark.columns import Column, Decoder, Place, gather, native, slices, sound_headers
+from dledger.spark.columns import Column, Decoder, native, slices
 from dledger.spark.log import Chunk, DamageError, FixedParts, Offsets, ReadError
 from dledger.spark.options import ScanOptions
 from dledger.spark.properties import MAP, PropertyColumns
+from dledger.spark.record_headers import Place, gather, sound_headers
 from protocols.wire.errors import WireError
 from protocols.wire.layout import dtype_of
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE

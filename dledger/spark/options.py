@@ -206,9 +206,12 @@ OPTIONS: tuple[Option, ...] = (
     Option(name="keys", field="keys", read=_texts, default="-"),
     Option(name="storedFrom", field="stored_from", read=whole_number(0, _MANY), default="-"),
     Option(name="storedBefore", field="stored_before", read=whole_number(0, _MANY), default="-"),
+    Option(name="clockBackMs", field="clock_back_ms", read=whole_number(0, _MANY), default="-"),
     Option(name="includeInternal", field="include_internal", read=_flag, default="`false`"),
+    Option(name="includeControl", field="include_control", read=_flag, default="`false`"),
     Option(name="includeMarkers", field="include_markers", read=_flag, default="`false`"),
     Option(name="envelopes", field="envelopes", read=_flag, default="`false`"),
+    Option(name="bodyText", field="body_text", read=_flag, default="`false`"),
     Option(name="maxOffsetsPerTrigger", field="max_offsets_per_trigger", read=whole_number(1, _MANY),
            default="-"),
     Option(name="maxBytesPerTrigger", field="max_bytes_per_trigger", read=whole_number(1, _MANY),
@@ -216,7 +219,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(name="minOffsetsPerTrigger", field="min_offsets_per_trigger", read=whole_number(1, _MANY),
            default="-"),
     Option(name="maxTriggerDelay", field="max_trigger_delay_ms", read=_duration, default="`15m`"),
-    Option(name="minPartitions", field="min_partitions", read=whole_number(1, 100_000), default="`1`"),
+    Option(name="minPartitions", field="min_partitions", read=whole_number(1, 100_000), default="processors"),
     Option(name="maxRecordsPerPartition", field="max_records_per_partition", read=whole_number(1, _MANY),
            default="-"),
     Option(name="partitionBytes", field="partition_bytes", read=whole_number(1, _MANY),
@@ -252,9 +255,11 @@ class ScanOptions:
     @ivar starting_timestamp: milliseconds since 1970, in the place of C{starting}.
     @ivar topics, tags, keys: only messages with one of them; empty: all.
     @ivar stored_from, stored_before: milliseconds of the broker's clock, the second exclusive.
+    @ivar clock_back_ms: the broker's clock has not gone back by more; None: it may have.
     @ivar envelopes: whether times and headers are columns, and bodies are without their envelopes.
     @ivar max_offsets_per_trigger, max_bytes_per_trigger, max_records_per_partition: 0 for no limit.
     @ivar min_offsets_per_trigger: 0: a batch may have one.
+    @ivar min_partitions: 0: one for each of C{processors}, which is no option, but none below a mebibyte.
     @ivar tls_certificate, tls_key, tls_authority: PEM files, all or none.
     @ivar tls_plain_members: ids of members that do without TLS.
     @ivar token_file: with the token of this reader; empty: none.
@@ -279,14 +284,18 @@ class ScanOptions:
     keys: tuple[str, ...] = ()
     stored_from: int | None = None
     stored_before: int | None = None
+    clock_back_ms: int | None = None
     include_internal: bool = False
+    include_control: bool = False
     include_markers: bool = False
     envelopes: bool = False
+    body_text: bool = False
     max_offsets_per_trigger: int = 0
     max_bytes_per_trigger: int = 0
     min_offsets_per_trigger: int = 0
     max_trigger_delay_ms: int = 15 * 60_000
-    min_partitions: int = 1
+    min_partitions: int = 0
+    processors: int = 1
     max_records_per_partition: int = 0
     partition_bytes: int = 128 * 1024 * 1024
     fetch_bytes: int = 4 * 1024 * 1024
@@ -323,9 +332,17 @@ class ScanOptions:
         if self.include_markers and self.format == ROCKETMQ:
             raise OptionError("option includeMarkers shows entries of the sink, which are no messages: it "
                               "needs format=dledger")
+        if self.include_control and self.format == ROCKETMQ:
+            raise OptionError("option includeControl shows the log's own entries, which are no messages: it "
+                              "needs format=dledger; includeInternal shows what is no message")
         if self.envelopes and self.format == ROCKETMQ:
             raise OptionError("option envelopes shows times and headers of entries, and messages have their "
                               "own: it needs format=dledger")
+        if self.body_text and self.format == ROCKETMQ:
+            raise OptionError("option bodyText shows bodies of entries as text: it needs format=dledger")
+        if self.clock_back_ms is not None and self.stored_from is None and self.stored_before is None:
+            raise OptionError("option clockBackMs leaves out files by time: it needs storedFrom or "
+                              "storedBefore")
         self._check_starting()
         self._check_archive()
         self._check_choice()

@@ -10,6 +10,7 @@ A log as Arrow record batches: the base of the Spark source and of the export. N
 
 A scan is a value and can be pickled; every call opens its log and closes it again, except L{Scan.log}, for
 callers that ask often. Parts can be read in any order, by any process, more than once: the rows are the same.
+A scan is also a stream of Arrow (C{__arrow_c_stream__}): C{pyarrow.table(scan)}, C{polars.DataFrame(scan)}.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from functools import partial
 from typing import Protocol
 
 import attrs
@@ -26,7 +26,16 @@ import pyarrow as pa
 from dledger.base.time_search import TimeSearch
 from dledger.spark.archive import ArchiveLog
 from dledger.spark.archive_files import is_archive
-from dledger.spark.columns import ENTRY_COLUMNS, ENVELOPE_COLUMNS, Column, EntryDecoder, projection, schema_of
+from dledger.spark.columns import (
+    CONTROL_COLUMN,
+    ENTRY_COLUMNS,
+    ENVELOPE_COLUMNS,
+    TEXT_COLUMN,
+    Column,
+    EntryDecoder,
+    projection,
+    schema_of,
+)
 from dledger.spark.commit_log import SparkCommitLog, commit_log_directory
 from dledger.spark.directory import DirectoryLog
 from dledger.spark.log import (
@@ -70,7 +79,9 @@ def columns_of(options: ScanOptions) -> tuple[Column, ...]:
     """All columns that these options allow."""
     if options.format == ROCKETMQ:
         return MESSAGE_COLUMNS
-    return (*ENTRY_COLUMNS, *ENVELOPE_COLUMNS) if options.envelopes else ENTRY_COLUMNS
+    found = [*ENTRY_COLUMNS, *(ENVELOPE_COLUMNS if options.envelopes else ())]
+    found += [TEXT_COLUMN] if options.body_text else []
+    return (*found, *([CONTROL_COLUMN] if options.include_control else []))
 
 
 def open_log(options: ScanOptions) -> ScannedLog:
@@ -106,7 +117,7 @@ def decoder_of(options: ScanOptions, columns: Sequence[Column], log: ScannedLog)
     """The decoder for the log's chunks."""
     if options.format == ROCKETMQ:
         return MessageDecoder(options, columns, in_entries=not isinstance(log, SparkCommitLog))
-    return EntryDecoder(options, columns, partial(log.chunks, with_data=True))
+    return EntryDecoder(options, columns, log)
 
 
 @attrs.frozen(kw_only=True)
@@ -140,6 +151,16 @@ class Scan:
             options = options.with_paths(os.path.abspath)
         options = attrs.evolve(options, archive=_absolute(options.archive))
         return cls(options=options, columns=projection(columns_of(options), wanted))
+
+    def only(self, names: Sequence[str]) -> Scan:
+        """
+        These columns, in this order.
+
+        @raise OptionError: one does not exist, or is named twice.
+        """
+        types = {column.name.lower(): column.ddl for column in self.columns}
+        wanted = [(name, types.get(name.lower(), "")) for name in names]
+        return attrs.evolve(self, columns=projection(self.columns, wanted))
 
     @property
     def schema(self) -> pa.Schema:
@@ -262,7 +283,32 @@ class Scan:
         """
         with closing(self.log()) as log:
             begin, end = self.bounds(log.extent())
+            if isinstance(log, SparkCommitLog):
+                begin, end = log.narrowed(begin, end)
             return cut(log, self.options, begin, end)
+
+    def reader(self) -> pa.RecordBatchReader:
+        """
+        The rows of the range that the options name now, one part after the other.
+
+        @raise ReadError, OptionError: see L{plan}; while it is read, as L{batches}.
+        """
+        parts = self.plan()
+        return pa.RecordBatchReader.from_batches(
+            self.schema, (batch for part in parts for batch in self.batches(part))
+        )
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """
+        As L{reader}, for pyarrow, pandas, Polars, DuckDB and others that take a stream of Arrow.
+
+        @param requested_schema: of the consumer; types that Arrow can cast to.
+        """
+        return self.reader().__arrow_c_stream__(requested_schema)
+
+    def to_pandas(self) -> object:
+        """The rows as a C{pandas.DataFrame}."""
+        return self.reader().read_pandas()
 
     def _log_of(self, part: LogPart) -> ScannedLog:
         return ArchiveLog(self.options, self.options.archive) if part.is_archived else self.log()

@@ -244,7 +244,20 @@ def session(
         builder = builder.config(name, value)
     found = builder.getOrCreate()
     # Workers find the format if pyspark_dledger is installed; in a source tree it is not.
-    from dledger.spark.source import DLedgerDataSource
-
-    found.dataSource.register(DLedgerDataSource)
+    make_known(found)
     return found
+
+
+def make_known(spark: SparkSession) -> None:
+    """See L{dledger.spark.register}."""
+    # Imported here: the Arrow export does not need PySpark.
+    from pyspark.errors import PySparkException
+
+    from dledger.spark.source import PROCESSORS_NAME, DLedgerDataSource
+
+    try:
+        context = spark.sparkContext
+        context.environment[PROCESSORS_NAME] = str(context.defaultParallelism)
+    except PySparkException:
+        pass  # Spark Connect: its server plans
+    spark.dataSource.register(DLedgerDataSource)

@@ -21,10 +21,12 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import attrs
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -77,12 +79,23 @@ except ImportError:  # PySpark 4.0 and 4.1
         """A placeholder for a class that this PySpark does not have."""
 
 
+#: Environment variable that tells the processes that plan a query how many tasks the session runs at once.
+PROCESSORS_NAME = "DLEDGER_SPARK_PROCESSORS"
+
+
 def _wanted(schema: StructType) -> list[tuple[str, str]]:
     for field in schema.fields:
         if not field.nullable:
             raise OptionError(f"column {field.name} is NOT NULL in the schema: every column of the source "
                               "may be null, leave NOT NULL out")
     return [(field.name, field.dataType.simpleString()) for field in schema.fields]
+
+
+def _divided(scan: Scan) -> Scan:
+    """A scan whose log is divided between the processors of its Spark session."""
+    told = os.environ.get(PROCESSORS_NAME, "")
+    count = int(told) if told.isdecimal() else os.cpu_count() or 1
+    return attrs.evolve(scan, options=attrs.evolve(scan.options, processors=max(count, 1)))
 
 
 def _partitions(parts: Sequence[LogPart]) -> list[InputPartition]:
@@ -123,11 +136,11 @@ class DLedgerDataSource(Shipped, DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """For C{spark.read}. @raise OptionError: an option or a column is not right."""
         _settle()
-        return LogBatchReader(Scan.of(self._given(), wanted=_wanted(schema)))
+        return LogBatchReader(_divided(Scan.of(self._given(), wanted=_wanted(schema))))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For C{spark.readStream}. @raise OptionError: an option or a column is not right."""
-        return LogStreamReader(Scan.of(self._given(), wanted=_wanted(schema), is_stream=True))
+        return LogStreamReader(_divided(Scan.of(self._given(), wanted=_wanted(schema), is_stream=True)))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """For C{df.write}. @raise OptionError, SinkError: a mode, an option or a column is not right."""

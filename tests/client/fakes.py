@@ -377,6 +377,7 @@ class FakeGroup:
     def __init__(self, clock: Clock, count: int = 3) -> None:
         self.clock = clock
         self.log: list[bytes] = []
+        self.term_of: Callable[[int], int] = lambda index: 1
         self.commands: dict[tuple[str, int], int] = {}
         self.producers = SequenceTable()
         self.desk = FakeDesk(self.log, lambda: 0.0 if clock is None else clock.seconds())
@@ -431,7 +432,9 @@ class FakeGroup:
         records = b""
         for index in range(first, first + count):
             body = self.log[index]
-            record = pack_record(body, index=index, term=1, pos=100 * index, previous_chain_crc=0)[0]
+            term = self.term_of(index)
+            record = pack_record(body, index=index, term=term, pos=100 * index, previous_chain_crc=0)[0]
             channel = PRODUCER_CHANNEL if index in self.desk.own else 0
             records += record[:CHANNEL_AT] + channel.to_bytes(4, "big") + record[CHANNEL_AT + 4 :]
-        return EntryBatch(first_index=first, count=count, term=1, records=records)
+        term = self.term_of(first + count - 1)
+        return EntryBatch(first_index=first, count=count, term=term, records=records)

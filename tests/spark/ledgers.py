@@ -19,11 +19,17 @@ from zlib import crc32
 import attrs
 
 from dledger.base.disk.disk import OsDisk
+from dledger.base.membership import Membership
 from dledger.config import DLedgerConfig
 from dledger.spark.scan import Scan
+from dledger.spark.sink.markers import MarkerKind, SinkMarker, encode_marker
 from dledger.storage.commit_mark import encode_mark, read_mark
 from dledger.storage.file_store import FileStore
 from dledger.storage.identity import IDENTITY_NAME, Identity, IdentityFile, read_identity
+from protocols.wire.ledger.machine_entries import encode_skip
+from protocols.wire.ledger.producer_entries import encode_producer_entry
+from protocols.wire.ledger.producers import ProducerRun
+from protocols.wire.ledger.readers import ReaderState, encode_reader_entry
 from tests.storage.support import append_bare, config_of, flush
 
 #: A row of C{format=dledger}, in the order of its columns.
@@ -31,10 +37,11 @@ Row = tuple[int, int, int, int, int, int, int, bytes]
 
 
 def mixed_bodies(count: int, *, seed: int, longest: int = 200) -> list[bytes]:
-    """Bodies of many sizes, empty ones among them."""
+    """Bodies of many sizes, empty ones among them, but none where a term may begin: that is a leader's."""
     chance = random.Random(seed)
-    return [chance.randbytes(chance.choice((0, 1, 47, 48, 49, chance.randrange(longest + 1))))
-            for _ in range(count)]
+    bodies = [chance.randbytes(chance.choice((0, 1, 47, 48, 49, chance.randrange(longest + 1))))
+              for _ in range(count)]
+    return [body if number % 25 else body or b"0" for number, body in enumerate(bodies)]
 
 
 class Ledger:
@@ -68,7 +75,33 @@ class Ledger:
         bodies = mixed_bodies(count, seed=seed)
         first = self.store.ledger_end_index + 1
         for number, body in enumerate(bodies, first):
-            self.append((body,), term=1 + number // per_term)
+            begins = number % per_term == 0 or number == first
+            self.append((body or b"0" if begins else body,), term=1 + number // per_term)
+
+    def append_own(self) -> list[bytes]:
+        """
+        Entries of every kind: programs' in five terms, empty ones among them, and the log's own between them.
+
+        @return: the bodies of programs.
+        """
+        rows, store = list[bytes](), self.store
+        for term in range(1, 6):
+            first = [b"first"] if term == 1 else []
+            self.append(first or [b""], term=term)  # The latter is a leader's.
+            marker = encode_marker(SinkMarker(kind=MarkerKind.BEGIN, sink="s", batch=term, run="0" * 16))
+            self.append([b"row", marker, b"", b"", marker, b"x" * len(marker), b"PRDC"], term=term)
+            runs = [ProducerRun("p" * 64, term, 1, 1), ProducerRun("q", 2 * term, 2, 2)]
+            numbered = (encode_producer_entry(runs), b"once", b"", b"thrice")
+            store.append_bodies(numbered, term, producers_at=0)
+            for own in (encode_reader_entry(ReaderState("billing", -1, term)), encode_skip(term)):
+                store.append_bodies((own,), term, producers_at=0)
+            voters = {f"n{number}": f"h:{number}" for number in range(1, 1 + term)}
+            store.append_configuration(Membership(voters=voters), term)
+            self.append([b"y" * 300, b"z" * 900], term=term)
+            rows += [*first, b"row", b"", b"", b"x" * len(marker), b"PRDC", *numbered[1:]]
+            rows += [b"y" * 300, b"z" * 900]
+        self.append([b""], term=6)
+        return rows
 
     def expire(self, files: int) -> int:
         """

@@ -60,6 +60,7 @@ class FakeMember:
     """
     @ivar address: where it listens.
     @ivar group_id, is_group_known: the id of its group, and whether a quorum holds it.
+    @ivar health: why it does not serve, as it tells.
     @ivar is_silent, remoting_role: closes the connection at a remoting frame, too; or the role that it tells
         there, which is empty for Java's.
     @ivar is_full: refuses a remoting frame: it has no place for the connection.
@@ -80,7 +81,7 @@ class FakeMember:
         self.records = records
         self.group = group
         self.begin, self.committed, self.role = 0, len(records) - 1, "follower"
-        self.group_id, self.is_group_known = "", False
+        self.group_id, self.is_group_known, self.health = "", False, ""
         self.is_silent, self.remoting_role = False, ""
         self.is_full = False
         self.token, self.shown = token, list[str]()
@@ -146,7 +147,7 @@ class FakeMember:
             return encode_answer(command.opaque, encode_response(refused))
         answer = MetadataResponse(
             group=self.group, peers=self.peers, group_id=self.group_id, group_term=1,
-            is_group_known=self.is_group_known, role=self.remoting_role,
+            is_group_known=self.is_group_known, role=self.remoting_role, health=self.health,
         )
         return encode_answer(command.opaque, encode_response(answer))
 

@@ -80,6 +80,13 @@ class SparkCase(SynchronousTestCase):
         self.addCleanup(ledger.close)
         return ledger
 
+    def log_stream(self, **options: object) -> DataFrame:
+        """A stream of the ledger, from its begin."""
+        reader = self.spark.readStream.format("dledger").option("startingOffsets", "earliest")
+        for name, value in options.items():
+            reader = reader.option(name, str(value))
+        return reader.load(self.path)
+
     def read(self, path: str = "", schema: str = "", **options: object) -> DataFrame:
         """A data frame of a directory."""
         reader = self.spark.read.format("dledger")

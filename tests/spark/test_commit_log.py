@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import struct
 from contextlib import closing
 from pathlib import Path
@@ -385,3 +386,155 @@ class EmbeddedTests(LedgerCase):
         for begin in self.forged:
             found = scanned({**options, "startingOffsets": begin}, [("physicalOffset", "bigint")])
             self.assertEqual(found, [(at,) for at in self.log.written if at >= begin])
+
+
+class TimeTests(LedgerCase):
+    """Files that are left out by their times."""
+
+    def setUp(self) -> None:
+        self.path = os.path.abspath(self.mktemp())
+        directory = Path(self.path, "commitlog")
+        directory.mkdir(parents=True)
+        self.times: list[int] = []
+        for number in range(20):
+            data = b""
+            for _ in range(3):
+                # Two steps forward, one back.
+                self.times.append(1000 * (len(self.times) + 10) - 1500 * (len(self.times) % 2))
+                data += encode_message(make_message(
+                    "T", b"x" * 50, queue_id=0, queue_offset=len(self.times), store_timestamp=self.times[-1],
+                    physical_offset=number * SIZE + len(data),
+                ))
+            blank = struct.pack(">ii", SIZE - len(data), MAGIC_BLANK) if number < 19 else b""
+            Path(directory, f"{number * SIZE:020d}").write_bytes((data + blank).ljust(SIZE, b"\0"))
+
+    def planned(self, given: dict[str, object]) -> tuple[list[int], int]:
+        """The times of a batch, and the bytes of its range."""
+        options = {name: str(value) for name, value in given.items()}
+        scan = Scan.of(options, wanted=[("storeTimestamp", "TIMESTAMP")])
+        parts = scan.plan()
+        times = [row.timestamp() for part in parts for batch in scan.batches(part)
+                 for row in batch.column(0).to_pylist()]
+        return [int(1000 * time) for time in times], sum(part.end - part.begin for part in parts)
+
+    def test_every_range(self) -> None:
+        """No message is missing, and few files are read that have none."""
+        for first in range(8_000, 72_000, 2_500):
+            for size in (1, 2_000, 15_000, 60_000):
+                given: dict[str, object] = {"path": self.path, "format": "rocketmq"}
+                given |= {"storedFrom": first, "storedBefore": first + size}
+                wanted = [time for time in self.times if first <= time < first + size]
+                self.assertEqual(self.planned(given)[0], wanted)
+                found, read_bytes = self.planned({**given, "clockBackMs": 1500})
+                self.assertEqual(found, wanted)
+                self.assertLess(read_bytes // SIZE, size // 3000 + 5)
+
+    def test_one_side(self) -> None:
+        """A begin or an end alone; without either the option makes no sense."""
+        given: dict[str, object] = {"path": self.path, "format": "rocketmq", "clockBackMs": 1500}
+        for name, at in (("storedFrom", 50_000), ("storedBefore", 30_000)):
+            found, read_bytes = self.planned({**given, name: at})
+            self.assertLess(read_bytes, 10 * SIZE)
+            wanted = [time for time in self.times if (time >= at) == (name == "storedFrom")]
+            self.assertEqual(found, wanted)
+        self.assertRaises(OptionError, scanned, given)
+
+
+class LostEndTests(LedgerCase):
+    """Files that are missing at the end of a log are noticed by consume queues and checkpoint."""
+
+    def setUp(self) -> None:
+        self.path = os.path.abspath(self.mktemp())
+        self.log = BrokerLog(f"{self.path}/commitlog")
+        for number in range(150):
+            self.log.append(number)
+        self.options: dict[str, object] = {"path": self.path, "format": "rocketmq"}
+        self.messages = [
+            decode_message(self.log.path(at).read_bytes(), at % SIZE, physical_offset=at)
+            for at in self.log.written
+        ]
+
+    def write_queues(self, count: int = 150, *, units: int = 40) -> None:
+        """Consume queues of the first C{count} messages, in files of C{units} units, one of them ahead."""
+        queues: dict[str, list[bytes]] = {}
+        for message, at, size in zip(self.messages[:count], self.log.written, self.log.sizes, strict=False):
+            name = f"{self.path}/consumequeue/{message.topic}/{message.queue_id}"
+            queues.setdefault(name, []).append(struct.pack(">qiq", at, size, -1))
+        for name, found in queues.items():
+            os.makedirs(name)
+            for first in range(0, len(found) + units, units):
+                data = b"".join(found[first : first + units]).ljust(20 * units, b"\0")
+                Path(name, f"{20 * first:020d}").write_bytes(data)
+
+    def checkpoint(self, stored_ms: int) -> None:
+        """The store's, of a message that was stored at this time."""
+        Path(self.path, "checkpoint").write_bytes(stored_ms.to_bytes(8, "big").ljust(4096, b"\0"))
+
+    def damages(self) -> dict[str, Any]:
+        """Ways in which an end gets lost."""
+        last = self.log.path(self.log.written[-1])
+        before = self.log.path(int(last.name) - 1)
+
+        def gone() -> None:
+            last.unlink()
+            for ahead in self.log.directory.iterdir():
+                if int(ahead.name) > int(last.name):
+                    ahead.unlink()
+
+        def two_gone() -> None:
+            gone()
+            before.unlink()
+
+        return {
+            "gone": gone, "two gone": two_gone, "zeroed": lambda: last.write_bytes(bytes(SIZE)),
+            "cut": lambda: os.truncate(last, 100),
+            "length": lambda: self.log.write(self.log.written[-1], bytes(4)),
+        }
+
+    def assertLost(self, says: str) -> None:
+        """An error by default, else a warning and what is left."""
+        error = self.assertRaises(DamageError, scanned, self.options)
+        self.assertIn(says, str(error))
+        self.assertIn("start the broker once", str(error))
+        self.assertRaises(DamageError, scanned, {**self.options, "path": f"{self.path}/commitlog"})
+        said = self.warned()
+        rows = scanned({**self.options, "failOnDamage": "false"})
+        self.assertLess(len(rows), 150)
+        self.assertTrue(any(says in one for one in said), said)
+
+    def test_sound(self) -> None:
+        """Queues that name all messages or fewer, fillers, and a checkpoint of the last ones are no error."""
+        latest = max(message.store_timestamp for message in self.messages[-20:])
+        for units in (3, 40, 1000):
+            for count in (0, 1, 149, 150):
+                self.write_queues(count, units=units)
+                self.checkpoint(latest)
+                self.assertEqual(len(scanned(self.options)), 150)
+                shutil.rmtree(f"{self.path}/consumequeue", ignore_errors=True)
+        os.makedirs(f"{self.path}/consumequeue/filled/0")
+        filler = struct.pack(">qiq", 0, 0x7FFFFFFF, 0) * 10
+        Path(self.path, "consumequeue/filled/0", f"{0:020d}").write_bytes(filler + bytes(200))
+        Path(self.path, "consumequeue/lonely").touch()
+        self.assertEqual(len(scanned(self.options)), 150)
+
+    def test_queues(self) -> None:
+        """Each way to lose an end, known by the queues; and a stream that begins."""
+        for name in self.damages():
+            with self.subTest(name):
+                self.setUp()
+                self.write_queues()
+                self.damages()[name]()
+                self.assertLost("names a message that ends at")
+                reader = LogStreamReader(Scan.of(
+                    {name: str(value) for name, value in self.options.items()}, is_stream=True))
+                self.addCleanup(reader.stop)
+                self.assertRaises(DamageError, reader.initialOffset)
+
+    def test_checkpoint(self) -> None:
+        """A time that the last messages of the log do not reach."""
+        latest = max(message.store_timestamp for message in self.messages)
+        self.checkpoint(latest + 1)
+        error = self.assertRaises(DamageError, scanned, self.options)
+        self.assertIn(f"records a message with the storeTimestamp {latest + 1}", str(error))
+        self.checkpoint(0)
+        self.assertEqual(len(scanned(self.options)), 150)

@@ -10,6 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.spark.columns import ENTRY_COLUMNS, ENVELOPE_COLUMNS
 from dledger.spark.messages import MESSAGE_COLUMNS
 from dledger.spark.options import OPTIONS, ScanOptions
+from protocols.wire.ledger.own_entries import OwnKind
 from tests.processes.members import ROOT
 
 TEXT = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
@@ -51,3 +52,8 @@ class DocumentTests(SynchronousTestCase):
                                  ("### Times and headers", ENVELOPE_COLUMNS)):
             found = [row[:2] for row in table(heading)]
             self.assertEqual(found, [(f"`{column.name}`", column.ddl) for column in columns])
+
+    def test_own_entries(self) -> None:
+        """All kinds of the log's own entries; one that is not known is an error there."""
+        found = [kind.strip("`") for kind, _ in table("### The log's own entries")]
+        self.assertEqual(sorted(found), sorted(["null", *(set(OwnKind) - {OwnKind.UNKNOWN})]))

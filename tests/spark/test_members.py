@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import struct
 import threading
+from contextlib import closing
 from typing import Any
 from zlib import crc32
 
@@ -128,6 +129,28 @@ class GroupTests(LedgerCase):
         self.assertEqual(self.pulled_from(), {"n0"})
         self.members["n0"].close()
         self.assertEqual(scanned({**self.options, "readFrom": "leader"}), self.rows)
+
+    def test_removed(self) -> None:
+        """A member that was removed is not heard; those that it names are. Its own log is not the group's."""
+        for name in ("n0", "n1"):
+            self.members[name].committed, self.members[name].health = 199, "removed: stop it"
+        self.members["n2"].peers = {"n2": self.members["n2"].address}
+        only = f"n0-{self.members['n0'].address}"
+        self.assertEqual(scanned({**self.options, "bootstrap": only}), self.rows)
+        self.members["n2"].close()
+        for loses in (False, True):
+            given = {**self.impatient(), "failOnDataLoss": str(not loses).lower()}
+            error = self.assertRaises(ReadError, scanned, given)
+            self.assertIn("n0: it was removed from the group, and its log ends there", str(error))
+
+    def test_removed_meanwhile(self) -> None:
+        """A stream, which asks for the end again and again, learns of it."""
+        self.patch(members, "_ASK_MORE_S", 0.0)
+        with closing(Scan.of({name: str(value) for name, value in self.impatient().items()}).log()) as log:
+            self.assertEqual(log.extent().end, 300)
+            for member in self.members.values():
+                member.health = "removed: stop it"
+            self.assertRaises(ReadError, log.extent)
 
     def test_one_is_named(self) -> None:
         """One member is enough to find the others."""

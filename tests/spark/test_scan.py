@@ -9,6 +9,7 @@ import struct
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
@@ -30,9 +31,9 @@ class LedgerCase(SynchronousTestCase):
         self.ledger = self.make()
         self.path = self.ledger.path
 
-    def make(self) -> Ledger:
+    def make(self, **options: Any) -> Ledger:
         """A new one."""
-        ledger = Ledger(self.mktemp())
+        ledger = Ledger(self.mktemp(), **options)
         self.addCleanup(ledger.close)
         return ledger
 
@@ -58,7 +59,7 @@ class ReadTests(LedgerCase):
     def test_mixed(self) -> None:
         """Many files, blanks, empty bodies, several terms, with and without checksums; and an open end."""
         self.ledger.fill(300)
-        self.ledger.append_without_checksums([b"", b"java", bytes(200)], term=20)
+        self.ledger.append_without_checksums([b"java", b"", bytes(200)], term=20)
         self.ledger.append([b"behind the commit"] * 5, term=20)
         self.ledger.commit(302)
         expected = plain_rows(self.path, 303)
@@ -96,6 +97,28 @@ class ReadTests(LedgerCase):
         self.assertEqual(scanned({"path": self.path}), live)
         after = {path: path.read_bytes() for path in Path(self.path).rglob("*") if path.is_file()}
         self.assertEqual(before, after)
+
+    def test_older_mark(self) -> None:
+        """Marks of a stopped member beside files that are newer are noticed, not taken for the end."""
+        self.ledger.fill(60)
+        self.ledger.commit()
+        self.ledger.store.clean_close()
+        names = [name for name in os.listdir(self.path) if os.path.isfile(f"{self.path}/{name}")]
+        older = {name: Path(self.path, name).read_bytes() for name in names}
+        again = Ledger(os.path.dirname(self.path.rstrip("/")))
+        self.addCleanup(again.close)
+        again.fill(40, seed=2)
+        again.commit()
+        self.assertEqual(len(scanned({"path": self.path})), 100)
+        again.store.clean_close()
+        self.assertEqual(len(scanned({"path": self.path})), 100)
+        for name, content in older.items():
+            Path(self.path, name).write_bytes(content)
+        error = self.assertRaises(DamageError, scanned, {"path": self.path})
+        self.assertIn("this member was stopped at entry 59, and the files have later ones", str(error))
+        said = self.warned()
+        self.assertEqual(len(scanned({"path": self.path, "failOnDamage": "false"})), 60)
+        self.assertIn("is an older copy", said[0])
 
     def test_projection(self) -> None:
         """Some columns, in the user's order; without a body, and from the index alone."""

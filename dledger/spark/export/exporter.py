@@ -32,13 +32,13 @@ import attrs
 import numpy as np
 import pyarrow as pa
 
-from dledger.spark.columns import HEADER_DTYPE, gather
 from dledger.spark.commit_log import SparkCommitLog
 from dledger.spark.export.files import ExportDirectory, ExportError, ExportPart, part_name
 from dledger.spark.export.writers import COMPRESSIONS, FORMATS, PARQUET, OpenPart, PartWriter
 from dledger.spark.log import Chunk, Extent, ScannedLog, await_end
 from dledger.spark.options import EARLIEST, ROCKETMQ, OptionError, ScanOptions
 from dledger.spark.proof import Proof, difference, of_group, of_record
+from dledger.spark.record_headers import HEADER_DTYPE, gather
 from dledger.spark.scan import Scan, columns_of, decoder_of
 
 #: The engine without Spark.

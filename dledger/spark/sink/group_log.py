@@ -17,10 +17,10 @@ import attrs
 import numpy as np
 
 from dledger.base.append_refusals import FINAL, PASSING
-from dledger.spark.columns import Place, sound_headers
 from dledger.spark.log import PAUSE_MAX_S, PAUSE_S
 from dledger.spark.member_connection import MemberConnection, NotNative, Trouble
 from dledger.spark.members import MembersLog, parse_bootstrap
+from dledger.spark.record_headers import Place, sound_headers
 from dledger.spark.sink.batch_append import NoOutcomeError, SinkError
 from dledger.spark.sink.markers import SinkMarker, markers_in
 from dledger.spark.sink.options import SinkOptions

@@ -3,8 +3,8 @@
 The sink's own entries, which say what of a batch is in the log.
 
 A marker is an entry whose body is L{MARKER_BYTES} long and begins with L{MARKER_MAGIC}: the magic, the CRC-32
-of the rest in hexadecimal, a blank, JSON, blanks up to the length. So it can be read in C{dledger tail}, and
-found by its size: a scan that reads only the index opens the data files for records of this size alone.
+of the rest in hexadecimal, a blank, JSON, blanks up to the length (L{protocols.wire.ledger.own_entries}). So
+it can be read in C{dledger tail --control}, and found by its size.
 
 Rule: a body that only begins like a marker is none. The sink itself refuses such rows
 (L{RESERVED_PREFIX}), and in bodies of other writers the CRC does not match by accident.
@@ -22,16 +22,18 @@ from zlib import crc32
 import attrs
 import numpy as np
 
-from dledger.spark.log import Chunk, Offsets
+from dledger.spark.log import Chunk
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
+from protocols.wire.ledger.own_entries import (
+    MARKER_BYTES,
+    MARKER_MAGIC,
+    MARKER_PREFIX,
+    MARKER_TEXT_AT,
+    is_marker,
+)
 
 #: Bodies of rows that begin with this are refused: a later version may begin its markers with it.
-RESERVED_PREFIX = b"dledger-sink/"
-#: Version 1.
-MARKER_MAGIC = RESERVED_PREFIX + b"1 "
-#: An odd number: bodies of a fixed length have it seldom.
-MARKER_BYTES = 333
-_JSON_AT = len(MARKER_MAGIC) + 9
+RESERVED_PREFIX = MARKER_PREFIX
 _DIGITS = 16
 _NUMBER_MAX = 2**63 - 1
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
@@ -93,43 +95,26 @@ class SinkMarker:
 def encode_marker(marker: SinkMarker) -> bytes:
     """The body of a marker, L{MARKER_BYTES} long."""
     text = json.dumps(attrs.asdict(marker), separators=(",", ":")).encode()
-    padded = text.ljust(MARKER_BYTES - _JSON_AT)
-    assert len(padded) == MARKER_BYTES - _JSON_AT, f"a marker of {len(text)} bytes"
+    padded = text.ljust(MARKER_BYTES - MARKER_TEXT_AT)
+    assert len(padded) == MARKER_BYTES - MARKER_TEXT_AT, f"a marker of {len(text)} bytes"
     return b"%b%08x %b" % (MARKER_MAGIC, crc32(padded), padded)
 
 
 def decode_marker(body: bytes | memoryview) -> SinkMarker | None:
     """The marker, or None if C{body} is none."""
-    if len(body) != MARKER_BYTES:
-        return None
-    held = bytes(body)
-    if not held.startswith(MARKER_MAGIC) or held[len(MARKER_MAGIC) : _JSON_AT] != b"%08x " % crc32(
-        held[_JSON_AT:]
-    ):
+    if not is_marker(body):
         return None
     try:
-        return SinkMarker(**json.loads(held[_JSON_AT:]))
+        return SinkMarker(**json.loads(bytes(body[MARKER_TEXT_AT:])))
     except (TypeError, ValueError):
         return None
-
-
-def _places_by_size(chunk: Chunk) -> Offsets:
-    """Which records, counted from 0, have the size of a marker."""
-    return np.flatnonzero(np.diff(chunk.starts) == ENTRY_HEADER_SIZE + MARKER_BYTES)
-
-
-def runs_of_marker_size(chunk: Chunk) -> list[tuple[int, int]]:
-    """The ranges of offsets (ends exclusive) whose records have the size of a marker."""
-    places = _places_by_size(chunk)
-    runs = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1) if len(places) else []
-    return [(chunk.first + int(run[0]), chunk.first + int(run[-1]) + 1) for run in runs]
 
 
 def markers_in(chunk: Chunk) -> list[tuple[int, SinkMarker]]:
     """The markers of a chunk with data, and their places in it, counted from 0."""
     assert chunk.data is not None
     view, found = memoryview(chunk.data), []
-    for at in _places_by_size(chunk).tolist():
+    for at in np.flatnonzero(np.diff(chunk.starts) == ENTRY_HEADER_SIZE + MARKER_BYTES).tolist():
         marker = decode_marker(view[int(chunk.starts[at]) + ENTRY_HEADER_SIZE : int(chunk.starts[at + 1])])
         if marker is not None:
             found.append((at, marker))

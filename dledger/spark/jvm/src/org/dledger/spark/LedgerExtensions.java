@@ -4,6 +4,7 @@ import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.SparkSessionExtensions;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.rules.Rule;
+import org.apache.spark.sql.execution.ColumnarRule;
 import scala.Function1;
 import scala.runtime.AbstractFunction1;
 import scala.runtime.BoxedUnit;
@@ -14,6 +15,8 @@ public final class LedgerExtensions extends AbstractFunction1<SparkSessionExtens
     public BoxedUnit apply(SparkSessionExtensions extensions) {
         Function1<SparkSession, Rule<LogicalPlan>> rule = session -> new LedgerRule();
         extensions.injectResolutionRule(rule);
+        Function1<SparkSession, ColumnarRule> rows = session -> new LedgerRows();
+        extensions.injectColumnar(rows);
         return BoxedUnit.UNIT;
     }
 }
