@@ -94,7 +94,8 @@ RetriesIn = Callable[[str], Iterable[tuple[str, str]]]
 
 #: What requests change, for the sentence that refuses them.
 CHANGES: Mapping[int, str] = {
-    17: "to create or change a topic", 215: "to delete a topic", 200: "to create or change a consumer group",
+    17: "to create or change a topic", 18: "to create or change topics", 215: "to delete a topic",
+    200: "to create or change a consumer group", 225: "to create or change consumer groups",
     207: "to delete a consumer group", 25: "to change options", 222: "to reset offsets",
     RESOLVE_HA: "to decide about a slave",
 }  # fmt: skip

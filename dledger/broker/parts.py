@@ -56,6 +56,7 @@ from dledger.broker.metadata.files import Metadata
 from dledger.broker.name_server import BrokerIdentity, NameServerRegistrar
 from dledger.broker.popping.acks import PopAcks
 from dledger.broker.popping.check_points import popped_places
+from dledger.broker.popping.in_order import InOrder
 from dledger.broker.popping.pops import PopCommands
 from dledger.broker.popping.revive import ReviveService
 from dledger.broker.replication import BrokerSurroundings, CommitLogKind, LogKind, ReplicationNeeds
@@ -72,6 +73,7 @@ from dledger.broker.sending.schedule import ScheduleMessageService
 from dledger.broker.sending.send_back import SendBack
 from dledger.broker.sending.sends import Sends
 from dledger.broker.sending.topic_checks import TopicChecks
+from dledger.broker.sending.unique_ids import UniqueIds
 from dledger.broker.store.commit_log_store import CommitLogStore
 from dledger.broker.store.consume_queues import open_queues_max
 from dledger.broker.store.log_reads import LogReads
@@ -174,9 +176,10 @@ class BrokerParts(BrokerEvents):
         config, store, metadata, pipeline = self.config, self.store, self.metadata, self.pipeline
         own, wall_ms = self.own, self.wall_ms
         rules = PutRules(self.checks, config)
-        self._long_sends = LongSends(rules, metadata, config, own=own, wall_ms=wall_ms)
+        ids = UniqueIds(own, wall_ms=wall_ms, rng=self._around.rng)
+        self._long_sends = LongSends(rules, metadata, config, own=own, wall_ms=wall_ms, ids=ids)
         self.sends = Sends(
-            pipeline, PlainSends(rules, config, own=own), self._long_sends,
+            pipeline, PlainSends(rules, config, own=own, ids=ids), self._long_sends,
             SendAnswers(config, own, self.refusals),
         )  # fmt: skip
         self.native = NativeCommands(store, pipeline, rules, self.reads, config, own=own, wall_ms=wall_ms)
@@ -216,10 +219,15 @@ class BrokerParts(BrokerEvents):
         self.revive = ReviveService(
             config, store, metadata, self.pipeline, self.checks, own=self.own, clock=clock, wall_ms=wall_ms
         )
+        in_order = InOrder(metadata, wall_ms=wall_ms)
         self.pops = PopCommands(
-            config, store, metadata, self.pipeline, self.revive, own=self.own, clock=clock, wall_ms=wall_ms
+            config, store, metadata, self.pipeline, self.revive, in_order, own=self.own, clock=clock,
+            wall_ms=wall_ms, progress=self.pulls.progress,
         )
-        self.pop_acks = PopAcks(config, self.pipeline, self.revive, own=self.own, wall_ms=wall_ms)
+        self.pop_acks = PopAcks(
+            config, self.pipeline, self.revive, in_order, own=self.own, wall_ms=wall_ms,
+            freed=self.pops.freed, settled=self.replication.settled,
+        )
         self.key_queries = KeyQueries(store, clock=clock, visible=visible)
         self.locks = QueueLocks(wall_ms=wall_ms)
         self.offset_bounds = OffsetBounds(store, metadata, clock=clock, wall_ms=wall_ms)
@@ -237,7 +245,8 @@ class BrokerParts(BrokerEvents):
         config, store, metadata, table = self.config, self.store, self.metadata, self.consumer_table
         groups: tuple[CommandGroup, ...] = (
             self.pulls, self.consumers, self.offsets, self.key_queries, self.locks, self.admin,
-            StatsCommands(config, store, metadata, table), ResetOffsets(config, store, metadata, table),
+            StatsCommands(config, store, metadata, table, progress=self.pulls.progress),
+            ResetOffsets(config, store, metadata, table, wall_ms=self.wall_ms),
             TableCommands(metadata), self.send_back, self.transactions, self.replies, self.pops,
             self.pop_acks, self.native, *self.replication.commands(),
         )  # fmt: skip

@@ -18,6 +18,9 @@ ENDS = "dledger.broker.transactions.ends"
 HALVES = "dledger.broker.sending.halves"
 LONG = "dledger.broker.sending.long_sends"
 MASTER = "dledger.broker.ha.master"
+IN_ORDER = "dledger.broker.popping.in_order"
+OFFSETS = "dledger.broker.consuming.offset_commands"
+ORDER_INFO = "dledger.broker.metadata.order_info"
 POPS = "dledger.broker.popping.pops"
 PROPERTIES = "dledger.broker.sending.send_properties"
 RETRIES = "dledger.broker.popping.retries"
@@ -29,6 +32,7 @@ _POP_TESTS = {"test": "tests.broker.popping.test_pops"}
 _RETRY_TESTS = {"test": "tests.broker.popping.test_retries"}
 _SEND_TESTS = {"test": "tests.broker.sending.test_sends"}
 _END_TESTS = {"test": "tests.broker.transactions.test_ends"}
+_ORDER_TESTS = {"test": "tests.broker.popping.test_in_order"}
 _AGAIN_TESTS = {"test": "tests.broker.test_topics_made_again"}
 _BOUND_TESTS = {"test": "tests.broker.consuming.test_offset_bounds"}
 
@@ -62,8 +66,39 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
     ("pop-filter-waits", "a filter that passes over messages looks on in the next second only", (
         Patch(POPS, "            if is_cut:\n", "            if False:\n"),
     ), _RETRY_TESTS),
+    ("order-not-kept", "two consumers of a group get messages of a queue in order at a time", (
+        Patch(IN_ORDER, "        return self._wall_ms() < info.free_ms()\n", "        return False\n"),
+    ), _ORDER_TESTS),
+    ("order-attempt-blocked", "an attempt whose answer is lost waits for its own messages", (
+        Patch(IN_ORDER, "        if attempt and info.attempt == attempt:\n            return False\n", ""),
+    ), _ORDER_TESTS),
+    ("order-late-ack", "a receipt of an earlier pop acknowledges", (
+        Patch(IN_ORDER, "info.pop_ms == key.pop_ms and offset in info.offsets", "offset in info.offsets"),
+    ), _ORDER_TESTS),
+    ("order-ack-passes-over", "an ack commits the messages before it, too", (
+        Patch(IN_ORDER, "            self._commit(key, info.next_offset)\n",
+              "            self._commit(key, offset + 1)\n"),
+        Patch(IN_ORDER, "if info.next_offset > self._committed(key):", "if True:"),
+    ), _ORDER_TESTS),
+    ("order-freed-unheard", "a request waits on although the last message is acknowledged", (
+        Patch(ACKS, "            self._freed(topic, group)\n", "            pass\n"),
+    ), _ORDER_TESTS),
+    ("order-with-retries", "a question before a pop in order tells of retries", (
+        Patch(POPS, "retries = () if pop.in_order else ", "retries = "),
+    ), _ORDER_TESTS),
+    ("order-forgotten", "the next run of a broker does not know what was given in order", (
+        Patch("dledger.broker.metadata.files", "self.changed_options, self.order_info,",
+              "self.changed_options,"),
+    ), _ORDER_TESTS),
+    ("order-info-stays", "a group whose offset is set waits for what it held before", (
+        Patch(OFFSETS, "            self._metadata.order_info.clear((topic, group, queue_id))\n", ""),
+    ), {"test": "tests.broker.consuming.test_offset_commands"}),
+    ("offset-of-nobody", "offsets of a group that does not exist are kept", (
+        Patch(OFFSETS, "if self._metadata.groups.get(group) is None and not self._config.is_slave:",
+              "if False:"),
+    ), {"test": "tests.broker.consuming.test_offset_commands"}),
     ("receipt-sent-on", "a message that is sent on keeps the receipt of its delivery", (
-        Patch(PROPERTIES, 'for name in ("CLUSTER", *_OF_BROKERS)', 'for name in ("CLUSTER",)'),
+        Patch(PROPERTIES, "for name in (*_OF_EVERY_BROKER, *_OF_BROKERS)", "for name in _OF_EVERY_BROKER"),
     ), _SEND_TESTS),
     ("no-room-kept", "a message is taken in without room for what brokers add", (
         Patch(RULES, "(0 if topic.startswith(RETRY_PREFIX) else PROPERTIES_ROOM)", "0"),

@@ -251,7 +251,7 @@ class ConfigTable(Generic[_Entry]):
         self.is_dirty = False
         self._rest: JsonObject = {}
         self._texts: dict[str, tuple[_Entry, FileText]] = {}
-        self._wire: tuple[DataVersion, bytes] | None = None
+        self._wire: dict[bool, tuple[DataVersion, bytes]] = {}
 
     def get(self, name: str) -> _Entry | None:
         """The entry; None if there is none."""
@@ -321,20 +321,25 @@ class ConfigTable(Generic[_Entry]):
             kept = self._texts[name] = (entry, file_text(entry.document(), depth=2))
         return kept[1]
 
-    def wire_document(self) -> JsonObject:
+    def wire_document(self, *, is_whole: bool = False) -> JsonObject:
         """
         The document for a slave or a name server.
 
-        Attributes are left empty: slaves of 5.3.2 and 5.3.3 refuse a table with any attribute.
+        @param is_whole: with attributes. Else they are left empty: slaves of 5.3.2 and 5.3.3 refuse a table
+            with any attribute.
         """
-        table = {name: {**entry.document(), "attributes": {}} for name, entry in self.entries.items()}
+        table = {
+            name: entry.document() if is_whole else {**entry.document(), "attributes": {}}
+            for name, entry in self.entries.items()
+        }
         return {"dataVersion": self.version.wire_document(), self._table_key: table}
 
-    def wire_bytes(self) -> bytes:
+    def wire_bytes(self, *, is_whole: bool = False) -> bytes:
         """See L{Table.wire_bytes}. Kept for a version: thousands of topics take a tenth of a second."""
-        if self._wire is None or self._wire[0] is not self.version:
-            self._wire = (self.version, wire_json(self.wire_document()))
-        return self._wire[1]
+        kept = self._wire.get(is_whole)
+        if kept is None or kept[0] is not self.version:
+            kept = self._wire[is_whole] = self.version, wire_json(self.wire_document(is_whole=is_whole))
+        return kept[1]
 
     def _parse(self, data: bytes) -> tuple[DataVersion, dict[str, _Entry], JsonObject]:
         document = read_document(data)
@@ -450,10 +455,10 @@ class Topics(ConfigTable[TopicConfig]):
         self.put(made, now_ms)
         return made
 
-    def wire_document(self) -> JsonObject:
+    def wire_document(self, *, is_whole: bool = False) -> JsonObject:
         """See L{ConfigTable.wire_document}; with the empty tables of static topics that 5.x looks for."""
         return {
-            **super().wire_document(),
+            **super().wire_document(is_whole=is_whole),
             "mappingDataVersion": DataVersion().document(),
             "topicQueueMappingDetailMap": {},
             "topicQueueMappingInfoMap": {},
@@ -476,9 +481,10 @@ class Groups(ConfigTable[GroupConfig]):
             self.put(found, now_ms)
         return found
 
-    def wire_document(self) -> JsonObject:
+    def wire_document(self, *, is_whole: bool = False) -> JsonObject:
         """See L{ConfigTable.wire_document}; with the groups' forbidden topics of 5.x, uninterpreted."""
-        return {**super().wire_document(), "forbiddenTable": self._rest.get("forbiddenTable", {})}
+        forbidden = self._rest.get("forbiddenTable", {})
+        return {**super().wire_document(is_whole=is_whole), "forbiddenTable": forbidden}
 
 
 class RequestModes:

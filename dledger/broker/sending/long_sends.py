@@ -27,6 +27,7 @@ from dledger.broker.sending.halves import half_message, longest_form
 from dledger.broker.sending.rules import PutRules, host_of
 from dledger.broker.sending.send_properties import delay_level, has_timer, is_prepared, waits, without_delay
 from dledger.broker.sending.topic_checks import DLQ_PREFIX
+from dledger.broker.sending.unique_ids import UNIQUE_KEY, UniqueIds
 from dledger.broker.store.records import NewMessage
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.errors import WireError
@@ -84,7 +85,7 @@ class LongSends:
 
     def __init__(
         self, rules: PutRules, metadata: Metadata, config: BrokerConfig, *, own: OwnAddress,
-        wall_ms: Callable[[], int],
+        wall_ms: Callable[[], int], ids: UniqueIds,
     ) -> None:
         """@param wall_ms: milliseconds since 1970."""
         self._rules = rules
@@ -92,6 +93,7 @@ class LongSends:
         self._groups = metadata.groups
         self._config = config
         self._own = own
+        self._ids = ids
         self._wall_ms = wall_ms
         self._no_transactions = f"the broker[{config.broker_ip1}] sending transaction message is forbidden"
 
@@ -111,7 +113,9 @@ class LongSends:
         queue_id = self._checks.queue_of(topic, fields.number(names["queueId"]), connection.address)
         fields.text(names["producerGroup"])
         properties = fields.text(names["properties"], "").encode("utf-8")
-        stored = self._rules.stored(properties, topic=topic.topic_name)
+        is_batch = fields.flag(names["batch"], False)
+        added = self._rules.added + (b"" if is_batch else self._id_for(properties))
+        stored = self._rules.stored(properties, topic=topic.topic_name, added=added)
         sys_flag = fields.number(names["sysFlag"])
         if topic.topic_filter_type == "MULTI_TAG":
             sys_flag |= _MULTI_TAGS
@@ -122,7 +126,7 @@ class LongSends:
             born_host=host_of(connection), store_host=self._own.host,
             reconsume_times=fields.number(names["reconsumeTimes"], 0),
         )  # fmt: skip
-        if fields.flag(names["batch"], False):
+        if is_batch:
             return ReadSend(self._batch_of(message), queue_id, waits(properties))
         # A consumer sends back what was committed, with all its properties.
         is_retry = message.topic.startswith(RETRY_PREFIX) or (
@@ -140,6 +144,10 @@ class LongSends:
             self._rules.refuse_timer(properties, NO_TIMERS)
         message = self._rules.delayed(message, delay_level(message.properties_data))
         return ReadSend((message,), queue_id, waits(properties))
+
+    def _id_for(self, properties: bytes) -> bytes:
+        """The unique key that a message without one gets, as a property."""
+        return b"" if UNIQUE_KEY in properties else self._ids.property()
 
     def _half_of(self, message: NewMessage, properties: bytes) -> ReadSend:
         """The first half of a transaction. @raise Refused: there are none at this broker."""
@@ -169,7 +177,8 @@ class LongSends:
         added, messages = batch.properties_data, []
         for item in items:
             _refuse_in_batch(item.properties_data)
-            stored = self._rules.stored(item.properties_data, topic=batch.topic, added=added)
+            own = added + self._id_for(item.properties_data)
+            stored = self._rules.stored(item.properties_data, topic=batch.topic, added=own)
             messages.append(attrs.evolve(batch, body=item.body, flag=item.flag, properties_data=stored))
         return messages
 

@@ -30,7 +30,7 @@ from dledger.broker.common.config import BrokerConfig
 from dledger.broker.metadata.tables import RETRY_PREFIX
 from dledger.broker.sending.send_properties import (
     PROPERTIES_ROOM,
-    cluster_property,
+    broker_properties,
     for_schedule,
     has_timer,
     is_prepared,
@@ -48,13 +48,15 @@ class PutRules:
     The rules of one broker.
 
     @ivar checks: the rules about topics and queues.
-    @ivar cluster: the property to add to every message.
+    @ivar added: the properties to add to every message.
     @ivar levels: delay levels.
     """
 
     def __init__(self, checks: TopicChecks, config: BrokerConfig) -> None:
         self.checks = checks
-        self.cluster = cluster_property(config.broker_cluster_name)
+        self.added = broker_properties(
+            config.broker_cluster_name, region=config.region_id, trace_on=config.trace_on
+        )
         self.levels = len(config.store.delay_levels_ms)
 
     def stored(self, properties: bytes, *, topic: str, added: bytes | None = None) -> bytes:
@@ -67,7 +69,7 @@ class PutRules:
         """
         most = PROPERTIES_BYTES_MAX - (0 if topic.startswith(RETRY_PREFIX) else PROPERTIES_ROOM)
         if len(properties) <= PROPERTIES_BYTES_MAX:
-            properties = stored_properties(properties, self.cluster if added is None else added)
+            properties = stored_properties(properties, self.added if added is None else added)
         if len(properties) > most:
             raise ValueError(f"properties of {len(properties)} bytes; {most} are allowed: brokers add some")
         return properties
