@@ -32,7 +32,11 @@ from dledger.base.descriptors import connections_allowed
 from dledger.base.errors import StoreError
 from dledger.base.hosts import ChangeHosts
 from dledger.broker.access.accounts import read_credentials
+from dledger.broker.admin.cleaning import Cleaning
+from dledger.broker.admin.client_queries import ClientQueries
 from dledger.broker.admin.commands import AdminCommands, AdminParts
+from dledger.broker.admin.queue_queries import QueueQueries
+from dledger.broker.admin.refused import RefusedCommands
 from dledger.broker.admin.reset_offsets import ResetOffsets
 from dledger.broker.admin.run_time_options import restore_options
 from dledger.broker.admin.stats import StatsCommands, TableCommands
@@ -245,7 +249,7 @@ class BrokerParts(BrokerEvents):
         config, store, metadata, table = self.config, self.store, self.metadata, self.consumer_table
         groups: tuple[CommandGroup, ...] = (
             self.pulls, self.consumers, self.offsets, self.key_queries, self.locks, self.admin,
-            StatsCommands(config, store, metadata, table, progress=self.pulls.progress),
+            *self._queries(), RefusedCommands(),
             ResetOffsets(config, store, metadata, table, wall_ms=self.wall_ms),
             TableCommands(metadata), self.send_back, self.transactions, self.replies, self.pops,
             self.pop_acks, self.native, *self.replication.commands(),
@@ -260,6 +264,20 @@ class BrokerParts(BrokerEvents):
             gate=gate or ChangeGate(ChangeHosts(config.change_hosts, "changeHosts"), broker_change),
             connections_max=connections_allowed(CONNECTIONS_MAX, files=open_queues_max()),
             share_percent=config.connections_share,
+        )
+
+    def _queries(self) -> tuple[CommandGroup, ...]:
+        """What administrators ask about topics, queues and clients."""
+        config, store, metadata, table = self.config, self.store, self.metadata, self.consumer_table
+        progress = self.pulls.progress
+        stats = StatsCommands(config, store, metadata, table, progress=progress)
+        return stats, QueueQueries(
+            config, store, metadata, table, stats, progress=progress, own=lambda: self.own.text,
+            wall_ms=self.wall_ms,
+        ), ClientQueries(
+            config, store, table, self.producer_table, clock=self._around.reactor
+        ), Cleaning(
+            config, store, metadata, keep_house=lambda: self.replication.keep_house(at_any_hour=True)
         )
 
     # -- events: see dledger.broker.common.events -------------------------------------------------

@@ -21,6 +21,7 @@ import attrs
 
 from dledger.base.commands.refusals import Fields
 from dledger.broker.access.accounts import RETRY, AccessRight
+from dledger.broker.admin.refused import ABSENT
 from dledger.broker.consuming.queue_locks import read_queues
 from dledger.broker.consuming.subscriptions import read_heartbeat
 from dledger.broker.popping.acks import REFUSED, read_batch_names
@@ -48,6 +49,7 @@ _OF_POPPED = (200_051, 200_053)
 #: Which give messages of the named topic, or tell of them.
 POP_MESSAGES = (200_050, 200_054, 200_055)
 UNREGISTER, SEND_BACK, END_TRANSACTION, LIST_GROUP, LOCKS = 35, 36, 37, 38, (41, 42)
+RUNNING_INFO = 307
 
 
 class Answered(Enum):
@@ -114,16 +116,27 @@ RULES: Mapping[int, RequestRule] = {
     201: RequestRule("GET_ALL_SUBSCRIPTIONGROUP_CONFIG", Answered.NAMES),
     202: RequestRule("GET_TOPIC_STATS_INFO", Answered.OFFSETS),
     203: RequestRule("GET_CONSUMER_CONNECTION_LIST", Answered.CLIENTS),
+    204: RequestRule("GET_PRODUCER_CONNECTION_LIST", Answered.CLIENTS),
     207: RequestRule("DELETE_SUBSCRIPTIONGROUP", _ADMIN),
     208: RequestRule("GET_CONSUME_STATS", Answered.OFFSETS),
     215: RequestRule("DELETE_TOPIC_IN_BROKER", _ADMIN),
     222: RequestRule("INVOKE_BROKER_TO_RESET_OFFSET", _ADMIN),
     225: RequestRule("UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST", _ADMIN),
     300: RequestRule("QUERY_TOPIC_CONSUME_BY_WHO", Answered.NAMES),
+    305: RequestRule("GET_SYSTEM_TOPIC_LIST_FROM_BROKER", Answered.NAMES),
+    306: RequestRule("CLEAN_EXPIRED_CONSUMEQUEUE", _ADMIN),
+    307: RequestRule("GET_CONSUMER_RUNNING_INFO", _GROUP_NEEDS),
+    309: RequestRule("CONSUME_MESSAGE_DIRECTLY", _ADMIN),
     310: RequestRule("SEND_MESSAGE_V2", _SEND_NEEDS),
+    315: RequestRule("VIEW_BROKER_STATS_DATA", Answered.FIGURES),
+    316: RequestRule("CLEAN_UNUSED_TOPIC", _ADMIN),
+    317: RequestRule("GET_BROKER_CONSUME_STATS", Answered.OFFSETS),
     320: RequestRule("SEND_BATCH_MESSAGE", _SEND_NEEDS),
+    321: RequestRule("QUERY_CONSUME_QUEUE", Answered.OFFSETS),
     324: RequestRule("SEND_REPLY_MESSAGE", _REPLY_NEEDS),
     325: RequestRule("SEND_REPLY_MESSAGE_V2", _REPLY_NEEDS),
+    328: RequestRule("GET_ALL_PRODUCER_INFO", Answered.CLIENTS),
+    329: RequestRule("DELETE_EXPIRED_COMMITLOG", _ADMIN),
     351: RequestRule("GET_TOPIC_CONFIG", Answered.NAMES),
     352: RequestRule("GET_SUBSCRIPTIONGROUP_CONFIG", Answered.NAMES),
     361: RequestRule("LITE_PULL_MESSAGE", _PULL_NEEDS),
@@ -136,6 +149,7 @@ RULES: Mapping[int, RequestRule] = {
     200_055: RequestRule("POLLING_INFO", _PULL_NEEDS),
     200_151: RequestRule("BATCH_ACK_MESSAGE", f"{_PULL_NEEDS} of each ack"),
     **{code: RequestRule(text.partition(" ")[0], Answered.REFUSAL) for code, text in REFUSED.items()},
+    **{code: RequestRule(name, Answered.REFUSAL) for code, (name, _why) in ABSENT.items()},
     WIRE_VERSION_CODE: RequestRule("the version of our native frames", Answered.FIGURES),
     CHALLENGE_CODE: RequestRule("the challenge to sign for native frames", Answered.FIGURES),
     90_907: RequestRule("`dledger ha-resolve`", _ADMIN),
@@ -181,7 +195,7 @@ def needs_of(request: RemotingCommand, *, reply_topic: str) -> Iterator[Need]:
         yield fields.text("topic"), SUB
     elif code == SEND_BACK:
         yield RETRY + fields.text("group"), SUB
-    elif code == LIST_GROUP:
+    elif code in (LIST_GROUP, RUNNING_INFO):
         yield RETRY + fields.text("consumerGroup"), SUB
     elif code == UNREGISTER and (group := fields.text("consumerGroup", "")):
         yield RETRY + group, SUB

@@ -141,14 +141,18 @@ class StatsCommands(CommandGroup):
         for name in sorted(topics):
             topic = self._metadata.topics.get(name)
             for queue_id in range(topic.read_queue_nums if topic is not None else 0):
-                consumed = max(self._metadata.consumer_offsets.query(group, name, queue_id) or 0, 0)
-                entries.append((name, queue_id, {
-                    "brokerOffset": self._ends(name, queue_id)[1], "consumerOffset": consumed,
-                    "lastTimestamp": self._stored_ms(name, queue_id, consumed - 1),
-                    "pullOffset": self._progress.offset(group, name, queue_id, consumed),
-                }))  # fmt: skip
+                entries.append((name, queue_id, self.consumed(group, name, queue_id)))
         tps = 0.0 + sum(self._progress.rates.per_second((group, name)) for name in topics)
         connection.answer(request, body=self._table_body(entries, consumeTps=round(tps, 4)))
+
+    def consumed(self, group: str, topic: str, queue_id: int) -> dict[str, int]:
+        """How far a group is in a queue. @raise Refused: the store cannot be read."""
+        consumed = max(self._metadata.consumer_offsets.query(group, topic, queue_id) or 0, 0)
+        return {
+            "brokerOffset": self._ends(topic, queue_id)[1], "consumerOffset": consumed,
+            "lastTimestamp": self._stored_ms(topic, queue_id, consumed - 1),
+            "pullOffset": self._progress.offset(group, topic, queue_id, consumed),
+        }  # fmt: skip
 
     # -- others ----------------------------------------------------------------------------------
 
@@ -158,10 +162,7 @@ class StatsCommands(CommandGroup):
         if data is None:
             raise Refused(CONSUMER_NOT_ONLINE, f"the consumer group[{shown_bare(group)}] not online")
         subscriptions = {
-            one.topic: {
-                "classFilterMode": False, "codeSet": sorted(one.codes or ()), "expressionType": one.kind,
-                "subString": one.expression, "subVersion": one.version, "tagsSet": [], "topic": one.topic,
-            }
+            one.topic: one.document()
             for one in self._table.subscriptions_of(group)
         }  # fmt: skip
         connection.answer(request, body=wire_json({

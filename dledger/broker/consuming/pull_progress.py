@@ -5,8 +5,8 @@ How far the groups have pulled, and how fast: figures for administrators, of thi
 A group's pull offset is the queue offset after the last message that it was sent. Its committed offset is
 that of the messages which it has consumed; the messages between the two are with its consumers.
 
-Rates are of about the last minute: the count of this minute, and that share of the minute before which is
-less than a minute ago.
+Counts are of about the last minute, hour and day: that of the present one, and the share of the one before
+that is less than a minute, hour or day ago.
 
 Source: ConsumerOffsetManager.commitPullOffset, BrokerStatsManager.tpsGroupGetNums (5.3.3).
 """
@@ -18,48 +18,52 @@ from collections.abc import Callable
 #: Queues of groups whose pull offset is known, and pairs of group and topic whose rate is; the oldest go.
 PLACES_MAX = 65_536
 
-_MINUTE_MS = 60_000
+#: A minute, an hour, a day.
+WINDOWS_MS = (60_000, 3_600_000, 86_400_000)
+
+#: The number of a window since 1970, the count in it, and in the one before.
+_Count = tuple[int, int, int]
 
 
 class Rates:
-    """
-    Counts by key, and how fast they rise.
-
-    @ivar _counts: minute, count in it, count in the minute before, and in all.
-    """
+    """Counts by key, for each of L{WINDOWS_MS}."""
 
     def __init__(self, wall_ms: Callable[[], int], *, keys_max: int = PLACES_MAX) -> None:
         """@param wall_ms: milliseconds since 1970."""
         self._wall_ms = wall_ms
         self._keys_max = keys_max
-        self._counts: dict[tuple[str, ...], tuple[int, int, int, int]] = {}
+        self._counts: dict[tuple[str, ...], tuple[_Count, ...]] = {}
 
     def add(self, key: tuple[str, ...], count: int) -> None:
         """C{count} more of a key."""
-        minute, now, before, total = self._at(key)
+        found = self._at(key, self._wall_ms())
         if key not in self._counts and len(self._counts) >= self._keys_max:
             del self._counts[next(iter(self._counts))]
-        self._counts[key] = minute, now + count, before, total + count
+        self._counts[key] = tuple((number, now + count, before) for number, now, before in found)
 
-    def _at(self, key: tuple[str, ...]) -> tuple[int, int, int, int]:
-        minute = self._wall_ms() // _MINUTE_MS
-        then, now, before, total = self._counts.get(key, (minute, 0, 0, 0))
-        if then != minute:
-            now, before = 0, now if then == minute - 1 else 0
-        return minute, now, before, total
+    def _at(self, key: tuple[str, ...], now_ms: int) -> tuple[_Count, ...]:
+        known = self._counts.get(key)
+        if known is None:
+            return tuple((now_ms // window_ms, 0, 0) for window_ms in WINDOWS_MS)
+        found = []
+        for window_ms, (number, now, before) in zip(WINDOWS_MS, known, strict=True):
+            present = now_ms // window_ms
+            if number != present:
+                now, before = 0, now if number == present - 1 else 0
+            found.append((present, now, before))
+        return tuple(found)
 
-    def last_minute(self, key: tuple[str, ...]) -> float:
-        """About how many in the last minute."""
-        _minute, now, before, _total = self._at(key)
-        return now + before * (1 - self._wall_ms() % _MINUTE_MS / _MINUTE_MS)
+    def last(self, key: tuple[str, ...]) -> tuple[float, ...]:
+        """About how many in the last minute, the last hour, the last day."""
+        now_ms = self._wall_ms()
+        return tuple(
+            now + before * (1 - now_ms % window_ms / window_ms)
+            for window_ms, (_, now, before) in zip(WINDOWS_MS, self._at(key, now_ms), strict=True)
+        )
 
     def per_second(self, key: tuple[str, ...]) -> float:
         """About how many a second, in the last minute."""
-        return self.last_minute(key) / 60
-
-    def total(self, key: tuple[str, ...]) -> int:
-        """How many in this run, since the key was last forgotten."""
-        return self._at(key)[3]
+        return self.last(key)[0] / 60
 
 
 class PullProgress:

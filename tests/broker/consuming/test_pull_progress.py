@@ -42,14 +42,19 @@ class ProgressTests(SynchronousTestCase):
 
     def test_rate(self) -> None:
         """Of the last minute: the one before counts by the share of it that is less than a minute ago."""
+        self.now_ms = 20_000 * 86_400_000
         rates, key = Rates(self.clock), ("g", "t")
+        self.assertEqual(rates.last(key), (0.0, 0.0, 0.0))
         rates.add(key, 120)
-        self.assertEqual((rates.per_second(key), rates.total(key)), (2.0, 120))
+        self.assertEqual((rates.per_second(key), rates.last(key)), (2.0, (120.0, 120.0, 120.0)))
         self.now_ms += 90_000
         self.assertEqual(rates.per_second(key), 1.0)
         rates.add(key, 30)
-        self.assertEqual((rates.last_minute(key), rates.total(key)), (90.0, 150))
+        self.assertEqual(rates.last(key), (90.0, 150.0, 150.0))
         self.now_ms += 60_000
-        self.assertEqual(rates.last_minute(key), 15.0)
+        self.assertEqual(rates.last(key)[0], 15.0)
         self.now_ms += 60_000
-        self.assertEqual((rates.last_minute(key), rates.total(key)), (0.0, 150))
+        self.assertEqual(rates.last(key), (0.0, 150.0, 150.0))
+        self.now_ms += 3_600_000
+        self.assertEqual(rates.last(key)[0::2], (0.0, 150.0))
+        self.assertGreater(150.0, rates.last(key)[1])
