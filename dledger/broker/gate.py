@@ -97,8 +97,8 @@ CHANGES: Mapping[int, str] = {
     17: "to create or change a topic", 18: "to create or change topics", 215: "to delete a topic",
     200: "to create or change a consumer group", 225: "to create or change consumer groups",
     207: "to delete a consumer group", 25: "to change options", 222: "to reset offsets",
-    306: "to delete files of queues", 309: "to give a consumer a message", 316: "to delete unused topics",
-    329: "to delete old files of the log",
+    401: "to change how a group consumes", 306: "to delete files of queues", 316: "to delete unused topics",
+    309: "to give a consumer a message", 329: "to delete old files of the log",
     RESOLVE_HA: "to decide about a slave",
 }  # fmt: skip
 

@@ -46,6 +46,7 @@ from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.events import Arrived, BrokerEvents
 from dledger.broker.common.own_address import OwnAddress, bracketed
 from dledger.broker.common.system_topics import add_system_topics
+from dledger.broker.consuming.assignments import Assignments
 from dledger.broker.consuming.consumers import ConsumerCommands, ConsumerTable
 from dledger.broker.consuming.key_queries import KeyQueries
 from dledger.broker.consuming.offset_bounds import OffsetBounds
@@ -86,9 +87,15 @@ from dledger.broker.transactions.check import TransactionCheckService
 from dledger.broker.transactions.commands import TransactionCommands
 from dledger.broker.transactions.ends import TransactionEnds
 from dledger.broker.upkeep import MetadataSaver
+from protocols.rocketmq.commands import NotAsked
 from protocols.turn import Turn
 from protocols.wire.errors import WireError
+from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import decode_message
+
+GET_ROUTE_BY_TOPIC = 105
+#: Seconds that a name server may take to tell a route.
+ROUTE_TIMEOUT_S = 3.0
 
 #: Ticks (seconds) between two checks of the free disk space; as cleanResourceInterval.
 HOUSE_KEEPING_TICKS = 10
@@ -249,7 +256,10 @@ class BrokerParts(BrokerEvents):
         config, store, metadata, table = self.config, self.store, self.metadata, self.consumer_table
         groups: tuple[CommandGroup, ...] = (
             self.pulls, self.consumers, self.offsets, self.key_queries, self.locks, self.admin,
-            *self._queries(), RefusedCommands(),
+            *self._queries(), RefusedCommands(), Assignments(
+                config, metadata, table, route_of=self._route_of, seconds=self._around.reactor.seconds,
+                wall_ms=self.wall_ms, save=self._save_and_settle,
+            ),
             ResetOffsets(config, store, metadata, table, wall_ms=self.wall_ms),
             TableCommands(metadata), self.send_back, self.transactions, self.replies, self.pops,
             self.pop_acks, self.native, *self.replication.commands(),
@@ -279,6 +289,21 @@ class BrokerParts(BrokerEvents):
         ), Cleaning(
             config, store, metadata, keep_house=lambda: self.replication.keep_house(at_any_hour=True)
         )
+
+    def _route_of(self, topic: str) -> Deferred[RemotingCommand]:
+        """Ask the name servers for the queues of a topic, one after the other."""
+        return Deferred.fromCoroutine(self._ask_route(topic))
+
+    async def _ask_route(self, topic: str) -> RemotingCommand:
+        problem = "there is no name server"
+        for address in self.config.name_servers:
+            try:
+                return await self.client.ask(address, RemotingCommand(
+                    code=GET_ROUTE_BY_TOPIC, opaque=0, ext_fields={"topic": topic}
+                ), timeout_s=ROUTE_TIMEOUT_S)  # fmt: skip
+            except Exception as error:
+                problem = str(error)
+        raise NotAsked(problem)
 
     # -- events: see dledger.broker.common.events -------------------------------------------------
 

@@ -22,6 +22,7 @@ import attrs
 from dledger.base.commands.refusals import Fields
 from dledger.broker.access.accounts import RETRY, AccessRight
 from dledger.broker.admin.refused import ABSENT
+from dledger.broker.consuming.assignments import read_group
 from dledger.broker.consuming.queue_locks import read_queues
 from dledger.broker.consuming.subscriptions import read_heartbeat
 from dledger.broker.popping.acks import REFUSED, read_batch_names
@@ -49,7 +50,7 @@ _OF_POPPED = (200_051, 200_053)
 #: Which give messages of the named topic, or tell of them.
 POP_MESSAGES = (200_050, 200_054, 200_055)
 UNREGISTER, SEND_BACK, END_TRANSACTION, LIST_GROUP, LOCKS = 35, 36, 37, 38, (41, 42)
-RUNNING_INFO = 307
+RUNNING_INFO, ASSIGNMENT = 307, 400
 
 
 class Answered(Enum):
@@ -140,6 +141,8 @@ RULES: Mapping[int, RequestRule] = {
     351: RequestRule("GET_TOPIC_CONFIG", Answered.NAMES),
     352: RequestRule("GET_SUBSCRIPTIONGROUP_CONFIG", Answered.NAMES),
     361: RequestRule("LITE_PULL_MESSAGE", _PULL_NEEDS),
+    400: RequestRule("QUERY_ASSIGNMENT", _GROUP_NEEDS),
+    401: RequestRule("SET_MESSAGE_REQUEST_MODE", _ADMIN),
     402: RequestRule("GET_ALL_MESSAGE_REQUEST_MODE", Answered.NAMES),
     907: RequestRule("GET_BROKER_HA_STATUS", Answered.FIGURES),
     200_050: RequestRule("POP_MESSAGE", f"{_PULL_NEEDS}; the topic is none of retries or dead letters"),
@@ -212,6 +215,8 @@ def needs_of(request: RemotingCommand, *, reply_topic: str) -> Iterator[Need]:
         for topic, group in read_batch_names(request.body):
             yield normal_topic(topic, group), SUB
             yield RETRY + group, SUB
+    elif code == ASSIGNMENT:
+        yield RETRY + read_group(request.body), SUB
     elif code in LOCKS:
         group, _client, _queues = read_queues(request.body)
         yield RETRY + group, SUB

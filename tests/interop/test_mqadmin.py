@@ -16,10 +16,15 @@ from tests.interop.ha import OurBroker
 from tests.interop.java import JavaMissing
 from tests.interop.name_servers import Asking, OurNameServer, mqadmin
 from tests.interop.rocketmq import PATIENCE, TOPIC, Messages, class_path
+from tests.interop.test_ha_consumers import Consumers
 from tests.processes.children import ChildError, free_triple
 
 VERSION = "5.3.3"
 GROUP = "readers"
+_TOPIC = {
+    "topic": "t", "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6",
+    "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
+}  # fmt: skip
 
 
 class AdminTests(SynchronousTestCase):
@@ -85,6 +90,25 @@ class AdminTests(SynchronousTestCase):
         self.assertGreater(float(words[3]), 0.0, line)
         self.assertEqual(words[5], "20", line)
 
+    def test_consume_mode(self) -> None:
+        """A push consumer that lets the broker share out the queues pops, when an administrator says so."""
+        for code, fields, body in (
+            (17, _TOPIC, b""), (200, {}, json.dumps({"groupName": GROUP}).encode()),
+        ):  # fmt: skip
+            self.assertEqual(self.asking.ask(code, fields, body).code, 0)
+        self.tool("setConsumeMode", "-b", self.address, "-t", "t", "-g", GROUP, "-m", "POP", "-q", "8")
+        consumers = Consumers(self.names.address, self.directory, VERSION)
+        self.addCleanup(consumers.kill)
+        consumers.start()
+        consumers.wait_started(seconds=PATIENCE)
+        self.assertEqual(consumers.push("one", "t", group=GROUP, way="popped"), "ok")
+        consumers.produce("t", "a", "b", "c")
+        seen = consumers.seen("one", 6)
+        self.assertEqual(sorted((one.body, one.times) for one in seen),
+                         [(body, times) for body in "abc" for times in (0, 1)])  # fmt: skip
+        status = self.asking.ask(43)
+        self.assertIn("REVIVE", str(status.body))
+
     def test_lists(self) -> None:
         """Lists of topics and groups; metadata to a file; what tidies up."""
         topics = self.directory / "topics.json"
@@ -105,10 +129,7 @@ class AdminTests(SynchronousTestCase):
 
     def test_offsets(self) -> None:
         """One queue goes back to an offset; a group that does not exist gets none."""
-        self.asking.ask(17, {
-            "topic": "t", "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6",
-            "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
-        })  # fmt: skip
+        self.asking.ask(17, _TOPIC)
         for at in range(3):
             sent = self.tool("sendMessage", "-t", "t", "-p", f"m{at}")
             self.assertIn("SEND_OK", sent)

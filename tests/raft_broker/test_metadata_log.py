@@ -88,6 +88,19 @@ class MetadataLogTests(SynchronousTestCase):
         self.replay()
         self.assertEqual(self.slave.order_info.get(place), info)
 
+    def test_modes(self) -> None:
+        """A next master knows which groups pop."""
+        self.log.begin(0)
+        for topic in ("t", "u"):
+            self.master.request_modes.put(topic, "g", {"mode": "POP"})
+        self.log.tick(0, 0)
+        self.master.request_modes.delete_topic("u")
+        self.log.tick(0, 0)
+        self.commit_all()
+        self.replay()
+        self.assertEqual(self.slave.request_modes.get("t", "g"), {"mode": "POP"})
+        self.assertEqual(self.slave.request_modes.names(), ["t"])
+
     def replay(self, metadata: Metadata | None = None) -> None:
         """The slave reads the log so far."""
         reader = self.reader if metadata is None else self.log_of(metadata)

@@ -227,6 +227,7 @@ class AdminCommands(CommandGroup):
         now_ms = self._parts.wall_ms()
         self._parts.metadata.topics.delete(name, now_ms)
         self._parts.metadata.consumer_offsets.delete_topic(name, now_ms)
+        self._parts.metadata.request_modes.delete_topic(name)
         self._parts.topics_changed()
         done = Deferred.fromCoroutine(self._destroy(name))
         self._answer_when(done, connection, request)

@@ -488,13 +488,39 @@ class Groups(ConfigTable[GroupConfig]):
 
 
 class RequestModes:
-    """C{messageRequestMode.json} of 5.x; answers request 402. Not interpreted."""
+    """
+    C{messageRequestMode.json} of 5.x; answers request 402. By topic and group, whether its consumers pull or
+    pop. See also L{LoggedTable}.
+    """
 
     file_name: ClassVar[str] = "messageRequestMode.json"
 
     def __init__(self) -> None:
         self.is_dirty = False
+        self.changed: dict[str, None] = {}
         self._map: JsonObject = {}
+
+    def get(self, topic: str, group: str) -> JsonObject | None:
+        """An entry, as in the file; None: there is none."""
+        groups = self._map.get(topic)
+        found = groups.get(group) if isinstance(groups, dict) else None
+        return found if isinstance(found, dict) else None
+
+    def put(self, topic: str, group: str, entry: JsonObject) -> None:
+        """Add or replace an entry."""
+        groups = self._map.get(topic)
+        self._map[topic] = {**(groups if isinstance(groups, dict) else {}), group: entry}
+        self._note(topic)
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete the entries of a topic."""
+        if self._map.pop(topic, None) is not None:
+            self._note(topic)
+
+    def _note(self, topic: str) -> None:
+        self.is_dirty = True
+        self.changed.pop(topic, None)
+        self.changed[topic] = None
 
     def file_bytes(self) -> bytes:
         """See L{FileTable.file_bytes}."""
@@ -516,3 +542,28 @@ class RequestModes:
             return False
         self._map, self.is_dirty = theirs, True
         return True
+
+    def names(self) -> list[str]:
+        """See L{LoggedTable.names}."""
+        return list(self._map)
+
+    def logged(self, name: str) -> object:
+        """See L{LoggedTable.logged}."""
+        return self._map.get(name)
+
+    def logged_version(self) -> object:
+        """See L{LoggedTable.logged_version}."""
+        return None
+
+    def apply(self, changes: JsonObject, version: object) -> None:
+        """See L{LoggedTable.apply}."""
+        read = {
+            name: None if value is None else to_object(value, f"modes of {name}")
+            for name, value in changes.items()
+        }
+        for name, groups in read.items():
+            if groups is None:
+                self._map.pop(name, None)
+            else:
+                self._map[name] = groups
+        self.is_dirty = True

@@ -59,8 +59,6 @@ REFUSED = {
     200_052: "PEEK_MESSAGE is not supported: use PULL_MESSAGE (11), which takes nothing",
     200_056: "POP_ROLLBACK is not supported: what is not acknowledged is delivered again after its time",
     370: "RECALL_MESSAGE is not supported: this broker has no messages with a timer that could be recalled",
-    400: "QUERY_ASSIGNMENT is not supported: consumers share the queues themselves, clientRebalance=true",
-    401: "SET_MESSAGE_REQUEST_MODE is not supported: a consumer pulls, or asks with POP_MESSAGE (200050)",
 }
 
 
