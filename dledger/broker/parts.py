@@ -77,6 +77,7 @@ from dledger.broker.sending.rules import PutRules
 from dledger.broker.sending.schedule import ScheduleMessageService
 from dledger.broker.sending.send_back import SendBack
 from dledger.broker.sending.sends import Sends
+from dledger.broker.sending.timers import TimerService
 from dledger.broker.sending.topic_checks import TopicChecks
 from dledger.broker.sending.unique_ids import UniqueIds
 from dledger.broker.store.commit_log_store import CommitLogStore
@@ -188,7 +189,10 @@ class BrokerParts(BrokerEvents):
         own, wall_ms = self.own, self.wall_ms
         rules = PutRules(self.checks, config)
         ids = UniqueIds(own, wall_ms=wall_ms, rng=self._around.rng)
-        self._long_sends = LongSends(rules, metadata, config, own=own, wall_ms=wall_ms, ids=ids)
+        self._long_sends = LongSends(
+            rules, metadata, config, own=own, wall_ms=wall_ms, ids=ids,
+            may_time=lambda: self.timers.may_wait(),
+        )
         self.sends = Sends(
             pipeline, PlainSends(rules, config, own=own, ids=ids), self._long_sends,
             SendAnswers(config, own, self.refusals),
@@ -200,6 +204,11 @@ class BrokerParts(BrokerEvents):
         self.schedule = ScheduleMessageService(
             store, metadata.delay_offsets, metadata.topics, pipeline, own=own,
             clock=self._around.reactor, wall_ms=wall_ms, delivers=self._delivers,
+        )
+
+        self.timers = TimerService(
+            store, metadata, pipeline, own=own, clock=self._around.reactor, wall_ms=wall_ms,
+            delivers=self._delivers,
         )
 
     def _make_consuming(self) -> None:
@@ -323,6 +332,7 @@ class BrokerParts(BrokerEvents):
         self.pulls.arrived(arrived)
         self.pops.arrived(arrived)
         self.schedule.arrived(arrived)
+        self.timers.arrived(arrived)
 
     def acknowledged(self) -> None:
         """See L{BrokerEvents}."""
@@ -359,12 +369,14 @@ class BrokerParts(BrokerEvents):
         if isinstance(self.store, CommitLogStore):  # a raft log has offsets and messages in one order
             self.offset_bounds.start()
         self.schedule.start()
+        self.timers.start()
         self.revive.start()
         self.checks_of_halves.start()
 
     def _stop_delivering(self) -> None:
         self.offset_bounds.stop()
         self.schedule.stop()
+        self.timers.stop()
         self.revive.stop()
         self.checks_of_halves.stop()
 
@@ -443,7 +455,9 @@ class BrokerParts(BrokerEvents):
             self.pulls.answer_held("the accounts of this broker have changed")
             self.pops.answer_waiting()
             self.reads.answer_waiting()
-        for group in (self.pulls, self.pops, self.revive, self.consumers, self.locks, self.admin):
+        for group in (
+            self.pulls, self.pops, self.revive, self.timers, self.consumers, self.locks, self.admin
+        ):  # fmt: skip
             group.sweep()
         metadata = self.metadata
         period = max(1, round(self.config.flush_consumer_offset_interval / 1000))

@@ -33,6 +33,7 @@ from dledger.broker.sending.topic_checks import DLQ_PREFIX
 from dledger.broker.store.records import SCHEDULE_TOPIC
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.broker_layout import CHALLENGE_CODE, WIRE_VERSION_CODE
+from protocols.wire.rocketmq.layout import TIMED_TOPIC
 from protocols.wire.rocketmq.message import decode_properties
 
 PUB, SUB = AccessRight.PUB, AccessRight.SUB
@@ -171,7 +172,7 @@ BY_OFFSET: Mapping[int, tuple[str, AccessRight]] = {
 }  # fmt: skip
 
 #: Topics in which messages of other topics wait.
-_WAITING = frozenset({HALF_TOPIC, SCHEDULE_TOPIC, DISCARDED_TOPIC})
+_WAITING = frozenset({HALF_TOPIC, SCHEDULE_TOPIC, DISCARDED_TOPIC, TIMED_TOPIC})
 #: How the topics begin that have a group's messages of several topics.
 OF_GROUPS = (RETRY, DLQ_PREFIX)
 

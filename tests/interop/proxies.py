@@ -91,6 +91,10 @@ class GrpcClient(TalkingChild):
         """@param group: of messages, not of consumers. @raise ChildError: not all are sent in time."""
         self._produce(f"group {topic} {group} {' '.join(bodies)}", len(bodies))
 
+    def produce_later(self, topic: str, seconds: int, *bodies: str) -> None:
+        """@param seconds: until they are delivered. @raise ChildError: not all are sent in time."""
+        self._produce(f"later {topic} {seconds} {' '.join(bodies)}", len(bodies))
+
     def transact(self, topic: str, end: str, *bodies: str) -> None:
         """@param end: C{commit} or C{rollback}. @raise ChildError: not all are sent in time."""
         self._produce(f"transact {topic} {end} {' '.join(bodies)}", len(bodies))

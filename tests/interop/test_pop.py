@@ -184,6 +184,32 @@ class PopTests(SynchronousTestCase):
         self.assertEqual(self.client.receive("readers", "deals", seconds=60), {})
         self.assertEqual(set(seen), {"a", "b", "d"})
 
+    def test_times(self) -> None:
+        """A topic for messages with a time of their own: not before, also after a kill of the broker."""
+        asking = Asking(self.port)
+        fields = {**_TOPIC, "topic": "alarms", "attributes": "+message.type=DELAY"}
+        self.assertEqual(asking.ask(17, fields).code, 0)
+        asking.close()
+        begun = time.monotonic()
+        self.client.produce_later("alarms", 20, "late")
+        self.client.produce_later("alarms", 3, "soon")
+        self.broker.kill()
+        self.run_broker(self.ours())
+        seen: dict[str, float] = {}
+
+        def are_there() -> bool:
+            try:
+                for body in self.client.receive("readers", "alarms", seconds=60):
+                    seen.setdefault(body, time.monotonic() - begun)
+            except ChildError as error:  # the proxy finds a broker that has started again after a while
+                seen.pop(str(error), None)
+            return {"soon", "late"} <= set(seen)
+
+        wait_until(are_there, seconds=PATIENCE, what="both messages", every=0.2)
+        self.assertGreater(seen["soon"], 2.9)
+        self.assertGreater(seen["late"], 19.9)
+        self.assertLess(seen["soon"], seen["late"])
+
     def test_java_finishes(self) -> None:
         """A Java broker delivers the rest of the messages that ours has given."""
         client = self.client

@@ -26,12 +26,14 @@ PROPERTIES = "dledger.broker.sending.send_properties"
 RETRIES = "dledger.broker.popping.retries"
 REVIVE = "dledger.broker.popping.revive"
 RULES = "dledger.broker.sending.rules"
+TIMERS = "dledger.broker.sending.timers"
 TABLES = "dledger.broker.metadata.tables"
 
 _POP_TESTS = {"test": "tests.broker.popping.test_pops"}
 _RETRY_TESTS = {"test": "tests.broker.popping.test_retries"}
 _SEND_TESTS = {"test": "tests.broker.sending.test_sends"}
 _END_TESTS = {"test": "tests.broker.transactions.test_ends"}
+_TIMER_TESTS = {"test": "tests.broker.sending.test_timers"}
 _ORDER_TESTS = {"test": "tests.broker.popping.test_in_order"}
 _AGAIN_TESTS = {"test": "tests.broker.test_topics_made_again"}
 _BOUND_TESTS = {"test": "tests.broker.consuming.test_offset_bounds"}
@@ -66,6 +68,22 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
     ("pop-filter-waits", "a filter that passes over messages looks on in the next second only", (
         Patch(POPS, "            if is_cut:\n", "            if False:\n"),
     ), _RETRY_TESTS),
+    ("timer-note-lost", "the next master delivers again what was delivered at its time", (
+        Patch(TIMERS, "                self._done.update(offsets)\n", ""),
+    ), _TIMER_TESTS),
+    ("timer-passes-over", "the next master begins after a message that waits for its time", (
+        Patch(TIMERS, "first = self._places[0] if self._places else self._read_at", "first = self._read_at"),
+    ), _TIMER_TESTS),
+    ("timer-not-repeated", "a delivery at its time that the log refuses is lost", (
+        Patch(TIMERS, """        if not status.is_stored:
+            for one in taken:
+                heapq.heappush(self._due, one)
+""", """        if not status.is_stored:
+"""),
+    ), _TIMER_TESTS),
+    ("timer-too-far", "a message waits for longer than its file of the log is kept", (
+        Patch("dledger.broker.sending.timed", "    if at_ms - now_ms > most_ms:\n", "    if False:\n"),
+    ), {"test": "tests.broker.sending.test_timed"}),
     ("order-not-kept", "two consumers of a group get messages of a queue in order at a time", (
         Patch(IN_ORDER, "        return self._wall_ms() < info.free_ms()\n", "        return False\n"),
     ), _ORDER_TESTS),

@@ -49,7 +49,7 @@ from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.errors import BodyError
 from protocols.wire.fastjson import JsonObject, shown
 from protocols.wire.remoting import RemotingCommand
-from protocols.wire.rocketmq.layout import METADATA_TOPIC, TERM_START_TOPIC
+from protocols.wire.rocketmq.layout import METADATA_TOPIC, TERM_START_TOPIC, TIMED_DONE_TOPIC, TIMED_TOPIC
 
 UPDATE_AND_CREATE_TOPIC, UPDATE_AND_CREATE_TOPIC_LIST = 17, 18
 UPDATE_BROKER_CONFIG = 25
@@ -68,7 +68,7 @@ LIST_MAX = 4_096
 SYSTEM_TOPICS = frozenset({
     "TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRACE_TOPIC",
     "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
-    "CHECKPOINT_TOPIC", TERM_START_TOPIC, METADATA_TOPIC,
+    "CHECKPOINT_TOPIC", TERM_START_TOPIC, METADATA_TOPIC, TIMED_TOPIC, TIMED_DONE_TOPIC,
 })  # fmt: skip
 
 

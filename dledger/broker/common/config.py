@@ -117,6 +117,8 @@ class BrokerConfig:
     @ivar long_polling_enable: a consumer may wait for messages that do not exist yet.
     @ivar enable_property_filter: consumers may filter by expressions of SQL 92.
     @ivar enable_mixed_message_type: a topic may have C{message.type=MIXED}.
+    @ivar timer_wheel_enable: messages may have a delivery time of their own.
+    @ivar timer_max_delay_sec: the furthest such time.
     @ivar enable_retry_topic_v2: retries of POP have topics whose names tell where the group ends; a broker
         of RocketMQ in the same raft group needs the same value.
     @ivar init_pop_offset_by_check_msg_in_mem: a group that pops a queue for the first time, and asks for the
@@ -185,6 +187,8 @@ class BrokerConfig:
     slave_read_enable: bool = _flag(False)
     enable_property_filter: bool = _flag(False)
     enable_mixed_message_type: bool = _flag(False)
+    timer_wheel_enable: bool = _flag(True)
+    timer_max_delay_sec: int = _number(3 * 86_400, 1, 3_650 * 86_400)
     offset_check_in_slave: bool = _flag(False)
     enable_retry_topic_v2: bool = _flag(True)
     init_pop_offset_by_check_msg_in_mem: bool = _flag(True)

@@ -58,7 +58,7 @@ QUEUES_MAX = 65_536
 _Queue = tuple[str, int]
 
 
-class Asked(NamedTuple):
+class AssignmentQuestion(NamedTuple):
     """A question for an assignment."""
 
     topic: str
@@ -130,7 +130,7 @@ class Assignments(CommandGroup):
 
     def _query(self, connection: CommandConnection, request: RemotingCommand) -> None:
         document = _document(request.body)
-        asked = Asked(
+        asked = AssignmentQuestion(
             _text(document, "topic"), _text(document, "consumerGroup"), _text(document, "clientId"),
             _text(document, "strategyName"), _text(document, "messageModel"),
         )  # fmt: skip
@@ -167,7 +167,7 @@ class Assignments(CommandGroup):
         return queues
 
     def _answer(
-        self, connection: CommandConnection, request: RemotingCommand, asked: Asked,
+        self, connection: CommandConnection, request: RemotingCommand, asked: AssignmentQuestion,
         queues: list[_Queue] | None,
     ) -> None:
         """@param queues: of all brokers; None: they are not known."""
@@ -181,15 +181,17 @@ class Assignments(CommandGroup):
             ]  # fmt: skip
         connection.answer(request, body=wire_json(body))
 
-    def _mode_of(self, asked: Asked) -> tuple[str, int]:
+    def _mode_of(self, asked: AssignmentQuestion) -> tuple[str, int]:
         found = self._metadata.request_modes.get(asked.topic, asked.group)
         if found is None:
             return PULL, 0
         share = found.get("popShareQueueNum")
         return (POP if found.get("mode") == POP else PULL), share if isinstance(share, int) else 0
 
-    def _share(self, asked: Asked, queues: list[_Queue], mode: str, share: int) -> list[_Queue] | None:
-        """Those of this consumer; None: it keeps what it has."""
+    def _share(
+        self, asked: AssignmentQuestion, queues: list[_Queue], mode: str, share: int
+    ) -> list[_Queue] | None:
+        """Those of this consumer; None: it keeps its queues."""
         if asked.model == BROADCASTING:
             return queues
         clients = sorted(member.client_id for member in self._table.members_of(asked.group))

@@ -26,6 +26,7 @@ from dledger.broker.metadata.tables import RETRY_PREFIX
 from dledger.broker.sending.halves import half_message, longest_form
 from dledger.broker.sending.rules import PutRules, host_of
 from dledger.broker.sending.send_properties import delay_level, has_timer, is_prepared, waits, without_delay
+from dledger.broker.sending.timed import timed
 from dledger.broker.sending.topic_checks import DLQ_PREFIX
 from dledger.broker.sending.unique_ids import UNIQUE_KEY, UniqueIds
 from dledger.broker.store.records import NewMessage
@@ -45,7 +46,7 @@ SEND_CODES = frozenset({SEND_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE})
 #: A client below this version does not send the maximum number of tries.
 _V3_4_9 = 121
 
-NO_TIMERS = "accurate timer message is not enabled: there are delay levels only (DELAY)"
+NO_TIMERS = "half messages and batches have no time of their own: there are delay levels only (DELAY)"
 
 _MULTI_TAGS = int(SysFlag.MULTI_TAGS)
 
@@ -85,9 +86,13 @@ class LongSends:
 
     def __init__(
         self, rules: PutRules, metadata: Metadata, config: BrokerConfig, *, own: OwnAddress,
-        wall_ms: Callable[[], int], ids: UniqueIds,
+        wall_ms: Callable[[], int], ids: UniqueIds, may_time: Callable[[], bool] = lambda: True,
     ) -> None:
-        """@param wall_ms: milliseconds since 1970."""
+        """
+        @param wall_ms: milliseconds since 1970.
+        @param may_time: called before a message waits for a time of its own; returns whether it may.
+        """
+        self._may_time = may_time
         self._rules = rules
         self._checks = rules.checks
         self._groups = metadata.groups
@@ -140,10 +145,17 @@ class LongSends:
         )
         if message.topic.startswith(RETRY_PREFIX):
             message = self._retried(message, request, fields.number(names["maxReconsumeTimes"], INT_MIN))
-        else:
-            self._rules.refuse_timer(properties, NO_TIMERS)
+        elif delay_level(message.properties_data) <= 0:
+            message = self._timed(message)
         message = self._rules.delayed(message, delay_level(message.properties_data))
         return ReadSend((message,), queue_id, waits(properties))
+
+    def _timed(self, message: NewMessage) -> NewMessage:
+        """The message, or its form in which it waits for its time. @raise Refused: there is no room."""
+        found = timed(message, self._config, self._wall_ms())
+        if found is not message and not self._may_time():
+            raise Refused(Code.SYSTEM_BUSY, "too many messages wait for a time of their own")
+        return found
 
     def _id_for(self, properties: bytes) -> bytes:
         """The unique key that a message without one gets, as a property."""

@@ -8,15 +8,14 @@ RocketMQ's rules for a new message, each written once. The readers of requests a
     queue         L{TopicChecks.queue_of}                  no such queue
     properties    L{PutRules.stored}                       C{ValueError}: too long
     transaction   L{PutRules.refuse_transaction}           NO_PERMISSION
-    timer         L{PutRules.refuse_timer}                 SYSTEM_ERROR
+    timer         L{PutRules.refuse_timer}, L{timed}       SYSTEM_ERROR
     delay         L{PutRules.delayed}                      C{ValueError}: not a number
     size          L{PutPipeline.checked<dledger.broker.sending.puts.PutPipeline.checked>}  C{ValueError}
 
 A message that has passed is a L{NewMessage}; L{PutPipeline.checked<dledger.broker.sending.puts.PutPipeline>}
 converts it for the layout of its record.
 
-Source: SendMessageProcessor.asyncSendMessage, CommitLog.asyncPutMessage (4.9.8); differs: no transactions, no
-timers.
+Source: SendMessageProcessor.asyncSendMessage, CommitLog.asyncPutMessage (4.9.8).
 """
 
 from __future__ import annotations

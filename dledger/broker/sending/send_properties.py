@@ -21,9 +21,9 @@ from protocols.wire.rocketmq.message import decode_properties, encode_properties
 
 _WAIT, _CLUSTER, _DELAY, _PREPARED = b"WAIT\x01", b"CLUSTER\x01", b"DELAY\x01", b"TRAN_MSG\x01"
 _WAITS = b"WAIT\x01true"
-#: Common beginning of the names of all L{_TIMERS}.
+#: Common beginning of the names of all L{TIMERS}.
 _TIMER = b"TIMER_D"
-_TIMERS = (b"TIMER_DELIVER_MS\x01", b"TIMER_DELAY_SEC\x01", b"TIMER_DELAY_MS\x01")
+TIMERS = (b"TIMER_DELIVER_MS\x01", b"TIMER_DELAY_SEC\x01", b"TIMER_DELAY_MS\x01")
 #: What a broker adds for consumers by POP: the receipt of another delivery would acknowledge at its place.
 _OF_BROKERS = ("POP_CK", "1ST_POP_TIME", "ORIGIN_GROUP")
 #: What every broker adds: L{broker_properties}.
@@ -71,7 +71,7 @@ def is_prepared(properties: bytes) -> bool:
 
 def has_timer(properties: bytes) -> bool:
     """Whether it has its own delivery time, as in 5.x (properties C{TIMER_...})."""
-    return _TIMER in properties and any(property_of(properties, name) is not None for name in _TIMERS)
+    return _TIMER in properties and any(property_of(properties, name) is not None for name in TIMERS)
 
 
 def delay_level(properties: bytes) -> int:

@@ -306,7 +306,8 @@ class IllegalTests(SendCase):
         self.refused(Code.NO_PERMISSION, "sending transaction message is forbidden", properties=half)
 
     def test_timers(self) -> None:
-        """A delay of any length, as 5.x has it, is refused, not passed over; what comes back is taken."""
+        """Where a time of its own is turned off, it is refused, not passed over; what comes back is taken."""
+        self.make(options={"timer_wheel_enable": False})
         self.refused(Code.SYSTEM_ERROR, "timer message is not enabled", properties="TIMER_DELAY_SEC\x017\x02")
         answer = self.send(topic="%RETRY%G", properties="TIMER_DELAY_SEC\x017\x02")
         self.assertEqual(answer.code, 0)

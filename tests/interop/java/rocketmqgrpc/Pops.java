@@ -20,7 +20,7 @@ import org.apache.rocketmq.client.apis.producer.TransactionResolution;
 /**
  * RocketMQ's client of 5.x at a proxy: "send TOPIC TAG BODY ...", "receive GROUP TOPIC EXPRESSION COUNT SECONDS" (invisible for
  * so long) with the answer BODY/TIMES ..., "ack BODY ...", "change BODY SECONDS", "group TOPIC GROUP BODY ..." (in order),
- * "transact TOPIC commit|rollback BODY ...".
+ * "transact TOPIC commit|rollback BODY ...", "later TOPIC SECONDS BODY ..." (delivered then).
  */
 public final class Pops {
     private static final Map<String, MessageView> HELD = new HashMap<>();
@@ -63,6 +63,19 @@ public final class Pops {
         }
         for (int at = 3; at < words.length; at++) {
             PRODUCERS.get(words[1]).send(PROVIDER.newMessageBuilder().setTopic(words[1]).setMessageGroup(words[2])
+                .setKeys(words[at]).setBody(words[at].getBytes(StandardCharsets.UTF_8)).build());
+        }
+        return "sent " + (words.length - 3);
+    }
+
+    private static String later(String[] words) throws Exception {
+        if (!PRODUCERS.containsKey(words[1])) {
+            PRODUCERS.put(words[1], PROVIDER.newProducerBuilder().setClientConfiguration(configuration)
+                .setTopics(words[1]).build());
+        }
+        for (int at = 3; at < words.length; at++) {
+            PRODUCERS.get(words[1]).send(PROVIDER.newMessageBuilder().setTopic(words[1])
+                .setDeliveryTimestamp(System.currentTimeMillis() + 1000L * Integer.parseInt(words[2]))
                 .setKeys(words[at]).setBody(words[at].getBytes(StandardCharsets.UTF_8)).build());
         }
         return "sent " + (words.length - 3);
@@ -112,6 +125,8 @@ public final class Pops {
                 return group(words);
             case "transact":
                 return transact(words);
+            case "later":
+                return later(words);
             case "receive":
                 return receive(words);
             case "ack":
