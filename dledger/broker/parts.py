@@ -73,6 +73,7 @@ from dledger.broker.sending.long_sends import LongSends
 from dledger.broker.sending.native import NativeCommands
 from dledger.broker.sending.plain_sends import PlainSends
 from dledger.broker.sending.puts import PutPipeline
+from dledger.broker.sending.recalls import RecallCommands
 from dledger.broker.sending.rules import PutRules
 from dledger.broker.sending.schedule import ScheduleMessageService
 from dledger.broker.sending.send_back import SendBack
@@ -265,6 +266,7 @@ class BrokerParts(BrokerEvents):
         config, store, metadata, table = self.config, self.store, self.metadata, self.consumer_table
         groups: tuple[CommandGroup, ...] = (
             self.pulls, self.consumers, self.offsets, self.key_queries, self.locks, self.admin,
+            RecallCommands(config, metadata, self.timers, wall_ms=self.wall_ms),
             *self._queries(), RefusedCommands(), Assignments(
                 config, metadata, table, route_of=self._route_of, seconds=self._around.reactor.seconds,
                 wall_ms=self.wall_ms, save=self._save_and_settle,

@@ -51,7 +51,7 @@ _OF_POPPED = (200_051, 200_053)
 #: Which give messages of the named topic, or tell of them.
 POP_MESSAGES = (200_050, 200_054, 200_055)
 UNREGISTER, SEND_BACK, END_TRANSACTION, LIST_GROUP, LOCKS = 35, 36, 37, 38, (41, 42)
-RUNNING_INFO, ASSIGNMENT = 307, 400
+RUNNING_INFO, RECALL, ASSIGNMENT = 307, 370, 400
 
 
 class Answered(Enum):
@@ -142,6 +142,7 @@ RULES: Mapping[int, RequestRule] = {
     351: RequestRule("GET_TOPIC_CONFIG", Answered.NAMES),
     352: RequestRule("GET_SUBSCRIPTIONGROUP_CONFIG", Answered.NAMES),
     361: RequestRule("LITE_PULL_MESSAGE", _PULL_NEEDS),
+    370: RequestRule("RECALL_MESSAGE", "`PUB` of the topic"),
     400: RequestRule("QUERY_ASSIGNMENT", _GROUP_NEEDS),
     401: RequestRule("SET_MESSAGE_REQUEST_MODE", _ADMIN),
     402: RequestRule("GET_ALL_MESSAGE_REQUEST_MODE", Answered.NAMES),
@@ -195,6 +196,8 @@ def needs_of(request: RemotingCommand, *, reply_topic: str) -> Iterator[Need]:
     elif code in PULL or code == UPDATE_OFFSET:
         yield fields.text("topic"), SUB
         yield RETRY + fields.text("consumerGroup"), SUB
+    elif code == RECALL:
+        yield fields.text("topic"), PUB
     elif code == QUERY:
         yield fields.text("topic"), SUB
     elif code == SEND_BACK:

@@ -69,7 +69,7 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
         Patch(POPS, "            if is_cut:\n", "            if False:\n"),
     ), _RETRY_TESTS),
     ("timer-note-lost", "the next master delivers again what was delivered at its time", (
-        Patch(TIMERS, "                self._done.update(offsets)\n", ""),
+        Patch(TIMERS, "        self._done.update(offsets)\n", ""),
     ), _TIMER_TESTS),
     ("timer-passes-over", "the next master begins after a message that waits for its time", (
         Patch(TIMERS, "first = self._places[0] if self._places else self._read_at", "first = self._read_at"),
@@ -81,6 +81,9 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
 """, """        if not status.is_stored:
 """),
     ), _TIMER_TESTS),
+    ("recall-too-early", "a message that is recalled before the broker has read it is delivered", (
+        Patch(TIMERS, "            if key in self._recalled:\n                continue\n", ""),
+    ), {"test": "tests.broker.sending.test_recalls"}),
     ("timer-too-far", "a message waits for longer than its file of the log is kept", (
         Patch("dledger.broker.sending.timed", "    if at_ms - now_ms > most_ms:\n", "    if False:\n"),
     ), {"test": "tests.broker.sending.test_timed"}),

@@ -117,6 +117,7 @@ class BrokerConfig:
     @ivar long_polling_enable: a consumer may wait for messages that do not exist yet.
     @ivar enable_property_filter: consumers may filter by expressions of SQL 92.
     @ivar enable_mixed_message_type: a topic may have C{message.type=MIXED}.
+    @ivar recall_message_enable: producers may recall messages that wait for such a time.
     @ivar timer_wheel_enable: messages may have a delivery time of their own.
     @ivar timer_max_delay_sec: the furthest such time.
     @ivar enable_retry_topic_v2: retries of POP have topics whose names tell where the group ends; a broker
@@ -187,6 +188,7 @@ class BrokerConfig:
     slave_read_enable: bool = _flag(False)
     enable_property_filter: bool = _flag(False)
     enable_mixed_message_type: bool = _flag(False)
+    recall_message_enable: bool = _flag(False)
     timer_wheel_enable: bool = _flag(True)
     timer_max_delay_sec: int = _number(3 * 86_400, 1, 3_650 * 86_400)
     offset_check_in_slave: bool = _flag(False)
@@ -345,7 +347,7 @@ RUN_TIME_OPTIONS = frozenset({
     "flush_consumer_offset_interval", "long_polling_enable", "store_reply_message_enable",
     "reject_transaction_message", "transaction_check_interval", "transaction_time_out",
     "transaction_check_max", "slave_read_enable", "enable_property_filter", "offset_check_in_slave",
-    "enable_mixed_message_type",
+    "enable_mixed_message_type", "recall_message_enable",
     "max_transfer_bytes_on_message_in_memory", "max_transfer_count_on_message_in_memory", "stop_timeout",
 }) | EXPIRY_OPTIONS  # fmt: skip
 

@@ -58,7 +58,6 @@ BATCH_MAX = 4_096
 REFUSED = {
     200_052: "PEEK_MESSAGE is not supported: use PULL_MESSAGE (11), which takes nothing",
     200_056: "POP_ROLLBACK is not supported: what is not acknowledged is delivered again after its time",
-    370: "RECALL_MESSAGE is not supported: this broker has no messages with a timer that could be recalled",
 }
 
 

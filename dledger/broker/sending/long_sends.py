@@ -24,9 +24,10 @@ from dledger.broker.common.own_address import OwnAddress
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.tables import RETRY_PREFIX
 from dledger.broker.sending.halves import half_message, longest_form
+from dledger.broker.sending.recall_handle import RecallHandle
 from dledger.broker.sending.rules import PutRules, host_of
 from dledger.broker.sending.send_properties import delay_level, has_timer, is_prepared, waits, without_delay
-from dledger.broker.sending.timed import timed
+from dledger.broker.sending.timed import OUT_MS, REAL_TOPIC, TIMED_TOPIC, timed
 from dledger.broker.sending.topic_checks import DLQ_PREFIX
 from dledger.broker.sending.unique_ids import UNIQUE_KEY, UniqueIds
 from dledger.broker.store.records import NewMessage
@@ -35,7 +36,7 @@ from protocols.wire.errors import WireError
 from protocols.wire.fastjson import shown
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.layout import TRANSACTION_MASK, SysFlag
-from protocols.wire.rocketmq.message import decode_batch
+from protocols.wire.rocketmq.message import decode_batch, decode_properties
 
 SEND_MESSAGE = 10
 SEND_MESSAGE_V2 = 310
@@ -71,6 +72,7 @@ class ReadSend(NamedTuple):
     @ivar queue_id: the queue in the answer; a delayed message waits in another queue.
     @ivar waits: whether the producer waits for slaves and disk.
     @ivar transaction_id: of a half message.
+    @ivar recall_handle: with which the producer may recall a message that waits for its time.
     @ivar later: a form in which a half message must be storable, too; None for other messages.
     """
 
@@ -79,6 +81,7 @@ class ReadSend(NamedTuple):
     waits: bool
     transaction_id: str = ""
     later: NewMessage | None = None
+    recall_handle: str = ""
 
 
 class LongSends:
@@ -147,8 +150,15 @@ class LongSends:
             message = self._retried(message, request, fields.number(names["maxReconsumeTimes"], INT_MIN))
         elif delay_level(message.properties_data) <= 0:
             message = self._timed(message)
+        handle = self._handle_of(message) if message.topic == TIMED_TOPIC else ""
         message = self._rules.delayed(message, delay_level(message.properties_data))
-        return ReadSend((message,), queue_id, waits(properties))
+        return ReadSend((message,), queue_id, waits(properties), recall_handle=handle)
+
+    def _handle_of(self, message: NewMessage) -> str:
+        named = decode_properties(message.properties_data)
+        return RecallHandle(
+            named[REAL_TOPIC], self._config.broker_name, int(named[OUT_MS]), named["UNIQ_KEY"]
+        ).text()
 
     def _timed(self, message: NewMessage) -> NewMessage:
         """The message, or its form in which it waits for its time. @raise Refused: there is no room."""

@@ -11,13 +11,15 @@ Rule 2: work is bounded in each turn of the reactor. At most L{TIMERS_MAX} messa
 Rule 3: only a master delivers: a slave copies the delivered messages.
 Rule 4: a message that cannot be delivered (it is gone from the log, its topic was deleted) is skipped, and
 logged.
+Rule 5: a message that its producer has recalled is not delivered: a note names its topic and unique key, and
+counts until its time, and until all messages in the queue are read.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
@@ -54,10 +56,17 @@ SLEEP_S_MAX = 1.0
 RETRY_S = 0.2
 
 
+#: Messages that were recalled before their time.
+RECALLED_MAX = 65_536
+#: Topic and unique key of a message.
+TimedKey = tuple[str, str]
+
+
 class TimerService:
     """
-    Invariant: C{_open} has the queue offsets of the messages that were read and are not delivered; each of
-    them is in C{_due}, or in the put that is under way. C{_places} has them, too, and may have others.
+    Invariant: C{_open} has the queue offsets of the messages that were read and are not delivered, with their
+    topics and keys, from which C{_by_key} leads back; each of them is in C{_due}, or in the put that is under
+    way. C{_due} and C{_places} may have others. C{_recalled} has times until which messages are recalled.
 
     @ivar delivered: number of messages so far.
     @ivar passed_over: number of messages that could not be delivered.
@@ -89,10 +98,12 @@ class TimerService:
     def _forget(self) -> None:
         self._is_running = self._is_loaded = self._is_putting = False
         self._due: list[tuple[int, int, int]] = []
-        self._open: set[int] = set()
+        self._open: dict[int, TimedKey] = {}
+        self._by_key: dict[TimedKey, int] = {}
+        self._recalled: dict[TimedKey, int] = {}
         self._places: list[int] = []
         self._done: set[int] = set()
-        self._notes: deque[tuple[int, int]] = deque()
+        self._notes: deque[tuple[int, int, int]] = deque()
         self._read_at = self._noted_at = self._bound = 0
 
     def may_wait(self) -> bool:
@@ -176,20 +187,27 @@ class TimerService:
             for unit in queue.read(at, TURN_READS) if at < queue.next_index else ():
                 self._noted_at = unit.queue_offset + 1
                 message = self._message(unit)
-                offsets = [] if message is None else self._noted(message)
-                self._done.update(offsets)
-                self._notes.append((unit.queue_offset, max(offsets, default=-1)))
+                self._noted(unit.queue_offset, message)
             is_dispatched = is_dispatched and self._noted_at >= queue.next_index
         self._is_loaded = is_dispatched
         return is_dispatched
 
-    def _noted(self, message: Message) -> list[int]:
+    def _noted(self, offset: int, message: Message | None) -> None:
+        """A note: of messages that are delivered, or of one that was recalled."""
+        offsets: list[int] = []
+        until_ms = 0
         try:
-            listed = read_document(message.body).get("offsets")
-            return [to_long(one, "item of offsets") for one in listed] if isinstance(listed, list) else []
+            document = {} if message is None else read_document(message.body)
+            listed, recalled = document.get("offsets"), document.get("recalled")
+            if isinstance(listed, list):
+                offsets = [to_long(one, "item of offsets") for one in listed]
+            if isinstance(recalled, dict):
+                until_ms = to_long(recalled.get("until"), "until")
+                self._recalled[str(recalled.get("topic")), str(recalled.get("key"))] = until_ms
         except BodyError as error:
-            self.log.error("a note of delivered messages is skipped: {reason}", reason=str(error))
-            return []
+            self.log.error("a note of messages with a time is skipped: {reason}", reason=str(error))
+        self._done.update(offsets)
+        self._notes.append((offset, max(offsets, default=-1), until_ms))
 
     def _read(self) -> bool:
         """Read some messages that wait. @return: whether there are more."""
@@ -207,10 +225,24 @@ class TimerService:
             if not (at.isascii() and at.isdigit() and len(at) < 19):
                 self._pass_over(unit.offset, "it has no time, or is not in the log")
                 continue
-            self._open.add(unit.queue_offset)
+            assert message is not None
+            key = message.properties.get(REAL_TOPIC, ""), message.properties.get("UNIQ_KEY", "")
+            if key in self._recalled:
+                continue
+            self._open[unit.queue_offset] = self._by_key_of(key, unit.queue_offset)
             heapq.heappush(self._places, unit.queue_offset)
             heapq.heappush(self._due, (int(at), unit.queue_offset, unit.offset))
         return self._read_at < queue.next_index
+
+    def _by_key_of(self, key: TimedKey, offset: int) -> TimedKey:
+        self._by_key[key] = offset
+        return key
+
+    def _end(self, offset: int) -> None:
+        """A message waits no more."""
+        key = self._open.pop(offset, None)
+        if key is not None and self._by_key.get(key) == offset:
+            del self._by_key[key]
 
     def _message(self, unit: Unit) -> Message | None:
         record = record_at(self._store, unit.offset)
@@ -228,6 +260,8 @@ class TimerService:
         size, now_ms, count = 0, self._wall_ms(), 0
         while self._due and self._due[0][0] <= now_ms and len(taken) < TURN_MESSAGES and size < TURN_BYTES:
             one = heapq.heappop(self._due)
+            if one[1] not in self._open:
+                continue  # it was recalled
             taken.append(one)
             found = self._copy(one[2])
             if found is not None:
@@ -237,13 +271,9 @@ class TimerService:
         if not taken:
             return False
         self.keep_topics()
-        note = NewMessage(
-            topic=DONE_TOPIC, queue_id=0, body=wire_json({"offsets": [one[1] for one in taken]}), flag=0,
-            sys_flag=0, properties_data=b"", born_timestamp=now_ms, born_host=self._own.host,
-            store_host=self._own.host,
-        )  # fmt: skip
         try:
-            put = self._pipeline.put([*messages, *self._pipeline.checked([note])], waits=False)
+            note = self._note({"offsets": [one[1] for one in taken]})
+            put = self._pipeline.put([*messages, *note], waits=False)
         except Exception:
             for one in taken:
                 heapq.heappush(self._due, one)
@@ -251,6 +281,41 @@ class TimerService:
         self._is_putting = True
         put.done.addCallback(self._put_ended, put, taken, count, self._runs)
         return True
+
+    def _note(self, document: Mapping[str, object]) -> list[PlainMessage]:
+        return self._pipeline.checked([NewMessage(
+            topic=DONE_TOPIC, queue_id=0, body=wire_json(document), flag=0, sys_flag=0, properties_data=b"",
+            born_timestamp=self._wall_ms(), born_host=self._own.host, store_host=self._own.host,
+        )])  # fmt: skip
+
+    @property
+    def may_recall(self) -> bool:
+        """Whether one more message may be recalled."""
+        return len(self._recalled) < RECALLED_MAX
+
+    def recall(self, topic: str, key: str, until_ms: int) -> Put:
+        """
+        Do not deliver a message.
+
+        @param key: its unique key. @param until_ms: its time, ms since 1970.
+        @return: its C{done} fires when that is stored, or not.
+        @raise NotPut: nothing can be stored.
+        """
+        self.keep_topics()
+        note = {"recalled": {"topic": topic, "key": key, "until": until_ms}}
+        put, run = self._pipeline.put(self._note(note)), self._runs
+
+        def stored(status: PutStatus) -> PutStatus:
+            if status.is_stored and run == self._runs:
+                self._recalled[topic, key] = until_ms
+                self._notes.append((put.placed.queue_offsets[0], -1, until_ms))
+                offset = self._by_key.get((topic, key))
+                if offset is not None:
+                    self._end(offset)
+            return status
+
+        put.done.addCallback(stored)
+        return put
 
     def _put_ended(
         self, status: PutStatus, put: Put, taken: list[tuple[int, int, int]], count: int, run: int
@@ -263,8 +328,9 @@ class TimerService:
                 heapq.heappush(self._due, one)
             self._failed(status.name)
             return
-        self._open.difference_update(one[1] for one in taken)
-        self._notes.append((put.placed.queue_offsets[-1], max(one[1] for one in taken)))
+        for one in taken:
+            self._end(one[1])
+        self._notes.append((put.placed.queue_offsets[-1], max(one[1] for one in taken), 0))
         self.delivered += count
         if self._problem:
             self._problem = ""
@@ -313,9 +379,15 @@ class TimerService:
         while self._places and self._places[0] not in self._open:
             heapq.heappop(self._places)
         first = self._places[0] if self._places else self._read_at
-        while self._notes and self._notes[0][1] < first:
-            self._commit(DONE_TOPIC, self._notes.popleft()[0] + 1)
         self._commit(TIMED_TOPIC, first)
+        queue = self._store.queues.get(TIMED_TOPIC, 0)
+        if queue is not None and self._read_at < queue.next_index:
+            return  # a message that was recalled may be among those that are not read yet
+        now_ms = self._wall_ms()
+        while self._notes and self._notes[0][1] < first and self._notes[0][2] <= now_ms:
+            self._commit(DONE_TOPIC, self._notes.popleft()[0] + 1)
+        for key in [key for key, until_ms in self._recalled.items() if until_ms <= now_ms]:
+            del self._recalled[key]
 
     def _commit(self, topic: str, offset: int) -> None:
         offsets = self._metadata.consumer_offsets

@@ -26,9 +26,9 @@ class TimerCase(SynchronousTestCase):
         self.disk = MemoryDisk()
         self.make()
 
-    def make(self) -> None:
+    def make(self, **options: Any) -> None:
         """Running; also once more on the same disk."""
-        self.broker = Sending(self.disk, store={"mapped_file_size_commit_log": 1 << 17})
+        self.broker = Sending(self.disk, options=options, store={"mapped_file_size_commit_log": 1 << 17})
         self.parts = self.broker.broker
         self.producer = self.broker.connect()
         self.addCleanup(self.broker.store.abandon)
