@@ -94,8 +94,11 @@ RetriesIn = Callable[[str], Iterable[tuple[str, str]]]
 
 #: What requests change, for the sentence that refuses them.
 CHANGES: Mapping[int, str] = {
-    17: "to create or change a topic", 215: "to delete a topic", 200: "to create or change a consumer group",
+    17: "to create or change a topic", 18: "to create or change topics", 215: "to delete a topic",
+    200: "to create or change a consumer group", 225: "to create or change consumer groups",
     207: "to delete a consumer group", 25: "to change options", 222: "to reset offsets",
+    401: "to change how a group consumes", 306: "to delete files of queues", 316: "to delete unused topics",
+    309: "to give a consumer a message", 329: "to delete old files of the log",
     RESOLVE_HA: "to decide about a slave",
 }  # fmt: skip
 

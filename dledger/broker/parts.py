@@ -32,7 +32,11 @@ from dledger.base.descriptors import connections_allowed
 from dledger.base.errors import StoreError
 from dledger.base.hosts import ChangeHosts
 from dledger.broker.access.accounts import read_credentials
+from dledger.broker.admin.cleaning import Cleaning
+from dledger.broker.admin.client_queries import ClientQueries
 from dledger.broker.admin.commands import AdminCommands, AdminParts
+from dledger.broker.admin.queue_queries import QueueQueries
+from dledger.broker.admin.refused import RefusedCommands
 from dledger.broker.admin.reset_offsets import ResetOffsets
 from dledger.broker.admin.run_time_options import restore_options
 from dledger.broker.admin.stats import StatsCommands, TableCommands
@@ -42,6 +46,7 @@ from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.events import Arrived, BrokerEvents
 from dledger.broker.common.own_address import OwnAddress, bracketed
 from dledger.broker.common.system_topics import add_system_topics
+from dledger.broker.consuming.assignments import Assignments
 from dledger.broker.consuming.consumers import ConsumerCommands, ConsumerTable
 from dledger.broker.consuming.key_queries import KeyQueries
 from dledger.broker.consuming.offset_bounds import OffsetBounds
@@ -56,6 +61,7 @@ from dledger.broker.metadata.files import Metadata
 from dledger.broker.name_server import BrokerIdentity, NameServerRegistrar
 from dledger.broker.popping.acks import PopAcks
 from dledger.broker.popping.check_points import popped_places
+from dledger.broker.popping.in_order import InOrder
 from dledger.broker.popping.pops import PopCommands
 from dledger.broker.popping.revive import ReviveService
 from dledger.broker.replication import BrokerSurroundings, CommitLogKind, LogKind, ReplicationNeeds
@@ -67,11 +73,14 @@ from dledger.broker.sending.long_sends import LongSends
 from dledger.broker.sending.native import NativeCommands
 from dledger.broker.sending.plain_sends import PlainSends
 from dledger.broker.sending.puts import PutPipeline
+from dledger.broker.sending.recalls import RecallCommands
 from dledger.broker.sending.rules import PutRules
 from dledger.broker.sending.schedule import ScheduleMessageService
 from dledger.broker.sending.send_back import SendBack
 from dledger.broker.sending.sends import Sends
+from dledger.broker.sending.timers import TimerService
 from dledger.broker.sending.topic_checks import TopicChecks
+from dledger.broker.sending.unique_ids import UniqueIds
 from dledger.broker.store.commit_log_store import CommitLogStore
 from dledger.broker.store.consume_queues import open_queues_max
 from dledger.broker.store.log_reads import LogReads
@@ -80,9 +89,15 @@ from dledger.broker.transactions.check import TransactionCheckService
 from dledger.broker.transactions.commands import TransactionCommands
 from dledger.broker.transactions.ends import TransactionEnds
 from dledger.broker.upkeep import MetadataSaver
+from protocols.rocketmq.commands import NotAsked
 from protocols.turn import Turn
 from protocols.wire.errors import WireError
+from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import decode_message
+
+GET_ROUTE_BY_TOPIC = 105
+#: Seconds that a name server may take to tell a route.
+ROUTE_TIMEOUT_S = 3.0
 
 #: Ticks (seconds) between two checks of the free disk space; as cleanResourceInterval.
 HOUSE_KEEPING_TICKS = 10
@@ -174,9 +189,13 @@ class BrokerParts(BrokerEvents):
         config, store, metadata, pipeline = self.config, self.store, self.metadata, self.pipeline
         own, wall_ms = self.own, self.wall_ms
         rules = PutRules(self.checks, config)
-        self._long_sends = LongSends(rules, metadata, config, own=own, wall_ms=wall_ms)
+        ids = UniqueIds(own, wall_ms=wall_ms, rng=self._around.rng)
+        self._long_sends = LongSends(
+            rules, metadata, config, own=own, wall_ms=wall_ms, ids=ids,
+            may_time=lambda: self.timers.may_wait(),
+        )
         self.sends = Sends(
-            pipeline, PlainSends(rules, config, own=own), self._long_sends,
+            pipeline, PlainSends(rules, config, own=own, ids=ids), self._long_sends,
             SendAnswers(config, own, self.refusals),
         )  # fmt: skip
         self.native = NativeCommands(store, pipeline, rules, self.reads, config, own=own, wall_ms=wall_ms)
@@ -186,6 +205,11 @@ class BrokerParts(BrokerEvents):
         self.schedule = ScheduleMessageService(
             store, metadata.delay_offsets, metadata.topics, pipeline, own=own,
             clock=self._around.reactor, wall_ms=wall_ms, delivers=self._delivers,
+        )
+
+        self.timers = TimerService(
+            store, metadata, pipeline, own=own, clock=self._around.reactor, wall_ms=wall_ms,
+            delivers=self._delivers,
         )
 
     def _make_consuming(self) -> None:
@@ -216,10 +240,15 @@ class BrokerParts(BrokerEvents):
         self.revive = ReviveService(
             config, store, metadata, self.pipeline, self.checks, own=self.own, clock=clock, wall_ms=wall_ms
         )
+        in_order = InOrder(metadata, wall_ms=wall_ms)
         self.pops = PopCommands(
-            config, store, metadata, self.pipeline, self.revive, own=self.own, clock=clock, wall_ms=wall_ms
+            config, store, metadata, self.pipeline, self.revive, in_order, own=self.own, clock=clock,
+            wall_ms=wall_ms, progress=self.pulls.progress,
         )
-        self.pop_acks = PopAcks(config, self.pipeline, self.revive, own=self.own, wall_ms=wall_ms)
+        self.pop_acks = PopAcks(
+            config, self.pipeline, self.revive, in_order, own=self.own, wall_ms=wall_ms,
+            freed=self.pops.freed, settled=self.replication.settled,
+        )
         self.key_queries = KeyQueries(store, clock=clock, visible=visible)
         self.locks = QueueLocks(wall_ms=wall_ms)
         self.offset_bounds = OffsetBounds(store, metadata, clock=clock, wall_ms=wall_ms)
@@ -237,7 +266,12 @@ class BrokerParts(BrokerEvents):
         config, store, metadata, table = self.config, self.store, self.metadata, self.consumer_table
         groups: tuple[CommandGroup, ...] = (
             self.pulls, self.consumers, self.offsets, self.key_queries, self.locks, self.admin,
-            StatsCommands(config, store, metadata, table), ResetOffsets(config, store, metadata, table),
+            RecallCommands(config, metadata, self.timers, wall_ms=self.wall_ms),
+            *self._queries(), RefusedCommands(), Assignments(
+                config, metadata, table, route_of=self._route_of, seconds=self._around.reactor.seconds,
+                wall_ms=self.wall_ms, save=self._save_and_settle,
+            ),
+            ResetOffsets(config, store, metadata, table, wall_ms=self.wall_ms),
             TableCommands(metadata), self.send_back, self.transactions, self.replies, self.pops,
             self.pop_acks, self.native, *self.replication.commands(),
         )  # fmt: skip
@@ -252,6 +286,35 @@ class BrokerParts(BrokerEvents):
             connections_max=connections_allowed(CONNECTIONS_MAX, files=open_queues_max()),
             share_percent=config.connections_share,
         )
+
+    def _queries(self) -> tuple[CommandGroup, ...]:
+        """What administrators ask about topics, queues and clients."""
+        config, store, metadata, table = self.config, self.store, self.metadata, self.consumer_table
+        progress = self.pulls.progress
+        stats = StatsCommands(config, store, metadata, table, progress=progress)
+        return stats, QueueQueries(
+            config, store, metadata, table, stats, progress=progress, own=lambda: self.own.text,
+            wall_ms=self.wall_ms,
+        ), ClientQueries(
+            config, store, table, self.producer_table, clock=self._around.reactor
+        ), Cleaning(
+            config, store, metadata, keep_house=lambda: self.replication.keep_house(at_any_hour=True)
+        )
+
+    def _route_of(self, topic: str) -> Deferred[RemotingCommand]:
+        """Ask the name servers for the queues of a topic, one after the other."""
+        return Deferred.fromCoroutine(self._ask_route(topic))
+
+    async def _ask_route(self, topic: str) -> RemotingCommand:
+        problem = "there is no name server"
+        for address in self.config.name_servers:
+            try:
+                return await self.client.ask(address, RemotingCommand(
+                    code=GET_ROUTE_BY_TOPIC, opaque=0, ext_fields={"topic": topic}
+                ), timeout_s=ROUTE_TIMEOUT_S)  # fmt: skip
+            except Exception as error:
+                problem = str(error)
+        raise NotAsked(problem)
 
     # -- events: see dledger.broker.common.events -------------------------------------------------
 
@@ -271,6 +334,7 @@ class BrokerParts(BrokerEvents):
         self.pulls.arrived(arrived)
         self.pops.arrived(arrived)
         self.schedule.arrived(arrived)
+        self.timers.arrived(arrived)
 
     def acknowledged(self) -> None:
         """See L{BrokerEvents}."""
@@ -307,12 +371,14 @@ class BrokerParts(BrokerEvents):
         if isinstance(self.store, CommitLogStore):  # a raft log has offsets and messages in one order
             self.offset_bounds.start()
         self.schedule.start()
+        self.timers.start()
         self.revive.start()
         self.checks_of_halves.start()
 
     def _stop_delivering(self) -> None:
         self.offset_bounds.stop()
         self.schedule.stop()
+        self.timers.stop()
         self.revive.stop()
         self.checks_of_halves.stop()
 
@@ -391,7 +457,9 @@ class BrokerParts(BrokerEvents):
             self.pulls.answer_held("the accounts of this broker have changed")
             self.pops.answer_waiting()
             self.reads.answer_waiting()
-        for group in (self.pulls, self.pops, self.revive, self.consumers, self.locks, self.admin):
+        for group in (
+            self.pulls, self.pops, self.revive, self.timers, self.consumers, self.locks, self.admin
+        ):  # fmt: skip
             group.sweep()
         metadata = self.metadata
         period = max(1, round(self.config.flush_consumer_offset_interval / 1000))

@@ -126,8 +126,8 @@ class Replication(Protocol):
             L{DLedgerError} if that is not certain.
         """
 
-    def keep_house(self) -> None:
-        """Check the free disk space; delete old files that may go."""
+    def keep_house(self, *, at_any_hour: bool = False) -> None:
+        """Check the free disk space; delete old files that may go. @param at_any_hour: do not wait for it."""
 
     def status(self) -> HAStatus | None:
         """The status for RocketMQ's tools; None: there is none."""
@@ -264,9 +264,9 @@ class HAReplication:
         """See L{Replication}. Slaves copy metadata when they ask for them; nobody waits for that."""
         return succeed(None)
 
-    def keep_house(self) -> None:
+    def keep_house(self, *, at_any_hour: bool = False) -> None:
         """See L{Replication}."""
-        self._house.keep()
+        self._house.keep(at_any_hour=at_any_hour)
 
     def status(self) -> HAStatus | None:
         """See L{Replication}."""

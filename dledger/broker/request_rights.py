@@ -21,6 +21,8 @@ import attrs
 
 from dledger.base.commands.refusals import Fields
 from dledger.broker.access.accounts import RETRY, AccessRight
+from dledger.broker.admin.refused import ABSENT
+from dledger.broker.consuming.assignments import read_group
 from dledger.broker.consuming.queue_locks import read_queues
 from dledger.broker.consuming.subscriptions import read_heartbeat
 from dledger.broker.popping.acks import REFUSED, read_batch_names
@@ -31,6 +33,7 @@ from dledger.broker.sending.topic_checks import DLQ_PREFIX
 from dledger.broker.store.records import SCHEDULE_TOPIC
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.broker_layout import CHALLENGE_CODE, WIRE_VERSION_CODE
+from protocols.wire.rocketmq.layout import TIMED_TOPIC
 from protocols.wire.rocketmq.message import decode_properties
 
 PUB, SUB = AccessRight.PUB, AccessRight.SUB
@@ -48,6 +51,7 @@ _OF_POPPED = (200_051, 200_053)
 #: Which give messages of the named topic, or tell of them.
 POP_MESSAGES = (200_050, 200_054, 200_055)
 UNREGISTER, SEND_BACK, END_TRANSACTION, LIST_GROUP, LOCKS = 35, 36, 37, 38, (41, 42)
+RUNNING_INFO, RECALL, ASSIGNMENT = 307, 370, 400
 
 
 class Answered(Enum):
@@ -89,6 +93,7 @@ RULES: Mapping[int, RequestRule] = {
     14: RequestRule("QUERY_CONSUMER_OFFSET", Answered.OFFSETS),
     15: RequestRule("UPDATE_CONSUMER_OFFSET", _PULL_NEEDS),
     17: RequestRule("UPDATE_AND_CREATE_TOPIC", _ADMIN),
+    18: RequestRule("UPDATE_AND_CREATE_TOPIC_LIST", _ADMIN),
     21: RequestRule("GET_ALL_TOPIC_CONFIG", Answered.NAMES),
     25: RequestRule("UPDATE_BROKER_CONFIG", _ADMIN),
     26: RequestRule("GET_BROKER_CONFIG", Answered.FIGURES),
@@ -113,18 +118,33 @@ RULES: Mapping[int, RequestRule] = {
     201: RequestRule("GET_ALL_SUBSCRIPTIONGROUP_CONFIG", Answered.NAMES),
     202: RequestRule("GET_TOPIC_STATS_INFO", Answered.OFFSETS),
     203: RequestRule("GET_CONSUMER_CONNECTION_LIST", Answered.CLIENTS),
+    204: RequestRule("GET_PRODUCER_CONNECTION_LIST", Answered.CLIENTS),
     207: RequestRule("DELETE_SUBSCRIPTIONGROUP", _ADMIN),
     208: RequestRule("GET_CONSUME_STATS", Answered.OFFSETS),
     215: RequestRule("DELETE_TOPIC_IN_BROKER", _ADMIN),
     222: RequestRule("INVOKE_BROKER_TO_RESET_OFFSET", _ADMIN),
+    225: RequestRule("UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST", _ADMIN),
     300: RequestRule("QUERY_TOPIC_CONSUME_BY_WHO", Answered.NAMES),
+    305: RequestRule("GET_SYSTEM_TOPIC_LIST_FROM_BROKER", Answered.NAMES),
+    306: RequestRule("CLEAN_EXPIRED_CONSUMEQUEUE", _ADMIN),
+    307: RequestRule("GET_CONSUMER_RUNNING_INFO", _GROUP_NEEDS),
+    309: RequestRule("CONSUME_MESSAGE_DIRECTLY", _ADMIN),
     310: RequestRule("SEND_MESSAGE_V2", _SEND_NEEDS),
+    315: RequestRule("VIEW_BROKER_STATS_DATA", Answered.FIGURES),
+    316: RequestRule("CLEAN_UNUSED_TOPIC", _ADMIN),
+    317: RequestRule("GET_BROKER_CONSUME_STATS", Answered.OFFSETS),
     320: RequestRule("SEND_BATCH_MESSAGE", _SEND_NEEDS),
+    321: RequestRule("QUERY_CONSUME_QUEUE", Answered.OFFSETS),
     324: RequestRule("SEND_REPLY_MESSAGE", _REPLY_NEEDS),
     325: RequestRule("SEND_REPLY_MESSAGE_V2", _REPLY_NEEDS),
+    328: RequestRule("GET_ALL_PRODUCER_INFO", Answered.CLIENTS),
+    329: RequestRule("DELETE_EXPIRED_COMMITLOG", _ADMIN),
     351: RequestRule("GET_TOPIC_CONFIG", Answered.NAMES),
     352: RequestRule("GET_SUBSCRIPTIONGROUP_CONFIG", Answered.NAMES),
     361: RequestRule("LITE_PULL_MESSAGE", _PULL_NEEDS),
+    370: RequestRule("RECALL_MESSAGE", "`PUB` of the topic"),
+    400: RequestRule("QUERY_ASSIGNMENT", _GROUP_NEEDS),
+    401: RequestRule("SET_MESSAGE_REQUEST_MODE", _ADMIN),
     402: RequestRule("GET_ALL_MESSAGE_REQUEST_MODE", Answered.NAMES),
     907: RequestRule("GET_BROKER_HA_STATUS", Answered.FIGURES),
     200_050: RequestRule("POP_MESSAGE", f"{_PULL_NEEDS}; the topic is none of retries or dead letters"),
@@ -134,6 +154,7 @@ RULES: Mapping[int, RequestRule] = {
     200_055: RequestRule("POLLING_INFO", _PULL_NEEDS),
     200_151: RequestRule("BATCH_ACK_MESSAGE", f"{_PULL_NEEDS} of each ack"),
     **{code: RequestRule(text.partition(" ")[0], Answered.REFUSAL) for code, text in REFUSED.items()},
+    **{code: RequestRule(name, Answered.REFUSAL) for code, (name, _why) in ABSENT.items()},
     WIRE_VERSION_CODE: RequestRule("the version of our native frames", Answered.FIGURES),
     CHALLENGE_CODE: RequestRule("the challenge to sign for native frames", Answered.FIGURES),
     90_907: RequestRule("`dledger ha-resolve`", _ADMIN),
@@ -152,7 +173,7 @@ BY_OFFSET: Mapping[int, tuple[str, AccessRight]] = {
 }  # fmt: skip
 
 #: Topics in which messages of other topics wait.
-_WAITING = frozenset({HALF_TOPIC, SCHEDULE_TOPIC, DISCARDED_TOPIC})
+_WAITING = frozenset({HALF_TOPIC, SCHEDULE_TOPIC, DISCARDED_TOPIC, TIMED_TOPIC})
 #: How the topics begin that have a group's messages of several topics.
 OF_GROUPS = (RETRY, DLQ_PREFIX)
 
@@ -175,11 +196,13 @@ def needs_of(request: RemotingCommand, *, reply_topic: str) -> Iterator[Need]:
     elif code in PULL or code == UPDATE_OFFSET:
         yield fields.text("topic"), SUB
         yield RETRY + fields.text("consumerGroup"), SUB
+    elif code == RECALL:
+        yield fields.text("topic"), PUB
     elif code == QUERY:
         yield fields.text("topic"), SUB
     elif code == SEND_BACK:
         yield RETRY + fields.text("group"), SUB
-    elif code == LIST_GROUP:
+    elif code in (LIST_GROUP, RUNNING_INFO):
         yield RETRY + fields.text("consumerGroup"), SUB
     elif code == UNREGISTER and (group := fields.text("consumerGroup", "")):
         yield RETRY + group, SUB
@@ -196,6 +219,8 @@ def needs_of(request: RemotingCommand, *, reply_topic: str) -> Iterator[Need]:
         for topic, group in read_batch_names(request.body):
             yield normal_topic(topic, group), SUB
             yield RETRY + group, SUB
+    elif code == ASSIGNMENT:
+        yield RETRY + read_group(request.body), SUB
     elif code in LOCKS:
         group, _client, _queues = read_queues(request.body)
         yield RETRY + group, SUB

@@ -6,7 +6,7 @@ A request goes to the group that has its code. Consecutive sends of one read go 
 Every port answers the same requests.
 
 Rule 1: every request is answered once. The router answers for a handler that refuses a request or fails.
-Rule 2: the number of connections is bounded, and a connection idle for two minutes is closed.
+Rule 2: the number of connections is bounded, and an idle connection is closed after a while.
 Rule 3: a request that fails does not affect other requests.
 
 Source: NettyRemotingAbstract.processRequestCommand, AdminBrokerProcessor (4.9.8).

@@ -86,20 +86,23 @@ class HouseKeeping:
         self._failed = failed
         self._trouble = ""
 
-    def keep(self) -> None:
+    def keep(self, *, at_any_hour: bool = False) -> None:
         """
         Check the free disk space; delete the old files that may go. A slave whose replication has stopped
         deletes none: it may have the only copy.
+
+        @param at_any_hour: not only in the hours of C{delete_when}.
         """
         if self._ha.slave is not None and self._ha.slave.is_stopped:
             return
         store, now_s = self._store, self._wall_s()
         acks = [one.ack_offset for one in self._ha.status().slaves if one.ack_offset >= 0]
         was_full = store.why_full
+        hour = time.localtime(now_s).tm_hour
+        if at_any_hour:
+            hour = min(store.config.expiry_rules.delete_hours, default=hour)
         try:
-            gone = store.house_keeping(
-                now_s, time.localtime(now_s).tm_hour, keep_from=min([store.log.end_offset, *acks])
-            )
+            gone = store.house_keeping(now_s, hour, keep_from=min([store.log.end_offset, *acks]))
         except StoreError as error:
             self._failed(f"house-keeping: {error}")
             return

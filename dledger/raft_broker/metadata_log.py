@@ -1,8 +1,8 @@
 # -*- test-case-name: tests.raft_broker.test_metadata_log -*-
 """
 Carries the metadata of a master in the raft log: topics, subscription groups, offsets of consumers and of
-delay levels. RocketMQ's followers copy these tables every ten seconds instead, so a new master of RocketMQ
-may have forgotten what the last one acknowledged.
+delay levels, request modes, and what groups hold that pop in order. RocketMQ's followers copy most of them
+every ten seconds instead, so a new master of RocketMQ may have forgotten what the last one acknowledged.
 
 The changed entries of all tables are one record of the topic L{METADATA_TOPIC}, of the type of a transaction
 that was rolled back: RocketMQ stores it and passes it over. A new master first writes all its entries again,
@@ -82,6 +82,7 @@ class MetadataLog:
         self._tables: dict[str, LoggedTable] = {
             "topics": metadata.topics, "groups": metadata.groups,
             "consumerOffsets": metadata.consumer_offsets, "delayOffsets": metadata.delay_offsets,
+            "orderInfo": metadata.order_info, "requestModes": metadata.request_modes,
         }
         self._metadata = metadata
         self._node = node

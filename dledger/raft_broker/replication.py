@@ -237,7 +237,7 @@ class RaftReplication:
         self._call = None
         return succeed(None)
 
-    def keep_house(self) -> None:
+    def keep_house(self, *, at_any_hour: bool = False) -> None:
         """See L{dledger.broker.replication.Replication}: L{tick} does it."""
 
     def tick(self) -> None:

@@ -59,6 +59,10 @@ VERSION = 409
 #: messages of 1 KiB takes two reads, and its last few cost an additional put, frame to the slaves and wait.
 READ_BYTES = 256 * 1024
 
+#: Seconds without traffic after which a connection of commands is closed. Clients have the 120 s of L{IDLE_S}
+#: themselves: of two equal limits each would meet connections that the other has just closed.
+COMMANDS_IDLE_S = IDLE_S + 10.0
+
 #: Frames of one piece of a read, at most, and requests among them that are decoded as commands.
 FRAMES_MAX = 256
 COMMANDS_MAX = 32
@@ -229,7 +233,8 @@ class CommandConnection(AnsweringConnection):
     def __init__(
         self, sink: CommandSink, turn: Turn, *, unanswered_max: int = UNANSWERED_MAX,
         outstanding_max: int = OUTSTANDING_MAX, frame_bytes_max: int = FRAME_BYTES_MAX,
-        idle_s: float = IDLE_S, budgets: Budgets | None = None, credentials: Credentials | None = None,
+        idle_s: float = COMMANDS_IDLE_S, budgets: Budgets | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         """@param credentials: sign our requests with them."""
         super().__init__(

@@ -66,6 +66,12 @@ def shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:60] + "..."
 
+
+def shown_bare(text: str) -> str:
+    """C{text} for an error message in RocketMQ's words, C{[text]}: as L{shown}, without the quotes."""
+    return text if len(text) <= 127 and text.isprintable() else shown(text)
+
+
 #: A JSON object as it was read: a reader checks the type of each value before it uses it.
 JsonObject: TypeAlias = dict[str, object]
 

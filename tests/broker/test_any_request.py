@@ -21,7 +21,9 @@ FIELDS = (
     "order", "isForce",
     "topicFilterType", "topicSysFlag", "attributes", "groupName", "cleanOffset", "setZeroIfNotFound",
     "boundaryType", "maxMsgBytes", "producerGroup", "defaultTopic", "defaultTopicQueueNums", "bornTimestamp",
-    "flag", "properties", "reconsumeTimes", "batch", *"abcdefghijklmn",
+    "flag", "properties", "reconsumeTimes", "batch", *"abcdefghijklmn", "statsName", "statsKey", "index",
+    "count", "msgId", "clientId", "isOrder", "attemptId", "extraInfo", "invisibleTime", "pollTime",
+    "initMode", "exp", "expType", "withAttributes",
 )  # fmt: skip
 VALUES = (
     "", "0", "1", "2", "3", "-1", "4", "6", "7", "32", "T1", "%RETRY%g", "SCHEDULE_TOPIC_XXXX", "TBW102", "g",
@@ -32,7 +34,8 @@ VALUES = (
 KEYS = (
     "clientID", "clientId", "consumerDataSet", "producerDataSet", "groupName", "subscriptionDataSet", "topic",
     "subString", "subVersion", "codeSet", "tagsSet", "expressionType", "mqSet", "brokerName", "queueId",
-    "consumerGroup", "retryQueueNums", "consumeEnable", "subscriptionData",
+    "consumerGroup", "retryQueueNums", "consumeEnable", "subscriptionData", "topicConfigList",
+    "groupConfigList", "topicName", "attributes", "acks",
 )  # fmt: skip
 
 

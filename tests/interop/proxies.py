@@ -85,12 +85,26 @@ class GrpcClient(TalkingChild):
 
     def produce(self, topic: str, *bodies: str, tag: str = "any") -> None:
         """@raise ChildError: not all are sent in time."""
-        line = f"send {topic} {tag} {' '.join(bodies)}"
+        self._produce(f"send {topic} {tag} {' '.join(bodies)}", len(bodies))
+
+    def produce_in_order(self, topic: str, group: str, *bodies: str) -> None:
+        """@param group: of messages, not of consumers. @raise ChildError: not all are sent in time."""
+        self._produce(f"group {topic} {group} {' '.join(bodies)}", len(bodies))
+
+    def produce_later(self, topic: str, seconds: int, *bodies: str) -> None:
+        """@param seconds: until they are delivered. @raise ChildError: not all are sent in time."""
+        self._produce(f"later {topic} {seconds} {' '.join(bodies)}", len(bodies))
+
+    def transact(self, topic: str, end: str, *bodies: str) -> None:
+        """@param end: C{commit} or C{rollback}. @raise ChildError: not all are sent in time."""
+        self._produce(f"transact {topic} {end} {' '.join(bodies)}", len(bodies))
+
+    def _produce(self, line: str, count: int) -> None:
         said: list[str] = []
 
         def is_sent() -> bool:
             said[:] = [self.ask(line, seconds=PATIENCE)]
-            return said[0] == f"sent {len(bodies)}"
+            return said[0] == f"sent {count}"
 
         wait_until(is_sent, seconds=PATIENCE, what=f"{line}: {said}", every=0.5)
 

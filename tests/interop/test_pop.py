@@ -116,20 +116,99 @@ class PopTests(SynchronousTestCase):
         self.assertEqual(len(client.receive("others", "paid", seconds=60, count=2)), 2)
 
     def test_in_order(self) -> None:
-        """A group that wants messages in order is refused, and told what to use."""
+        """
+        A FIFO topic: the next messages come when those before are acknowledged, the same ones when their time
+        is over, also after a kill of the broker.
+        """
         asking = Asking(self.port)
+        fields = {**_TOPIC, "topic": "steps", "attributes": "+message.type=FIFO"}
+        self.assertEqual(asking.ask(17, fields).code, 0)
         group = {
             "groupName": "fifo", "consumeEnable": True, "consumeMessageOrderly": True, "retryMaxTimes": 3,
             "retryQueueNums": 1, "brokerId": 0, "whichBrokerWhenConsumeSlowly": 1,
         }  # fmt: skip
         self.assertEqual(asking.ask(200, {}, json.dumps(group).encode()).code, 0)
         asking.close()
-        self.client.produce("paid", "a")
-        try:
-            self.fail(str(self.client.receive("fifo", "paid", seconds=12)))
-        except ChildError as error:
-            self.assertIn("UnsupportedException", str(error))
-            self.assertIn("POP of messages in order (FIFO) is not supported", str(error))
+        client = self.client
+        client.produce_in_order("steps", "m", "a", "b", "c", "d", "e")
+
+        def receive(*bodies: str, count: int, seconds: int = 30) -> dict[str, int]:
+            found: dict[str, int] = {}
+
+            def are_there() -> bool:
+                try:
+                    found.update(client.receive("fifo", "steps", seconds=seconds, count=count))
+                except ChildError as error:  # the proxy finds a broker that has started again after a while
+                    found.pop(str(error), None)
+                return bool(found)
+
+            wait_until(are_there, seconds=PATIENCE, what=f"{bodies}", every=0.2)
+            self.assertEqual(tuple(found), bodies)
+            return found
+
+        receive("a", "b", count=2, seconds=60)
+        self.assertEqual(client.receive("fifo", "steps", seconds=30), {})
+        client.acknowledge("a")
+        self.assertEqual(client.receive("fifo", "steps", seconds=30), {})
+        client.acknowledge("b")
+        self.assertEqual(receive("c", "d", count=2, seconds=60), {"c": 1, "d": 1})
+        client.change("c", 10)
+        client.change("d", 10)
+        self.assertEqual(receive("c", "d", count=2), {"c": 2, "d": 2})
+        client.acknowledge("c", "d")
+        self.assertEqual(receive("e", count=2, seconds=10), {"e": 1})
+        kept = self.directory / "store" / "config" / "consumerOrderInfo.json"
+        wait_until(lambda: '"o":[4]' in kept.read_text(), seconds=PATIENCE, what=str(kept), every=0.2)
+        self.broker.kill()
+        self.run_broker(self.ours())
+        self.assertEqual(receive("e", count=2), {"e": 2})
+        client.acknowledge("e")
+        self.assertEqual(client.receive("fifo", "steps", seconds=30), {})
+
+    def test_transactions(self) -> None:
+        """A topic of that type takes transactions, and only those; the ends count."""
+        asking = Asking(self.port)
+        fields = {**_TOPIC, "topic": "deals", "attributes": "+message.type=TRANSACTION"}
+        self.assertEqual(asking.ask(17, fields).code, 0)
+        asking.close()
+        self.client.transact("deals", "commit", "a", "b")
+        self.client.transact("deals", "rollback", "c")
+        self.client.transact("deals", "commit", "d")
+        seen: dict[str, int] = {}
+
+        def are_there() -> bool:
+            seen.update(self.client.receive("readers", "deals", seconds=60))
+            return {"a", "b", "d"} <= set(seen)
+
+        wait_until(are_there, seconds=PATIENCE, what="what was committed", every=0.2)
+        self.assertEqual(self.client.receive("readers", "deals", seconds=60), {})
+        self.assertEqual(set(seen), {"a", "b", "d"})
+
+    def test_times(self) -> None:
+        """A topic for messages with a time of their own: not before, also after a kill of the broker."""
+        asking = Asking(self.port)
+        fields = {**_TOPIC, "topic": "alarms", "attributes": "+message.type=DELAY"}
+        self.assertEqual(asking.ask(17, fields).code, 0)
+        asking.close()
+        begun = time.monotonic()
+        self.client.produce_later("alarms", 20, "late")
+        self.client.produce_later("alarms", 3, "soon")
+        self.broker.kill()
+        self.run_broker(self.ours())
+        seen: dict[str, float] = {}
+
+        def are_there() -> bool:
+            try:
+                for body in self.client.receive("readers", "alarms", seconds=60):
+                    seen.setdefault(body, time.monotonic() - begun)
+            except ChildError as error:  # the proxy finds a broker that has started again after a while
+                seen.pop(str(error), None)
+            return {"soon", "late"} <= set(seen)
+
+        wait_until(are_there, seconds=PATIENCE, what="both messages", every=0.2)
+        self.assertGreater(seen["soon"], 2.9)
+        self.assertGreater(seen["late"], 19.9)
+        self.assertLess(seen["soon"], seen["late"])
 
     def test_java_finishes(self) -> None:
         """A Java broker delivers the rest of the messages that ours has given."""

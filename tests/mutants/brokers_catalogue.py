@@ -18,17 +18,23 @@ ENDS = "dledger.broker.transactions.ends"
 HALVES = "dledger.broker.sending.halves"
 LONG = "dledger.broker.sending.long_sends"
 MASTER = "dledger.broker.ha.master"
+IN_ORDER = "dledger.broker.popping.in_order"
+OFFSETS = "dledger.broker.consuming.offset_commands"
+ORDER_INFO = "dledger.broker.metadata.order_info"
 POPS = "dledger.broker.popping.pops"
 PROPERTIES = "dledger.broker.sending.send_properties"
 RETRIES = "dledger.broker.popping.retries"
 REVIVE = "dledger.broker.popping.revive"
 RULES = "dledger.broker.sending.rules"
+TIMERS = "dledger.broker.sending.timers"
 TABLES = "dledger.broker.metadata.tables"
 
 _POP_TESTS = {"test": "tests.broker.popping.test_pops"}
 _RETRY_TESTS = {"test": "tests.broker.popping.test_retries"}
 _SEND_TESTS = {"test": "tests.broker.sending.test_sends"}
 _END_TESTS = {"test": "tests.broker.transactions.test_ends"}
+_TIMER_TESTS = {"test": "tests.broker.sending.test_timers"}
+_ORDER_TESTS = {"test": "tests.broker.popping.test_in_order"}
 _AGAIN_TESTS = {"test": "tests.broker.test_topics_made_again"}
 _BOUND_TESTS = {"test": "tests.broker.consuming.test_offset_bounds"}
 
@@ -62,8 +68,58 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
     ("pop-filter-waits", "a filter that passes over messages looks on in the next second only", (
         Patch(POPS, "            if is_cut:\n", "            if False:\n"),
     ), _RETRY_TESTS),
+    ("timer-note-lost", "the next master delivers again what was delivered at its time", (
+        Patch(TIMERS, "        self._done.update(offsets)\n", ""),
+    ), _TIMER_TESTS),
+    ("timer-passes-over", "the next master begins after a message that waits for its time", (
+        Patch(TIMERS, "first = self._places[0] if self._places else self._read_at", "first = self._read_at"),
+    ), _TIMER_TESTS),
+    ("timer-not-repeated", "a delivery at its time that the log refuses is lost", (
+        Patch(TIMERS, """        if not status.is_stored:
+            for one in taken:
+                heapq.heappush(self._due, one)
+""", """        if not status.is_stored:
+"""),
+    ), _TIMER_TESTS),
+    ("recall-too-early", "a message that is recalled before the broker has read it is delivered", (
+        Patch(TIMERS, "            if key in self._recalled:\n                continue\n", ""),
+    ), {"test": "tests.broker.sending.test_recalls"}),
+    ("timer-too-far", "a message waits for longer than its file of the log is kept", (
+        Patch("dledger.broker.sending.timed", "    if at_ms - now_ms > most_ms:\n", "    if False:\n"),
+    ), {"test": "tests.broker.sending.test_timed"}),
+    ("order-not-kept", "two consumers of a group get messages of a queue in order at a time", (
+        Patch(IN_ORDER, "        return self._wall_ms() < info.free_ms()\n", "        return False\n"),
+    ), _ORDER_TESTS),
+    ("order-attempt-blocked", "an attempt whose answer is lost waits for its own messages", (
+        Patch(IN_ORDER, "        if attempt and info.attempt == attempt:\n            return False\n", ""),
+    ), _ORDER_TESTS),
+    ("order-late-ack", "a receipt of an earlier pop acknowledges", (
+        Patch(IN_ORDER, "info.pop_ms == key.pop_ms and offset in info.offsets", "offset in info.offsets"),
+    ), _ORDER_TESTS),
+    ("order-ack-passes-over", "an ack commits the messages before it, too", (
+        Patch(IN_ORDER, "            self._commit(key, info.next_offset)\n",
+              "            self._commit(key, offset + 1)\n"),
+        Patch(IN_ORDER, "if info.next_offset > self._committed(key):", "if True:"),
+    ), _ORDER_TESTS),
+    ("order-freed-unheard", "a request waits on although the last message is acknowledged", (
+        Patch(ACKS, "            self._freed(topic, group)\n", "            pass\n"),
+    ), _ORDER_TESTS),
+    ("order-with-retries", "a question before a pop in order tells of retries", (
+        Patch(POPS, "retries = () if pop.in_order else ", "retries = "),
+    ), _ORDER_TESTS),
+    ("order-forgotten", "the next run of a broker does not know what was given in order", (
+        Patch("dledger.broker.metadata.files", "self.changed_options, self.order_info,",
+              "self.changed_options,"),
+    ), _ORDER_TESTS),
+    ("order-info-stays", "a group whose offset is set waits for what it held before", (
+        Patch(OFFSETS, "            self._metadata.order_info.clear((topic, group, queue_id))\n", ""),
+    ), {"test": "tests.broker.consuming.test_offset_commands"}),
+    ("offset-of-nobody", "offsets of a group that does not exist are kept", (
+        Patch(OFFSETS, "if self._metadata.groups.get(group) is None and not self._config.is_slave:",
+              "if False:"),
+    ), {"test": "tests.broker.consuming.test_offset_commands"}),
     ("receipt-sent-on", "a message that is sent on keeps the receipt of its delivery", (
-        Patch(PROPERTIES, 'for name in ("CLUSTER", *_OF_BROKERS)', 'for name in ("CLUSTER",)'),
+        Patch(PROPERTIES, "for name in (*_OF_EVERY_BROKER, *_OF_BROKERS)", "for name in _OF_EVERY_BROKER"),
     ), _SEND_TESTS),
     ("no-room-kept", "a message is taken in without room for what brokers add", (
         Patch(RULES, "(0 if topic.startswith(RETRY_PREFIX) else PROPERTIES_ROOM)", "0"),

@@ -198,10 +198,10 @@ class CommandConnectionTests(SynchronousTestCase):
             self.assertEqual(counts, (1, 1, 1), bad)
 
     def test_idle(self) -> None:
-        """A connection without a byte for two minutes ends."""
-        self.clock.advance(119)
+        """A connection without a byte for a little more than two minutes ends."""
+        self.clock.advance(129)
         self.connection.sweep(self.clock.seconds())
         self.assertEqual(self.seen.lost, [])
-        self.clock.advance(121)
+        self.clock.advance(131)
         self.connection.sweep(self.clock.seconds())
-        self.assertEqual(self.seen.lost, ["idle for 120 s"])
+        self.assertEqual(self.seen.lost, ["idle for 130 s"])

@@ -13,6 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.errors import DLedgerError
 from dledger.broker.metadata.files import Metadata
+from dledger.broker.metadata.order_info import OrderInfo
 from dledger.broker.metadata.tables import GroupConfig, TopicConfig
 from dledger.node.appends import AppendResult
 from dledger.raft_broker.metadata_log import PIECE_ENTRIES, MetadataLog
@@ -76,6 +77,29 @@ class MetadataLogTests(SynchronousTestCase):
             while self.member.appends:
                 self.member.commit()
             self.clock.advance(0.01)
+
+    def test_order(self) -> None:
+        """A next master knows what groups hold that pop in order."""
+        self.log.begin(0)
+        place, info = ("t", "g", 1), OrderInfo(pop_ms=5, invisible_ms=6, offsets=(7, 8), last_ms=5)
+        self.master.order_info.put(place, info)
+        self.log.tick(0, 0)
+        self.commit_all()
+        self.replay()
+        self.assertEqual(self.slave.order_info.get(place), info)
+
+    def test_modes(self) -> None:
+        """A next master knows which groups pop."""
+        self.log.begin(0)
+        for topic in ("t", "u"):
+            self.master.request_modes.put(topic, "g", {"mode": "POP"})
+        self.log.tick(0, 0)
+        self.master.request_modes.delete_topic("u")
+        self.log.tick(0, 0)
+        self.commit_all()
+        self.replay()
+        self.assertEqual(self.slave.request_modes.get("t", "g"), {"mode": "POP"})
+        self.assertEqual(self.slave.request_modes.names(), ["t"])
 
     def replay(self, metadata: Metadata | None = None) -> None:
         """The slave reads the log so far."""

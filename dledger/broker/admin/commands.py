@@ -3,22 +3,25 @@
 Requests of administrators: change topics and groups, read the broker's options and status.
 
     17   UPDATE_AND_CREATE_TOPIC             25   UPDATE_BROKER_CONFIG
-    215  DELETE_TOPIC_IN_BROKER              26   GET_BROKER_CONFIG
-    200  UPDATE_AND_CREATE_SUBSCRIPTIONGROUP 28   GET_BROKER_RUNTIME_INFO
-    207  DELETE_SUBSCRIPTIONGROUP            907  GET_BROKER_HA_STATUS
+    18   the same for a list of topics       26   GET_BROKER_CONFIG
+    215  DELETE_TOPIC_IN_BROKER              28   GET_BROKER_RUNTIME_INFO
+    200  UPDATE_AND_CREATE_SUBSCRIPTIONGROUP 907  GET_BROKER_HA_STATUS
+    225  the same for a list of groups
+    207  DELETE_SUBSCRIPTIONGROUP
 
 Rule 1: a change is answered when it is on stable storage. A change of topics also starts a registration with
 name servers.
 Rule 2: a slave refuses changes of topics and groups: it copies its master's tables. It has its own options.
 Rule 3: a topic is deleted with its consume queues and its consumer offsets, after all messages sent to it
 before are dispatched; so a new topic of the same name begins at 0.
+Rule 4: a list is taken whole, or nothing of it.
 
 Source: AdminBrokerProcessor (4.9.8, 5.3.3).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import attrs
 from twisted.internet.defer import Deferred
@@ -26,13 +29,14 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from dledger.base.commands.java_json import read_document, wire_json
+from dledger.base.commands.java_json import read_document, to_object, wire_json
 from dledger.base.commands.refusals import Code, CommandGroup, Fields, Handlers, Refused
 from dledger.base.disk.disk import Disk
 from dledger.broker.admin.ha_info import ha_counters, ha_runtime_info
 from dledger.broker.admin.info import broker_options, runtime_info
 from dledger.broker.admin.run_time_options import change_by_request
 from dledger.broker.admin.runtime_stats import RuntimeStats
+from dledger.broker.admin.topic_attributes import ATTRIBUTES, altered, read_attributes, read_changes
 from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.groups import GROUP_CHARACTERS_MAX, is_group
 from dledger.broker.consuming.pulls import PullCommands
@@ -43,28 +47,28 @@ from dledger.broker.sending.topic_checks import refuse_name
 from dledger.broker.store.store import MessageStore
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.errors import BodyError
-from protocols.wire.fastjson import shown
+from protocols.wire.fastjson import JsonObject, shown
 from protocols.wire.remoting import RemotingCommand
-from protocols.wire.rocketmq.layout import METADATA_TOPIC, TERM_START_TOPIC
+from protocols.wire.rocketmq.layout import METADATA_TOPIC, TERM_START_TOPIC, TIMED_DONE_TOPIC, TIMED_TOPIC
 
-UPDATE_AND_CREATE_TOPIC = 17
+UPDATE_AND_CREATE_TOPIC, UPDATE_AND_CREATE_TOPIC_LIST = 17, 18
 UPDATE_BROKER_CONFIG = 25
 GET_BROKER_CONFIG = 26
 GET_BROKER_RUNTIME_INFO = 28
-UPDATE_AND_CREATE_SUBSCRIPTIONGROUP = 200
+UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST = 200, 225
 DELETE_SUBSCRIPTIONGROUP = 207
 DELETE_TOPIC_IN_BROKER = 215
 GET_BROKER_HA_STATUS = 907
 
 QUEUES_MAX = 65_535
 FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
-#: Default attributes of a topic of 5.x.
-_USUAL_ATTRIBUTES = ("", "+message.type=NORMAL")
+#: Topics or groups of one list.
+LIST_MAX = 4_096
 
 SYSTEM_TOPICS = frozenset({
     "TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRACE_TOPIC",
     "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
-    "CHECKPOINT_TOPIC", TERM_START_TOPIC, METADATA_TOPIC,
+    "CHECKPOINT_TOPIC", TERM_START_TOPIC, METADATA_TOPIC, TIMED_TOPIC, TIMED_DONE_TOPIC,
 })  # fmt: skip
 
 
@@ -110,8 +114,10 @@ class AdminCommands(CommandGroup):
         """By request code."""
         return {
             UPDATE_AND_CREATE_TOPIC: self._put_topic,
+            UPDATE_AND_CREATE_TOPIC_LIST: self._put_topic_list,
             DELETE_TOPIC_IN_BROKER: self._delete_topic,
             UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self._put_group,
+            UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self._put_group_list,
             DELETE_SUBSCRIPTIONGROUP: self._delete_group,
             UPDATE_BROKER_CONFIG: self._change_options,
             GET_BROKER_CONFIG: self._options,
@@ -147,32 +153,67 @@ class AdminCommands(CommandGroup):
             raise Refused(Code.SYSTEM_ERROR, f"The topic[{topic}] is conflict with system topic.")
 
     def _put_topic(self, connection: CommandConnection, request: RemotingCommand) -> None:
-        self._refuse_slave()
         fields = Fields(request.ext_fields)
-        name = fields.text("topic")
+        self._refuse_slave()
+        topic = TopicConfig(
+            topic_name=fields.text("topic"), read_queue_nums=fields.number("readQueueNums"),
+            write_queue_nums=fields.number("writeQueueNums"), perm=fields.number("perm"),
+            topic_filter_type=fields.text("topicFilterType", FILTER_TYPES[0]),
+            topic_sys_flag=fields.number("topicSysFlag", 0), order=fields.flag("order", False),
+        )  # fmt: skip
+        changes = read_changes(fields.text("attributes", ""))
+        self._put_topics(connection, request, [self._checked_topic(topic, changes)])
+
+    def _put_topic_list(self, connection: CommandConnection, request: RemotingCommand) -> None:
+        self._refuse_slave()
+        topics = []
+        for item in _listed(request.body, "topicConfigList"):
+            try:
+                topic = TopicConfig.read(item, "topic")
+            except BodyError as error:
+                raise Refused(Code.SYSTEM_ERROR, f"list of topics: {error}") from error
+            changes = read_attributes(topic.rest)
+            read_changes(",".join(f"{name}={value}" if value else name for name, value in changes.items()))
+            topics.append(self._checked_topic(attrs.evolve(topic, rest={}), changes))
+        self._put_topics(connection, request, topics)
+
+    def _checked_topic(self, topic: TopicConfig, changes: Mapping[str, str]) -> TopicConfig:
+        """
+        The entry of a topic.
+
+        @param changes: of its attributes, see L{read_changes}.
+        @raise Refused: there can be no such topic.
+        """
+        name, filter_type = topic.topic_name, topic.topic_filter_type
         refuse_name(name)
         self._refuse_system(name)
-        filter_type = fields.text("topicFilterType", FILTER_TYPES[0])
         if filter_type not in FILTER_TYPES:
             raise Refused(
                 Code.SYSTEM_ERROR, f"topicFilterType={shown(filter_type)} is none of {FILTER_TYPES}"
             )
-        attributes = fields.text("attributes", "")
-        if attributes not in _USUAL_ATTRIBUTES:
-            raise Refused(
-                Code.SYSTEM_ERROR, f"attributes={shown(attributes)}: only +message.type=NORMAL is known"
-            )
-        topic = TopicConfig(
-            topic_name=name, read_queue_nums=fields.number("readQueueNums", least=0, most=QUEUES_MAX),
-            write_queue_nums=fields.number("writeQueueNums", least=0, most=QUEUES_MAX),
-            perm=fields.number("perm", least=0, most=7), topic_filter_type=filter_type,
-            topic_sys_flag=fields.number("topicSysFlag", 0), order=fields.flag("order", False),
-        )  # fmt: skip
+        for word, number, most in (
+            ("readQueueNums", topic.read_queue_nums, QUEUES_MAX),
+            ("writeQueueNums", topic.write_queue_nums, QUEUES_MAX), ("perm", topic.perm, 7),
+        ):  # fmt: skip
+            if not 0 <= number <= most:
+                raise Refused(Code.SYSTEM_ERROR, f"{word}={number} is outside 0..{most}")
         before = self._parts.metadata.topics.get(name)
-        if before is not None:
-            topic = attrs.evolve(topic, rest=before.rest)
-        self._parts.metadata.topics.put(topic, self._parts.wall_ms())
-        self.log.info("topic {topic} is changed by {address}", topic=name, address=connection.address)
+        rest = {} if before is None else dict(before.rest)
+        attributes = altered(
+            None if before is None else read_attributes(rest), changes,
+            allows_mixed=self._config.enable_mixed_message_type,
+        )  # fmt: skip
+        if attributes or ATTRIBUTES in rest:
+            rest[ATTRIBUTES] = attributes
+        return attrs.evolve(topic, rest=rest)
+
+    def _put_topics(
+        self, connection: CommandConnection, request: RemotingCommand, topics: list[TopicConfig]
+    ) -> None:
+        for topic in topics:
+            self._parts.metadata.topics.put(topic, self._parts.wall_ms())
+            self.log.info("topic {topic} is changed by {address}",
+                          topic=topic.topic_name, address=connection.address)  # fmt: skip
         self._parts.topics_changed()
         self._answer_when(self._parts.save(), connection, request)
 
@@ -186,6 +227,7 @@ class AdminCommands(CommandGroup):
         now_ms = self._parts.wall_ms()
         self._parts.metadata.topics.delete(name, now_ms)
         self._parts.metadata.consumer_offsets.delete_topic(name, now_ms)
+        self._parts.metadata.request_modes.delete_topic(name)
         self._parts.topics_changed()
         done = Deferred.fromCoroutine(self._destroy(name))
         self._answer_when(done, connection, request)
@@ -204,18 +246,23 @@ class AdminCommands(CommandGroup):
     def _put_group(self, connection: CommandConnection, request: RemotingCommand) -> None:
         self._refuse_slave()
         try:
-            group = GroupConfig.read(read_document(request.body), "group")
+            document = read_document(request.body)
         except BodyError as error:
             raise Refused(Code.SYSTEM_ERROR, f"subscription group: {error}") from error
-        name, queues = group.group_name, group.retry_queue_nums
-        if not is_group(name):
-            raise Refused(Code.SYSTEM_ERROR, f"groupName={shown(name)}: write 1 to {GROUP_CHARACTERS_MAX} "
-                                             "letters, digits or any of %|_-")  # fmt: skip
-        if not 0 <= queues <= QUEUES_MAX:
-            raise Refused(Code.SYSTEM_ERROR, f"retryQueueNums={queues} is outside 0..{QUEUES_MAX}")
-        self._parts.metadata.groups.put(group, self._parts.wall_ms())
-        self.log.info("group {group} is changed by {address}",
-                      group=group.group_name, address=connection.address)  # fmt: skip
+        self._put_groups(connection, request, [_checked_group(document)])
+
+    def _put_group_list(self, connection: CommandConnection, request: RemotingCommand) -> None:
+        self._refuse_slave()
+        groups = [_checked_group(item) for item in _listed(request.body, "groupConfigList")]
+        self._put_groups(connection, request, groups)
+
+    def _put_groups(
+        self, connection: CommandConnection, request: RemotingCommand, groups: list[GroupConfig]
+    ) -> None:
+        for group in groups:
+            self._parts.metadata.groups.put(group, self._parts.wall_ms())
+            self.log.info("group {group} is changed by {address}",
+                          group=group.group_name, address=connection.address)  # fmt: skip
         self._answer_when(self._parts.save(), connection, request)
 
     def _delete_group(self, connection: CommandConnection, request: RemotingCommand) -> None:
@@ -265,3 +312,29 @@ class AdminCommands(CommandGroup):
             raise Refused(Code.SYSTEM_ERROR, "replication is not running")
         info = ha_runtime_info(status, self.stats, self._parts.wall_ms())
         connection.answer(request, body=wire_json(info))
+
+
+def _listed(body: bytes, name: str) -> list[JsonObject]:
+    """The objects of a list in a document. @raise Refused: it is malformed, empty or too long."""
+    try:
+        items = read_document(body).get(name)
+        if not isinstance(items, list) or not 0 < len(items) <= LIST_MAX:
+            raise BodyError(f"{name} is no list of 1 to {LIST_MAX}")
+        return [to_object(item, f"item of {name}") for item in items]
+    except BodyError as error:
+        raise Refused(Code.SYSTEM_ERROR, str(error)) from error
+
+
+def _checked_group(document: JsonObject) -> GroupConfig:
+    """@raise Refused: there can be no such group."""
+    try:
+        group = GroupConfig.read(document, "group")
+    except BodyError as error:
+        raise Refused(Code.SYSTEM_ERROR, f"subscription group: {error}") from error
+    name, queues = group.group_name, group.retry_queue_nums
+    if not is_group(name):
+        raise Refused(Code.SYSTEM_ERROR, f"groupName={shown(name)}: write 1 to {GROUP_CHARACTERS_MAX} "
+                                         "letters, digits or any of %|_-")  # fmt: skip
+    if not 0 <= queues <= QUEUES_MAX:
+        raise Refused(Code.SYSTEM_ERROR, f"retryQueueNums={queues} is outside 0..{QUEUES_MAX}")
+    return group

@@ -102,13 +102,20 @@ def runtime_info(
 
 
 def _room(config: BrokerConfig, disk: Disk) -> dict[str, object]:
-    try:
-        log, root = disk.space(config.store.commit_log_path), disk.space(config.store.store_path_root_dir)
-    except OSError:
-        return {"commitLogDiskRatio": "-1", "consumeQueueDiskRatio": "-1"}
-    return {
-        "commitLogDiskRatio": f"{used_ratio(log):.4f}", "consumeQueueDiskRatio": f"{used_ratio(root):.4f}",
-    }  # fmt: skip
+    root, log = config.store.store_path_root_dir, config.store.commit_log_path
+    if config.raft.enable_dleger_commit_log:
+        log = config.raft.store_path_dledger_commit_log or root
+    return {"commitLogDiskRatio": _used(disk, log, root), "consumeQueueDiskRatio": _used(disk, root)}
+
+
+def _used(disk: Disk, *paths: str) -> str:
+    """Share of a disk that is used: of the first path that there is; C{-1}: there is none."""
+    for path in paths:
+        try:
+            return f"{used_ratio(disk.space(path)):.4f}"
+        except OSError:
+            continue  # a log has no directory before its first message
+    return "-1"
 
 
 def earliest_ms(store: MessageStore) -> int:

@@ -19,13 +19,14 @@ from dledger.base.commands.java_json import wire_json
 from dledger.base.commands.refusals import Code, CommandGroup, Fields, Handlers, Refused
 from dledger.broker.common.config import BrokerConfig
 from dledger.broker.consuming.consumers import ConsumerTable
+from dledger.broker.consuming.pull_progress import PullProgress
 from dledger.broker.metadata.files import Metadata
-from dledger.broker.metadata.slave_synchronize import ITEMS, metadata_answer
+from dledger.broker.metadata.slave_synchronize import ITEMS, WHOLE, metadata_answer
 from dledger.broker.metadata.tables import TopicConfig
 from dledger.broker.store.records import store_timestamp_of
 from dledger.broker.store.store import MessageStore
 from protocols.rocketmq.commands import CommandConnection
-from protocols.wire.fastjson import shown
+from protocols.wire.fastjson import shown_bare
 from protocols.wire.remoting import RemotingCommand
 
 GET_TOPIC_STATS_INFO = 202
@@ -65,8 +66,10 @@ class StatsCommands(CommandGroup):
     """The group of commands."""
 
     def __init__(
-        self, config: BrokerConfig, store: MessageStore, metadata: Metadata, table: ConsumerTable
+        self, config: BrokerConfig, store: MessageStore, metadata: Metadata, table: ConsumerTable, *,
+        progress: PullProgress,
     ) -> None:
+        self._progress = progress
         self._config = config
         self._store = store
         self._metadata = metadata
@@ -92,7 +95,7 @@ class StatsCommands(CommandGroup):
     def _known_topic(self, name: str) -> TopicConfig:
         found = self._metadata.topics.get(name)
         if found is None:
-            raise Refused(Code.TOPIC_NOT_EXIST, f"topic[{shown(name)}] not exist")
+            raise Refused(Code.TOPIC_NOT_EXIST, f"topic[{shown_bare(name)}] not exist")
         return found
 
     def _ends(self, topic: str, queue_id: int) -> tuple[int, int]:
@@ -138,12 +141,18 @@ class StatsCommands(CommandGroup):
         for name in sorted(topics):
             topic = self._metadata.topics.get(name)
             for queue_id in range(topic.read_queue_nums if topic is not None else 0):
-                consumed = max(self._metadata.consumer_offsets.query(group, name, queue_id) or 0, 0)
-                entries.append((name, queue_id, {
-                    "brokerOffset": self._ends(name, queue_id)[1], "consumerOffset": consumed,
-                    "lastTimestamp": self._stored_ms(name, queue_id, consumed - 1), "pullOffset": consumed,
-                }))  # fmt: skip
-        connection.answer(request, body=self._table_body(entries, consumeTps=0.0))
+                entries.append((name, queue_id, self.consumed(group, name, queue_id)))
+        tps = 0.0 + sum(self._progress.rates.per_second((group, name)) for name in topics)
+        connection.answer(request, body=self._table_body(entries, consumeTps=round(tps, 4)))
+
+    def consumed(self, group: str, topic: str, queue_id: int) -> dict[str, int]:
+        """How far a group is in a queue. @raise Refused: the store cannot be read."""
+        consumed = max(self._metadata.consumer_offsets.query(group, topic, queue_id) or 0, 0)
+        return {
+            "brokerOffset": self._ends(topic, queue_id)[1], "consumerOffset": consumed,
+            "lastTimestamp": self._stored_ms(topic, queue_id, consumed - 1),
+            "pullOffset": self._progress.offset(group, topic, queue_id, consumed),
+        }  # fmt: skip
 
     # -- others ----------------------------------------------------------------------------------
 
@@ -151,12 +160,9 @@ class StatsCommands(CommandGroup):
         group = Fields(request.ext_fields).text("consumerGroup")
         data = self._table.data_of(group)
         if data is None:
-            raise Refused(CONSUMER_NOT_ONLINE, f"the consumer group[{shown(group)}] not online")
+            raise Refused(CONSUMER_NOT_ONLINE, f"the consumer group[{shown_bare(group)}] not online")
         subscriptions = {
-            one.topic: {
-                "classFilterMode": False, "codeSet": sorted(one.codes or ()), "expressionType": one.kind,
-                "subString": one.expression, "subVersion": one.version, "tagsSet": [], "topic": one.topic,
-            }
+            one.topic: one.document()
             for one in self._table.subscriptions_of(group)
         }  # fmt: skip
         connection.answer(request, body=wire_json({
@@ -182,7 +188,7 @@ class StatsCommands(CommandGroup):
         name = Fields(request.ext_fields).text("group")
         found = self._metadata.groups.get(name)
         if found is None:
-            raise Refused(Code.SUBSCRIPTION_GROUP_NOT_EXIST, f"group[{shown(name)}] not exist")
+            raise Refused(Code.SUBSCRIPTION_GROUP_NOT_EXIST, f"group[{shown_bare(name)}] not exist")
         connection.answer(request, body=wire_json(found.document()))
 
 
@@ -197,6 +203,7 @@ class TableCommands(CommandGroup):
         return dict.fromkeys(ITEMS, self._answer)
 
     def _answer(self, connection: CommandConnection, request: RemotingCommand) -> None:
-        body = metadata_answer(self._metadata, request.code)
+        is_whole = Fields(request.ext_fields).flag(WHOLE, False)
+        body = metadata_answer(self._metadata, request.code, is_whole=is_whole)
         assert body is not None
         connection.answer(request, body=body)

@@ -116,6 +116,10 @@ class BrokerConfig:
     @ivar flush_consumer_offset_interval: time between two writes of committed offsets.
     @ivar long_polling_enable: a consumer may wait for messages that do not exist yet.
     @ivar enable_property_filter: consumers may filter by expressions of SQL 92.
+    @ivar enable_mixed_message_type: a topic may have C{message.type=MIXED}.
+    @ivar recall_message_enable: producers may recall messages that wait for such a time.
+    @ivar timer_wheel_enable: messages may have a delivery time of their own.
+    @ivar timer_max_delay_sec: the furthest such time.
     @ivar enable_retry_topic_v2: retries of POP have topics whose names tell where the group ends; a broker
         of RocketMQ in the same raft group needs the same value.
     @ivar init_pop_offset_by_check_msg_in_mem: a group that pops a queue for the first time, and asks for the
@@ -183,6 +187,10 @@ class BrokerConfig:
     transaction_check_max: int = _number(15, 1)
     slave_read_enable: bool = _flag(False)
     enable_property_filter: bool = _flag(False)
+    enable_mixed_message_type: bool = _flag(False)
+    recall_message_enable: bool = _flag(False)
+    timer_wheel_enable: bool = _flag(True)
+    timer_max_delay_sec: int = _number(3 * 86_400, 1, 3_650 * 86_400)
     offset_check_in_slave: bool = _flag(False)
     enable_retry_topic_v2: bool = _flag(True)
     init_pop_offset_by_check_msg_in_mem: bool = _flag(True)
@@ -339,6 +347,7 @@ RUN_TIME_OPTIONS = frozenset({
     "flush_consumer_offset_interval", "long_polling_enable", "store_reply_message_enable",
     "reject_transaction_message", "transaction_check_interval", "transaction_time_out",
     "transaction_check_max", "slave_read_enable", "enable_property_filter", "offset_check_in_slave",
+    "enable_mixed_message_type", "recall_message_enable",
     "max_transfer_bytes_on_message_in_memory", "max_transfer_count_on_message_in_memory", "stop_timeout",
 }) | EXPIRY_OPTIONS  # fmt: skip
 
@@ -477,15 +486,16 @@ def change_options(config: BrokerConfig, values: Mapping[str, object]) -> dict[s
 
     @param values: from names in our or RocketMQ's spelling; strings are converted to the option's type.
     @return: the previous values of those that are another now, by our names.
-    @raise ValueError: a name is unknown or given twice, a value does not fit, or the option counts from the
-        start on; the text names those that change while the broker runs.
+    @raise ValueError: a name is unknown, has no meaning here, or is given twice, a value does not fit, or the
+        option counts from the start on; the text names those that change while the broker runs.
     """
     changes: dict[str, object] = {}
     may_change = run_time_options(config)
     for name, value in values.items():
         target = option_name(name)
         if target is None:
-            check_ignored(name, value)
+            if check_ignored(name, value):
+                raise ValueError(f"option {name!r} of RocketMQ has no meaning here: nothing would change")
             continue
         if target in changes:
             raise ValueError(f"option {target!r} is given twice, once as {name!r}")

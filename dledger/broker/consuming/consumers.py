@@ -249,6 +249,12 @@ class ConsumerTable:
             for member, one in found.members.items()
         ]  # fmt: skip
 
+    def member(self, group: str, client_id: str) -> Member | None:
+        """The connection of a client in a group; None: it is not there."""
+        found = self._groups.get(group)
+        members = {} if found is None else found.members
+        return next((one for one, known in members.items() if known.client_id == client_id), None)
+
     def groups_of(self, topic: str) -> list[str]:
         """Groups that subscribe to the topic."""
         return [name for name, group in self._groups.items() if topic in group.subscriptions]
@@ -309,7 +315,9 @@ class ConsumerCommands(CommandGroup):
         owner = "" if rights is None else rights.owner_of(connection)
         for name in said.producer_groups:
             if rights is None or rights.may_produce(connection, said.client_id, name):
-                self._producers.register(connection, said.client_id, name, now_ms, owner)
+                self._producers.register(
+                    connection, said.client_id, name, now_ms, owner, kind=(request.language, request.version)
+                )
         for data in said.consumers:
             group = find_group(self._metadata, self._config, data.group, now_ms)
             if group is None:

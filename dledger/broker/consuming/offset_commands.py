@@ -24,14 +24,13 @@ from twisted.internet.defer import Deferred
 from dledger.base.commands.refusals import LONG_MAX, LONG_MIN, Code, CommandGroup, Fields, Handlers, Refused
 from dledger.base.errors import StoreError
 from dledger.broker.common.config import BrokerConfig
-from dledger.broker.common.groups import find_group
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.store.consume_queue import ConsumeQueue
 from dledger.broker.store.queries import offset_at, record_at
 from dledger.broker.store.records import store_timestamp_of
 from dledger.broker.store.store import MessageStore
 from protocols.rocketmq.commands import CommandConnection
-from protocols.wire.fastjson import shown
+from protocols.wire.fastjson import shown, shown_bare
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.layout import HEAD_SIZE, WALKED
 
@@ -121,11 +120,15 @@ class OffsetCommands(CommandGroup):
         group, topic = fields.text("consumerGroup"), fields.text("topic")
         queue_id = fields.number("queueId", least=0, most=QUEUE_ID_MAX)
         offset = fields.number("commitOffset", least=0, most=LONG_MAX)
-        if find_group(self._metadata, self._config, group, self._wall_ms()) is None:
-            raise Refused(Code.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {shown(group)} not exist!")
+        # A slave may not have heard of a group of its master yet.
+        if self._metadata.groups.get(group) is None and not self._config.is_slave:
+            raise Refused(Code.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {shown_bare(group)} not exist!")
         if self._metadata.topics.get(topic) is None:
-            raise Refused(Code.TOPIC_NOT_EXIST, f"Topic {shown(topic)} not exist!")
-        self._metadata.consumer_offsets.commit(group, topic, queue_id, offset, self._wall_ms())
+            raise Refused(Code.TOPIC_NOT_EXIST, f"Topic {shown_bare(topic)} not exist!")
+        offsets = self._metadata.consumer_offsets
+        if offsets.query(group, topic, queue_id) != offset:
+            self._metadata.order_info.clear((topic, group, queue_id))
+            offsets.commit(group, topic, queue_id, offset, self._wall_ms())
         if self._config.is_slave:
             connection.answer(request)
         elif not request.is_oneway:

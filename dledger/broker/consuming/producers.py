@@ -12,7 +12,7 @@ Source: ProducerManager (4.9.8).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from protocols.wire.remoting import RemotingCommand
 
@@ -62,6 +62,20 @@ class ProducerRights(Protocol):
         """Whether a client may send to a topic, and so end a transaction of it."""
 
 
+class KnownProducer(NamedTuple):
+    """
+    A member of a group of producers, for queries.
+
+    @ivar language, version: of its client. @ivar heard_ms: its last heartbeat, ms since 1970.
+    """
+
+    client_id: str
+    address: str
+    language: str
+    version: int
+    heard_ms: int
+
+
 class ProducerTable:
     """
     Invariant: each group has an owner, and each owner in it a member; C{_count} is the number of members of
@@ -73,6 +87,7 @@ class ProducerTable:
         self._groups: dict[str, dict[str, dict[Member, int]]] = {}
         self._clients: dict[str, Member] = {}
         self._ids: dict[Member, str] = {}
+        self._kinds: dict[Member, tuple[str, int]] = {}
         self._groups_of: dict[Member, dict[str, str]] = {}
         self._members_max = members_max
         self._count = 0
@@ -81,12 +96,16 @@ class ProducerTable:
         """Number of members of all groups."""
         return self._count
 
-    def register(self, member: Member, client_id: str, group: str, now_ms: int, owner: str = "") -> None:
+    def register(
+        self, member: Member, client_id: str, group: str, now_ms: int, owner: str = "", *,
+        kind: tuple[str, int] = ("", 0),
+    ) -> None:
         """
         A heartbeat of a client, a member of this group.
 
         @param now_ms: ms since 1970.
         @param owner: its account; those of one account are asked one for the other.
+        @param kind: language and version of the client.
         """
         known = self._groups_of.get(member, {}).get(group)
         if known is None and self._count >= self._members_max:
@@ -97,7 +116,7 @@ class ProducerTable:
         self._groups_of.setdefault(member, {})[group] = owner
         self._count += 1
         self._forget(member)
-        self._ids[member], self._clients[client_id] = client_id, member
+        self._ids[member], self._clients[client_id], self._kinds[member] = client_id, member, kind
 
     def _drop(self, member: Member, group: str, owner: str) -> None:
         owners = self._groups[group]
@@ -120,6 +139,7 @@ class ProducerTable:
 
     def _forget(self, member: Member) -> None:
         client_id = self._ids.pop(member, None)
+        self._kinds.pop(member, None)
         if client_id is not None and self._clients.get(client_id) is member:
             del self._clients[client_id]
 
@@ -134,6 +154,17 @@ class ProducerTable:
             for members in list(owners.values()):
                 for member in [one for one, heard_ms in members.items() if now_ms - heard_ms > EXPIRED_MS]:
                     self.unregister(member, group)
+
+    def groups(self) -> list[str]:
+        """The groups that have members."""
+        return sorted(self._groups)
+
+    def known(self, group: str) -> list[KnownProducer]:
+        """The members of a group."""
+        return [
+            KnownProducer(self._ids[member], member.address, *self._kinds[member], heard_ms)
+            for members in self._groups.get(group, {}).values() for member, heard_ms in members.items()
+        ]
 
     def client(self, client_id: str) -> Member | None:
         """The connection of a client that is a producer; None if there is none."""

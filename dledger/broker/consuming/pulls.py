@@ -36,6 +36,7 @@ from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.events import Arrived
 from dledger.broker.common.groups import find_group
 from dledger.broker.consuming.consumers import ConsumerTable
+from dledger.broker.consuming.pull_progress import PullProgress
 from dledger.broker.consuming.sql92 import SqlFilter
 from dledger.broker.consuming.subscriptions import (
     BROADCASTING,
@@ -52,7 +53,7 @@ from dledger.broker.store.queries import GetStatus, Got, get_messages
 from dledger.broker.store.store import MessageStore
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.errors import WireError
-from protocols.wire.fastjson import shown
+from protocols.wire.fastjson import shown_bare
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import decode_message
 
@@ -144,6 +145,7 @@ class PullCommands(CommandGroup):
 
     Invariant: a held request is in C{_held} and in C{_by_connection}; an answered one is in neither.
 
+    @ivar progress: how far the groups have pulled.
     @ivar found: number of answers with messages.
     @ivar missed: number of other answers, except refusals.
     @ivar messages: number of messages sent.
@@ -178,6 +180,7 @@ class PullCommands(CommandGroup):
         self._call: IDelayedCall | None = None
         self._turn_bytes = 0
         self._is_stopped = False
+        self.progress = PullProgress(wall_ms)
         self.found = 0
         self.missed = 0
         self.messages = 0
@@ -225,7 +228,7 @@ class PullCommands(CommandGroup):
         group = find_group(self._metadata, config, group_name, self._wall_ms())
         if group is None:
             raise Refused(Code.SUBSCRIPTION_GROUP_NOT_EXIST,
-                          f"subscription group [{shown(group_name)}] does not exist")  # fmt: skip
+                          f"subscription group [{shown_bare(group_name)}] does not exist")  # fmt: skip
         if not group.consume_enable:
             raise Refused(Code.NO_PERMISSION, f"subscription group no permission, {group_name}")
         self._check_queue(topic, queue_id)
@@ -250,7 +253,7 @@ class PullCommands(CommandGroup):
     def _check_queue(self, topic: str, queue_id: int) -> None:
         found = self._metadata.topics.get(topic)
         if found is None:
-            raise Refused(Code.TOPIC_NOT_EXIST, f"topic[{shown(topic)}] not exist, apply first please!")
+            raise Refused(Code.TOPIC_NOT_EXIST, f"topic[{shown_bare(topic)}] not exist, apply first please!")
         if not found.can_read:
             raise Refused(Code.NO_PERMISSION, f"the topic[{topic}] pulling message is forbidden")
         if not 0 <= queue_id < found.read_queue_nums:
@@ -321,6 +324,8 @@ class PullCommands(CommandGroup):
             broker_id = pull.group.which_broker_when_consume_slowly if is_slow else pull.group.broker_id
         body = b"".join(got.records)
         self.messages += len(got.records)
+        topic, queue_id = pull.key
+        self.progress.pulled(pull.group.group_name, topic, queue_id, got.next_offset, len(got.records))
         if not body:
             self.missed += 1
         else:

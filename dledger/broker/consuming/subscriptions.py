@@ -53,6 +53,13 @@ class Subscription:
     version: int = 0
     kind: str = TAG
 
+    def document(self) -> JsonObject:
+        """As RocketMQ's answers have it."""
+        return {
+            "classFilterMode": False, "codeSet": sorted(self.codes or ()), "expressionType": self.kind,
+            "subString": self.expression, "subVersion": self.version, "tagsSet": [], "topic": self.topic,
+        }  # fmt: skip
+
 
 def parse_subscription(topic: str, expression: str, *, kind: str = TAG, version: int = 0) -> Subscription:
     """

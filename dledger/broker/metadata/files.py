@@ -21,6 +21,7 @@ from dledger.base.in_turn import InTurn
 from dledger.base.threads import RunInThread
 from dledger.broker.metadata.changed_options import ChangedOptions
 from dledger.broker.metadata.offsets import ConsumerOffsets, DelayOffsets
+from dledger.broker.metadata.order_info import OrderInfos
 from dledger.broker.metadata.tables import FileTable, Groups, RequestModes, Topics
 from protocols.wire.errors import BodyError
 
@@ -48,6 +49,7 @@ class Metadata:
         self.delay_offsets = DelayOffsets(now_ms)
         self.request_modes = RequestModes()
         self.changed_options = ChangedOptions()
+        self.order_info = OrderInfos()
         self.restored: list[str] = []
 
     @property
@@ -55,7 +57,7 @@ class Metadata:
         """Every table."""
         return (
             self.topics, self.groups, self.consumer_offsets, self.delay_offsets, self.request_modes,
-            self.changed_options,
+            self.changed_options, self.order_info,
         )  # fmt: skip
 
     def load(self) -> None:

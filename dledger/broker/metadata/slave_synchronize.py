@@ -13,6 +13,7 @@ Rule 2a: topics with local queues, and groups with offsets in them, stay althoug
 them: a master that lost its store names none. While replication of the log is stopped, nothing is requested:
 the master may be another one.
 Rule 3: an answer always has a data version: a slave of 5.x fails on an answer without one.
+Rule 4: attributes of topics are sent to a slave that asks for them (L{WHOLE}); RocketMQ's fail on them.
 
 This module knows neither sockets nor the name server; its owner sets C{master_address}. The log itself is
 replicated separately, so for a while a slave may have messages of unknown topics, or topics without messages.
@@ -57,6 +58,9 @@ ITEMS: Mapping[int, str] = MappingProxyType({
     GET_ALL_MESSAGE_REQUEST_MODE: "request modes",
 })  # fmt: skip
 
+#: Field of a request for topics: with their attributes, please. RocketMQ does not know it.
+WHOLE = "withAttributes"
+
 FIRST_S = 3.0
 INTERVAL_S = 10.0
 TIMEOUT_S = 3.0
@@ -78,15 +82,18 @@ def table_of(metadata: Metadata, code: int) -> Table | None:
     return tables.get(code)
 
 
-def metadata_answer(metadata: Metadata, code: int) -> bytes | None:
+def metadata_answer(metadata: Metadata, code: int, *, is_whole: bool = False) -> bytes | None:
     """
     Body of the answer to a slave's request, for any of the broker's ports.
 
     A slave that requests a page (after 5.3.3) gets the whole table: without a total in the header it takes
     the answer as complete.
 
+    @param is_whole: the slave is one of ours, which has asked for the attributes of topics, too.
     @return: None if C{code} is none of L{ITEMS}.
     """
+    if is_whole and code == GET_ALL_TOPIC_CONFIG:
+        return metadata.topics.wire_bytes(is_whole=True)
     table = table_of(metadata, code)
     return None if table is None else table.wire_bytes()
 
@@ -217,7 +224,8 @@ class SlaveSynchronize:
         return self.last
 
     async def _take_over(self, address: str, code: int) -> bool:
-        request = RemotingCommand(code=code, opaque=0)
+        fields = {WHOLE: "true"} if code == GET_ALL_TOPIC_CONFIG else {}
+        request = RemotingCommand(code=code, opaque=0, ext_fields=fields)
         answer = await self._asker.ask(address, request, timeout_s=self._timeout_s)
         if self._is_stopped():
             return False  # since the request was sent

@@ -251,7 +251,7 @@ class ConfigTable(Generic[_Entry]):
         self.is_dirty = False
         self._rest: JsonObject = {}
         self._texts: dict[str, tuple[_Entry, FileText]] = {}
-        self._wire: tuple[DataVersion, bytes] | None = None
+        self._wire: dict[bool, tuple[DataVersion, bytes]] = {}
 
     def get(self, name: str) -> _Entry | None:
         """The entry; None if there is none."""
@@ -321,20 +321,25 @@ class ConfigTable(Generic[_Entry]):
             kept = self._texts[name] = (entry, file_text(entry.document(), depth=2))
         return kept[1]
 
-    def wire_document(self) -> JsonObject:
+    def wire_document(self, *, is_whole: bool = False) -> JsonObject:
         """
         The document for a slave or a name server.
 
-        Attributes are left empty: slaves of 5.3.2 and 5.3.3 refuse a table with any attribute.
+        @param is_whole: with attributes. Else they are left empty: slaves of 5.3.2 and 5.3.3 refuse a table
+            with any attribute.
         """
-        table = {name: {**entry.document(), "attributes": {}} for name, entry in self.entries.items()}
+        table = {
+            name: entry.document() if is_whole else {**entry.document(), "attributes": {}}
+            for name, entry in self.entries.items()
+        }
         return {"dataVersion": self.version.wire_document(), self._table_key: table}
 
-    def wire_bytes(self) -> bytes:
+    def wire_bytes(self, *, is_whole: bool = False) -> bytes:
         """See L{Table.wire_bytes}. Kept for a version: thousands of topics take a tenth of a second."""
-        if self._wire is None or self._wire[0] is not self.version:
-            self._wire = (self.version, wire_json(self.wire_document()))
-        return self._wire[1]
+        kept = self._wire.get(is_whole)
+        if kept is None or kept[0] is not self.version:
+            kept = self._wire[is_whole] = self.version, wire_json(self.wire_document(is_whole=is_whole))
+        return kept[1]
 
     def _parse(self, data: bytes) -> tuple[DataVersion, dict[str, _Entry], JsonObject]:
         document = read_document(data)
@@ -450,10 +455,10 @@ class Topics(ConfigTable[TopicConfig]):
         self.put(made, now_ms)
         return made
 
-    def wire_document(self) -> JsonObject:
+    def wire_document(self, *, is_whole: bool = False) -> JsonObject:
         """See L{ConfigTable.wire_document}; with the empty tables of static topics that 5.x looks for."""
         return {
-            **super().wire_document(),
+            **super().wire_document(is_whole=is_whole),
             "mappingDataVersion": DataVersion().document(),
             "topicQueueMappingDetailMap": {},
             "topicQueueMappingInfoMap": {},
@@ -476,19 +481,46 @@ class Groups(ConfigTable[GroupConfig]):
             self.put(found, now_ms)
         return found
 
-    def wire_document(self) -> JsonObject:
+    def wire_document(self, *, is_whole: bool = False) -> JsonObject:
         """See L{ConfigTable.wire_document}; with the groups' forbidden topics of 5.x, uninterpreted."""
-        return {**super().wire_document(), "forbiddenTable": self._rest.get("forbiddenTable", {})}
+        forbidden = self._rest.get("forbiddenTable", {})
+        return {**super().wire_document(is_whole=is_whole), "forbiddenTable": forbidden}
 
 
 class RequestModes:
-    """C{messageRequestMode.json} of 5.x; answers request 402. Not interpreted."""
+    """
+    C{messageRequestMode.json} of 5.x; answers request 402. By topic and group, whether its consumers pull or
+    pop. See also L{LoggedTable}.
+    """
 
     file_name: ClassVar[str] = "messageRequestMode.json"
 
     def __init__(self) -> None:
         self.is_dirty = False
+        self.changed: dict[str, None] = {}
         self._map: JsonObject = {}
+
+    def get(self, topic: str, group: str) -> JsonObject | None:
+        """An entry, as in the file; None: there is none."""
+        groups = self._map.get(topic)
+        found = groups.get(group) if isinstance(groups, dict) else None
+        return found if isinstance(found, dict) else None
+
+    def put(self, topic: str, group: str, entry: JsonObject) -> None:
+        """Add or replace an entry."""
+        groups = self._map.get(topic)
+        self._map[topic] = {**(groups if isinstance(groups, dict) else {}), group: entry}
+        self._note(topic)
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete the entries of a topic."""
+        if self._map.pop(topic, None) is not None:
+            self._note(topic)
+
+    def _note(self, topic: str) -> None:
+        self.is_dirty = True
+        self.changed.pop(topic, None)
+        self.changed[topic] = None
 
     def file_bytes(self) -> bytes:
         """See L{FileTable.file_bytes}."""
@@ -510,3 +542,28 @@ class RequestModes:
             return False
         self._map, self.is_dirty = theirs, True
         return True
+
+    def names(self) -> list[str]:
+        """See L{LoggedTable.names}."""
+        return list(self._map)
+
+    def logged(self, name: str) -> object:
+        """See L{LoggedTable.logged}."""
+        return self._map.get(name)
+
+    def logged_version(self) -> object:
+        """See L{LoggedTable.logged_version}."""
+        return None
+
+    def apply(self, changes: JsonObject, version: object) -> None:
+        """See L{LoggedTable.apply}."""
+        read = {
+            name: None if value is None else to_object(value, f"modes of {name}")
+            for name, value in changes.items()
+        }
+        for name, groups in read.items():
+            if groups is None:
+                self._map.pop(name, None)
+            else:
+                self._map[name] = groups
+        self.is_dirty = True

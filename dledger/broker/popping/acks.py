@@ -7,6 +7,8 @@ Rule 1: an ack is answered with success when it is stored; then the message is n
 a message whose time is over, so that it is delivered again, is answered with NO_MESSAGE (208). (Java answers
 it with success.)
 Rule 2: a new time is a new check point and an ack of the old one, in one put, in this order.
+Rule 3: acks and new times of messages that were given in order need no put: see
+L{dledger.broker.popping.in_order}. On a raft log they are answered when a next master has them.
 
 Source: AckMessageProcessor, ChangeInvisibleTimeProcessor (5.3.3).
 """
@@ -15,6 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+
+from twisted.internet.defer import Deferred
 
 from dledger.base.commands.java_json import read_document, to_long, to_object
 from dledger.base.commands.refusals import LONG_MAX, Code, CommandGroup, Fields, Handlers, Refused
@@ -35,6 +39,7 @@ from dledger.broker.popping.check_points import (
     normal_topic,
     pop_retry_topic,
 )
+from dledger.broker.popping.in_order import InOrder
 from dledger.broker.popping.pops import INVISIBLE_MS_MAX
 from dledger.broker.popping.revive import ReviveService
 from dledger.broker.sending.answers import told_of
@@ -49,14 +54,10 @@ ACK_MESSAGE, BATCH_ACK_MESSAGE, CHANGE_INVISIBLE = 200_051, 200_151, 200_053
 #: Acks of one request.
 BATCH_MAX = 4_096
 
-_IN_ORDER = "POP of messages in order (FIFO) is not supported: this broker has given no such message"
 #: Requests that are refused, and the words for their clients.
 REFUSED = {
     200_052: "PEEK_MESSAGE is not supported: use PULL_MESSAGE (11), which takes nothing",
     200_056: "POP_ROLLBACK is not supported: what is not acknowledged is delivered again after its time",
-    370: "RECALL_MESSAGE is not supported: this broker has no messages with a timer that could be recalled",
-    400: "QUERY_ASSIGNMENT is not supported: consumers share the queues themselves, clientRebalance=true",
-    401: "SET_MESSAGE_REQUEST_MODE is not supported: a consumer pulls, or asks with POP_MESSAGE (200050)",
 }
 
 
@@ -70,10 +71,18 @@ class PopAcks(CommandGroup):
     small_codes = frozenset({ACK_MESSAGE, BATCH_ACK_MESSAGE, CHANGE_INVISIBLE})
 
     def __init__(
-        self, config: BrokerConfig, pipeline: PutPipeline, revive: ReviveService, *, own: OwnAddress,
-        wall_ms: Callable[[], int],
+        self, config: BrokerConfig, pipeline: PutPipeline, revive: ReviveService, in_order: InOrder, *,
+        own: OwnAddress, wall_ms: Callable[[], int], freed: Callable[[str, str], None],
+        settled: Callable[[], Deferred[None]],
     ) -> None:
-        """@param wall_ms: milliseconds since 1970."""
+        """
+        @param wall_ms: milliseconds since 1970.
+        @param freed: called with a topic and a group that may get more messages in order now.
+        @param settled: see L{dledger.broker.replication.Replication.settled}.
+        """
+        self._in_order = in_order
+        self._freed = freed
+        self._settled = settled
         self._config = config
         self._pipeline = pipeline
         self._revive = revive
@@ -92,7 +101,29 @@ class PopAcks(CommandGroup):
 
     def _ack(self, connection: CommandConnection, request: RemotingCommand) -> None:
         ack, receipt = self._read(Fields(request.ext_fields))
-        self._store(connection, request, {ack: receipt.revive_queue})
+        if receipt.revive_queue == ORDER_QUEUE:
+            self._acknowledge_in_order(connection, request, [ack])
+        else:
+            self._store(connection, request, {ack: receipt.revive_queue})
+
+    def _acknowledge_in_order(
+        self, connection: CommandConnection, request: RemotingCommand, acks: Sequence[Ack]
+    ) -> None:
+        self.acknowledged += self._in_order.acknowledge(acks)
+        for topic, group in {(ack.key.topic, ack.key.group) for ack in acks}:
+            self._freed(topic, group)
+        self._answer_settled(connection, request)
+
+    def _answer_settled(
+        self, connection: CommandConnection, request: RemotingCommand, **fields: object
+    ) -> None:
+        named = {name: str(value) for name, value in fields.items()}
+        self._settled().addCallbacks(
+            lambda _: connection.answer(request, ext_fields=named),
+            lambda failure: connection.answer(
+                request, code=Code.SYSTEM_ERROR, remark=failure.getErrorMessage()
+            ),
+        )
 
     def _read(self, fields: Fields) -> tuple[Ack, Receipt]:
         """@raise Refused: a field is missing or wrong."""
@@ -104,9 +135,7 @@ class PopAcks(CommandGroup):
             receipt = Receipt.read(fields.text("extraInfo"))
         except ValueError as error:
             raise Refused(Code.MESSAGE_ILLEGAL, str(error)) from error
-        if receipt.revive_queue == ORDER_QUEUE:
-            raise Refused(Code.REQUEST_CODE_NOT_SUPPORTED, _IN_ORDER)
-        if receipt.revive_queue >= REVIVE_QUEUES:
+        if receipt.revive_queue >= REVIVE_QUEUES and receipt.revive_queue != ORDER_QUEUE:
             raise Refused(Code.MESSAGE_ILLEGAL, f"the receipt names queue {receipt.revive_queue} of check "
                                                 f"points, 0 to {REVIVE_QUEUES - 1} are allowed")
         if receipt.kind == 2:  # clients before 5.2 do not know these names
@@ -126,12 +155,19 @@ class PopAcks(CommandGroup):
             raise Refused(Code.MESSAGE_ILLEGAL, f"batch of acks: {error}") from error
         if not acks:
             raise Refused(Code.NO_MESSAGE, "the batch has no acks")
+        others = {ack: queue_id for ack, queue_id in acks.items() if queue_id != ORDER_QUEUE}
+        if len(others) < len(acks):
+            in_order = [ack for ack, queue_id in acks.items() if queue_id == ORDER_QUEUE]
+            if not others:
+                self._acknowledge_in_order(connection, request, in_order)
+                return
+            self.acknowledged += self._in_order.acknowledge(in_order)
         known = {
-            ack: queue_id for ack, queue_id in acks.items()
+            ack: queue_id for ack, queue_id in others.items()
             if not self._revive.is_loaded or self._revive.table.has(ack)
         }  # fmt: skip
         if not known:
-            raise Refused(Code.NO_MESSAGE, _late(next(iter(acks))))
+            raise Refused(Code.NO_MESSAGE, _late(next(iter(others))))
         self._store(connection, request, known)
 
     def _store(
@@ -206,6 +242,13 @@ class PopAcks(CommandGroup):
         fields = Fields(request.ext_fields)
         ack, receipt = self._read(fields)
         invisible_ms = fields.number("invisibleTime", least=0, most=INVISIBLE_MS_MAX)
+        if receipt.revive_queue == ORDER_QUEUE:
+            since_ms = self._in_order.change(ack.key, ack.offsets[0], invisible_ms)
+            self.changed += 1
+            self._freed(ack.key.topic, ack.key.group)
+            self._answer_settled(connection, request, popTime=receipt.pop_ms, invisibleTime=since_ms,
+                                 reviveQid=ORDER_QUEUE)  # fmt: skip
+            return
         revive = self._revive
         if not revive.is_loaded:
             raise Refused(Code.SYSTEM_BUSY, "this master still reads what was popped before: try again")
@@ -249,8 +292,8 @@ def batch_acks(body: bytes, own_broker: str) -> dict[Ack, int]:
         if not (isinstance(topic, str) and isinstance(group, str) and isinstance(retry, str)):
             raise BodyError("an ack names no topic or group")
         queue_id = to_long(item.get("rq"), "rq")
-        if not 0 <= queue_id < REVIVE_QUEUES:
-            raise BodyError(_IN_ORDER if queue_id == ORDER_QUEUE else f"rq={queue_id}, 0 to 7 are allowed")
+        if not 0 <= queue_id < REVIVE_QUEUES and queue_id != ORDER_QUEUE:
+            raise BodyError(f"rq={queue_id}, 0 to 7 are allowed, and {ORDER_QUEUE}")
         bits = to_bytes(item.get("b"), "b") or b""
         start = to_long(item.get("so"), "so")
         if len(bits) > 8192:

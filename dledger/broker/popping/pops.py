@@ -13,8 +13,9 @@ Rule 1: a request is answered once. One pop at a time takes messages of a queue 
 Rule 2: at most L{POLLS_MAX} requests wait; one sweep checks their deadlines. A turn of the reactor examines
 at most L{WOKEN_MAX} of them. A connection that does not read its answers gets no more of them.
 Rule 3: a group holds at most about L{UNACKED_MAX} messages of a queue; then it gets none until some are done.
-Rule 4: only a master pops. Messages in order are refused: they need one consumer of a queue at a time, as
-with locks of queues.
+Rule 4: only a master pops.
+Rule 5: pops in order, and questions before them, get no retries and store no check points: see
+L{dledger.broker.popping.in_order}.
 
 Source: PopMessageProcessor, PopLongPollingService, NotificationProcessor (5.3.3).
 """
@@ -37,6 +38,7 @@ from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.events import Arrived
 from dledger.broker.common.groups import find_group
 from dledger.broker.common.own_address import OwnAddress
+from dledger.broker.consuming.pull_progress import PullProgress
 from dledger.broker.consuming.pulls import is_matched
 from dledger.broker.consuming.subscriptions import SUB_ALL, TAG, filter_of, parse_subscription
 from dledger.broker.ha.put_status import PutStatus
@@ -44,16 +46,16 @@ from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.tables import PERM_READ, RETRY_PREFIX
 from dledger.broker.popping.check_points import (
     MESSAGES_MAX,
+    ORDER_QUEUE,
     OWN_QUEUE,
-    POP_RECEIPT,
     CheckPoint,
     PopKey,
     check_point_message,
     kind_of,
-    offsets_info,
-    receipt_text,
 )
 from dledger.broker.popping.first_offsets import FirstOffsets
+from dledger.broker.popping.given import Taken, answer_fields, body_of
+from dledger.broker.popping.in_order import ATTEMPT_CHARACTERS_MAX, InOrder, Releases
 from dledger.broker.popping.popped import GroupQueue
 from dledger.broker.popping.retries import RetryTopics
 from dledger.broker.popping.revive import ReviveService
@@ -62,11 +64,8 @@ from dledger.broker.sending.puts import NotPut, Put, PutPipeline
 from dledger.broker.store.queries import GetStatus, Got, get_messages
 from dledger.broker.store.store import MessageStore
 from protocols.rocketmq.commands import CommandConnection
-from protocols.wire.errors import WireError
-from protocols.wire.fastjson import shown
+from protocols.wire.fastjson import shown_bare
 from protocols.wire.remoting import RemotingCommand
-from protocols.wire.rocketmq.layout import TOPIC_BYTES_MAX
-from protocols.wire.rocketmq.message import decode_message, encode_message, encode_properties
 
 POP_MESSAGE, NOTIFICATION, POLLING_INFO = 200_050, 200_054, 200_055
 #: Value of C{initMode}: a group that is new begins at the first message of a queue, else at the last.
@@ -104,6 +103,8 @@ class _Pop(NamedTuple):
     @ivar queue_id: -1: all.
     @ivar codes, matches: see L{get_messages}.
     @ivar takes: it is no notification.
+    @ivar in_order: messages of a queue go to one consumer at a time.
+    @ivar attempt: see L{dledger.broker.metadata.order_info.OrderInfo}.
     """
 
     topic: str
@@ -115,6 +116,8 @@ class _Pop(NamedTuple):
     codes: frozenset[int] | None
     matches: Callable[[bytes], bool] | None
     takes: bool = True
+    in_order: bool = False
+    attempt: str = ""
 
 
 @attrs.define(eq=False)
@@ -126,14 +129,6 @@ class _Poll:
     pop: _Pop
     deadline_s: float
     is_woken: bool = False
-
-
-class _Taken(NamedTuple):
-    """Messages of one queue. @ivar following: queue offset behind them."""
-
-    point: CheckPoint
-    records: tuple[bytes, ...]
-    following: int
 
 
 class PopCommands(CommandGroup):
@@ -151,9 +146,10 @@ class PopCommands(CommandGroup):
 
     def __init__(
         self, config: BrokerConfig, store: MessageStore, metadata: Metadata, pipeline: PutPipeline,
-        revive: ReviveService, *, own: OwnAddress, clock: IReactorTime, wall_ms: Callable[[], int],
+        revive: ReviveService, in_order: InOrder, *, own: OwnAddress, clock: IReactorTime,
+        wall_ms: Callable[[], int], progress: PullProgress,
     ) -> None:
-        """@param wall_ms: milliseconds since 1970."""
+        """@param wall_ms: milliseconds since 1970. @param progress: hears what the groups get."""
         self._config = config
         self._store = store
         self._metadata = metadata
@@ -170,7 +166,10 @@ class PopCommands(CommandGroup):
         self._call: IDelayedCall | None = None
         self._retries = RetryTopics(config, metadata)
         self._begins = FirstOffsets(config, store)
+        self._in_order = in_order
+        self._releases = Releases(in_order, self.freed, clock=clock, wall_ms=wall_ms)
         self._locked: set[GroupQueue] = set()
+        self._progress = progress
         self._put_bytes = 0
         self._turns = 0
         self._is_stopped = False
@@ -213,18 +212,16 @@ class PopCommands(CommandGroup):
             raise Refused(Code.SLAVE_NOT_AVAILABLE, "a slave gives no messages by POP: ask the master")
         if not config.broker_permission & PERM_READ:
             raise Refused(Code.NO_PERMISSION, f"the broker[{config.broker_ip1}] pop message is forbidden")
-        if fields.flag("order", False):
-            raise Refused(
-                Code.REQUEST_CODE_NOT_SUPPORTED, "POP of messages in order (FIFO) is not supported: set "
-                "consumeMessageOrderly=false for the group, or consume with MessageListenerOrderly of a push "
-                "consumer, which pulls",
-            )
+        in_order, attempt = fields.flag("order", False), fields.text("attemptId", "")
+        if len(attempt) > ATTEMPT_CHARACTERS_MAX:
+            raise Refused(Code.INVALID_PARAMETER, f"attemptId has {len(attempt)} characters, "
+                                                  f"{ATTEMPT_CHARACTERS_MAX} are allowed")  # fmt: skip
         if topic.startswith(RETRY_PREFIX) and topic != RETRY_PREFIX + group_name:
-            raise Refused(Code.INVALID_PARAMETER, f"topic[{shown(topic)}] has retries: pop their first "
+            raise Refused(Code.INVALID_PARAMETER, f"topic[{shown_bare(topic)}] has retries: pop their first "
                                                   "topic, they come with its messages")
         found = self._metadata.topics.get(topic)
         if found is None:
-            raise Refused(Code.TOPIC_NOT_EXIST, f"topic[{shown(topic)}] not exist, apply first please!")
+            raise Refused(Code.TOPIC_NOT_EXIST, f"topic[{shown_bare(topic)}] not exist, apply first please!")
         if not found.can_read:
             raise Refused(Code.NO_PERMISSION, f"the topic[{topic}] popping message is forbidden")
         if queue_id >= found.read_queue_nums:
@@ -233,14 +230,14 @@ class PopCommands(CommandGroup):
         group = find_group(self._metadata, config, group_name, self._wall_ms())
         if group is None:
             raise Refused(Code.SUBSCRIPTION_GROUP_NOT_EXIST,
-                          f"subscription group [{shown(group_name)}] does not exist")  # fmt: skip
+                          f"subscription group [{shown_bare(group_name)}] does not exist")  # fmt: skip
         if not group.consume_enable:
             raise Refused(Code.NO_PERMISSION, f"subscription group no permission, {group_name}")
         why = self._retries.why_unstorable(topic, group_name, self._pipeline.topic_characters_max)
         if why:
             raise Refused(Code.INVALID_PARAMETER, why)
         if not takes:
-            return _Pop(topic, group_name, queue_id, 1, 0, FROM_FIRST, None, None, takes=False)
+            return _Pop(topic, group_name, queue_id, 1, 0, FROM_FIRST, None, None, False, in_order, attempt)
         subscription = parse_subscription(
             topic, fields.text("exp", SUB_ALL) or SUB_ALL, kind=fields.text("expType", TAG)
         )
@@ -249,7 +246,8 @@ class PopCommands(CommandGroup):
             topic, group_name, queue_id, fields.number("maxMsgNums", least=1, most=MESSAGES_MAX),
             fields.number("invisibleTime", least=0, most=INVISIBLE_MS_MAX),
             fields.number("initMode", FROM_FIRST), subscription.codes,
-            None if expression is None else partial(is_matched, expression),
+            None if expression is None else partial(is_matched, expression), in_order=in_order,
+            attempt=attempt,
         )  # fmt: skip
 
     # -- messages --------------------------------------------------------------------------------
@@ -276,6 +274,9 @@ class PopCommands(CommandGroup):
             if is_cut:
                 self._wake_later((pop.topic, pop.group))
             return False
+        if pop.in_order:
+            self._give_in_order(connection, request, pop, taken, rest)
+            return True
         now_ms = self._wall_ms()
         revive.keep_topic()
         messages = [
@@ -298,7 +299,7 @@ class PopCommands(CommandGroup):
         """Queues of which messages may be taken; where to begin, and their ends."""
         self._turns += 1
         firsts = 0
-        retries = self._retries.read(pop.topic, pop.group)
+        retries = () if pop.in_order else self._retries.read(pop.topic, pop.group)
         topics = ((pop.topic, pop.queue_id), *((name, -1) for name in retries))
         for topic, wanted in reversed(topics) if self._turns % RETRIES_FIRST == 0 else topics:
             found = self._metadata.topics.get(topic)
@@ -308,6 +309,8 @@ class PopCommands(CommandGroup):
                 queue_id = number if wanted >= 0 else (number + self._turns) % count
                 key = (topic, pop.group, queue_id)
                 if key in self._locked or self._revive.table.count(key) >= UNACKED_MAX:
+                    continue
+                if pop.in_order and self._in_order.blocks(key, pop.attempt):
                     continue
                 at = self._metadata.consumer_offsets.query(pop.group, topic, queue_id)
                 if at is not None and kind_of(topic):  # their topic may have been deleted, and made again
@@ -323,7 +326,7 @@ class PopCommands(CommandGroup):
                 if queue is not None and at != queue.next_index:
                     yield key, at, queue.next_index
 
-    def _take(self, pop: _Pop) -> tuple[list[_Taken], int, bool]:
+    def _take(self, pop: _Pop) -> tuple[list[Taken], int, bool]:
         """
         Read messages.
 
@@ -331,7 +334,7 @@ class PopCommands(CommandGroup):
             at, because a filter takes time.
         @raise Refused: they cannot be read.
         """
-        taken: list[_Taken] = []
+        taken: list[Taken] = []
         count, rest, reads, is_cut, has_moved = pop.count_max, 0, 0, False, False
         bytes_max, now_ms = self._config.max_transfer_bytes_on_message_in_memory, self._wall_ms()
         for (topic, group, queue_id), at, end in self._queues(pop):
@@ -350,7 +353,10 @@ class PopCommands(CommandGroup):
             offsets = tuple(int.from_bytes(record[20:28], "big") for record in got.records)
             # The check point begins at the first message that the log has.
             key = PopKey(topic, group, queue_id, offsets[0], now_ms, self._config.broker_name)
-            taken.append(_Taken(CheckPoint(key, pop.invisible_ms, offsets), got.records, got.next_offset))
+            taken.append(Taken(
+                CheckPoint(key, pop.invisible_ms, offsets), got.records, got.next_offset,
+                self._metadata.consumer_offsets.query(group, topic, queue_id),
+            ))  # fmt: skip
             count -= len(offsets)
             bytes_max -= sum(map(len, got.records))
             rest += max(got.end_offset - got.next_offset, 0)
@@ -373,7 +379,7 @@ class PopCommands(CommandGroup):
 
     def _stored(
         self, status: PutStatus, put: Put, connection: CommandConnection, request: RemotingCommand, pop: _Pop,
-        taken: list[_Taken], rest: int, size: int, table: object,
+        taken: list[Taken], rest: int, size: int, table: object,
     ) -> None:
         """The check points are stored, or not."""
         self._put_bytes -= size
@@ -386,48 +392,41 @@ class PopCommands(CommandGroup):
             return
         now_ms = self._wall_ms()
         for one, offset in zip(taken, put.placed.queue_offsets, strict=True):
-            key = one.point.key
+            key, offsets = one.point.key, self._metadata.consumer_offsets
             revive.table.add(one.point, OWN_QUEUE, offset)
-            self._metadata.consumer_offsets.commit(key.group, key.topic, key.queue_id, one.following, now_ms)
+            if offsets.query(key.group, key.topic, key.queue_id) == one.committed:  # else somebody has set it
+                offsets.commit(key.group, key.topic, key.queue_id, one.following, now_ms)
             self.popped += len(one.records)
+            self._progress.popped(key.group, pop.topic, len(one.records))
         points = [one.point for one in taken]
-        starts, offsets = offsets_info(points)
-        body = b"".join(self._body(one, pop.topic) for one in taken)
+        body = b"".join(body_of(one, pop.topic) for one in taken)
         if not body:
             self._answer_none(connection, request, pop, Code.POLLING_TIMEOUT)
             return
-        connection.answer(
-            request, remark=GetStatus.FOUND.value, body=body,
-            ext_fields={
-                "popTime": str(points[0].key.pop_ms), "invisibleTime": str(pop.invisible_ms),
-                "reviveQid": str(OWN_QUEUE), "restNum": str(rest), "startOffsetInfo": starts,
-                "msgOffsetInfo": offsets,
-            },
-        )  # fmt: skip
+        connection.answer(request, remark=GetStatus.FOUND.value, body=body,
+                          ext_fields=answer_fields(points, revive_queue=OWN_QUEUE, rest=rest))  # fmt: skip
         self._wake((pop.topic, pop.group), WOKEN_MAX)
 
-    def _body(self, taken: _Taken, topic: str) -> bytes:
-        """
-        Records for a consumer: a retry looks like a message of its first topic, and brings its receipt. One
-        that has no room for it is left out; when its time is over, it goes to the dead letters.
-        """
-        if not kind_of(taken.point.key.topic):
-            return b"".join(taken.records)
-        found = []
-        for record in taken.records:
-            message = decode_message(record, verify_body=False)
-            named = message.properties
-            named[POP_RECEIPT] = receipt_text(taken.point, message.queue_offset)
-            version = 2 if len(topic.encode()) > TOPIC_BYTES_MAX[1] else 1
-            try:
-                found.append(encode_message(attrs.evolve(
-                    message, topic=topic, version=version, properties_data=encode_properties(named)
-                )))  # fmt: skip
-            except (ValueError, WireError) as error:
-                self.log.error("the message at {offset} of {topic}, queue {queue_id} cannot be popped: "
-                               "{reason}", offset=message.queue_offset, topic=taken.point.key.topic,
-                               queue_id=taken.point.key.queue_id, reason=str(error))  # fmt: skip
-        return b"".join(found)
+    def _give_in_order(
+        self, connection: CommandConnection, request: RemotingCommand, pop: _Pop, taken: list[Taken],
+        rest: int,
+    ) -> None:
+        points = [one.point for one in taken]
+        counts = [self._in_order.given(point, pop.attempt) for point in points]
+        count = sum(len(one.records) for one in taken)
+        self.popped += count
+        self._progress.popped(pop.group, pop.topic, count)
+        connection.answer(
+            request, remark=GetStatus.FOUND.value, body=b"".join(body_of(one, pop.topic) for one in taken),
+            ext_fields={
+                **answer_fields(points, revive_queue=ORDER_QUEUE, rest=rest),
+                "orderCountInfo": ";".join(counts),
+            },
+        )  # fmt: skip
+
+    def freed(self, topic: str, group: str) -> None:
+        """What a group holds in order has changed: a queue may be free."""
+        self._wake((topic, group), WOKEN_MAX)
 
     # -- requests that wait --------------------------------------------------------------------------
 
@@ -451,7 +450,8 @@ class PopCommands(CommandGroup):
         if pop.takes:
             connection.answer(request, code=code, remark=GetStatus.NO_MESSAGE_IN_QUEUE.value, ext_fields={
                 "popTime": str(self._wall_ms()), "invisibleTime": str(pop.invisible_ms),
-                "reviveQid": str(OWN_QUEUE), "restNum": "0", "startOffsetInfo": "", "msgOffsetInfo": "",
+                "reviveQid": str(ORDER_QUEUE if pop.in_order else OWN_QUEUE), "restNum": "0",
+                "startOffsetInfo": "", "msgOffsetInfo": "",
             })  # fmt: skip
         else:
             is_full = "true" if code == Code.POLLING_FULL else "false"
@@ -464,12 +464,15 @@ class PopCommands(CommandGroup):
             self._topics.setdefault(name, {})[waiting] = None
         self._by_connection.setdefault(poll.connection, {})[poll] = None
         self._count += 1
+        if poll.pop.in_order:
+            self._releases.watch(topic, group)
 
     def _release(self, poll: _Poll) -> None:
         waiting, connection = (poll.pop.topic, poll.pop.group), poll.connection
         del self._polls[waiting][poll], self._by_connection[connection][poll]
         if not self._polls[waiting]:
             del self._polls[waiting]
+            self._releases.forget(*waiting)
             for name in (waiting[0], *self._retries.read(*waiting)):
                 del self._topics[name][waiting]
                 if not self._topics[name]:
@@ -539,6 +542,7 @@ class PopCommands(CommandGroup):
             self._try_again(poll, is_over=True)
         for waiting in self._polls:
             self._wake(waiting, 1)
+        self._in_order.sweep()
 
     def connection_lost(self, connection: CommandConnection) -> None:
         """Release the requests of an ended connection."""
@@ -555,6 +559,7 @@ class PopCommands(CommandGroup):
         """Answer all waiting requests; later ones do not wait."""
         self._is_stopped = True
         self.answer_waiting()
+        self._releases.stop()
         if self._call is not None:
             self._call.cancel()
             self._call = None

@@ -46,6 +46,7 @@ class LongSend(NamedTuple):
     end: int
     waits: bool
     transaction_id: str = ""
+    recall_handle: str = ""
 
 
 class SendAnswers:
@@ -91,12 +92,16 @@ class SendAnswers:
             self.refuse(connection, send.request, status.remoting_code, status.name)
             return
         offsets, request = placed.offsets[send.first : send.end], send.request
-        if len(offsets) == 1 and request.serialize_type == JSON and not send.transaction_id:
+        if len(offsets) == 1 and request.serialize_type == JSON and not (
+            send.transaction_id or send.recall_handle
+        ):
             plain = (request.opaque, send.queue_id, send.first)
             connection.answer_made(request, *self.stored_frames((plain,), placed, status))
             return
         start = self._own.id_start.decode()
         ids = {"transactionId": send.transaction_id} if send.transaction_id else {}
+        if send.recall_handle:
+            ids["recallHandle"] = send.recall_handle
         connection.answer(request, code=status.remoting_code, ext_fields={
             **self._told, **ids, "msgId": ",".join([f"{start}{offset:016X}" for offset in offsets]),
             "queueId": str(send.queue_id), "queueOffset": str(placed.queue_offsets[send.first]),

@@ -18,7 +18,7 @@ import attrs
 
 from dledger.broker.store.consume_queues import is_topic
 from dledger.broker.store.records import SCHEDULE_TOPIC, NewMessage
-from protocols.wire.rocketmq.layout import TRANSACTION_MASK, SysFlag
+from protocols.wire.rocketmq.layout import TIMED_TOPIC, TRANSACTION_MASK, SysFlag
 from protocols.wire.rocketmq.message import Host, Message, decode_properties, encode_properties
 
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -81,7 +81,7 @@ def real_place(waiting: Message) -> tuple[str, int]:
     """
     named = waiting.properties
     topic, queue = named.get(REAL_TOPIC, ""), named.get(REAL_QUEUE, "")
-    if not is_topic(topic) or topic in (HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC):
+    if not is_topic(topic) or topic in (HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMED_TOPIC):
         raise ValueError(f"its topic would be {topic[:80]!r}")
     if not (queue.isascii() and queue.isdecimal() and len(queue) <= 10 and int(queue) <= _QUEUE_ID_MAX):
         raise ValueError(f"its queue would be {queue[:80]!r}")

@@ -24,16 +24,19 @@ from dledger.broker.common.own_address import OwnAddress
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.tables import RETRY_PREFIX
 from dledger.broker.sending.halves import half_message, longest_form
+from dledger.broker.sending.recall_handle import RecallHandle
 from dledger.broker.sending.rules import PutRules, host_of
 from dledger.broker.sending.send_properties import delay_level, has_timer, is_prepared, waits, without_delay
+from dledger.broker.sending.timed import OUT_MS, REAL_TOPIC, TIMED_TOPIC, timed
 from dledger.broker.sending.topic_checks import DLQ_PREFIX
+from dledger.broker.sending.unique_ids import UNIQUE_KEY, UniqueIds
 from dledger.broker.store.records import NewMessage
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.errors import WireError
 from protocols.wire.fastjson import shown
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.layout import TRANSACTION_MASK, SysFlag
-from protocols.wire.rocketmq.message import decode_batch
+from protocols.wire.rocketmq.message import decode_batch, decode_properties
 
 SEND_MESSAGE = 10
 SEND_MESSAGE_V2 = 310
@@ -44,7 +47,7 @@ SEND_CODES = frozenset({SEND_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE})
 #: A client below this version does not send the maximum number of tries.
 _V3_4_9 = 121
 
-NO_TIMERS = "accurate timer message is not enabled: there are delay levels only (DELAY)"
+NO_TIMERS = "half messages and batches have no time of their own: there are delay levels only (DELAY)"
 
 _MULTI_TAGS = int(SysFlag.MULTI_TAGS)
 
@@ -69,6 +72,7 @@ class ReadSend(NamedTuple):
     @ivar queue_id: the queue in the answer; a delayed message waits in another queue.
     @ivar waits: whether the producer waits for slaves and disk.
     @ivar transaction_id: of a half message.
+    @ivar recall_handle: with which the producer may recall a message that waits for its time.
     @ivar later: a form in which a half message must be storable, too; None for other messages.
     """
 
@@ -77,6 +81,7 @@ class ReadSend(NamedTuple):
     waits: bool
     transaction_id: str = ""
     later: NewMessage | None = None
+    recall_handle: str = ""
 
 
 class LongSends:
@@ -84,14 +89,19 @@ class LongSends:
 
     def __init__(
         self, rules: PutRules, metadata: Metadata, config: BrokerConfig, *, own: OwnAddress,
-        wall_ms: Callable[[], int],
+        wall_ms: Callable[[], int], ids: UniqueIds, may_time: Callable[[], bool] = lambda: True,
     ) -> None:
-        """@param wall_ms: milliseconds since 1970."""
+        """
+        @param wall_ms: milliseconds since 1970.
+        @param may_time: called before a message waits for a time of its own; returns whether it may.
+        """
+        self._may_time = may_time
         self._rules = rules
         self._checks = rules.checks
         self._groups = metadata.groups
         self._config = config
         self._own = own
+        self._ids = ids
         self._wall_ms = wall_ms
         self._no_transactions = f"the broker[{config.broker_ip1}] sending transaction message is forbidden"
 
@@ -111,7 +121,9 @@ class LongSends:
         queue_id = self._checks.queue_of(topic, fields.number(names["queueId"]), connection.address)
         fields.text(names["producerGroup"])
         properties = fields.text(names["properties"], "").encode("utf-8")
-        stored = self._rules.stored(properties, topic=topic.topic_name)
+        is_batch = fields.flag(names["batch"], False)
+        added = self._rules.added + (b"" if is_batch else self._id_for(properties))
+        stored = self._rules.stored(properties, topic=topic.topic_name, added=added)
         sys_flag = fields.number(names["sysFlag"])
         if topic.topic_filter_type == "MULTI_TAG":
             sys_flag |= _MULTI_TAGS
@@ -122,7 +134,7 @@ class LongSends:
             born_host=host_of(connection), store_host=self._own.host,
             reconsume_times=fields.number(names["reconsumeTimes"], 0),
         )  # fmt: skip
-        if fields.flag(names["batch"], False):
+        if is_batch:
             return ReadSend(self._batch_of(message), queue_id, waits(properties))
         # A consumer sends back what was committed, with all its properties.
         is_retry = message.topic.startswith(RETRY_PREFIX) or (
@@ -136,10 +148,28 @@ class LongSends:
         )
         if message.topic.startswith(RETRY_PREFIX):
             message = self._retried(message, request, fields.number(names["maxReconsumeTimes"], INT_MIN))
-        else:
-            self._rules.refuse_timer(properties, NO_TIMERS)
+        elif delay_level(message.properties_data) <= 0:
+            message = self._timed(message)
+        handle = self._handle_of(message) if message.topic == TIMED_TOPIC else ""
         message = self._rules.delayed(message, delay_level(message.properties_data))
-        return ReadSend((message,), queue_id, waits(properties))
+        return ReadSend((message,), queue_id, waits(properties), recall_handle=handle)
+
+    def _handle_of(self, message: NewMessage) -> str:
+        named = decode_properties(message.properties_data)
+        return RecallHandle(
+            named[REAL_TOPIC], self._config.broker_name, int(named[OUT_MS]), named["UNIQ_KEY"]
+        ).text()
+
+    def _timed(self, message: NewMessage) -> NewMessage:
+        """The message, or its form in which it waits for its time. @raise Refused: there is no room."""
+        found = timed(message, self._config, self._wall_ms())
+        if found is not message and not self._may_time():
+            raise Refused(Code.SYSTEM_BUSY, "too many messages wait for a time of their own")
+        return found
+
+    def _id_for(self, properties: bytes) -> bytes:
+        """The unique key that a message without one gets, as a property."""
+        return b"" if UNIQUE_KEY in properties else self._ids.property()
 
     def _half_of(self, message: NewMessage, properties: bytes) -> ReadSend:
         """The first half of a transaction. @raise Refused: there are none at this broker."""
@@ -169,7 +199,8 @@ class LongSends:
         added, messages = batch.properties_data, []
         for item in items:
             _refuse_in_batch(item.properties_data)
-            stored = self._rules.stored(item.properties_data, topic=batch.topic, added=added)
+            own = added + self._id_for(item.properties_data)
+            stored = self._rules.stored(item.properties_data, topic=batch.topic, added=own)
             messages.append(attrs.evolve(batch, body=item.body, flag=item.flag, properties_data=stored))
         return messages
 

@@ -18,6 +18,7 @@ from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.own_address import OwnAddress
 from dledger.broker.sending.rules import PutRules, host_of
 from dledger.broker.sending.send_properties import plain_properties
+from dledger.broker.sending.unique_ids import UNIQUE_KEY, UniqueIds
 from dledger.broker.store.plain_records import PlainForm, PlainMessage
 from dledger.broker.store.records import NewMessage
 from dledger.broker.store.store_config import RECORD_OVERHEAD_MAX
@@ -45,10 +46,13 @@ class _Plan:
 class PlainSends:
     """Reads plain requests, for one broker."""
 
-    def __init__(self, rules: PutRules, config: BrokerConfig, *, own: OwnAddress) -> None:
+    def __init__(
+        self, rules: PutRules, config: BrokerConfig, *, own: OwnAddress, ids: UniqueIds
+    ) -> None:
         self._checks = rules.checks
         self._topics = rules.checks.topics
-        self._cluster = rules.cluster
+        self._added = rules.added
+        self._ids = ids
         self._own = own
         # A shorter message passes L{CommitLog.check} with any topic and properties.
         self._body_max = min(
@@ -63,7 +67,9 @@ class PlainSends:
             plan = shape.note = self._plan(shape, connection)
         if plan.form is None or queue_id >= plan.queues or len(body) > self._body_max:
             return None
-        stored = plain_properties(properties, self._cluster)
+        stored = plain_properties(properties, self._added)
+        if stored is not None and UNIQUE_KEY not in properties:
+            stored += self._ids.property()
         return None if stored is None else PlainMessage(plan.form, queue_id, born_timestamp, stored, body)
 
     def _plan(self, shape: SendShape, connection: BrokerConnection) -> _Plan:

@@ -8,15 +8,14 @@ RocketMQ's rules for a new message, each written once. The readers of requests a
     queue         L{TopicChecks.queue_of}                  no such queue
     properties    L{PutRules.stored}                       C{ValueError}: too long
     transaction   L{PutRules.refuse_transaction}           NO_PERMISSION
-    timer         L{PutRules.refuse_timer}                 SYSTEM_ERROR
+    timer         L{PutRules.refuse_timer}, L{timed}       SYSTEM_ERROR
     delay         L{PutRules.delayed}                      C{ValueError}: not a number
     size          L{PutPipeline.checked<dledger.broker.sending.puts.PutPipeline.checked>}  C{ValueError}
 
 A message that has passed is a L{NewMessage}; L{PutPipeline.checked<dledger.broker.sending.puts.PutPipeline>}
 converts it for the layout of its record.
 
-Source: SendMessageProcessor.asyncSendMessage, CommitLog.asyncPutMessage (4.9.8); differs: no transactions, no
-timers.
+Source: SendMessageProcessor.asyncSendMessage, CommitLog.asyncPutMessage (4.9.8).
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from dledger.broker.common.config import BrokerConfig
 from dledger.broker.metadata.tables import RETRY_PREFIX
 from dledger.broker.sending.send_properties import (
     PROPERTIES_ROOM,
-    cluster_property,
+    broker_properties,
     for_schedule,
     has_timer,
     is_prepared,
@@ -48,13 +47,15 @@ class PutRules:
     The rules of one broker.
 
     @ivar checks: the rules about topics and queues.
-    @ivar cluster: the property to add to every message.
+    @ivar added: the properties to add to every message.
     @ivar levels: delay levels.
     """
 
     def __init__(self, checks: TopicChecks, config: BrokerConfig) -> None:
         self.checks = checks
-        self.cluster = cluster_property(config.broker_cluster_name)
+        self.added = broker_properties(
+            config.broker_cluster_name, region=config.region_id, trace_on=config.trace_on
+        )
         self.levels = len(config.store.delay_levels_ms)
 
     def stored(self, properties: bytes, *, topic: str, added: bytes | None = None) -> bytes:
@@ -67,7 +68,7 @@ class PutRules:
         """
         most = PROPERTIES_BYTES_MAX - (0 if topic.startswith(RETRY_PREFIX) else PROPERTIES_ROOM)
         if len(properties) <= PROPERTIES_BYTES_MAX:
-            properties = stored_properties(properties, self.cluster if added is None else added)
+            properties = stored_properties(properties, self.added if added is None else added)
         if len(properties) > most:
             raise ValueError(f"properties of {len(properties)} bytes; {most} are allowed: brokers add some")
         return properties

@@ -4,12 +4,13 @@ A message's properties between the producer and the log.
 
 Their bytes are copied, except for these changes: the broker removes C{WAIT=true}, the default, and what
 another broker has written for its own consumers (L{_OF_BROKERS}); it adds C{CLUSTER}, the cluster that
-stores the message; and it adds the real topic and queue to a delayed message.
+stores the message, C{MSG_REGION} and C{TRACE_ON}, and C{UNIQ_KEY} if the producer has set none
+(L{dledger.broker.sending.unique_ids}); and it adds the real topic and queue to a delayed message.
 
 Later a broker adds more: its receipt, the first pop, the place of a delayed message or of a dead letter. A
 message that is taken in leaves L{PROPERTIES_ROOM} for these, so that it can be delivered again.
 
-Source: SendMessageProcessor.asyncSendMessage, CommitLog.asyncPutMessage, MessageExtBatchEncoder (4.9.8).
+Source: SendMessageProcessor.sendMessage, CommitLog.asyncPutMessage, MessageExtBatchEncoder (4.9.8, 5.3.3).
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ from protocols.wire.rocketmq.message import decode_properties, encode_properties
 
 _WAIT, _CLUSTER, _DELAY, _PREPARED = b"WAIT\x01", b"CLUSTER\x01", b"DELAY\x01", b"TRAN_MSG\x01"
 _WAITS = b"WAIT\x01true"
-#: Common beginning of the names of all L{_TIMERS}.
+#: Common beginning of the names of all L{TIMERS}.
 _TIMER = b"TIMER_D"
-_TIMERS = (b"TIMER_DELIVER_MS\x01", b"TIMER_DELAY_SEC\x01", b"TIMER_DELAY_MS\x01")
+TIMERS = (b"TIMER_DELIVER_MS\x01", b"TIMER_DELAY_SEC\x01", b"TIMER_DELAY_MS\x01")
 #: What a broker adds for consumers by POP: the receipt of another delivery would acknowledge at its place.
 _OF_BROKERS = ("POP_CK", "1ST_POP_TIME", "ORIGIN_GROUP")
-#: Each of them has one of these in its name.
+#: What every broker adds: L{broker_properties}.
+_OF_EVERY_BROKER = ("CLUSTER", "MSG_REGION", "TRACE_ON")
+#: Each of L{_OF_BROKERS} has one of these in its name.
 _OF_BROKERS_1, _OF_BROKERS_2 = b"POP_", b"ORIGIN_G"
 
 #: Bytes that must be left: a receipt with a name of a broker, a group and a topic have 255 each, at most.
@@ -68,7 +71,7 @@ def is_prepared(properties: bytes) -> bool:
 
 def has_timer(properties: bytes) -> bool:
     """Whether it has its own delivery time, as in 5.x (properties C{TIMER_...})."""
-    return _TIMER in properties and any(property_of(properties, name) is not None for name in _TIMERS)
+    return _TIMER in properties and any(property_of(properties, name) is not None for name in TIMERS)
 
 
 def delay_level(properties: bytes) -> int:
@@ -102,13 +105,13 @@ def stored_properties(properties: bytes, added: bytes) -> bytes:
     """
     The properties in their stored form.
 
-    @param added: properties that the broker adds, each with its 0x02: see L{cluster_property}.
+    @param added: properties that the broker adds, each with its 0x02: see L{broker_properties}.
     """
     kept = _without_wait(properties)
     if _CLUSTER in kept or _OF_BROKERS_1 in kept or _OF_BROKERS_2 in kept:
         # The message was stored before, perhaps in another cluster.
         named = decode_properties(kept)
-        if any([named.pop(name, None) is not None for name in ("CLUSTER", *_OF_BROKERS)]):
+        if any([named.pop(name, None) is not None for name in (*_OF_EVERY_BROKER, *_OF_BROKERS)]):
             kept = encode_properties(named)
     return kept + added if not kept or kept[-1] == 2 else kept + b"\x02" + added
 
@@ -131,9 +134,10 @@ def plain_properties(properties: bytes, added: bytes) -> bytes | None:
     return kept + added if not kept or kept[-1] == 2 else kept + b"\x02" + added
 
 
-def cluster_property(cluster: str) -> bytes:
-    """The C{CLUSTER} property that every stored message has."""
-    return encode_properties({"CLUSTER": cluster})
+def broker_properties(cluster: str, *, region: str, trace_on: bool) -> bytes:
+    """What every stored message has. @param region, trace_on: options; clients trace by them."""
+    values = (cluster, region, str(trace_on).lower())
+    return encode_properties(dict(zip(_OF_EVERY_BROKER, values, strict=True)))
 
 
 def for_schedule(properties: bytes, *, topic: str, queue_id: int, level: int) -> bytes:

@@ -123,7 +123,8 @@ class Sends:
             read.messages += messages
             waits = send.waits or self._pipeline.always_waits
             read.long.append(LongSend(
-                request, send.queue_id, first, len(read.messages), waits, send.transaction_id
+                request, send.queue_id, first, len(read.messages), waits, send.transaction_id,
+                send.recall_handle,
             ))  # fmt: skip
 
     # -- putting ---------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.tables import AUTO_CREATE_TOPIC, PERM_READ, PERM_WRITE, RETRY_PREFIX, TopicConfig
 from dledger.broker.store.consume_queues import is_topic
 from protocols.wire.fastjson import shown
-from protocols.wire.rocketmq.layout import METADATA_TOPIC, TERM_START_TOPIC
+from protocols.wire.rocketmq.layout import METADATA_TOPIC, TERM_START_TOPIC, TIMED_DONE_TOPIC, TIMED_TOPIC
 
 TOPIC_CHARACTERS_MAX = 127
 
@@ -30,6 +30,7 @@ DLQ_PREFIX = "%DLQ%"
 FORBIDDEN = frozenset({
     "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC",
     "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", TERM_START_TOPIC, METADATA_TOPIC,
+    TIMED_TOPIC, TIMED_DONE_TOPIC,
 })  # fmt: skip
 #: Topics of check points and acks of POP begin so.
 REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"

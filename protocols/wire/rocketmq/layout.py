@@ -126,6 +126,8 @@ DLEDGER_BODY_OFFSET = 48
 TERM_START_TOPIC = "RMQ_SYS_TERM_START"
 #: In DLedger mode, topic of the records in which a master of ours carries its metadata.
 METADATA_TOPIC = "RMQ_SYS_METADATA"
+#: Topics of our own: of messages that wait for a time of their own, and of notes which of them are delivered.
+TIMED_TOPIC, TIMED_DONE_TOPIC = "RMQ_SYS_TIMED", "RMQ_SYS_TIMED_DONE"
 
 #: Bytes of the smallest record: IPv4, version 1, empty body, topic and properties.
 MIN_MESSAGE_SIZE = 91

@@ -18,7 +18,10 @@ from dledger.broker.admin.commands import (
     GET_BROKER_HA_STATUS,
     GET_BROKER_RUNTIME_INFO,
     UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
     UPDATE_AND_CREATE_TOPIC,
+    UPDATE_AND_CREATE_TOPIC_LIST,
+    UPDATE_BROKER_CONFIG,
     AdminCommands,
     AdminParts,
 )
@@ -92,6 +95,58 @@ class ChangeTests(Case):
         assert made is not None
         self.assertEqual((made.perm, made.order, self.told), (4, True, 2))
 
+    def test_types(self) -> None:
+        """The type of a topic is kept, changed, and told with the topic; MIXED needs an option."""
+        topics = self.asked.metadata.topics
+        for text, kept in (("+message.type=FIFO", "FIFO"), ("", "FIFO"), ("+message.type=DELAY", "DELAY")):
+            self.assertEqual(self.put_topic(attributes=text).code, 0)
+            self.assertEqual(topics.entries["t"].document()["attributes"], {"message.type": kept})
+        self.assertEqual(self.put_topic(attributes="+message.type=MIXED").code, Code.INVALID_PARAMETER)
+        body = b"enableMixedMessageType=true"
+        self.assertEqual(self.client.ask(UPDATE_BROKER_CONFIG, {}, body).code, 0)
+        self.assertEqual(self.put_topic(attributes="+message.type=MIXED").code, 0)
+        self.assertEqual(self.put_topic(attributes="-message.type").code, 0)
+        self.assertEqual(topics.entries["t"].document()["attributes"], {})
+
+    def test_list_of_topics(self) -> None:
+        """All of them, with attributes as in a request for one; or none."""
+        def put(*topics: dict[str, object]) -> RemotingCommand:
+            body = json.dumps({"topicConfigList": topics}).encode()
+            return self.client.ask(UPDATE_AND_CREATE_TOPIC_LIST, {}, body)
+
+        fifo = {"topicName": "u", "readQueueNums": 2, "writeQueueNums": 3, "perm": 6, "beginsAt": 5,
+                "attributes": {"+message.type": "FIFO"}}  # fmt: skip
+        self.assertEqual(put(fifo, {"topicName": "v"}).code, 0)
+        made = self.asked.metadata.topics.entries["u"]
+        self.assertEqual((made.read_queue_nums, made.write_queue_nums, made.begins_at), (2, 3, 0))
+        self.assertEqual(made.document()["attributes"], {"message.type": "FIFO"})
+        self.assertIn("v", self.asked.metadata.topics.entries)
+        for bad in ({"topicName": "a/b"}, {"topicName": "TBW102"}, {"topicName": "x", "perm": 8},
+                    {"topicName": "x", "attributes": {"message.type": "FIFO"}},
+                    {"topicName": "x", "attributes": {"+queue.type": "BatchCQ"}},
+                    {"topicName": 5}):  # fmt: skip
+            self.assertEqual(put({"topicName": "w"}, bad).code, Code.SYSTEM_ERROR, bad)
+        for body in (b"", b"{}", b'{"topicConfigList":[]}', b'{"topicConfigList":[5]}'):
+            answer = self.client.ask(UPDATE_AND_CREATE_TOPIC_LIST, {}, body)
+            self.assertEqual(answer.code, Code.SYSTEM_ERROR)
+        self.assertNotIn("w", self.asked.metadata.topics.entries)
+        self.assertEqual(self.told, 1)
+
+    def test_list_of_groups(self) -> None:
+        """All of them, or none."""
+        def put(*groups: dict[str, object]) -> int:
+            body = json.dumps({"groupConfigList": groups}).encode()
+            return self.client.ask(UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, {}, body).code
+
+        fifo = {"groupName": "g", "retryMaxTimes": 3, "consumeMessageOrderly": True}
+        self.assertEqual(put(fifo, {"groupName": "h"}), 0)
+        groups = self.asked.metadata.groups
+        self.assertEqual((groups.entries["g"].retry_max_times, "h" in groups.entries), (3, True))
+        self.assertTrue(groups.entries["g"].document()["consumeMessageOrderly"])
+        self.assertEqual(put({"groupName": "i"}, {"groupName": "a/b"}), Code.SYSTEM_ERROR)
+        self.assertEqual(put(), Code.SYSTEM_ERROR)
+        self.assertNotIn("i", groups.entries)
+
     def test_kept_before_the_answer(self) -> None:
         """The answer follows the disk; what cannot be kept is no success."""
         self.saving = Deferred()
@@ -116,7 +171,7 @@ class ChangeTests(Case):
             ({"perm": 8}, "perm=8"), ({"readQueueNums": -1}, "readQueueNums=-1"),
             ({"writeQueueNums": 65536}, "writeQueueNums=65536"),
             ({"topicFilterType": "x"}, "topicFilterType"),
-            ({"attributes": "+message.type=FIFO"}, "attributes"), ({"order": "maybe"}, "order"),
+            ({"attributes": "+queue.type=BatchCQ"}, "BatchCQ"), ({"order": "maybe"}, "order"),
         ):  # fmt: skip
             answer = self.put_topic(**fields)
             self.assertEqual(answer.code, Code.SYSTEM_ERROR, fields)

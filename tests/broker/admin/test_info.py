@@ -6,7 +6,9 @@ from __future__ import annotations
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.admin.info import broker_options, earliest_ms, java_name
+from dledger.base.disk.disk import DiskSpace
+from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.broker.admin.info import _room, broker_options, earliest_ms, java_name
 from dledger.broker.common.config import BrokerConfig, broker_from_mapping
 from dledger.broker.ha.config import HAConfig
 from tests.broker.asked import NOW_MS, Asked
@@ -52,3 +54,33 @@ class EarliestTests(SynchronousTestCase):
         asked.clock.advance(5)
         asked.append(message())
         self.assertEqual(earliest_ms(asked.store), NOW_MS)
+
+
+class RoomTests(SynchronousTestCase):
+    """How full the disks are, which monitors ask for."""
+
+    def ratios(self, *paths: str, **options: object) -> tuple[str, str]:
+        """Of the log and of the rest, if these directories exist; each disk is a tenth fuller."""
+        disk = MemoryDisk()
+
+        def space(path: str) -> DiskSpace:
+            if path not in paths:
+                raise FileNotFoundError(path)
+            return DiskSpace(total=100, free=90 - 10 * paths.index(path), usable=90 - 10 * paths.index(path))
+
+        self.patch(disk, "space", space)
+        room = _room(broker_from_mapping({"store_path_root_dir": "base", **options}), disk)
+        return str(room["commitLogDiskRatio"]), str(room["consumeQueueDiskRatio"])
+
+    def test_of_a_plain_log(self) -> None:
+        """Its own disk; before the first message that of the store."""
+        self.assertEqual(self.ratios("base", "base/commitlog"), ("0.2000", "0.1000"))
+        self.assertEqual(self.ratios("base"), ("0.1000", "0.1000"))
+        self.assertEqual(self.ratios(), ("-1", "-1"))
+
+    def test_of_a_raft_log(self) -> None:
+        """The disk of its entries."""
+        raft = {"enableDLegerCommitLog": "true", "dLegerPeers": "n0-127.0.0.1:1", "dLegerSelfId": "n0"}
+        self.assertEqual(self.ratios("base", **raft), ("0.1000", "0.1000"))
+        self.assertEqual(self.ratios("base", "entries", storePathDLedgerCommitLog="entries", **raft),
+                         ("0.2000", "0.1000"))  # fmt: skip

@@ -14,6 +14,7 @@ from dledger.broker.admin.reset_offsets import (
 from dledger.broker.admin.stats import CONSUMER_NOT_ONLINE
 from dledger.broker.consuming.consumers import ConsumerTable
 from dledger.broker.consuming.subscriptions import ConsumerData
+from dledger.broker.metadata.order_info import OrderInfo
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.asked import NOW_MS, Asked
 from tests.broker.support import message
@@ -28,11 +29,13 @@ class ResetTests(SynchronousTestCase):
         self.asked.topic("t", queues=2)
         self.table = ConsumerTable()
         self.asked.groups = [
-            ResetOffsets(self.asked.config, self.asked.store, self.asked.metadata, self.table)
-        ]
+            ResetOffsets(self.asked.config, self.asked.store, self.asked.metadata, self.table,
+                         wall_ms=self.asked.wall_ms)
+        ]  # fmt: skip
         for _ in range(3):
             self.asked.append(message(topic="t"), message(topic="t", queue_id=1))
             self.asked.clock.advance(1)
+        self.asked.metadata.groups.find("g", NOW_MS)
         for queue_id in range(2):
             self.asked.metadata.consumer_offsets.commit("g", "t", queue_id, 2, NOW_MS)
         self.admin, self.consumer = self.asked.client(), self.asked.client()
@@ -83,9 +86,32 @@ class ResetTests(SynchronousTestCase):
         self.asked.topic("new", queues=1)
         for fields, word in (
             ({"topic": "u"}, "no topic"), ({"group": "h"}, "not exist"), ({"topic": "new"}, "queue 0 of new"),
-            ({"isForce": "x"}, "isForce"), ({"timestamp": "x"}, "timestamp"), ({"offset": 7}, "to a time"),
+            ({"isForce": "x"}, "isForce"), ({"timestamp": "x"}, "timestamp"),
+            ({"offset": 4, "queueId": 0}, "Target offset 4 not in"), ({"queueId": 2}, "no such queue"),
         ):  # fmt: skip
             answer = self.reset(**{"timestamp_ms": 0, **fields})  # type: ignore[arg-type]
             self.assertEqual(answer.code, Code.SYSTEM_ERROR, fields)
             self.assertIn(word, answer.remark or "")
         self.assertEqual(self.consumer.received(), [])
+
+    def test_to_an_offset(self) -> None:
+        """One queue: it is committed, and its consumers, if there are any, are told of this queue only."""
+        one = b'{"offsetTable":{{"brokerName":"DEFAULT_BROKER","queueId":1,"topic":"t"}:3}}'
+        answer = self.reset(0, queueId=1, offset=3)
+        self.assertEqual((answer.code, answer.body), (0, one))
+        offsets = self.asked.metadata.consumer_offsets
+        self.assertEqual([offsets.query("g", "t", queue_id) for queue_id in range(2)], [2, 3])
+        self.join()
+        self.assertEqual(self.reset(0, queueId=1, offset=3).body, one)
+        (told,) = self.consumer.received()
+        self.assertEqual((told.code, told.body), (RESET_CONSUMER_CLIENT_OFFSET, one))
+        answer = self.reset(0, group="new", queueId=1, offset=3)
+        self.assertEqual(answer.code, Code.SUBSCRIPTION_GROUP_NOT_EXIST)
+
+    def test_of_a_pop(self) -> None:
+        """A group that pops in order holds nothing any more, and need not be told."""
+        infos = self.asked.metadata.order_info
+        for queue_id in range(2):
+            infos.put(("t", "g", queue_id), OrderInfo(pop_ms=NOW_MS, invisible_ms=9000, offsets=(1, 2)))
+        self.assertEqual(self.reset(0).body, self.table_of(0, 0))
+        self.assertEqual((len(infos), self.asked.metadata.consumer_offsets.query("g", "t", 1)), (0, 0))

@@ -102,8 +102,10 @@ class ChangeTests(SynchronousTestCase):
         self.assertEqual(error.remark, "Can not update config in black list.")
 
     def test_without_meaning(self) -> None:
-        """RocketMQ's other options are accepted."""
-        self.assertFalse(self.change("sendMessageThreadPoolNums=4"))
+        """RocketMQ's other options would change nothing: they are refused, unless they say what is so."""
+        self.assertIn("'sendMessageThreadPoolNums' of RocketMQ has no meaning here",
+                      self.refused("sendMessageThreadPoolNums=4"))  # fmt: skip
+        self.assertFalse(self.change("useTLS=false"))
 
     def test_raft(self) -> None:
         """A raft log has its own rules of expiry, from the start on."""

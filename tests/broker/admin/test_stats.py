@@ -21,6 +21,7 @@ from dledger.broker.admin.stats import (
     TableCommands,
 )
 from dledger.broker.consuming.consumers import ConsumerTable
+from dledger.broker.consuming.pull_progress import PullProgress
 from dledger.broker.consuming.subscriptions import ConsumerData, parse_subscription
 from dledger.broker.metadata.slave_synchronize import ITEMS, metadata_answer
 from tests.broker.asked import NOW_MS, Asked
@@ -34,9 +35,10 @@ class StatsTests(SynchronousTestCase):
         self.asked = Asked()
         self.addCleanup(self.asked.close)
         self.asked.topic("t", queues=2)
-        self.table = ConsumerTable()
+        self.table, self.progress = ConsumerTable(), PullProgress(self.asked.wall_ms)
         self.asked.groups = [
-            StatsCommands(self.asked.config, self.asked.store, self.asked.metadata, self.table)
+            StatsCommands(self.asked.config, self.asked.store, self.asked.metadata, self.table,
+                          progress=self.progress)
         ]
         self.client = self.asked.client()
         self.asked.append(message(topic="t"), message(topic="t"), message(topic="t", queue_id=1))
@@ -73,6 +75,19 @@ class StatsTests(SynchronousTestCase):
         self.register()
         self.asked.metadata.consumer_offsets.delete_group("g", NOW_MS)
         self.assertIn(b'"consumerOffset":0', self.client.ask(GET_CONSUME_STATS, {"consumerGroup": "g"}).body)
+
+    def test_pulled(self) -> None:
+        """The messages that are with consumers, and how fast they go there: figures of this run."""
+        self.asked.metadata.consumer_offsets.commit("g", "t", 0, 1, NOW_MS)
+        fields = {"consumerGroup": "g", "topic": "t"}
+        self.assertIn(b'"consumerOffset":1,"lastTimestamp":%d,"pullOffset":1}' % NOW_MS,
+                      self.client.ask(GET_CONSUME_STATS, fields).body)  # fmt: skip
+        self.progress.pulled("g", "t", 0, 2, 30)
+        body = self.client.ask(GET_CONSUME_STATS, fields).body
+        self.assertIn(b'"consumerOffset":1,"lastTimestamp":%d,"pullOffset":2}' % NOW_MS, body)
+        self.assertTrue(body.startswith(b'{"consumeTps":0.5,'), body)
+        self.asked.metadata.consumer_offsets.commit("g", "t", 0, 3, NOW_MS)
+        self.assertIn(b'"pullOffset":3}', self.client.ask(GET_CONSUME_STATS, fields).body)
 
     def test_too_many_queues(self) -> None:
         """An answer has a bound."""

@@ -19,6 +19,7 @@ from dledger.broker.consuming.offset_commands import (
     VIEW_MESSAGE_BY_ID,
     OffsetCommands,
 )
+from dledger.broker.metadata.order_info import OrderInfo
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import decode_message
 from tests.broker.asked import NOW_MS, Asked
@@ -38,6 +39,8 @@ class OffsetTests(SynchronousTestCase):
         self.asked = Asked()
         self.addCleanup(self.asked.close)
         self.asked.topic("t")
+        self.asked.metadata.groups.find("g", NOW_MS)
+        self.asked.metadata.groups.is_dirty = False
         self.asked.groups = [OffsetCommands(
             self.asked.config, self.asked.store, self.asked.metadata, wall_ms=self.asked.wall_ms,
             settled=lambda: succeed(None), **options
@@ -78,12 +81,26 @@ class OffsetTests(SynchronousTestCase):
         for fields, code in (
             ({"topic": "u"}, Code.TOPIC_NOT_EXIST),
             ({"consumerGroup": "a/b"}, Code.SUBSCRIPTION_GROUP_NOT_EXIST),
+            ({"consumerGroup": "new"}, Code.SUBSCRIPTION_GROUP_NOT_EXIST),
             ({"queueId": -1}, Code.SYSTEM_ERROR), ({"queueId": 65536}, Code.SYSTEM_ERROR),
             ({"commitOffset": -1}, Code.SYSTEM_ERROR), ({"commitOffset": 2**63}, Code.SYSTEM_ERROR),
         ):  # fmt: skip
             answer = self.ask(UPDATE_CONSUMER_OFFSET, **{"commitOffset": 1, **fields})
             self.assertEqual(answer.code, code, fields)
         self.assertFalse(self.asked.metadata.consumer_offsets.is_dirty)
+        self.assertNotIn("new", self.asked.metadata.groups.entries)
+        self.assertEqual(self.ask(UPDATE_CONSUMER_OFFSET, commitOffset=1, consumerGroup="new").remark,
+                         "Group new not exist!")  # fmt: skip
+
+    def test_set_for_a_pop(self) -> None:
+        """What a group holds in order does not count when its offset is set."""
+        infos, place = self.asked.metadata.order_info, ("t", "g", 0)
+        infos.put(place, OrderInfo(pop_ms=1, invisible_ms=1, offsets=(0,)))
+        self.assertEqual(self.ask(UPDATE_CONSUMER_OFFSET, commitOffset=7).code, 0)
+        self.assertIsNone(infos.get(place))
+        infos.put(place, OrderInfo(pop_ms=1, invisible_ms=1, offsets=(7,)))
+        self.assertEqual(self.ask(UPDATE_CONSUMER_OFFSET, commitOffset=7).code, 0)
+        self.assertIsNotNone(infos.get(place))
 
     def test_never_committed(self) -> None:
         """A new group begins at 0 while that is not long past; otherwise it is told that there is none."""

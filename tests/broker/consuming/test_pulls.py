@@ -170,7 +170,7 @@ class PullTests(Case):
         self.asked.topic("closed", perm=2)
         self.asked.metadata.groups.put(GroupConfig(group_name="off", consume_enable=False), NOW_MS)
         for fields, code, word in (
-            ({"topic": "u"}, Code.TOPIC_NOT_EXIST, "topic['u'] not exist"),
+            ({"topic": "u"}, Code.TOPIC_NOT_EXIST, "topic[u] not exist"),
             ({"topic": "closed"}, Code.NO_PERMISSION, "forbidden"),
             ({"consumerGroup": "off"}, Code.NO_PERMISSION, "subscription group"),
             ({"consumerGroup": "a/b"}, Code.SUBSCRIPTION_GROUP_NOT_EXIST, "does not exist"),

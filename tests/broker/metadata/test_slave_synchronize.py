@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.errors import StoreError
 from dledger.broker.metadata.files import Metadata
-from dledger.broker.metadata.slave_synchronize import ITEMS, Round, SlaveSynchronize, metadata_answer
+from dledger.broker.metadata.slave_synchronize import ITEMS, WHOLE, Round, SlaveSynchronize, metadata_answer
 from dledger.broker.metadata.tables import GroupConfig, TopicConfig
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.metadata.test_tables import (
@@ -272,6 +272,30 @@ class MasterTests(SynchronousTestCase):
             self.assertEqual(json.loads(metadata_answer(metadata, code) or b""), json.loads(bodies[code]))
         master.topics.put(TopicConfig(topic_name="New"), 11)
         self.assertNotEqual(metadata_answer(master, 21), bodies[21])
+
+    def test_attributes(self) -> None:
+        """A slave of ours asks for the attributes of topics; others get none, on which they would fail."""
+        master = Metadata(MemoryDisk(), "c", now_ms=1)
+        master.topics.put(TopicConfig(topic_name="F", rest={"attributes": {"message.type": "FIFO"}}), 2)
+        self.assertNotIn(b"FIFO", metadata_answer(master, 21) or b"")
+        self.assertIn(b"FIFO", metadata_answer(master, 21, is_whole=True) or b"")
+        seen: list[dict[str, str]] = []
+
+        class Asked(Master):
+            """Remembers the fields."""
+
+            def ask(
+                self, address: str, command: RemotingCommand, *, timeout_s: float
+            ) -> Deferred[RemotingCommand]:
+                seen.append(dict(command.ext_fields))
+                return super().ask(address, command, timeout_s=timeout_s)
+
+        metadata = Metadata(MemoryDisk(), "c", now_ms=2)
+        slave = SlaveSynchronize(metadata, Asked({}), own_address=lambda: "s:1", clock=Clock(),
+                                 run_in_thread=inline)  # fmt: skip
+        slave.master_address = "m:1"
+        self.successResultOf(slave.synchronize())
+        self.assertEqual(seen, [{WHOLE: "true"}, {}, {}, {}, {}])
 
     def test_versions(self) -> None:
         """Every answer with a table has a complete version; other codes have no answer."""

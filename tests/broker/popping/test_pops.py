@@ -97,7 +97,7 @@ class PopTests(PopCase):
         """What is not possible is said, and nothing changes."""
         self.send(b"a")
         for fields, code, words in (
-            ({"order": "true"}, 3, "FIFO"),
+            ({"order": "true", "attemptId": "x" * 256}, Code.INVALID_PARAMETER, "attemptId has 256"),
             ({"topic": "T9"}, Code.TOPIC_NOT_EXIST, "not exist"),
             ({"topic": "%RETRY%G_T1"}, Code.INVALID_PARAMETER, "pop their first topic"),
             ({"queueId": 4}, Code.INVALID_PARAMETER, "queueId[4] is illegal"),

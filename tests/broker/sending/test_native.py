@@ -28,7 +28,7 @@ from protocols.wire.rocketmq.broker_frames import (
 )
 from protocols.wire.rocketmq.message import decode_properties
 from tests.broker.put_support import WALL_MS
-from tests.broker.send_support import Sending
+from tests.broker.send_support import EVERY, Sending
 from tests.broker.store.test_log_reads import messages_of
 from tests.broker.support import Threads, inline
 
@@ -95,7 +95,7 @@ class NativeTests(SynchronousTestCase):
         first = stored[0]
         self.assertEqual((first.topic, first.flag, first.sys_flag, first.born_timestamp),
                          ("T1", 7, 1, 1_600_000_000_000))  # fmt: skip
-        self.assertEqual(dict(first.properties), {"TAGS": "A", "CLUSTER": "C"})
+        self.assertEqual(dict(first.properties), {"TAGS": "A", **EVERY})
         self.assertEqual((str(first.store_host), self.broker.created), ("10.0.0.1:10911", 1))
         self.assertEqual(self.connection.unanswered, 0)
 

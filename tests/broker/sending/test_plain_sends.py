@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.broker.metadata.tables import TopicConfig
 from dledger.broker.sending.send_properties import (
-    cluster_property,
+    broker_properties,
     plain_properties,
     stored_properties,
     waits,
@@ -24,7 +24,9 @@ from tests.broker.support import log_bytes
 from tests.protocols.fakes import sent_commands
 from tests.wire.test_send_request import java
 
-PLAIN_PROPERTIES = ("", "TAGS\x01A", "TAGS\x01A\x02", "WAIT\x01true\x02TAGS\x01A", "KEYS\x01é 'x")
+PLAIN_PROPERTIES = (
+    "", "UNIQ_KEY\x01u\x02A\x01b", "TAGS\x01A", "TAGS\x01A\x02", "WAIT\x01true\x02TAGS\x01A", "KEYS\x01é 'x"
+)
 
 #: Of each field, by its short name, what is not plain, or looks so.
 ODD: dict[str, list[Any]] = {
@@ -267,7 +269,7 @@ class PlainPropertiesTests(SynchronousTestCase):
     def test_twin(self) -> None:
         """As by the long road, of any items in any order; who does not wait goes there."""
         rng = random.Random(2)
-        added = cluster_property("C")
+        added = broker_properties("C", region="R", trace_on=True)
         items = ["WAIT\x01true", "WAIT\x01false", "TAGS\x01A", "AWAIT\x01true", "WAIT\x01true ", "", "x",
                  "K\x01WAIT\x01true"]  # fmt: skip
         taken = 0

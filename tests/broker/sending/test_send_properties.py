@@ -6,7 +6,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.broker.sending.send_properties import (
-    cluster_property,
+    broker_properties,
     delay_level,
     for_schedule,
     has_timer,
@@ -25,7 +25,8 @@ class StoredTests(SynchronousTestCase):
 
     def test_added(self) -> None:
         """Behind what is there, with a separator whether or not the producer wrote one."""
-        self.assertEqual(cluster_property("C1"), CLUSTER)
+        self.assertEqual(broker_properties("C1", region="R", trace_on=True),
+                         CLUSTER + b"MSG_REGION\x01R\x02TRACE_ON\x01true\x02")  # fmt: skip
         self.assertEqual(stored_properties(b"", CLUSTER), CLUSTER)
         self.assertEqual(stored_properties(b"a\x01b", CLUSTER), b"a\x01b\x02" + CLUSTER)
         self.assertEqual(stored_properties(b"a\x01b\x02", CLUSTER), b"a\x01b\x02" + CLUSTER)
@@ -43,8 +44,9 @@ class StoredTests(SynchronousTestCase):
             self.assertEqual(stored_properties(given, CLUSTER), kept + CLUSTER, given)
 
     def test_stored_before(self) -> None:
-        """Another cluster's name is not kept beside ours."""
-        stored = stored_properties(b"CLUSTER\x01other\x02a\x01b\x02", CLUSTER)
+        """Another cluster's name is not kept beside ours; nor is its region."""
+        given = b"CLUSTER\x01other\x02a\x01b\x02MSG_REGION\x01R\x02TRACE_ON\x01false\x02"
+        stored = stored_properties(given, CLUSTER)
         self.assertEqual(decode_properties(stored), {"a": "b", "CLUSTER": "C1"})
         self.assertEqual(stored.count(b"CLUSTER"), 1)
         self.assertEqual(stored_properties(b"MYCLUSTER\x01x\x02", CLUSTER), b"MYCLUSTER\x01x\x02" + CLUSTER)

@@ -16,7 +16,7 @@ from protocols.wire.remoting import RemotingCommand, encode_command
 from protocols.wire.rocketmq.layout import PROPERTIES_BYTES_MAX
 from protocols.wire.rocketmq.message import BatchItem, Host, decode_properties, encode_batch
 from tests.broker.put_support import WALL_MS
-from tests.broker.send_support import Sending, send_of
+from tests.broker.send_support import EVERY, Sending, send_of
 
 
 class SendCase(SynchronousTestCase):
@@ -98,7 +98,7 @@ class SendTests(SendCase):
             self.assertEqual(answer.code, Code.SUCCESS, answer.remark)
         first, second = self.broker.stored()
         self.assertEqual(first.body, b"body")
-        self.assertEqual(first.properties, {"TAGS": "A", "UNIQ_KEY": "u", "CLUSTER": "C"})
+        self.assertEqual(first.properties, {"TAGS": "A", "UNIQ_KEY": "u", **EVERY})
         self.assertEqual((first.topic, first.queue_id, first.flag, first.sys_flag), ("T1", 2, 7, 1))
         self.assertEqual((first.born_timestamp, first.store_timestamp), (1_700_000_000_000, WALL_MS))
         self.assertEqual((first.reconsume_times, first.prepared_transaction_offset), (3, 0))
@@ -306,7 +306,8 @@ class IllegalTests(SendCase):
         self.refused(Code.NO_PERMISSION, "sending transaction message is forbidden", properties=half)
 
     def test_timers(self) -> None:
-        """A delay of any length, as 5.x has it, is refused, not passed over; what comes back is taken."""
+        """Where a time of its own is turned off, it is refused, not passed over; what comes back is taken."""
+        self.make(options={"timer_wheel_enable": False})
         self.refused(Code.SYSTEM_ERROR, "timer message is not enabled", properties="TIMER_DELAY_SEC\x017\x02")
         answer = self.send(topic="%RETRY%G", properties="TIMER_DELAY_SEC\x017\x02")
         self.assertEqual(answer.code, 0)
@@ -356,11 +357,11 @@ class DelayTests(SendCase):
 
     def test_delayed(self) -> None:
         """In the queue of its level; the producer is told its own."""
-        answer = self.send(queueId=2, properties="DELAY\x013\x02TAGS\x01A")
+        answer = self.send(queueId=2, properties="DELAY\x013\x02TAGS\x01A\x02UNIQ_KEY\x01u")
         (stored,) = self.broker.stored()
         self.assertEqual((stored.topic, stored.queue_id), ("SCHEDULE_TOPIC_XXXX", 2))
         self.assertEqual(stored.properties, {
-            "DELAY": "3", "TAGS": "A", "CLUSTER": "C", "REAL_TOPIC": "T1", "REAL_QID": "2",
+            "DELAY": "3", "TAGS": "A", "UNIQ_KEY": "u", **EVERY, "REAL_TOPIC": "T1", "REAL_QID": "2",
         })  # fmt: skip
         self.assertEqual((answer.code, answer.ext_fields["queueId"]), (0, "2"))
 
@@ -440,14 +441,16 @@ class OfBrokersTests(SendCase):
         self.send(properties="XPOP_CK\x01kept\x02")
         kept = [{**one.properties} for one in self.broker.stored()]
         for named in kept:
-            named.pop("CLUSTER")
+            for name in (*EVERY, "UNIQ_KEY"):
+                named.pop(name)
         self.assertEqual(kept, [{"A": "b", "TAGS": "T"}] * 4 + [{"XPOP_CK": "kept"}])
 
     def test_room(self) -> None:
         """Properties leave room for what brokers add; those of a retry have it."""
-        cluster = len("CLUSTER\x01C\x02")
+        added = len("CLUSTER\x01C\x02MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02")
+        added += len("UNIQ_KEY\x01\x02") + 32
         for room, code in ((PROPERTIES_ROOM, 0), (PROPERTIES_ROOM - 1, Code.MESSAGE_ILLEGAL)):
-            size = PROPERTIES_BYTES_MAX - room - cluster
+            size = PROPERTIES_BYTES_MAX - room - added
             properties = "K\x01".ljust(size - 1, "x") + "\x02"
             self.make(store={"mapped_file_size_commit_log": 1 << 18})
             item = encode_batch([BatchItem(flag=0, body=b"c", properties_data=properties.encode())])
@@ -463,7 +466,7 @@ class BatchTests(SendCase):
     def batch(self, *bodies: bytes) -> bytes:
         """A body of these."""
         return encode_batch([
-            BatchItem(flag=number, body=body, properties_data=b"KEYS\x01k%d" % number)
+            BatchItem(flag=number, body=body, properties_data=b"KEYS\x01k%d\x02UNIQ_KEY\x01u" % number)
             for number, body in enumerate(bodies)
         ])  # fmt: skip
 
@@ -475,7 +478,7 @@ class BatchTests(SendCase):
         self.assertEqual([(one.body, one.flag, one.queue_offset, one.queue_id) for one in stored],
                          [(b"a", 0, 0, 1), (b"b", 1, 1, 1)])  # fmt: skip
         self.assertEqual(decode_properties(stored[1].properties_data),
-                         {"KEYS": "k1", "X": "y", "CLUSTER": "C"})  # fmt: skip
+                         {"KEYS": "k1", "UNIQ_KEY": "u", "X": "y", **EVERY})  # fmt: skip
         self.assertEqual(answer.ext_fields["msgId"], ",".join(one.message_id for one in stored))
         self.assertEqual(answer.ext_fields["queueOffset"], "0")
 

@@ -33,7 +33,8 @@ import org.apache.rocketmq.common.message.MessageQueue;
  * "send TOPIC TAG LEVEL QUEUE BODY...": one message for each body, delayed if the level is above 0, to this queue if it
  * is not below 0 ("sent" and, for each, its offsetMsgId);
  * "push NAME GROUP TOPIC WAY TAGS": a push consumer begins; WAY is "ok", "later" (each message is wanted again, at the
- * first level, twice at most) or "ordered"; TAGS may have blanks in it ("ok", or "refused" and why);
+ * first level, twice at most), "popped" (the broker shares out the queues; each message is wanted once again) or
+ * "ordered"; TAGS may have blanks in it ("ok", or "refused" and why);
  * "seen NAME COUNT SECONDS": wait until it was given so many (for each, body/tags/times/topic/queue/milliseconds from
  * its birth); they are forgotten then;
  * "stop NAME";
@@ -126,9 +127,14 @@ public final class Consumers {
             consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
                 messages.forEach(message -> into.add(shown(message)));
                 context.setDelayLevelWhenNextConsume(1);
-                return words[4].equals("later") ? ConsumeConcurrentlyStatus.RECONSUME_LATER
+                boolean isLater = words[4].equals("later")
+                    || words[4].equals("popped") && messages.get(0).getReconsumeTimes() == 0;
+                return isLater ? ConsumeConcurrentlyStatus.RECONSUME_LATER
                     : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
             });
+        }
+        if (words[4].equals("popped")) {  // of 5.x only
+            consumer.getClass().getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
         }
         try {
             if (tags.contains(">")) {

@@ -14,10 +14,13 @@ import org.apache.rocketmq.client.apis.consumer.FilterExpression;
 import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
 import org.apache.rocketmq.client.apis.message.MessageView;
 import org.apache.rocketmq.client.apis.producer.Producer;
+import org.apache.rocketmq.client.apis.producer.Transaction;
+import org.apache.rocketmq.client.apis.producer.TransactionResolution;
 
 /**
  * RocketMQ's client of 5.x at a proxy: "send TOPIC TAG BODY ...", "receive GROUP TOPIC EXPRESSION COUNT SECONDS" (invisible for
- * so long) with the answer BODY/TIMES ..., "ack BODY ...", "change BODY SECONDS".
+ * so long) with the answer BODY/TIMES ..., "ack BODY ...", "change BODY SECONDS", "group TOPIC GROUP BODY ..." (in order),
+ * "transact TOPIC commit|rollback BODY ...", "later TOPIC SECONDS BODY ..." (delivered then).
  */
 public final class Pops {
     private static final Map<String, MessageView> HELD = new HashMap<>();
@@ -53,6 +56,50 @@ public final class Pops {
         return "sent " + (words.length - 3);
     }
 
+    private static String group(String[] words) throws Exception {
+        if (!PRODUCERS.containsKey(words[1])) {
+            PRODUCERS.put(words[1], PROVIDER.newProducerBuilder().setClientConfiguration(configuration)
+                .setTopics(words[1]).build());
+        }
+        for (int at = 3; at < words.length; at++) {
+            PRODUCERS.get(words[1]).send(PROVIDER.newMessageBuilder().setTopic(words[1]).setMessageGroup(words[2])
+                .setKeys(words[at]).setBody(words[at].getBytes(StandardCharsets.UTF_8)).build());
+        }
+        return "sent " + (words.length - 3);
+    }
+
+    private static String later(String[] words) throws Exception {
+        if (!PRODUCERS.containsKey(words[1])) {
+            PRODUCERS.put(words[1], PROVIDER.newProducerBuilder().setClientConfiguration(configuration)
+                .setTopics(words[1]).build());
+        }
+        for (int at = 3; at < words.length; at++) {
+            PRODUCERS.get(words[1]).send(PROVIDER.newMessageBuilder().setTopic(words[1])
+                .setDeliveryTimestamp(System.currentTimeMillis() + 1000L * Integer.parseInt(words[2]))
+                .setKeys(words[at]).setBody(words[at].getBytes(StandardCharsets.UTF_8)).build());
+        }
+        return "sent " + (words.length - 3);
+    }
+
+    private static String transact(String[] words) throws Exception {
+        if (!PRODUCERS.containsKey(words[1])) {
+            PRODUCERS.put(words[1], PROVIDER.newProducerBuilder().setClientConfiguration(configuration)
+                .setTopics(words[1]).setTransactionChecker(view -> TransactionResolution.UNKNOWN).build());
+        }
+        Producer producer = PRODUCERS.get(words[1]);
+        for (int at = 3; at < words.length; at++) {
+            Transaction transaction = producer.beginTransaction();
+            producer.send(PROVIDER.newMessageBuilder().setTopic(words[1]).setKeys(words[at])
+                .setBody(words[at].getBytes(StandardCharsets.UTF_8)).build(), transaction);
+            if (words[2].equals("commit")) {
+                transaction.commit();
+            } else {
+                transaction.rollback();
+            }
+        }
+        return "sent " + (words.length - 3);
+    }
+
     private static String receive(String[] words) throws Exception {
         SimpleConsumer consumer = consumer(words[1], words[2], words[3]);
         List<MessageView> views =
@@ -74,6 +121,12 @@ public final class Pops {
         switch (words[0]) {
             case "send":
                 return send(words);
+            case "group":
+                return group(words);
+            case "transact":
+                return transact(words);
+            case "later":
+                return later(words);
             case "receive":
                 return receive(words);
             case "ack":

@@ -1,0 +1,112 @@
+# -*- test-case-name: tests.broker.sending.test_recalls -*-
+"""Messages that are recalled before their time."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+from dledger.base.commands.refusals import Code
+from dledger.broker.sending import timers
+from dledger.broker.sending.recall_handle import RecallHandle
+from dledger.broker.sending.recalls import ILLEGAL_OPERATION, RECALL_MESSAGE
+from dledger.broker.sending.timed import DONE_TOPIC, TIMED_TOPIC
+from dledger.broker.sending.timers import TIMER_GROUP
+from protocols.wire.remoting import RemotingCommand
+from tests.broker.put_support import WALL_MS
+from tests.broker.send_support import send_of
+from tests.broker.sending.test_timers import TimerCase
+
+
+class RecallTests(TimerCase):
+    """Request 370."""
+
+    def make(self, **options: Any) -> None:
+        """With recalls, unless said otherwise."""
+        super().make(**{"recall_message_enable": True, **options})
+
+    def handle(self, body: bytes, delay_ms: int, key: str = "K") -> str:
+        """Send a message. @return: what is told for its recall; empty: nothing."""
+        properties = f"TIMER_DELAY_MS\x01{delay_ms}\x02UNIQ_KEY\x01{key}"
+        (answer,) = self.producer.send(send_of(body, properties=properties))
+        self.assertEqual(answer.code, 0)
+        return answer.ext_fields.get("recallHandle", "")
+
+    def recall(self, handle: str, topic: str = "T1") -> RemotingCommand:
+        """Ask."""
+        fields = {"producerGroup": "P", "topic": topic, "recallHandle": handle}
+        found = self.producer.send(RemotingCommand(code=RECALL_MESSAGE, opaque=8, ext_fields=fields))
+        self.settle()
+        (answer,) = found or self.producer.received()
+        return answer
+
+    def test_recalled(self) -> None:
+        """It is not delivered; others are. The handle names it as RocketMQ's does."""
+        handle = self.handle(b"a", 5000, "K1")
+        self.assertEqual(RecallHandle.read(handle), RecallHandle("T1", "b", WALL_MS + 5000, "K1"))
+        self.handle(b"b", 5000, "K2")
+        answer = self.recall(handle)
+        self.assertEqual((answer.code, answer.ext_fields["msgId"]), (0, "K1"))
+        self.wait(6)
+        self.assertEqual((self.bodies(), len(self.parts.timers)), ([b"b"], 0))
+
+    def test_before_it_is_read(self) -> None:
+        """A recall that comes before the broker has read the message from its queue counts, too."""
+        with patch.object(self.parts.timers, "_read", lambda: False):
+            handle = self.handle(b"a", 5000)
+            self.settle()
+            self.assertEqual(len(self.parts.timers), 0)
+            self.assertEqual(self.recall(handle).code, 0)
+        self.wait(6)
+        self.assertEqual(self.bodies(), [])
+        self.handle(b"b", 5000, "K2")
+        self.wait(6)
+        self.assertEqual(self.bodies(), [b"b"])
+
+    def test_next_run(self) -> None:
+        """The next run knows of it, also after a crash, until the time; then the note is passed."""
+        handle = self.handle(b"a", 5000)
+        self.handle(b"b", 9000, "K2")
+        self.settle()
+        self.assertEqual(self.recall(handle).code, 0)
+        for crash in (False, True):
+            self.again(crash=crash)
+            self.wait(1)
+        self.wait(10)
+        self.assertEqual(self.bodies(), [b"b"])
+        offsets = self.parts.metadata.consumer_offsets
+        self.assertEqual([offsets.query(TIMER_GROUP, one, 0) for one in (TIMED_TOPIC, DONE_TOPIC)], [2, 2])
+
+    def test_others(self) -> None:
+        """A message of another topic with the same key stays, and one without a time has no handle."""
+        handle = self.handle(b"a", 5000)
+        self.assertEqual(self.handle(b"now", 0), "")
+        self.parts.checks.writable("T2")
+        other = RecallHandle.read(handle)._replace(topic="T2").text()
+        self.assertEqual(self.recall(other, "T2").code, 0)
+        self.wait(6)
+        self.assertEqual(self.bodies(), [b"now", b"a"])
+
+    def test_refused(self) -> None:
+        """Handles that name no message of this broker, and times that are over."""
+        handle = RecallHandle.read(self.handle(b"a", 5000))
+        for text, topic, code in (
+            ("", "T1", 604), ("x!", "T1", 604), (handle._replace(topic="T2").text(), "T1", 604),
+            (handle._replace(broker="c").text(), "T1", 604), (handle.text(), "T9", Code.TOPIC_NOT_EXIST),
+            (handle._replace(at_ms=WALL_MS - 1).text(), "T1", 604),
+            (handle._replace(at_ms=WALL_MS * 2).text(), "T1", 604),
+        ):  # fmt: skip
+            self.assertEqual(self.recall(text, topic).code, code, text)
+        self.assertEqual(ILLEGAL_OPERATION, 604)
+        self.patch(timers, "RECALLED_MAX", 0)
+        self.assertEqual(self.recall(handle.text()).code, Code.SYSTEM_BUSY)
+        self.wait(6)
+        self.assertEqual(self.bodies(), [b"a"])
+
+    def test_forbidden(self) -> None:
+        """The option is off by default."""
+        handle = self.handle(b"a", 5000)
+        self.parts.timers.stop()
+        self.broker.store.abandon()
+        self.make(recall_message_enable=False)
+        self.assertEqual(self.recall(handle).code, Code.NO_PERMISSION)

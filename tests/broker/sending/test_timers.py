@@ -1,0 +1,187 @@
+# -*- test-case-name: tests.broker.sending.test_timers -*-
+"""Messages with a time of their own: delivered at that time, once, also by the next run of the broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.base.commands.refusals import Code
+from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.broker.ha.put_status import PutStatus
+from dledger.broker.sending import timers
+from dledger.broker.sending.timed import DONE_TOPIC, TIMED_TOPIC
+from dledger.broker.sending.timers import TIMER_GROUP
+from protocols.wire.rocketmq.message import Message
+from tests.broker.put_support import WALL_MS
+from tests.broker.send_support import Sending, send_of
+
+
+class TimerCase(SynchronousTestCase):
+    """A master."""
+
+    def setUp(self) -> None:
+        self.disk = MemoryDisk()
+        self.make()
+
+    def make(self, **options: Any) -> None:
+        """Running; also once more on the same disk."""
+        self.broker = Sending(self.disk, options=options, store={"mapped_file_size_commit_log": 1 << 17})
+        self.parts = self.broker.broker
+        self.producer = self.broker.connect()
+        self.addCleanup(self.broker.store.abandon)
+        self.addCleanup(lambda: self.parts.timers.stop())
+        self.parts.timers.start()
+        self.settle()
+
+    def again(self, *, crash: bool = False) -> None:
+        """The broker ends, and another one runs on its disk."""
+        if not crash:
+            self.parts.timers.sweep()
+            self.parts.metadata.save(lambda work: succeed(work()))
+        self.parts.timers.stop()
+        self.broker.store.abandon()
+        passed_s = self.broker.clock.seconds()
+        self.make()
+        self.broker.clock.advance(passed_s)
+        self.settle()
+
+    def settle(self) -> None:
+        """What happens without a wait."""
+        self.broker.clock.pump([0.0] * 4)
+        self.broker.settle()
+        self.broker.clock.pump([0.0] * 4)
+
+    def wait(self, seconds: float) -> None:
+        """Time goes by."""
+        steps = max(round(seconds * 4), 1)
+        for _ in range(steps):
+            self.broker.clock.advance(seconds / steps)
+            self.settle()
+        self.parts.timers.sweep()
+
+    def send(self, body: bytes, delay_ms: int, **fields: Any) -> int:
+        """@return: the code of the answer."""
+        named = {"properties": f"TIMER_DELAY_MS\x01{delay_ms}", **fields}
+        (answer,) = self.producer.send(send_of(body, **named))
+        self.settle()
+        return answer.code
+
+    def of(self, topic: str = "T1") -> list[Message]:
+        """The messages of a topic."""
+        return [one for one in self.broker.stored() if one.topic == topic]
+
+    def bodies(self) -> list[bytes]:
+        """What is delivered."""
+        return [one.body for one in self.of()]
+
+
+class TimerTests(TimerCase):
+    """Deliveries."""
+
+    def test_at_their_times(self) -> None:
+        """In the order of their times, at the millisecond, with the properties of their producers."""
+        for body, delay_ms in ((b"late", 9000), (b"soon", 1500), (b"now", 0)):
+            self.assertEqual(self.send(body, delay_ms, queueId=2), 0)
+        self.assertEqual(self.bodies(), [b"now"])
+        self.broker.clock.advance(1.499)
+        self.settle()
+        self.assertEqual(self.bodies(), [b"now"])
+        self.broker.clock.advance(0.001)
+        self.settle()
+        self.assertEqual(self.bodies(), [b"now", b"soon"])
+        self.wait(8)
+        self.assertEqual(self.bodies(), [b"now", b"soon", b"late"])
+        found = self.of()[-1]
+        self.assertEqual((found.queue_id, found.properties["TIMER_DELAY_MS"]), (2, "9000"))
+        self.assertTrue({"TIMER_OUT_MS", "REAL_TOPIC", "REAL_QID"}.isdisjoint(found.properties))
+        self.assertEqual((self.parts.timers.delivered, len(self.parts.timers)), (2, 0))
+
+    def test_refused(self) -> None:
+        """Times that cannot be; a batch and a half message have none; a full broker takes no more."""
+        self.assertEqual(self.send(b"a", 10**13), Code.MESSAGE_ILLEGAL)
+        self.assertEqual(self.send(b"a", 5, properties="TIMER_DELAY_MS\x015\x02TRAN_MSG\x01true"), 1)
+        self.patch(timers, "TIMERS_MAX", 1)
+        self.assertEqual([self.send(b"a", 50), self.send(b"b", 50)], [0, Code.SYSTEM_BUSY])
+        self.assertEqual(self.send(b"c", 0), 0)
+
+    def test_level_first(self) -> None:
+        """A message with a level, too, waits for the level."""
+        self.assertEqual(self.send(b"a", 0, properties="TIMER_DELAY_MS\x015\x02DELAY\x013"), 0)
+        self.assertEqual([one.topic for one in self.broker.stored()], ["SCHEDULE_TOPIC_XXXX"])
+
+    def test_next_run(self) -> None:
+        """What waits is delivered by the next run, and what was delivered is not, even after a crash."""
+        self.send(b"long", 60_000)
+        self.send(b"short", 1000)
+        self.wait(2)
+        for crash in (False, True, True):
+            self.again(crash=crash)
+            self.wait(2)
+            self.assertEqual(self.bodies(), [b"short"], crash)
+        self.wait(60)
+        self.assertEqual(self.bodies(), [b"short", b"long"])
+        offsets = self.parts.metadata.consumer_offsets
+        found = [offsets.query(TIMER_GROUP, topic, 0) for topic in (TIMED_TOPIC, DONE_TOPIC)]
+        self.assertEqual(found, [2, 2])
+        self.again()
+        self.wait(2)
+        self.assertEqual(self.bodies(), [b"short", b"long"])
+
+    def test_begin_of_the_next(self) -> None:
+        """The next master begins at the first message that waits, and reads the notes that concern it."""
+        self.send(b"long", 60_000)
+        for _ in range(3):
+            self.send(b"short", 1000)
+            self.wait(2)
+        offsets = self.parts.metadata.consumer_offsets
+        self.assertIn(offsets.query(TIMER_GROUP, TIMED_TOPIC, 0), (0, None))
+        self.assertIsNone(offsets.query(TIMER_GROUP, DONE_TOPIC, 0))
+        self.again()
+        self.wait(60)
+        self.assertEqual(self.bodies(), [b"short"] * 3 + [b"long"])
+        self.assertEqual(self.parts.metadata.consumer_offsets.query(TIMER_GROUP, DONE_TOPIC, 0), 4)
+
+    def test_not_stored(self) -> None:
+        """A delivery that the log refuses later is repeated."""
+        self.send(b"a", 1000)
+        put, held = self.parts.pipeline.put, []
+
+        def holding(messages: Any, *, waits: bool = True) -> Any:
+            done: Deferred[PutStatus] = Deferred()
+            held.append(done)
+            return put(messages, waits=waits)._replace(done=done)
+
+        self.patch(self.parts.pipeline, "put", holding)
+        self.wait(2)
+        self.assertEqual(len(held), 1)
+        held[0].callback(PutStatus.SERVICE_NOT_AVAILABLE)
+        self.wait(1)
+        self.assertEqual((len(held), len(self.parts.timers)), (2, 1))
+        held[1].callback(PutStatus.PUT_OK)
+        self.assertEqual(len(self.parts.timers), 0)
+
+    def test_deleted_topic(self) -> None:
+        """Messages for a topic that was deleted are skipped."""
+        self.send(b"a", 1000)
+        self.parts.metadata.topics.delete("T1", WALL_MS)
+        self.wait(2)
+        self.assertEqual((self.bodies(), self.parts.timers.passed_over, len(self.parts.timers)), ([], 1, 0))
+
+    def test_many(self) -> None:
+        """More than one turn takes."""
+        self.patch(timers, "TURN_MESSAGES", 2)
+        self.patch(timers, "TURN_READS", 3)
+        for number in range(10):
+            self.send(b"%d" % number, 1000)
+        self.again()
+        self.wait(2)
+        self.assertEqual(sorted(self.bodies()), [b"%d" % number for number in range(10)])
+
+    def test_own_topics(self) -> None:
+        """Nobody sends there."""
+        self.send(b"a", 1000)
+        for topic in (TIMED_TOPIC, DONE_TOPIC):
+            self.assertEqual(self.send(b"x", 0, topic=topic), Code.NO_PERMISSION)
