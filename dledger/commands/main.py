@@ -58,7 +58,7 @@ from dledger.commands.machine import machine
 from dledger.commands.member import member
 from dledger.commands.readers import readers
 from dledger.commands.rocketmq import write_messages
-from dledger.commands.since import Since, first_since, read_since
+from dledger.commands.since import Since, entry_at, first_since, read_since, shown_until
 from dledger.commands.status import status
 from dledger.commands.target import Target
 from dledger.commands.watch import cluster, events, health, top
@@ -303,7 +303,9 @@ _headers_option = click.option(
 
 
 @cli.command()
-@click.argument("index", type=click.IntRange(min=0))
+@click.argument("index", type=click.IntRange(min=0), required=False)
+@click.option("--at", "at_ms", callback=read_since, default=None, metavar="TIME",
+              help="Instead of INDEX: the first entry of this time or later, see tail --since.")  # fmt: skip
 @click.option("--consistency", type=click.Choice([kind.value for kind in Consistency]),
               default=Consistency.LINEARIZABLE.value, show_default=True,
               help="linearizable: from the proven leader; committed: from any member, may lag.")  # fmt: skip
@@ -312,12 +314,18 @@ _headers_option = click.option(
 @_headers_option
 @click.pass_obj
 def get(
-    target: Target, index: int, consistency: str, style: str, as_json: bool, with_headers: bool
+    target: Target, index: int | None, at_ms: int | None, consistency: str, style: str, as_json: bool,
+    with_headers: bool,
 ) -> None:
-    """Show the entry at INDEX."""
+    """Show the entry at INDEX, or of a time."""
+    if (index is None) == (at_ms is None):
+        raise click.UsageError("give either INDEX or --at TIME")
     write = _entry_writer(style, as_json, with_headers)
     with target.open() as log:
-        write([log.get(index, consistency)])
+        if at_ms is not None:
+            write([entry_at(log, at_ms, target.timeout)])
+        elif index is not None:
+            write([log.get(index, consistency)])
 
 
 @cli.command()
@@ -327,8 +335,10 @@ def get(
 @click.option("-n", "--lines", type=click.IntRange(min=0), default=None,
               help="Number of last entries [default: 10]; maximum with --from, --since or --broker.")
 @click.option("--since", "since_ms", callback=read_since, default=None, metavar="TIME",
-              help="Entries of this time and later, where entries have times: ISO (UTC without a zone), or "
-                   "seconds or milliseconds since 1970. See docs/envelopes.md.")
+              help="Entries of this time and later, where entries have times: ISO (UTC without a zone), "
+                   "seconds or milliseconds since 1970, or how long ago: 10m. See docs/envelopes.md.")
+@click.option("--until", "until_ms", callback=read_since, default=None, metavar="TIME",
+              help="Entries that are earlier than this time, written likewise; then end.")
 @click.option("--broker", cls=FromContext, key="broker", unless="peers", metavar="HOST:PORT", default="",
               help="Show messages of a RocketMQ broker's log instead, master or slave.")  # fmt: skip
 @click.option("--topic", "topics", multiple=True, help="With --broker: only this topic; may be repeated.")
@@ -342,8 +352,8 @@ def get(
 @click.pass_obj
 def tail(
     target: Target, follow: bool, from_index: int | None, lines: int | None, since_ms: int | None,
-    broker: str, topics: tuple[str, ...], from_offset: From | None, control: bool, style: str, as_json: bool,
-    with_headers: bool,
+    until_ms: int | None, broker: str, topics: tuple[str, ...], from_offset: From | None, control: bool,
+    style: str, as_json: bool, with_headers: bool,
 ) -> None:
     """
     Show committed entries.
@@ -356,8 +366,8 @@ def tail(
     if broker:
         if from_index is not None:
             raise click.UsageError("--from is an index of a group's log; with --broker give --from-offset")
-        if since_ms is not None or with_headers:
-            raise click.UsageError("--since and --headers are of a group's log; a broker's has neither")
+        if since_ms is not None or until_ms is not None or with_headers:
+            raise click.UsageError("--since, --until and --headers are of a group's log; a broker's has none")
         if style == "raw" and as_json:
             raise click.UsageError("--format raw writes bodies as they are, so it excludes --json")
         if from_offset is None:
@@ -383,10 +393,12 @@ def tail(
             first = first_since(log, since.since_ms, target.timeout)
         elif from_index is None and lines == 0:
             first = max(info.committed_index for info in log.status()) + 1
-        entries = (
+        entries: Iterator[Entry] = (
             entry for entry in log.tail(first, follow=follow, control=control)
             if since is None or since.is_shown(entry)
         )
+        if until_ms is not None:
+            entries = shown_until(entries, until_ms)
         _write_all(entries, write, left, at_once=follow)
 
 

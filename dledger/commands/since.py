@@ -1,18 +1,23 @@
 # -*- test-case-name: tests.commands.test_since -*-
 """
-C{dledger tail --since TIME}: the first entry of a log from a time on, found by halving.
+C{dledger tail --since TIME --until TIME}, C{dledger get --at TIME}: entries by their times; the first one is
+found by halving.
 
-L{Since} leaves out what is earlier: see L{dledger.base.time_search}.
+L{Since} leaves out entries that are earlier, L{Until} those that are later: see L{dledger.base.time_search}.
 """
 
 from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
 
 import attrs
 import click
 
 from dledger.base.errors import DLedgerError
-from dledger.base.time_search import TimeSearch
-from dledger.base.time_text import moment_ms
+from dledger.base.time_search import SKEW_MS, TimeSearch
+from dledger.base.time_text import moment_ms, time_text
 from dledger.client.blocking import Log
 from dledger.client.values import Entry
 from protocols.wire.ledger.codes import ResponseCode
@@ -20,15 +25,26 @@ from protocols.wire.ledger.codes import ResponseCode
 #: Entries without a time that are read in a row.
 LOOK_ENTRIES = 10_000
 
+_AGO = re.compile(r"([0-9]{1,7})([smhd])")
+_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
 
 def read_since(context: click.Context, param: click.Parameter, value: str | None) -> int | None:
     """Milliseconds since 1970; None if the option was not given."""
     if value is None:
         return None
+    ago = _AGO.fullmatch(value)
+    if ago is not None:
+        return max(now_ms() - int(ago[1]) * _UNITS_MS[ago[2]], 0)
     try:
         return moment_ms(value)
     except ValueError as error:
-        raise click.BadParameter(str(error)) from None
+        raise click.BadParameter(f"{error}; or how long ago, such as 90s, 10m, 2h or 7d") from None
+
+
+def now_ms() -> int:
+    """Of this machine's clock, milliseconds since 1970."""
+    return int(time.time() * 1000)
 
 
 @attrs.define
@@ -51,6 +67,57 @@ class Since:
             self.has_begun = True
             return True
         return False
+
+
+@attrs.define
+class Until:
+    """
+    Which entries are shown up to a time.
+
+    @ivar until_ms: milliseconds since 1970; entries of this time are not shown.
+    @ivar has_ended: an entry of this time or later was met: those without a time are not shown from there on.
+    """
+
+    until_ms: int
+    has_ended: bool = False
+
+    def is_shown(self, entry: Entry) -> bool:
+        """Ask it of each entry, in order."""
+        if entry.timestamp is None:
+            return not self.has_ended
+        if entry.timestamp >= self.until_ms:
+            self.has_ended = True
+            return False
+        return True
+
+    def is_last(self, entry: Entry) -> bool:
+        """Whether all entries behind this one are later, as far as clocks agree."""
+        return entry.timestamp is not None and entry.timestamp >= self.until_ms + SKEW_MS
+
+
+def shown_until(entries: Iterator[Entry], until_ms: int) -> Iterator[Entry]:
+    """Those that are earlier than a time; ends when no further one can be."""
+    until = Until(until_ms)
+    for entry in entries:
+        if until.is_shown(entry):
+            yield entry
+        elif until.is_last(entry):
+            return
+
+
+def entry_at(log: Log, at_ms: int, timeout_s: float) -> Entry:
+    """
+    The first entry of a program that has a time of C{at_ms} or later.
+
+    @raise DLedgerError: as of L{first_since}; INDEX_OUT_OF_RANGE: there is none.
+    """
+    since = Since(at_ms)
+    for entry in log.tail(first_since(log, at_ms, timeout_s), follow=False):
+        if since.is_shown(entry):
+            return entry
+    raise DLedgerError(
+        ResponseCode.INDEX_OUT_OF_RANGE, reason=f"no entry is of {time_text(at_ms)} (UTC) or later"
+    )
 
 
 def first_since(log: Log, since_ms: int, timeout_s: float) -> int:

@@ -49,6 +49,45 @@ class TailSinceTests(CliCase):
         self.assertEqual(self.shown("--since", "2026-01-02T03:05:05.678", "-n", "3"), [60, 61, 62])
         self.assertEqual(self.shown("--since", "2026-01-03"), [])
 
+    def test_until(self) -> None:
+        """Up to a time; it ends there, a minute of the clocks later."""
+        filled(self.log, [NOW_MS + 1000 * number for number in range(300)])
+        self.assertEqual(self.shown("--from", "0", "--until", "1767323055678"), list(range(10)))
+        between = ("--since", "1767323105678", "--until", "1767323108678")
+        self.assertEqual(self.shown(*between), [60, 61, 62])
+        self.assertEqual(self.shown(*between, "-n", "2"), [60, 61])
+        self.assertEqual(self.shown("-f", *between), [60, 61, 62])
+        self.assertEqual(self.shown("--from", "0", "--until", "2026-01-01"), [])
+        self.assertEqual(self.shown("-n", "3", "--until", "2027-01-01"), [297, 298, 299])
+
+    def test_until_with_clocks_that_differ(self) -> None:
+        """All that are earlier, none that is later; those without a time up to the first later one."""
+        times = [NOW_MS + 1000 * number + (SKEW_MS // 2 if number % 3 == 0 else 0) for number in range(300)]
+        filled(self.log, times)
+        wanted = NOW_MS + 100_000
+        found = self.shown("--from", "0", "--until", str(wanted))
+        self.assertEqual(found, [at for at, time_ms in enumerate(times) if time_ms < wanted])
+        filled(self.log, [None, NOW_MS, None, NOW_MS + 10, None, NOW_MS + 1, None])
+        self.assertEqual(self.shown("--from", "0", "--until", str(NOW_MS + 5)), [0, 1, 2, 5])
+
+    def test_ago(self) -> None:
+        """How long ago, by this machine's clock."""
+        self.patch(since, "now_ms", lambda: NOW_MS + 600_000)
+        filled(self.log, [NOW_MS + 1000 * number for number in range(600)])
+        for text, first in (("90s", 510), ("5m", 300), ("1h", 0), ("99999d", 0)):
+            self.assertEqual(self.shown("--since", text), list(range(first, 600)), text)
+        self.assertEqual(self.shown("--since", "90s", "--until", "85s"), list(range(510, 515)))
+        self.assertExit(self.run_cli("tail", "--since", "10w"), 64, "90s, 10m, 2h or 7d")
+
+    def test_get_at(self) -> None:
+        """The first entry of a time or later."""
+        filled(self.log, [NOW_MS + 1000 * number for number in range(300)])
+        self.assertIn("\t60\n", self.run_cli("get", "--at", "1767323105678").stdout)
+        self.assertIn("\t61\n", self.run_cli("get", "--at", "1767323105679").stdout)
+        self.assertExit(self.run_cli("get", "--at", "2027-01-01"), 1, "no entry is of 2027-01-01 00:00")
+        for words in ((), ("3", "--at", "2026-01-01")):
+            self.assertExit(self.run_cli("get", *words), 64, "give either INDEX or --at TIME")
+
     def test_follow(self) -> None:
         """With C{-f} of a time to come: from the end of the log."""
         filled(self.log, [NOW_MS] * 10)
