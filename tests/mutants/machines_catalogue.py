@@ -300,6 +300,10 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
               "await machine.when_applied(status.committed_index)"),
     ), {**SHORT_LOGS, "faults": ("depose", "depose", "isolate", "pause"),
         "load": {**SHORT_LOGS["load"], "queries": 2.0, "think_us": 50_000}}),
+    ("late-push-counts-as-new", "a push that waited for a process that was stopped counts as new", (
+        Patch("dledger.core.handler", "member.leader_committed_ms = member.awake_ms",
+              "member.leader_committed_ms = member.out.now_ms"),
+    ), {"test": "tests.core.test_handler"}),
     ("joiner-has-no-way", "a member that joins asks nobody, and never begins under a second leader", (
         Patch("dledger.core.handler", " or not member.membership.voters:", ":"),
     ), {"test": "tests.core.test_witnesses.WitnessTests.test_no_voters_known"}),
