@@ -99,7 +99,7 @@ class EntryHandler:
             return
         member, entries, type = self.member, request.entries, request.type
         member.leader_committed_index = request.commit_index
-        member.leader_committed_ms = member.out.now_ms
+        member.leader_committed_ms = member.awake_ms
         if type is PushType.COMMIT:
             self._learn_commit(request)
             # A follower out of step (after a restart, say) would receive commit indexes for ever and
@@ -203,7 +203,10 @@ class EntryHandler:
 
     def _is_confirmed(self, index: int, known_index: int) -> bool:
         """Whether nothing is set aside, so that the leader's word is enough, or others confirm it."""
-        if self.member.ledger_end_index < 0:
+        member = self.member
+        # (A member that joins knows no voters before it has come to the entry that names them: nobody has
+        # counted on its entries, which leaders have told it as now. One of them may begin further on.)
+        if member.ledger_end_index < 0 or not member.membership.voters:
             return True
         # Whether entries are committed is not asked: a mark may be lost, or never have been written.
         return self._witnesses.confirm(lacks_index=known_index + 1, begin_index=index)

@@ -194,7 +194,9 @@ class MemberState:
     @ivar flushed_index: every entry up to here is on stable storage.
     @ivar leader_committed_index: commit index in the last push of a leader; -1 before any. It is the leader's
         word: for health, not for decisions.
-    @ivar leader_committed_ms: when it came; -1 before any.
+    @ivar leader_committed_ms: a time before it came, see C{awake_ms}; -1: not known.
+    @ivar awake_ms: the tick before the last one; -1 before two. A process that was stopped finds messages
+        that came meanwhile, before its first tick or after it: all that had come by this time was read.
     @ivar repair_end_index: -1, or the end that the ledger must reach before this member votes again.
     @ivar ward_id: the candidate for whose sake a member that must never lead leads all the same, until that
         one has its entries; None for none.
@@ -228,6 +230,8 @@ class MemberState:
     flushed_index: int = -1
     leader_committed_index: int = -1
     leader_committed_ms: int = -1
+    awake_ms: int = -1
+    _ticked_ms: int = -1
     ward_id: str | None = None
     wire_versions: dict[str, int] = attrs.Factory(dict)
     last_heard_ms: dict[str, int] = attrs.Factory(dict)
@@ -413,6 +417,10 @@ class MemberState:
             return self.view.term_of(index) == self.term
         except DamagedEntryError:
             return False  # (A peer gives it back.)
+
+    def ticked(self) -> None:
+        """A tick has come."""
+        self.awake_ms, self._ticked_ms = self._ticked_ms, self.out.now_ms
 
     def refresh_end(self) -> None:
         """Read the end of the changed ledger again."""

@@ -160,6 +160,7 @@ class DLedgerCore:
             self._out.report("unsure", ledger_end_index=member.ledger_end_index)
 
     def _on_ticked(self, _: ev.Ticked) -> None:
+        self._member.ticked()
         for peer_id, request_id, owner in self._out.overdue():
             owner.on_request_failed(peer_id, request_id, "no outcome in time")
         if not self._is_stopped:  # a failed transfer completes a stop that waited for it

@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import chain, islice
+from itertools import islice
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -61,7 +61,7 @@ from dledger.machine.snapshot_file import OLDEST_SNAPSHOT_VERSION, SnapshotHead,
 from dledger.machine.snapshots import SnapshotDirectory
 from dledger.machine.state_machine import MachineFactory
 from dledger.machine.waiting import MachineWaits
-from dledger.machine.writing import SnapshotWriter, hashed
+from dledger.machine.writing import SnapshotWriter, pieces_of
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import EntryHeader, iterate_records
 from protocols.wire.ledger.machines import DIGESTS_MAX
@@ -162,6 +162,8 @@ class MachineRunner(AnsweringMachine):
 
     def _left_thread(self, _: object) -> None:
         self._in_thread = None
+        if self.state == "running" and not self.is_applying:
+            self._take_snapshot_if_due()
 
     def stop(self) -> Deferred[None]:
         """See L{dledger.node.hosting.HostedMachine.stop}."""
@@ -246,6 +248,7 @@ class MachineRunner(AnsweringMachine):
             pieces = _until_stopped(snapshots.read(head), lambda: self.state not in _TAKES_UP)
             if head.format > OLDEST_SNAPSHOT_VERSION:
                 restored[0] = kept_in(next(pieces, b""))
+            self._skips.check(restored[0][1], head.index)
             machine.restore(pieces, head.machine_version)
 
         try:
@@ -258,7 +261,8 @@ class MachineRunner(AnsweringMachine):
             return self.state not in _TAKES_UP
         self.applied_index = head.index
         self._kept, left_out = restored[0]
-        self._skips.restored(left_out)
+        self._skips.restored(left_out, head.index)
+        self._forget_entries()
         return True
 
     def _tell_refused(self, reason: str) -> None:
@@ -374,11 +378,11 @@ class MachineRunner(AnsweringMachine):
             self._last = batch[-1][0]
             self.applied_index = self._last.index
         self._applied += len(entries)
-        if self._writer is not None:
-            self._writer.note(self.applied_index, len(batch), sum(len(body) for _, body in batch))
         by_index = {entry.index: result for entry, result in zip(entries, results, strict=True)}
         if self._skips.ordered:
             by_index.update(self._skips.results_in(batch))
+        if self._writer is not None:
+            self._writer.note(self.applied_index, batch, is_wanted=self._skips.has_passed())
         self._kept.fold(batch, by_index)
         self._waits.applied(by_index, self.applied_index)
 
@@ -396,14 +400,19 @@ class MachineRunner(AnsweringMachine):
         self.state, self.reason, self._failed_at = "starting", "", -1
         self._rest()
         self._waits.end(f"the entry {index} is skipped", ResponseCode.LEADER_NOT_READY)
-        self.applied_index, self._last, self.is_applying = -1, None, False
+        self.applied_index, self.is_applying = -1, False
         self.digests.clear()
-        if self._writer is not None:
-            self._writer.begin_again()
+        self._forget_entries()
         if self._in_thread is None:
             self._make_again_now()
         else:
             self._in_thread.addBoth(lambda _: self._make_again_now())
+
+    def _forget_entries(self) -> None:
+        """The state is another one, and has no entries since."""
+        self._last = None
+        if self._writer is not None:
+            self._writer.begin_again()
 
     def _make_again_now(self) -> None:
         """Nothing runs in the thread."""
@@ -437,8 +446,8 @@ class MachineRunner(AnsweringMachine):
 
     def _take_snapshot_if_due(self) -> None:
         writer, last = self._writer, self._last
-        if writer is not None and writer.is_due and self._in_thread is None:
-            assert self._snapshots is not None and self._offers is not None and last is not None
+        if writer is not None and writer.is_due and last is not None and self._in_thread is None:
+            assert self._snapshots is not None and self._offers is not None
             writer.begin_again()
             self._snapshots.held = self._offers.held()
             self._begin(self._write(writer, last))
@@ -447,18 +456,7 @@ class MachineRunner(AnsweringMachine):
         """Write a snapshot, and remember the digest of the state in it."""
         machine, first = self.machine, self._kept.encode(self._skips.left_out)
         digests: list[bytes] = []
-
-        async def pieces() -> Iterator[bytes]:
-            """(No entries are given to the machine before it has been asked: its calls are in turn.)"""
-            digest, view = await self._calls.call(
-                "snapshot()", lambda: (machine.digest(), machine.snapshot())
-            )
-            if digest is not None:
-                digests.append(digest)
-                return chain((first,), view)
-            return chain((first,), hashed(view, digests))
-
-        await writer.write(last, pieces)
+        await writer.write(last, lambda: pieces_of(machine, self._calls, first, digests))
         if not writer.problem and digests and digests[0] and machine is self.machine:
             self.digests[last.index] = digests[0].hex()
             while len(self.digests) > DIGESTS_MAX:
@@ -530,7 +528,7 @@ class MachineRunner(AnsweringMachine):
         return False
 
     def _lowest_index(self) -> int:
-        return max(lowest_usable(self._entries, self.applied_index), self._skips.order_index)
+        return lowest_usable(self._entries, self.applied_index)
 
     # -- requests -----------------------------------------------------------------------------
 

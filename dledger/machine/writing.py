@@ -9,15 +9,18 @@ Rule 2: one that cannot be written is tried again after as many entries.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from hashlib import sha256
+from itertools import chain
 
+from twisted.internet.defer import CancelledError
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.base.threads import RunInThread
-from dledger.machine.guarded import sentence_of
+from dledger.machine.calls import MachineCalls
+from dledger.machine.guarded import GuardedMachine, sentence_of
 from dledger.machine.log_reach import CommittedEntries
 from dledger.machine.snapshot_file import SnapshotRefused
 from dledger.machine.snapshots import SnapshotDirectory, UnnamedSnapshot
@@ -55,12 +58,16 @@ class SnapshotWriter:
         self._since_entries = self._since_bytes = 0
         self._last_index = -1
         self.written, self.size, self.problem = 0, -1, ""
+        self._is_wanted = False
 
-    def note(self, last_index: int, entries: int, size: int) -> None:
-        """More entries are in the state. @param size: bytes of their bodies."""
+    def note(
+        self, last_index: int, batch: Sequence[tuple[EntryHeader, bytes]], *, is_wanted: bool = False
+    ) -> None:
+        """More entries are in the state. @param is_wanted: a snapshot of it is, wherever others are due."""
         self._last_index = last_index
-        self._since_entries += entries
-        self._since_bytes += size
+        self._since_entries += len(batch)
+        self._since_bytes += sum(len(body) for _, body in batch)
+        self._is_wanted |= is_wanted
 
     def entries_left(self, applied_index: int) -> int:
         """A batch must not have more entries than these, so that it ends where a snapshot is due."""
@@ -70,15 +77,17 @@ class SnapshotWriter:
     def begin_again(self) -> None:
         """One is taken now, or the state is another one: count anew."""
         self._since_entries = self._since_bytes = 0
+        self._is_wanted = False
 
     @property
     def is_due(self) -> bool:
         """
         Whether one is to be taken: by entries behind the same ones at each member, so that all can be
-        compared.
+        compared; where neither number is given, never.
         """
         is_place = self._due_entries > 0 and not (self._last_index + 1) % self._due_entries
-        return (is_place and self._since_entries > 0) or 0 < self._due_bytes <= self._since_bytes
+        is_by_count = (is_place and self._since_entries > 0) or 0 < self._due_bytes <= self._since_bytes
+        return is_by_count or (self._is_wanted and bool(self._due_entries or self._due_bytes))
 
     async def write(self, last: EntryHeader, chunks: Callable[[], Awaitable[Iterable[bytes]]]) -> None:
         """Write one behind an entry. @param chunks: gives the pieces of its file."""
@@ -102,6 +111,17 @@ class SnapshotWriter:
             if reason:
                 raise SnapshotRefused(f"it gets no name: {reason}")
             await self._run_in_thread(lambda: self._snapshots.name(written[0]))
+        except (SnapshotRefused, OSError, CancelledError) as error:  # (no bug: given up, or the disk is full)
+            reason = str(error) if isinstance(error, SnapshotRefused) else sentence_of(error)
+            if isinstance(error, CancelledError):
+                reason = "the member stops"
+            self.problem = f"behind the entry {last.index}: {reason}"
+            self.log.warn(
+                "the snapshot of {machine} at member {self_id} behind the entry {index} was not written: "
+                "{reason}",
+                machine=self._snapshots.machine, self_id=self._self_id, index=last.index, reason=reason,
+            )
+            return
         except Exception as error:
             self.problem = f"behind the entry {last.index}: {sentence_of(error)}"
             self.log.failure(
@@ -110,6 +130,20 @@ class SnapshotWriter:
             )
             return
         self.written, self.size, self.problem = self.written + 1, written[0].size, ""
+
+
+async def pieces_of(
+    machine: GuardedMachine, calls: MachineCalls, first: bytes, digests: list[bytes]
+) -> Iterator[bytes]:
+    """
+    The first piece, and the present state of a machine. (No entries are given to it before it has been asked:
+    its calls are in turn.) With the last piece its digest is in C{digests}.
+    """
+    digest, view = await calls.call("snapshot()", lambda: (machine.digest(), machine.snapshot()))
+    if digest is None:
+        return chain((first,), hashed(view, digests))
+    digests.append(digest)
+    return chain((first,), view)
 
 
 def hashed(pieces: Iterable[bytes], digests: list[bytes]) -> Iterator[bytes]:

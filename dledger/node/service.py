@@ -3,7 +3,8 @@
 A member as a Twisted service: opens its store, listens, connects, starts; stops in reverse order::
 
     startService   store -> node -> listening port -> connections to peers, first input, admin
-    stopService    leadership handed over, pending answered (at most STOP_TIME_OUT_S) -> port ->
+    stopService    leadership handed over, pending answered (at most STOP_TIME_OUT_S) -> the state
+                   machine rests (at most STOP_TIME_OUT_S) -> port ->
                    clients redirected (at most LINGER_S) -> connections -> running fsync -> clean close
 
 Rule 1: a member that stopped because of a failure does not touch its files again: they are recovered
@@ -204,7 +205,7 @@ class MemberService(MultiService):
         self._make_driver = make_driver
         self._embedding = embedding
         self._make_machine = make_machine
-        self._machine_thread = machine_thread or DiskThreads(reactor, name="dledger-snapshots")
+        self._machine_thread = machine_thread or LoneThread(reactor, name="dledger-snapshots")
         self._calls_thread = calls_thread or LoneThread(reactor, name="dledger-machine")
         self._store: ClosableStore | None = None
         self._terms: ClosableTerms = ForgetfulTerms()
@@ -401,7 +402,8 @@ class MemberService(MultiService):
         if self.node is not None:
             await self._stop_node(self.node)
             if self.node.desk.machine is not None:
-                await self.node.desk.machine.stop()
+                # (A call of a program that never returns must not keep this member from ending.)
+                await _within(self.node.desk.machine.stop(), STOP_TIME_OUT_S, self._reactor)
                 self._machine_thread.stop()
                 self._calls_thread.stop()
             await self._stop_connections()

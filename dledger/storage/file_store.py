@@ -423,7 +423,8 @@ class FileStore:
         """Make C{keep} the last entry, and write the one of C{layout} behind it; durable."""
         ledger = self._ledger
         if keep == ledger.end_index and layout is not None and ledger.holes.end_index <= keep:
-            self._write(keep + 1, layout.terms[-1][1] if layout.terms else ledger.end_term, layout)
+            last_term = layout.terms[-1][1] if layout.terms else ledger.end_term
+            self._write(keep + 1, last_term, layout, layout.configurations)
             return self._flush.sync()
         term, position, chain = self._before(keep + 1)
         written_end, units_end = ledger.end_position, (ledger.end_index + 1) * INDEX_UNIT_SIZE

@@ -210,6 +210,25 @@ class TruncateTests(SynchronousTestCase):
         bench.request(compare(90, 2, commit_index=500, leader="n2"))
         self.assertEqual(bench.core.status().leader_committed_index, 99)
 
+    def test_age_of_the_leaders_commit(self) -> None:
+        """A process that was stopped may read its first push before its first tick, or behind it."""
+        for ticks_first in (False, True):
+            bench = follower(1, 1, 2)
+            bench.request(compare(90, 2, commit_index=99))
+            self.assertEqual(bench.core.status().leader_committed_ms, -1)
+            bench.tick(100)
+            bench.tick(100)
+            awake_ms = bench.now_ms
+            bench.now_ms += 5000
+            if ticks_first:
+                bench.tick(0)
+            bench.request(compare(90, 2, commit_index=99))
+            self.assertLessEqual(bench.core.status().leader_committed_ms, awake_ms)
+            bench.tick(100)
+            bench.tick(100)
+            bench.request(compare(90, 2, commit_index=99))
+            self.assertGreater(bench.core.status().leader_committed_ms, awake_ms)
+
     def test_nothing_to_cut(self) -> None:
         """The last entry is the one: no write."""
         self.assertEqual(kinds(follower(1, 1).request(truncate(1, 1))), [OK])

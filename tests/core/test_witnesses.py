@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.membership import Membership
 from dledger.core import effects as fx
 from dledger.core.handler import DIVERGED_AFTER
 from protocols.wire.ledger.codes import PushType, ResponseCode
@@ -167,3 +168,13 @@ class WitnessTests(SynchronousTestCase):
         """A member without entries takes the leader's word."""
         self.bench = Bench.make(ListLedger(), term=3).follow("n1", 3)
         self.assertTrue(self.truncate())
+
+    def test_no_voters_known(self) -> None:
+        """
+        So does one that joins, and has not come to the entry that names the voters: one leader began it, and
+        the next one, who begins further on, has nobody else to name.
+        """
+        member = self.bench.core._member
+        member.membership, member.voter_ids = Membership(voters={}), ()
+        self.assertTrue(self.truncate())
+        self.assertEqual(self.bench.ledger.ledger_begin_index, BEGIN)

@@ -13,7 +13,6 @@ from dledger.base.errors import DLedgerError
 from dledger.client.values import Entry
 from dledger.machine.calls import LONG_S, MachineCalls
 from dledger.machine.guarded import GuardedMachine
-from dledger.machine.snapshot_file import SnapshotRefused
 from dledger.node.health import MACHINE_HANGS_S, health_problem
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.machine_entries import encode_skip
@@ -30,8 +29,6 @@ class ThreadTests(SynchronousTestCase):
         self.calls = FakeThread()
         self.rig = HostedRig(disk=MemoryDisk(), run_machine=self.calls.run, snapshot_entries=2).run()
         self.calls.is_lazy = True
-        # (A snapshot that is given up because the state is no more is logged.)
-        self.addCleanup(self.flushLoggedErrors, SnapshotRefused)
 
     def finish(self) -> None:
         """The next call ends."""

@@ -11,7 +11,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.client.values import Entry
 from dledger.machine import runner
-from dledger.machine.skips import SKIPPED, Skips
+from dledger.machine import skips as skips_module
+from dledger.machine.skips import SKIPPED, UNSEEN, Skips
+from dledger.machine.snapshot_file import SnapshotRefused
 from dledger.machine.state_machine import RefusedAnswer, RefusedCommand
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import iterate_records
@@ -125,7 +127,7 @@ class SkipTests(SynchronousTestCase):
         self.assertEqual((self.rig.runner.state, self.rig.runner.applied_index), ("running", 7))
         self.assertEqual(self.rig.journal.bodies, [b"0", b"1", b"2", b"3", b"4"])
         self.assertEqual(self.rig.runner.result_of(5).result, SKIPPED)
-        self.assertEqual(self.rig.runner._skips.ordered, set())
+        self.assertEqual(self.rig.snapshots.heads[-1].index, 7)  # (behind the order)
         self.rig.append(b"5")
         self.assertEqual(self.rig.snapshots.heads[-1].index, 8)
         again = HostedRig(disk=self.disk, factory=BadJournal)
@@ -166,21 +168,74 @@ class SkipTests(SynchronousTestCase):
         rig.node._appends.append_control(encode_skip(3))
         rig.pass_turns()
         self.assertIn("it has the entry 3, which is skipped", rig.runner.status().refused[0])
-        self.assertEqual((rig.runner._lowest_index(), rig.runner._skips.order_index), (5, 4))
         self.assertEqual(rig.journal.bodies, [b"0", b"1"])
+
+    def test_twice(self) -> None:
+        """A second order for the same entry changes nothing, also in a process that began between the two."""
+        disk = MemoryDisk()
+        rig = HostedRig(disk=disk, snapshot_entries=1000).run()
+        rig.append(b"0", b"bad", b"1")
+        made = []
+        again = rig
+        for _ in range(2):
+            rig.node._appends.append_control(encode_skip(2))
+            for one in (rig, again):
+                one.runner.committed()
+                one.pass_turns()
+            if again is rig:
+                again = self.again(rig, disk)
+            made.append((len(rig.made), len(again.made)))
+        self.assertEqual(made[0], made[1])
+        self.assertEqual((again.runner.state, again.runner.applied_index), ("running", 5))
+        self.assertEqual(again.journal.bodies, [b"0", b"1"])
+
+    def test_behind_an_order(self) -> None:
+        """A snapshot is taken there, also where none is due; but not where none is wanted at all."""
+        for entries, heads in ((1000, [4]), (0, [])):
+            rig = HostedRig(disk=MemoryDisk(), snapshot_entries=entries, snapshot_bytes=0).run()
+            rig.append(b"0", b"bad", b"1")
+            rig.node._appends.append_control(encode_skip(2))
+            rig.pass_turns()
+            self.assertEqual([head.index for head in rig.snapshots.heads], heads)
+
+    def test_snapshots_of_others(self) -> None:
+        """One between the entry and the order is of use if it says that it was made without the entry."""
+        skips = Skips({3: 9, 5: UNSEEN})
+        self.assertIn("may have the entry 3", str(self.assertRaises(SnapshotRefused, skips.check, (), 4)))
+        for left_out, last_index in (((3,), 4), ((), 2), ((), 9)):
+            skips.check(left_out, last_index)
+        skips.restored((5,), 9)
+        self.assertEqual(skips.left_out, {3, 5})
 
     def test_between(self) -> None:
         """A snapshot between the entry and the order tells that it was made without the entry."""
-        skips = Skips({3})
+        skips = Skips({3: UNSEEN})
         batch = [(header, body) for header, body in self.entries()]
         self.assertEqual(skips.results_in(batch[3:4]), {3: SKIPPED})
-        self.assertEqual(skips, Skips({3}, {3}))
+        self.assertEqual(skips, Skips({3: UNSEEN}, {3}))
         again = Skips()
-        again.restored(skips.left_out)
+        again.restored(skips.left_out, 3)
         self.assertEqual(again.look(batch[4:], 3), -1)
         again.results_in(batch[4:])
-        self.assertEqual(again, Skips())
-        self.assertEqual(Skips().look(batch[4:], 3), 3)
+        self.assertEqual(again, Skips({3: 5}, {3}, has_passed=True))
+        self.assertEqual([again.has_passed(), again.has_passed()], [True, False])
+
+    def test_bound(self) -> None:
+        """The entries with the highest indexes are remembered."""
+        skips = Skips({index: UNSEEN for index in range(5)}, set(range(5)))
+        self.patch(skips_module, "SKIPS_MAX", 3)
+        skips.results_in([])
+        self.assertEqual((set(skips.ordered), skips.left_out), ({2, 3, 4}, {2, 3, 4}))
+        self.assertEqual(Skips().look(self.entries()[4:], 3), 3)
+
+    def again(self, rig: HostedRig, disk: MemoryDisk) -> HostedRig:
+        """A process that begins with the same snapshots and the same log."""
+        again = HostedRig(disk=disk, snapshot_entries=1000)
+        again.node.read_committed = rig.node.read_committed  # type: ignore[method-assign]
+        again.node._core = rig.node._core
+        again.runner.start()
+        again.pass_turns()
+        return again
 
     def entries(self) -> list[tuple[object, bytes]]:
         """0 to 4, and an order to skip 3."""

@@ -33,7 +33,10 @@ SHORT_LOGS: Mapping[str, Any] = {
         "pause",
     ),
     "pace_s": 2.0,
-    "load": {"clients": 3, "think_us": 100_000, "appends": 0.9, "body_bytes_max": 100},
+    "load": {
+        "clients": 3, "think_us": 100_000, "appends": 0.5, "submits": 0.5, "queries": 0.2, "poison": 0.01,
+        "body_bytes_max": 100,
+    },
     "group": {"has_machines": True, "is_native": True, "hides_wire_version": False},
 }
 _FETCH = "dledger.machine.fetching"
@@ -181,9 +184,21 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
               "                if False:"),
     ), {"test": f"{_SKIPS}.SkipTests.test_applied_elsewhere"}),
     ("skip-not-in-snapshot", "a snapshot does not tell that it was made without an entry", (
-        Patch("dledger.machine.skips", "        self.left_out = set(left_out)\n",
-              "        self.left_out = set()\n"),
+        Patch("dledger.machine.skips", "        self.left_out = passed.union(left_out)\n",
+              "        self.left_out = passed\n"),
     ), {"test": f"{_SKIPS}.SkipTests.test_between"}),
+    ("skip-again", "a second order for the same entry makes a state anew that does not have it", (
+        Patch("dledger.machine.skips", "                self._has_passed = True\n",
+              "                self._has_passed = not self.left_out.discard(order_of(header, body))\n"),
+    ), {"test": f"{_SKIPS}.SkipTests.test_twice"}),
+    ("no-snapshot-behind-order", "no member has a snapshot behind an order for those that need one", (
+        Patch("dledger.machine.writing", "(self._is_wanted and bool(self._due_entries or self._due_bytes))",
+              "False"),
+    ), {"test": f"{_SKIPS}.SkipTests.test_behind_an_order"}),
+    ("snapshot-with-skipped-entry", "a snapshot that has a skipped entry is taken up again and again", (
+        Patch("dledger.machine.skips", "            if index <= last_index < order_index < UNSEEN and",
+              "            if False and"),
+    ), {"test": f"{_SKIPS}.SkipTests.test_snapshots_of_others"}),
     ("leads-without-state", "a leader whose machine has failed goes on", (
         Patch("dledger.core.transfer", "or member.seeks_java_leader or member.machine.is_unfit\n",
               "or member.seeks_java_leader\n"),
@@ -237,6 +252,65 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
               "    return DLedgerError(ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, reason=reason)",
               "    return DLedgerError(ResponseCode.MACHINE_STOPPED, reason=reason)"),
     ), {"test": f"{_REQUESTS}.SubmitTests"}),
+    ("exit-of-a-query", "a query that raises what is no Exception passes the guard", (
+        Patch(_GUARD, "except BaseException as error:\n            reason = f\"query() raised",
+              "except Exception as error:\n            reason = f\"query() raised"),
+    ), {"test": "tests.machine.test_runner.FailureTests.test_query"}),
+    ("batch-for-any-function", "a function that is no generator gets many entries in one call", (
+        Patch(_GUARD, "if self._takes_many else (entries[begin],)", "if True else (entries[begin],)"),
+    ), {"test": "tests.machine.test_skips.RefusedTests.test_raised"}),
+    ("too-many-results", "more results than entries are taken", (
+        Patch(_GUARD, "        self._end(walk, entries, results)\n", ""),
+    ), {"test": "tests.machine.test_runner.FailureTests"}),
+    ("long-result", "a result may have any length", (
+        Patch(_GUARD, "    if len(result) > RESULT_BYTES_MAX:", "    if False:"),
+    ), {"test": "tests.machine.test_runner.FailureTests"}),
+    ("results-without-bound", "results of producers that are quiet for long are kept", (
+        Patch("dledger.machine.kept_results", "        if self._bytes > RESULT_BYTES_IN_ALL:",
+              "        if False:"),
+    ), {"test": "tests.machine.test_kept_results.KeptTests.test_bounds"}),
+    ("clients-without-bound", "all producers that ever were are kept", (
+        Patch("dledger.machine.kept_results", "        while len(self._clients) > CLIENTS_MAX:",
+              "        while False:"),
+    ), {"test": "tests.machine.test_kept_results.KeptTests.test_bounds"}),
+    ("snapshot-at-any-place", "snapshots are not behind the same entries at each member", (
+        Patch("dledger.machine.writing", "return due - (applied_index + 1) % due if due > 0 else 1 << 62",
+              "return 1 << 62"),
+    ), {"test": "tests.machine.test_runner.SnapshotTests.test_same_places"}),
+    ("hang-is-healthy", "a member whose machine hangs is healthy", (
+        Patch("dledger.node.health", "status.machine.busy_s >= MACHINE_HANGS_S:", "False:"),
+    ), {"test": "tests.machine.test_calls.ThreadTests.test_watched"}),
+    ("failed-is-healthy", "a member whose machine has failed is healthy", (
+        Patch("dledger.node.health", "status.machine.state == \"failed\":", "False:"),
+    ), {"test": "tests.node.test_health"}),
+    ("stop-waits-for-a-program", "a member whose machine never gives a snapshot cannot be stopped", (
+        Patch("dledger.node.service", "await _within(self.node.desk.machine.stop(), STOP_TIME_OUT_S, "
+                                      "self._reactor)", "await self.node.desk.machine.stop()"),
+    ), {"test": "tests.machine.test_service.HostingTests.test_end_does_not_wait_for_ever"}),
+    ("poison-applied", "an order to skip an entry is no order", (
+        Patch("dledger.machine.skips", "    return index if index < header.index else -1\n",
+              "    return -1\n"),
+    ), SHORT_LOGS),
+    ("refused-counts-as-done", "the entry behind one that is refused is not applied", (
+        Patch(_GUARD, "                begin = len(results)\n",
+              "                begin = len(results) + bool(results and results[-1] == b\"one in seven\")\n"),
+    ), SHORT_LOGS),
+    ("query-of-an-older-state", "a leader answers queries without making sure that it leads", (
+        Patch(_DESK, "await machine.when_applied(await self._read_index())",
+              "await machine.when_applied(status.committed_index)"),
+    ), {**SHORT_LOGS, "faults": ("depose", "depose", "isolate", "pause"),
+        "load": {**SHORT_LOGS["load"], "queries": 2.0, "think_us": 50_000}}),
+    ("late-push-counts-as-new", "a push that waited for a process that was stopped counts as new", (
+        Patch("dledger.core.handler", "member.leader_committed_ms = member.awake_ms",
+              "member.leader_committed_ms = member.out.now_ms"),
+    ), {"test": "tests.core.test_handler"}),
+    ("joiner-has-no-way", "a member that joins asks nobody, and never begins under a second leader", (
+        Patch("dledger.core.handler", " or not member.membership.voters:", ":"),
+    ), {"test": "tests.core.test_witnesses.WitnessTests.test_no_voters_known"}),
+    ("members-behind-the-end", "a list of members that comes by TRUNCATE is not followed", (
+        Patch("dledger.storage.file_store", "self._write(keep + 1, last_term, layout, layout.configurations)",
+              "self._write(keep + 1, last_term, layout)"),
+    ), {"test": "tests.storage.test_configurations.CutTests.test_just_behind_the_end"}),
     ("machine-not-asked-for", "a leader without a machine is sent commands", (
         Patch(_CLIENT, "    if not member.has_machine:", "    if False:"),
     ), {"test": "tests.client.test_machines.SubmitTests.test_no_machine"}),

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -23,6 +24,16 @@ def get(began: int, ended: int, index: int, body: bytes | None) -> Call:
 def end(began: int, ended: int, index: int) -> Call:
     """A question for the highest index."""
     return Call("end", began, index, b"", ended, "ok")
+
+
+def is_change(body: bytes) -> bool:
+    """Whether a machine takes note of a body."""
+    return not body.startswith(b"-")
+
+
+def next_in(log: Sequence[bytes], index: int) -> int:
+    """The next entry that changes the state of the machine."""
+    return next((at for at in range(index + 1, len(log)) if is_change(log[at])), len(log))
 
 
 class CheckTests(SynchronousTestCase):
@@ -56,6 +67,12 @@ class CheckTests(SynchronousTestCase):
     def test_read_from_the_future(self) -> None:
         """A read that ended before an append began cannot have seen it."""
         self.fails(get(1, 2, 0, b"a"), append(3, 4, 0, b"a"))
+
+    def test_stale_state(self) -> None:
+        """A machine that is asked after a command was answered has applied it, if it changes the state."""
+        self.fails(append(1, 2, 0, b"a"), append(3, 4, 1, b"b"), Call("state", 5, 0, b"", 6, "ok"))
+        check([append(1, 2, 0, b"a"), append(3, 4, 1, b"-b"), Call("state", 5, 0, b"", 6, "ok")],
+              lambda index: (b"a", b"-b")[index], 1, next_change=lambda index: next_in((b"a", b"-b"), index))
 
     def test_overlapping(self) -> None:
         """While an append is under way, both answers are right."""
@@ -111,9 +128,9 @@ class TwinTests(SynchronousTestCase):
         log: list[bytes] = []
         for number in range(rng.randint(2, 6)):
             began, ended = sorted(stamps[2 * number : 2 * number + 2])
-            kind = rng.choice(("append", "append", "unknown", "get", "end"))
+            kind = rng.choice(("append", "append", "unknown", "get", "end", "state"))
             if kind == "append":
-                body = b"%d" % number
+                body = rng.choice((b"%d", b"-%d")) % number  # (the machine ignores the second one)
                 calls.append(append(began, ended, len(log), body))
                 log.append(body)
             elif kind == "unknown":
@@ -124,8 +141,11 @@ class TwinTests(SynchronousTestCase):
             elif kind == "get":
                 index = rng.randrange(3)
                 calls.append(Call("get", began, index, b"", ended, "beyond"))
-            else:
+            elif kind == "end":
                 calls.append(end(began, ended, rng.randrange(-1, 3)))
+            else:
+                known = [-1, *(at for at, one in enumerate(log) if is_change(one))]
+                calls.append(Call("state", began, rng.choice(known), b"", ended, "ok"))
         for call in calls:
             if call.kind == "get" and call.index < len(log) and rng.random() < 0.6:
                 call.outcome, call.body = "ok", log[call.index]
@@ -138,11 +158,13 @@ class TwinTests(SynchronousTestCase):
         for _ in range(3000):
             calls, log = self.history(rng)
             try:
-                check(calls, lambda index, log=log: log[index], len(log) - 1)  # type: ignore[misc]
+                check(calls, lambda index, log=log: log[index], len(log) - 1,  # type: ignore[misc]
+                      next_change=lambda index, log=log: next_in(log, index))  # type: ignore[misc]
                 answer = True
             except NotLinearizable:
                 answer = False
-            self.assertEqual(answer, brute_force(calls + self.final_reads(log)), (calls, log))
+            due = brute_force(calls + self.final_reads(log), is_change)
+            self.assertEqual(answer, due, (calls, log))
             right, wrong = right + answer, wrong + (not answer)
         self.assertGreater(right, 300)
         self.assertGreater(wrong, 300)

@@ -3,24 +3,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.client.values import Entry
+from dledger.testing.group.clients import SimClient
 from dledger.testing.group.cluster import SimCluster
 from dledger.testing.group.invariants import InvariantError
-from dledger.testing.group.machines import MachineRules
-from dledger.testing.group.schedule import Focus, run_schedule
-from dledger.testing.group.short_logs import SHORT_LOGS
+from dledger.testing.group.machines import POISON, MachineRules, RegisterMachine, register_of
+from dledger.testing.group.schedule import Focus, ScheduleOutcome, member_options, with_machines
+from dledger.testing.group.short_logs import SHORT_LOGS, run_machine_schedule
 from protocols.wire.ledger.entry import ENTRY_HEADER
+from protocols.wire.ledger.machine_entries import encode_skip
+from protocols.wire.ledger.producers import PRODUCER_CHANNEL
 from tests.mutants.machines_catalogue import SHORT_LOGS as SHORT_LOGS_OF_MUTANTS
+
+#: Of short schedules in which everything comes up.
+SEEDS = (1, 6, 21)
 
 
 class ScheduleTests(SynchronousTestCase):
     """What seeds do."""
 
-    def test_short_logs(self) -> None:
-        """Members that lose their directory, join or were away take up a snapshot; all states are right."""
+    def run_all(self, run: Callable[[int], ScheduleOutcome], *seeds: int) -> list[SimCluster]:
+        """Run some seeds, of which none fails. @return: their groups."""
         clusters: list[SimCluster] = []
         begin = SimCluster.__init__
 
@@ -29,14 +37,40 @@ class ScheduleTests(SynchronousTestCase):
             clusters.append(cluster)
 
         with mock.patch.object(SimCluster, "__init__", begun):
-            for seed in (12, 21):
-                self.assertEqual(run_schedule(seed, focus=SHORT_LOGS).failure, "")
-        rules = [cluster.world.machines for cluster in clusters]
-        self.assertGreater(sum(one.installed for one in rules if one is not None), 0)
-        self.assertGreater(sum(one.applied for one in rules if one is not None), 500)
+            for seed in seeds:
+                self.assertEqual(run(seed).failure, "")
+        return clusters
+
+    def test_short_logs(self) -> None:
+        """
+        Members that lose their directory, join or were away take up a snapshot; commands and queries are
+        answered, entries skipped; all states are right.
+        """
+        clusters = self.run_all(run_machine_schedule, *SEEDS)
+        rules = [cluster.world.machines for cluster in clusters if cluster.world.machines is not None]
+        self.assertGreater(sum(one.installed for one in rules), 0)
+        self.assertGreater(sum(one.applied for one in rules), 500)
+        self.assertGreater(sum(one.results for one in rules), 80)
+        self.assertGreater(sum(one.queries for one in rules), 30)
+        self.assertGreater(sum(len(one.orders) for one in rules), 0)
+        repeated = [client.commands.repeated for cluster in clusters for client in cluster.clients
+                    if isinstance(client, SimClient) and client.commands is not None]
+        self.assertGreater(sum(repeated), 0)
         begins = [member.ledger.ledger_begin_index for one in clusters for member in one.members.values()]
         self.assertGreater(sum(begin_index > 0 for begin_index in begins), 3)
+        self.assertEqual({one.is_sync for one in clusters}, {True, False})
 
+    def test_share(self) -> None:
+        """Of the ordinary schedules some have machines; the others are as they would be without the draw."""
+        drawn = []
+        for seed in range(200):
+            options, load = member_options(seed)
+            changed, submits = with_machines(seed, options, load)
+            drawn.append(changed.has_machines)
+            if not changed.has_machines:
+                self.assertEqual((changed, submits), (options, load))
+            self.assertFalse(changed.has_machines and changed.hides_wire_version)
+        self.assertTrue(0.2 < sum(drawn) / len(drawn) < 0.4)
 
     def test_mutants_have_the_same(self) -> None:
         """Their catalogue must not import what they change."""
@@ -44,14 +78,53 @@ class ScheduleTests(SynchronousTestCase):
 
 
 class RulesTests(SynchronousTestCase):
-    """The rule notices its breach."""
+    """The rules notice their breach."""
 
     def setUp(self) -> None:
-        record = ENTRY_HEADER.pack(1, 49, 0, 1, 0, 0, 0, 0, 1) + b"x"
-        self.rules = MachineRules(mock.Mock(records={(0, 1): (record, -1)}, committed={0: 1}))
+        self.bodies = [b"a", b"b", b"c" + POISON, b"d", b"f"]
+        self.records = {(index, 1): (self.record(index, body), -1) for index, body in enumerate(self.bodies)}
+        order = ENTRY_HEADER.pack(1, 72, 5, 1, 0, PRODUCER_CHANNEL, 0, 0, 24) + encode_skip(1)
+        self.records[5, 1] = (order, -1)
+        self.log = mock.Mock(records=self.records, committed={0: 1, 1: 1, 2: 1, 3: 1}, last_committed=3)
+        self.rules = MachineRules(self.log)
+
+    def record(self, index: int, body: bytes) -> bytes:
+        """An entry of term 1."""
+        return ENTRY_HEADER.pack(1, 48 + len(body), index, 1, 0, 0, 0, 0, len(body)) + body
+
+    def chain(self, *indexes: int) -> int:
+        """The checksum over some entries."""
+        machine = RegisterMachine()
+        entries = [Entry(index=index, term=1, pos=0, body=self.bodies[index]) for index in indexes]
+        return int([*machine.apply(entries)][-1].split()[1])
 
     def test_fold(self) -> None:
         """Of what is committed only."""
-        self.assertEqual(self.rules.fold(-1), 0)
-        self.assertNotEqual(self.rules.fold(0), 0)
-        self.assertRaises(InvariantError, self.rules.fold, 1)
+        self.assertEqual([self.rules.fold(-1), self.rules.fold(0)], [0, self.chain(0)])
+        self.assertEqual(self.rules.fold(3), self.chain(0, 1, 3))
+        self.assertRaises(InvariantError, self.rules.fold, 4)
+
+    def test_results(self) -> None:
+        """Those of the state behind the entry, of nothing else."""
+        self.rules.answered(3, self.chain(0, 1, 3))
+        self.assertRaises(InvariantError, self.rules.answered, 3, self.chain(0, 3))
+        self.assertRaises(InvariantError, self.rules.refused, 3, "one in seven")
+        self.assertRaises(InvariantError, self.rules.refused, 1, "skipped: an order")
+
+    def test_order(self) -> None:
+        """Between an entry and the order, states with it and without are right; behind it, those without."""
+        self.log.committed = dict.fromkeys(range(6), 1)
+        self.log.last_committed = 5
+        for indexes in ((0, 1, 3), (0, 3)):
+            self.rules.answered(3, self.chain(*indexes))
+        self.rules.refused(1, "skipped: an order")
+        self.assertEqual(self.rules.fold(5), self.chain(0, 3, 4))
+        self.assertEqual([self.rules.next_change(index) for index in (0, 3, 4)], [3, 4, 6])
+
+    def test_queries(self) -> None:
+        """The register, too."""
+        register = register_of(b"b")
+        self.rules.shown(register, 1, 1, self.chain(0, 1))
+        self.rules.shown(register, -1, -1, 0)
+        self.assertRaises(InvariantError, self.rules.shown, register, 1, 0, self.chain(0, 1))
+        self.assertRaises(InvariantError, self.rules.shown, register, 1, 1, self.chain(0))

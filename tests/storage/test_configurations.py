@@ -230,6 +230,20 @@ class CutTests(ListCase):
         self.store.truncate_to(source.read_range(1, end_index=1, max_bytes=1))
         self.assertEqual([(one.index, one.term) for one in self.store.memberships], [(1, 3)])
 
+    def test_just_behind_the_end(self) -> None:
+        """
+        The first entry that a leader still has may name the members, and be the next one here: it is followed
+        as any other, also by the next process.
+        """
+        source = FileStore.open(config_of("n1"), self.disk)
+        source.append_bodies((b"a",), 1)
+        source.append_configuration(FOUR, 1)
+        self.store.truncate_to(self.store.read_range(0, end_index=0, max_bytes=1))
+        self.assertEqual(self.voters(), "start")
+        self.store.truncate_to(source.read_range(1, end_index=1, max_bytes=1))
+        self.assertEqual([one.index for one in self.store.memberships], [1])
+        self.assertEqual([one.index for one in self.reopen().memberships], [1])
+
     def test_listed_and_not_in_the_ledger(self) -> None:
         """A crash came in between: the next start drops it."""
         self.store.clean_close()

@@ -30,6 +30,7 @@ from dledger.client.tail import Tail
 from dledger.client.values import Appended, AppendError, Entry, entries_of
 from dledger.testing.group.history import Call, History
 from dledger.testing.group.invariants import require
+from dledger.testing.group.sim_commands import SimCommands
 from dledger.testing.process import ProcessReactor, SimProcess
 from dledger.testing.streams import StreamClient
 from protocols.wire.ledger.codes import Consistency, ResponseCode
@@ -61,7 +62,7 @@ class Load:
 
     @ivar clients: number of clients.
     @ivar think_us: mean wait between two calls of one client.
-    @ivar appends, gets, follows: weights of the kinds of calls.
+    @ivar appends, gets, follows, submits, queries: weights of the kinds of calls.
     @ivar bodies_max: most bodies in one append.
     @ivar body_bytes_max: longest body.
     @ivar patience_us: a client gives up a call after this time.
@@ -69,6 +70,7 @@ class Load:
     @ivar conditions: share of appends, of those with one body, that expect an end of the log.
     @ivar exact: share of clients that append exactly once.
     @ivar single: share of their appends, of those with one body, that have a producer of their own.
+    @ivar poison: share of commands that stop every state machine.
     """
 
     clients: int = 3
@@ -83,6 +85,9 @@ class Load:
     conditions: float = 0.0
     exact: float = 0.0
     single: float = 0.0
+    submits: float = 0.0
+    queries: float = 0.0
+    poison: float = 0.0
 
 
 class SimClient:
@@ -91,6 +96,7 @@ class SimClient:
 
     @ivar is_busy: a call has no outcome yet.
     @ivar kept: appends that expected an end, and were acknowledged.
+    @ivar commands: to the state machine; None: the members have none.
     """
 
     is_dying = False
@@ -106,9 +112,16 @@ class SimClient:
         self._followed = 0
         self._highest = self.kept = 0
         self._is_exact = bool(load.exact) and self._rng.random() < load.exact
-        total = load.appends + load.gets + load.follows
+        total = load.appends + load.gets + load.follows + load.submits + load.queries
         self._append_below = load.appends / total
         self._get_below = self._append_below + load.gets / total
+        self._submit_below = self._get_below + load.submits / total
+        self._query_below = self._submit_below + load.queries / total
+        rules = cluster.world.machines
+        self.commands = None if rules is None else SimCommands(
+            cluster, rules, name, cluster.random(f"commands {name}"), poison=load.poison,
+            body_bytes_max=load.body_bytes_max,
+        )
         self._process: SimProcess
         self._reactor: ProcessReactor
         self._client: LogClient
@@ -164,6 +177,10 @@ class SimClient:
             self._append()
         elif chance < self._get_below:
             self._get()
+        elif self.commands is not None and chance < self._submit_below:
+            self._run(self.commands.submit(self._client), lambda _: None, Failure.raiseException)
+        elif self.commands is not None and chance < self._query_below:
+            self._run(self.commands.query(self._client), lambda _: None, Failure.raiseException)
         else:
             self._follow()
 

@@ -50,6 +50,8 @@ SETTLE_MAX_US = 300 * SECOND_US
 
 #: Longest time for the last call of a client.
 CALLS_END_US = 12 * SECOND_US
+#: Longest time for all machines to come to the end of the log.
+MACHINES_END_US = 60 * SECOND_US
 
 #: Slower than the defaults: an idle second costs less, and time-outs stay in proportion.
 TIMING: Mapping[str, int] = {
@@ -223,6 +225,8 @@ class SimCluster:
         known = [member.core.committed_index for member in self.members.values() if member.is_up]
         self.invariants.forget_committed(max(known, default=-1))
         self.history.forget()
+        if self.world.machines is not None:
+            self.world.machines.forget()
 
     # -- running ----------------------------------------------------------------------------------
 
@@ -371,11 +375,12 @@ class SimCluster:
         """
         for member in self.members.values():
             member.disk.disarm()  # a fault that lasted beyond the others is none of the judge's
+        self._judge_machines()
+        for member in self.members.values():
             self.invariants.expired(member)
             if member.is_up:
                 check_producers(self.invariants, member)
         self._compare_files()
-        self._judge_machines()
         deadline_us = self.clock.now_us + CALLS_END_US
         while self.clock.now_us < deadline_us and (
             any(member.pending for member in self.members.values())
@@ -387,17 +392,24 @@ class SimCluster:
         for client in self.clients:
             require(not client.is_busy, 7, f"a call of {client.name} was never answered")
         invariants = self.invariants
-        check(self.history.calls, invariants.body_of, invariants.last_committed)
+        rules = self.world.machines
+        check(self.history.calls, invariants.body_of, invariants.last_committed,
+              next_change=None if rules is None else rules.next_change)
 
     def _judge_machines(self) -> None:
-        """Every machine comes to the end of the log."""
-        rules, deadline_us = self.world.machines, self.clock.now_us + CALLS_END_US
+        """Every machine comes to the end of the log; an operator may start members again for that."""
+        rules, deadline_us = self.world.machines, self.clock.now_us + MACHINES_END_US
         if rules is None:
             return
-        nodes = {member.member_id: member.node for member in self.active}
-        while rules.behind(nodes) and self.clock.now_us < deadline_us:
+
+        def behind() -> dict[str, str]:
+            nodes = {member.member_id: member.node for member in self.active if member.is_up}
+            return rules.behind(nodes)
+
+        while (behind() or not self.is_converged()) and self.clock.now_us < deadline_us:
             self.run(0.5)
-        require(not rules.behind(nodes), 10, f"machines are not at the end: {rules.behind(nodes)}")
+        told = f"{behind()}, {self.describe()}"
+        require(not behind() and self.is_converged(), 10, f"machines are not at the end: {told}")
 
     def _compare_files(self) -> None:
         members = [member for member in self.active if member.config.store_type == "file"]

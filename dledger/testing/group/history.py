@@ -28,7 +28,9 @@ import attrs
 
 NEVER = 1 << 62
 #: Configuration and producer entries begin with these; a leader may write the same one again.
-_OF_LEADERS = (b"DLCF\0\0\0", b"PRDC\0\0\0")
+_OF_LEADERS = (b"DLCF\0\0\0", b"PRDC\0\0\0", b"MCHN\0\0\0")
+#: Kinds of calls that tell of the last of some entries, and so that there is none behind it.
+_LAST = ("end", "state")
 
 
 @attrs.define
@@ -36,7 +38,8 @@ class Call:
     """
     One call of a client.
 
-    @ivar kind: C{append}, C{get} (index wanted) or C{end} (highest index).
+    @ivar kind: C{append}, C{get} (index wanted), C{end} (highest index) or C{state} (of a state machine: the
+        highest index that has changed it).
     @ivar began, ended: stamps; C{ended} is L{NEVER} without an answer.
     @ivar outcome: C{ok}, C{failed} (certainly not done), C{unknown}, for a get also C{beyond}.
     @ivar index: wanted, or returned; -1: none.
@@ -108,15 +111,19 @@ class History:
             self._void(call)
 
 
-def check(calls: Sequence[Call], body_of: Callable[[int], bytes], end_index: int) -> None:
+def check(
+    calls: Sequence[Call], body_of: Callable[[int], bytes], end_index: int, *,
+    next_change: Callable[[int], int] | None = None,
+) -> None:
     """
     @param body_of: body of the entry of the final log at an index, 0 to C{end_index}.
+    @param next_change: the next entry behind an index that changes the state of the machine; None: each does.
     @raise NotLinearizable: the message says why.
     """
     size = end_index + 1
     lower, upper = [0] * size, [NEVER] * size
     _bound_by_appends(calls, body_of, lower, upper)
-    _bound_by_reads(calls, body_of, lower, upper)
+    _bound_by_reads(calls, body_of, lower, upper, next_change or _next)
     lowest = 0
     for index in range(size):
         lowest = max(lowest, lower[index])
@@ -149,25 +156,32 @@ def _bound_by_appends(
             upper[at] = min(upper[at], call.ended)
 
 
+def _next(index: int) -> int:
+    return index + 1
+
+
 def _bound_by_reads(
-    calls: Sequence[Call], body_of: Callable[[int], bytes], lower: list[int], upper: list[int]
+    calls: Sequence[Call], body_of: Callable[[int], bytes], lower: list[int], upper: list[int],
+    next_change: Callable[[int], int],
 ) -> None:
     size = len(lower)
     for call in calls:
         if call.kind == "append" or call.outcome in ("unknown", "failed"):
             continue
-        seen, beyond = (call.index, call.index + 1) if call.kind == "end" else (call.index, call.index)
+        seen = beyond = call.index
+        if call.kind in _LAST:
+            beyond = next_change(seen) if call.kind == "state" else seen + 1
         if call.outcome == "ok" and seen >= 0:
             if seen >= size:
                 raise NotLinearizable(f"{call.client} saw entry {seen}, the log ends at {size - 1}")
             if call.kind == "get" and call.body != body_of(seen):
                 raise NotLinearizable(f"{call.client} read another body at {seen} than the log has")
             upper[seen] = min(upper[seen], call.ended)
-        if (call.outcome == "beyond" or call.kind == "end") and 0 <= beyond < size:
+        if (call.outcome == "beyond" or call.kind in _LAST) and 0 <= beyond < size:
             lower[beyond] = max(lower[beyond], call.began)
 
 
-def brute_force(calls: Sequence[Call]) -> bool:
+def brute_force(calls: Sequence[Call], is_change: Callable[[bytes], bool] = bool) -> bool:
     """
     Whether any log could have given these answers, for few calls: tries every order, with every subset of the
     appends without an answer.
@@ -175,12 +189,14 @@ def brute_force(calls: Sequence[Call]) -> bool:
     certain = [call for call in calls if call.outcome in ("ok", "beyond")]
     maybe = [call for call in calls if call.kind == "append" and call.outcome == "unknown"]
     return any(
-        _can_go_on(certain + [call for bit, call in enumerate(maybe) if chosen >> bit & 1], ())
+        _can_go_on(certain + [call for bit, call in enumerate(maybe) if chosen >> bit & 1], (), is_change)
         for chosen in range(1 << len(maybe))
     )
 
 
-def _can_go_on(left: list[Call], log: tuple[bytes, ...]) -> bool:
+def _can_go_on(
+    left: list[Call], log: tuple[bytes, ...], is_change: Callable[[bytes], bool]
+) -> bool:
     """Whether the remaining calls, in some order, can follow on the present content of the log."""
     if not left:
         return True
@@ -188,19 +204,24 @@ def _can_go_on(left: list[Call], log: tuple[bytes, ...]) -> bool:
     for call in left:
         if call.began > first_end:
             continue  # another one had ended before this one began: that one is first
-        after = _behaves(call, log)
-        if after is not None and _can_go_on([other for other in left if other is not call], after):
+        after = _behaves(call, log, is_change)
+        rest = [other for other in left if other is not call]
+        if after is not None and _can_go_on(rest, after, is_change):
             return True
     return False
 
 
-def _behaves(call: Call, log: tuple[bytes, ...]) -> tuple[bytes, ...] | None:
+def _behaves(
+    call: Call, log: tuple[bytes, ...], is_change: Callable[[bytes], bool]
+) -> tuple[bytes, ...] | None:
     """The log after the call, or None if its answer contradicts the log."""
     if call.kind == "append":
         fits = call.outcome == "unknown" or call.index == len(log)
         return (*log, call.body) if fits else None
     if call.kind == "end":
         fits = call.index == len(log) - 1
+    elif call.kind == "state":
+        fits = call.index == max((at for at, body in enumerate(log) if is_change(body)), default=-1)
     elif call.outcome == "beyond":
         fits = call.index >= len(log)
     else:

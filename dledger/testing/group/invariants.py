@@ -472,8 +472,11 @@ class GroupInvariants:
             if request.pre_vote or request.term == PROBE_TERM:
                 return
             self._votes_for(member, request.term, member.member_id)
+            vote = (member.member_id, request.term)
             if member.core._member.is_unsure:
-                self._unsure_votes.add((member.member_id, request.term))
+                self._unsure_votes.add(vote)
+            else:
+                self._unsure_votes.discard(vote)
             voters = self.membership_of(member.member_id).voters
             require(member.member_id in voters, 9,
                     f"{member.member_id} stands in term {request.term}, and is no voter of {sorted(voters)}")
@@ -497,7 +500,8 @@ class GroupInvariants:
                 require(member.ledger.repair_end_index < 0, 6, f"{member.member_id} votes while repairing")
                 require(not member.ledger.identity.is_unsure, 6, f"{member.member_id} votes while unsure")
                 self._votes_for(member, request.term, request.leader_id)
-            elif response.wire_version & WIRE_FLAG_UNSURE_VOTE:
+                self._unsure_votes.discard((member.member_id, request.term))  # it has become sure since
+            elif response.wire_version & WIRE_FLAG_UNSURE_VOTE and not response.pre_vote:
                 self._unsure_votes.add((member.member_id, request.term))
 
     def _holds(self, member: CheckedMember, request: Request) -> None:

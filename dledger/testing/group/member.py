@@ -121,6 +121,8 @@ class SimMember:
         self.process: SimProcess
         self.reactor: ProcessReactor
         self.thread: ProcessThread
+        self._snapshots_thread: ProcessThread
+        self._calls_thread: ProcessThread
         self.service: MemberService
         self.driver: WatchedDriver
 
@@ -146,6 +148,8 @@ class SimMember:
         self.thread = ProcessThread(
             process, self.disk, rng, took_us=world.flush_us, slow_us=self._slow_us
         )
+        self._snapshots_thread = ProcessThread(process, self.disk, rng, took_us=world.flush_us)
+        self._calls_thread = ProcessThread(process, self.disk, rng, took_us=MACHINE_CALL_US)
         network = world.network
         self.service = MemberService(
             self.config, whole_reactor(reactor), disk=self.disk, rng=rng, failed=self._failed,
@@ -154,10 +158,9 @@ class SimMember:
             boot_id=f"boot {self.disk.power_cuts}", flush_thread=self.thread, local_time=self._local_time,
             make_driver=self._make_driver,
             make_machine=None if world.machines is None else partial(
-                world.machines.make, disk=self.disk, clock=whole_reactor(reactor)
+                world.machines.make, member_id=host, disk=self.disk, clock=whole_reactor(reactor)
             ),
-            machine_thread=ProcessThread(process, self.disk, rng, took_us=world.flush_us),
-            calls_thread=ProcessThread(process, self.disk, rng, took_us=MACHINE_CALL_US),
+            machine_thread=self._snapshots_thread, calls_thread=self._calls_thread,
         )
         process.run("start", self._start, self.service)
         return self.is_up
@@ -266,7 +269,7 @@ class SimMember:
             self.world.bugs.tell()
             lag_us = min(self.disk.lag_us, LAG_MAX_US)
             if self.world.machines is not None and self.service.node is not None:
-                self.world.machines.check(self.member_id, self.service.node)
+                self.world.machines.check(self.member_id, self.boots, self.service.node)
             self.disk.lag_us = 0
             if lag_us and self.is_up and not self.process.is_frozen:
                 self.process.freeze()
@@ -333,6 +336,11 @@ class SimMember:
         self._slow_us = us
         if self.is_up:
             self.thread.slow_us = us
+
+    def hang_machine(self, us: int, *, is_calls: bool) -> None:
+        """The calls of the machine of this process, or its snapshots, take longer by C{us} from now on."""
+        if self.is_up:
+            (self._calls_thread if is_calls else self._snapshots_thread).slow_us = us
 
     @property
     def has_slow_disk(self) -> bool:

@@ -115,6 +115,11 @@ class Misfortunes:
         member = self._rng.choice(self._members)
         if member.member_id not in self._away and self.may_lose(member):
             member.lose_directory()
+            now = self._cluster.invariants.membership.addresses
+            if self._cluster.world.machines is not None and member.member_id in now:
+                # (A group that drops its log forgets former members: the operator names the present ones.)
+                peers = {one: self._cluster.addresses[one] for one in now}
+                member.reconfigure({"peers": peers})
             self._back_later(member)
 
     def exchange(self) -> None:

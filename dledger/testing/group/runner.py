@@ -16,8 +16,8 @@ import click
 
 from dledger.testing.bugs import be_quiet
 from dledger.testing.group.liars import LYING_S, run_lying_schedule
-from dledger.testing.group.schedule import EVERYTHING, SECONDS, ScheduleOutcome, run_schedule
-from dledger.testing.group.short_logs import SHORT_LOGS
+from dledger.testing.group.schedule import SECONDS, ScheduleOutcome, run_schedule
+from dledger.testing.group.short_logs import run_machine_schedule
 from dledger.testing.running import Tally, in_time, outcomes, tell
 
 _WORDS = {
@@ -42,7 +42,7 @@ def replay_group_command(
 @click.option("--seconds", type=float, help=f"Simulated seconds with faults, each; {SECONDS:g} by default, "
               f"{LYING_S:g} with --lying.")
 @click.option("--lying", is_flag=True, help="In each schedule one member lies, or frames arrive changed.")
-@click.option("--machines", is_flag=True, help="Members run machines and drop their log behind snapshots.")
+@click.option("--machines", is_flag=True, help="All members run machines and drop their log.")
 @click.option("--members", type=click.Choice(["3", "5", "7"]), help="Size of the group; else by seed.")
 @click.option("--jobs", default=2, show_default=True, help="Processes.")
 @click.option("--trace", is_flag=True, help="Print every step.")
@@ -58,8 +58,7 @@ def main(
     seconds = seconds or (LYING_S if lying else SECONDS)
     if lying and machines:
         raise click.UsageError("--lying and --machines are two kinds of schedules: give one of them")
-    focused = partial(run_schedule, focus=SHORT_LOGS if machines else EVERYTHING)
-    run_one = run_lying_schedule if lying else focused
+    run_one = run_lying_schedule if lying else run_machine_schedule if machines else run_schedule
     kind = "--lying" if lying else "--machines" if machines else ""
     run = partial(run_one, seconds=seconds, members=size, wants_all_lines=trace)
     found = outcomes(run, range(seed, seed + schedules), jobs=max(1, min(jobs, schedules)))

@@ -16,9 +16,12 @@ from dledger.testing.group.clients import Load, SimClient
 from dledger.testing.group.cluster import GroupOptions, SimCluster
 from dledger.testing.group.faults import Nemesis
 from dledger.testing.group.liveness import LivenessWatch
+from dledger.testing.group.machine_faults import MachineTroubles
 
 #: Simulated seconds with faults.
 SECONDS = 40.0
+#: Share of the schedules without a focus whose members run state machines.
+MACHINES = 0.3
 
 
 @attrs.frozen(kw_only=True)
@@ -128,6 +131,22 @@ def member_options(seed: int, members: int | None = None) -> tuple[GroupOptions,
     )
 
 
+def with_machines(seed: int, options: GroupOptions, load: Load) -> tuple[GroupOptions, Load]:
+    """
+    The same, and in a part of the schedules state machines, from a stream of their own: the other schedules
+    stay as they were. Members that look like Java's have none, because nobody would send them snapshots.
+    """
+    rng = random.Random(f"{seed} machines")
+    if rng.random() >= MACHINES or options.hides_wire_version:
+        return options, load
+    settings = {
+        "machine_snapshot_entries": rng.choice((7, 20, 20, 60)),
+        "machine_keep_entries": rng.choice((0, 0, 1, 20)),
+    }
+    load = attrs.evolve(load, submits=load.appends, queries=load.gets, poison=rng.choice((0.0, 0.01, 0.03)))
+    return attrs.evolve(options, settings={**options.settings, **settings}, has_machines=True), load
+
+
 def _load_of(rng: random.Random, settings: dict[str, object]) -> Load:
     fits = int(settings["mapped_file_size_for_entry_data"]) - 60  # type: ignore[call-overload]
     reading: dict[str, object] = {"appends": 0.3, "gets": 1.0, "wander": 0.3} if rng.random() < 1 / 3 else {}
@@ -149,6 +168,8 @@ def run_schedule(
     Run one seed to its verdict. Never raises for a failed check.
     """
     options, load = focus.narrow(*member_options(seed, members))
+    if focus is EVERYTHING:
+        options, load = with_machines(seed, options, load)
     cluster = SimCluster(options, seed)
     if wants_all_lines:
         cluster.trace.echo = []
@@ -156,12 +177,18 @@ def run_schedule(
                for number in range(load.clients)]
     nemesis = Nemesis(cluster, cluster.random("faults"), seconds=seconds, only=focus.faults,
                       pace_s=focus.pace_s)
+    rules = cluster.world.machines
+    troubles = None if rules is None else MachineTroubles(
+        cluster, rules, cluster.random("machines"), seconds=seconds
+    )
     watch = LivenessWatch(cluster)
     failure = ""
     try:
         with cluster.bugs.listening():
             cluster.start()
             nemesis.start()
+            if troubles is not None:
+                troubles.start()
             watch.start()
             for client in clients:
                 client.start()
@@ -169,6 +196,8 @@ def run_schedule(
             for client in clients:
                 client.is_stopped = True
             cluster.end_faults()
+            if troubles is not None:
+                troubles.end()
             cluster.settle()
             cluster.judge()
     except AssertionError as error:

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from dledger.testing.group.schedule import Focus
+import attrs
+
+from dledger.testing.group.schedule import SECONDS, Focus, ScheduleOutcome, run_schedule
 
 #: Small files and snapshots, a small quota, and faults that make members lack entries.
 SHORT_LOGS = Focus(
@@ -18,6 +20,27 @@ SHORT_LOGS = Focus(
         "pause",
     ),
     pace_s=2.0,
-    load={"clients": 3, "think_us": 100_000, "appends": 0.9, "body_bytes_max": 100},
+    load={
+        "clients": 3, "think_us": 100_000, "appends": 0.5, "submits": 0.5, "queries": 0.2, "poison": 0.01,
+        "body_bytes_max": 100,
+    },
     group={"has_machines": True, "is_native": True, "hides_wire_version": False},
 )
+
+#: The same where acknowledged entries may not be on stable storage, and the power fails: of a minority, or of
+#: all machines. (No members change then, so that all may be in doubt at once.)
+LOST_POWER = attrs.evolve(
+    SHORT_LOGS, settings={**SHORT_LOGS.settings, "flush_disk_type": "async", "flush_file_interval": 400},
+    faults=(
+        "isolate", "isolate", "kill", "kill", "wipe", "wipe", "cut_power", "cut_power", "cut_power",
+        "cut_power", "black_out", "kill_inside", "kill_inside", "pause",
+    ),
+)
+
+
+def run_machine_schedule(
+    seed: int, *, seconds: float = SECONDS, members: int | None = None, wants_all_lines: bool = False
+) -> ScheduleOutcome:
+    """Run one seed, see L{run_schedule}: two of three flush before they acknowledge, the third does not."""
+    focus = LOST_POWER if seed % 3 == 0 else SHORT_LOGS
+    return run_schedule(seed, seconds=seconds, members=members, wants_all_lines=wants_all_lines, focus=focus)
