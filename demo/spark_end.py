@@ -77,7 +77,9 @@ def main(bootstrap: str, parquet: str, result: str) -> None:
         "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
     })
     started_s = time.monotonic()
-    log = spark.read.format("dledger").option("bootstrap", bootstrap).option("minPartitions", "2").load()
+    # All entries are compared with the files of the members, the leaders' own, too.
+    options = {"bootstrap": bootstrap, "minPartitions": "2", "includeControl": "true"}
+    log = spark.read.format("dledger").options(**options).load()
     members = facts(log)
     read_s = time.monotonic()
     log.write.parquet(Path(parquet).absolute().as_uri())
