@@ -280,12 +280,15 @@ def _halved(log: ScannedLog, first: int, last: int, position: int, end_position:
     """
     target, slack = (position + end_position) // 2, (end_position - position) // 8
     low, high = first, last
-    while True:
+    while high - low > 2:
         middle = (low + high) // 2
         found = log.position_of(middle)
-        if abs(found - target) <= slack or high - low <= 2:
+        if abs(found - target) <= slack:
             return middle, found
         low, high = (middle, high) if found < target else (low, middle)
+    # Never an end of the range, also with damaged positions: each cut makes parts smaller.
+    middle = min(max((low + high) // 2, first + 1), last - 1)
+    return middle, log.position_of(middle)
 
 
 def capped(parts: list[LogPart], most: int) -> list[LogPart]:

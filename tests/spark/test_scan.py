@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import struct
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -16,7 +18,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import OsDisk
 from dledger.spark import ends
-from dledger.spark.log import DamageError, DataLossError, LogPart, ReadError, ScanWarning
+from dledger.spark.log import DamageError, DataLossError, LogPart, ReadError, ScanWarning, halved
 from dledger.spark.options import OptionError
 from dledger.spark.scan import Scan
 from dledger.storage.commit_mark import encode_mark, read_mark
@@ -306,6 +308,28 @@ class DamageTests(LedgerCase):
                     self.assertEqual(found, [(row[0], row[3]) for row in self.rows if row[0] != index])
                     file.seek(index * 32 % size + 12)
                     file.write(original)
+
+
+class CutTests(SynchronousTestCase):
+    """A range in parts."""
+
+    def test_positions_that_are_wrong(self) -> None:
+        """Parts are cut all the same, and are whole: reading them tells of the damage."""
+        for seed in range(300):
+            rng = random.Random(seed)
+            count = rng.randrange(1, 40)
+            positions = [rng.randrange(5000) if rng.random() < 0.2 else 100 * at for at in range(count + 1)]
+            options: Any = SimpleNamespace(
+                min_partitions=rng.choice((0, 7)), processors=2, partition_bytes=rng.choice((150, 10_000)),
+                max_records_per_partition=0,
+            )
+            log: Any = SimpleNamespace(position_of=positions.__getitem__)
+            edges = [0]
+            for part in halved(log, options, 0, count):
+                self.assertEqual(part.begin, edges[-1])
+                self.assertGreater(part.end, part.begin)
+                edges.append(part.end)
+            self.assertEqual(edges[-1], count)
 
 
 class LiveTests(LedgerCase):
