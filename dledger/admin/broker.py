@@ -190,7 +190,7 @@ class BrokerPages:
         """
         self._broker = broker
         self._seconds = seconds
-        self._settings = tuple(settings)
+        self._settings = settings
         self._wall_s = wall_s
         self._is_public = is_public
         self._kept: dict[str, tuple[float, bytes]] = {}

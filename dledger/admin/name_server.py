@@ -139,7 +139,7 @@ class NameServerPages:
     def __init__(self, server: NameServerSource, settings: Iterable[Setting] = ()) -> None:
         """@param settings: the options of the name server."""
         self._server = server
-        self._settings = tuple(settings)
+        self._settings = settings
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(NameServerCollector(server))
 

@@ -65,7 +65,7 @@ from dledger.admin.pages import (
 )
 from dledger.base.addresses import Address
 from dledger.base.admin_ports import loopback_unless_told
-from dledger.base.log_lines import LogLevels
+from dledger.base.log_lines import ANSWERS_OPERATOR, LogLevels
 from dledger.base.option_values import Setting
 from dledger.base.reactor import Reactor
 from dledger.base.tls.securing import Dialling
@@ -181,7 +181,7 @@ class AdminApp:
         self._is_public = is_public
         self._levels = levels
         self._node = node
-        self._settings = tuple(settings)
+        self._settings = settings
         self._survey = survey
         self._clock = clock
         self._seconds = clock.seconds
@@ -372,10 +372,17 @@ class AdminApp:
         if self._levels is None:
             return json_page(request, 409, {"error": "twistd writes this log by --logger or --syslog"})
         try:
+            given = request.args or {}
+            if set(given) - {b"level", b"room"} or any(len(values) > 1 for values in given.values()):
+                raise ValueError("level and room are what may be given, each once")
+            if given.get(b"room") == [b""]:
+                raise ValueError("the room has no name; leave it out for all rooms")
             self._levels.set(asked_value(request, b"level"), asked_value(request, b"room"))
         except ValueError as error:
             return json_page(request, 400, {"error": f"write /log-level?level=LEVEL&room=ROOM: {error}"})
-        self.log.warn("the log is written from {levels} on", levels=self._levels.text)
+        self.log.warn(
+            "the log is written from {levels} on", levels=self._levels.text, **{ANSWERS_OPERATOR: True}
+        )
         return json_page(request, 200, {"log_level": self._levels.text})
 
     @app.handle_errors(NotFound)

@@ -24,6 +24,8 @@ LEVELS = tuple(level.name for level in LogLevel.iterconstants())
 #: Rooms that have a level of their own, at most, and characters of the name of one.
 ROOMS_MAX = 64
 ROOM_CHARS_MAX = 100
+#: The key of events that say what an operator has just asked for.
+ANSWERS_OPERATOR = "log_answers_operator"
 #: Characters of one value, and of a text or a traceback: another party may have chosen a part of them.
 VALUE_CHARS_MAX = 1000
 TEXT_CHARS_MAX = 16_384
@@ -78,7 +80,9 @@ class LogLevels:
         self.replace(",".join((general, *(f"{name}={one}" for name, one in changed.items()))))
 
     def shows(self, event: LogEvent) -> bool:
-        """Whether a line is written for an event."""
+        """Whether a line is written for an event; one that answers an operator is, at any level."""
+        if event.get(ANSWERS_OPERATOR):
+            return True
         room, level = event.get("log_namespace") or "", event.get("log_level")
         number = LEVELS.index(level.name) if level is not None else 1
         if number == 1:
@@ -106,6 +110,8 @@ def _parsed(text: str) -> tuple[int, dict[str, int]]:
         room, equals, level = one.partition("=")
         if not equals or len(room) > ROOM_CHARS_MAX or not _ROOM.fullmatch(room):
             raise ValueError(f"{one[:ROOM_CHARS_MAX]!r} is no ROOM=LEVEL, such as dledger.node=debug")
+        if room in rooms:
+            raise ValueError(f"the room {room} has two levels")
         rooms[room] = _number(level)
     if len(rooms) > ROOMS_MAX:
         raise ValueError(f"{len(rooms)} rooms have levels; {ROOMS_MAX} are allowed")

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.client.test_blocking -*-
+# -*- test-case-name: tests.client.test_reactor_thread -*-
 """
 A private reactor in its own thread, for programs without a reactor.
 

@@ -17,7 +17,7 @@ import random
 import threading
 import time
 from bisect import insort
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from functools import partial
 from types import TracebackType
 
@@ -359,6 +359,7 @@ class _Feed:
         self._acknowledged = 0
         self._unbroken = -1  # bodies acknowledged before the first failure; -1 without a failure
         self._failed = 0
+        self._total = 0  # bodies, if their number is known
         self._unknown = 0
         self._runs: list[Appended] = []
         self._error: AppendError | None = None
@@ -366,6 +367,7 @@ class _Feed:
     def run(self, bodies: Iterable[BytesLike]) -> AppendSummary:
         """Append all bodies, and wait for their outcomes."""
         started_s = time.monotonic()
+        self._total = len(bodies) if isinstance(bodies, Sized) else 0
         try:
             try:
                 self._pull(bodies)
@@ -409,9 +411,8 @@ class _Feed:
         if self._acknowledged > unbroken:
             facts["acknowledged_later"] = self._acknowledged - unbroken
         kind = append_error(error.code, is_unknown=self._unknown > 0)
-        return kind(
-            error.code, appended=tuple(self._runs), failed=self._failed, unknown=self._unknown, **facts
-        )
+        failed = max(self._failed, self._total - self._acknowledged - self._unknown)
+        return kind(error.code, appended=tuple(self._runs), failed=failed, unknown=self._unknown, **facts)
 
     def _put_one(self, given: BytesLike) -> bool:
         body = as_body(given)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import Protocol
 
 import attrs
@@ -66,9 +66,13 @@ def feed_numbered(
             raise AppendInterrupted(done, len(part)) from None
         except AppendError as error:
             note(error.appended)
-            facts = {**error.facts, "acknowledged": sum(run.count for run in runs)}
+            acknowledged = sum(run.count for run in runs)
+            failed = error.failed
+            if isinstance(bodies, Sized):  # Of others nobody knows how many would have come.
+                failed = len(bodies) - acknowledged - error.unknown
+            facts = {**error.facts, "acknowledged": acknowledged}
             raise type(error)(
-                error.code, appended=tuple(runs), failed=error.failed, unknown=error.unknown, **facts
+                error.code, appended=tuple(runs), failed=failed, unknown=error.unknown, **facts
             ) from None
         note(stored)
         done += len(part)

@@ -165,19 +165,23 @@ def flush(context: click.Context, urls: tuple[str, ...], as_json: bool) -> None:
 
 @click.command("log-level")
 @click.argument("level", type=click.Choice(LEVELS))
-@click.option("--room", default="", metavar="NAME",
+@click.option("--room", default=None, metavar="NAME",
               help="Only lines of this module, or of those whose names begin with it: dledger.node. "
                    "[default: all that have no level of their own]")
 @admin_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
-def log_level(context: click.Context, level: str, room: str, urls: tuple[str, ...], as_json: bool) -> None:
+def log_level(
+    context: click.Context, level: str, room: str | None, urls: tuple[str, ...], as_json: bool
+) -> None:
     """
     Let members write their logs from LEVEL on, until they are restarted. Needs a token.
 
     Each member that --admin names is asked. Exit status 1 if one has not done it.
     """
-    query = urlencode({"level": level, **({"room": room} if room else {})})
+    if room is not None and not room:
+        raise click.UsageError("--room has no name; leave it out for all rooms")
+    query = urlencode({"level": level, **({} if room is None else {"room": room})})
     found, failures = _post(context.obj.admin, urls, f"/log-level?{query}")
     if as_json:
         write_json({"changed": found, "failed": failures})

@@ -5,6 +5,7 @@ C{dledger help} and C{dledger completion}: what helps at the prompt.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -14,15 +15,16 @@ from dledger.commands.common import replace_file, say
 
 _VARIABLE = "_DLEDGER_COMPLETE"
 _NAME = "dledger"
-#: Shell to the file below the home directory that it reads at its start for completions of this name.
+#: Shell to the file that it reads for completions of this name: the variable that names the folder, the
+#: folder below the home directory without it, and the rest.
 _FILES = {
-    "bash": ".local/share/bash-completion/completions/dledger",
-    "fish": ".config/fish/completions/dledger.fish",
-    "zsh": ".zfunc/_dledger",
+    "bash": ("XDG_DATA_HOME", ".local/share", "bash-completion/completions/dledger"),
+    "fish": ("XDG_CONFIG_HOME", ".config", "fish/completions/dledger.fish"),
+    "zsh": ("ZDOTDIR", "", ".zfunc/_dledger"),
 }
 
 
-@click.command("help", add_help_option=False)
+@click.command("help")
 @click.argument("names", nargs=-1, metavar="[COMMAND]...")
 @click.pass_context
 def help_command(context: click.Context, names: tuple[str, ...]) -> None:
@@ -48,7 +50,8 @@ def completion(shell: str, install: bool) -> None:
     if not install:
         click.echo(text)
         return
-    path = Path.home() / _FILES[shell]
+    variable, folder, rest = _FILES[shell]
+    path = Path(os.environ.get(variable) or Path.home() / folder) / rest
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, text + "\n")

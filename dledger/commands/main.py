@@ -27,7 +27,7 @@ from dledger.base.tls_files import tls_files
 from dledger.broker.access.accounts import read_credentials
 from dledger.broker.client.native_tail import From
 from dledger.client.summaries import AppendInterrupted, AppendSummary
-from dledger.client.values import Entry
+from dledger.client.values import AppendError, Entry
 from dledger.commands.administration import AdminAccess, flush, log_level
 from dledger.commands.administration import token as token_command
 from dledger.commands.archive import archive
@@ -162,12 +162,14 @@ class _Lines:
     def __init__(self, files: tuple[IO[bytes], ...]) -> None:
         self._files = files
         self.bytes_read = 0
+        self.is_over = False
 
     def __iter__(self) -> Iterator[bytes]:
         for file in self._files:
             for line in file:
                 self.bytes_read += len(line)
                 yield line.removesuffix(b"\n").removesuffix(b"\r")
+        self.is_over = True
 
 
 def _total_bytes(files: tuple[IO[bytes], ...]) -> int | None:
@@ -232,7 +234,7 @@ def append(
     if not bodies and not files:
         files = (sys.stdin.buffer,)
     lines = _Lines(files)
-    source = (body.encode("utf-8", "surrogateescape") for body in bodies) if bodies else lines
+    source = [body.encode("utf-8", "surrogateescape") for body in bodies] if bodies else lines
     console = Console(stderr=True)
     columns = (
         SpinnerColumn(), BarColumn(), TextColumn("{task.fields[entries]:,} entries"), TimeElapsedColumn(),
@@ -251,6 +253,11 @@ def append(
         except AppendInterrupted as error:
             bar.stop()
             interrupted = error
+        except AppendError:
+            bar.stop()
+            if not bodies and not lines.is_over:
+                say("dledger: the rest of the input was not read, and is in no count")
+            raise
     if interrupted is not None:  # now that the log is closed, the counts are final
         say(f"dledger: interrupted; {interrupted.acknowledged} entries were acknowledged")
         if interrupted.unknown:

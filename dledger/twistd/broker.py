@@ -336,7 +336,7 @@ def _admin_maker(options: Options, reactor: Reactor) -> Callable[[BrokerService]
             contents_need_token=broker.config.acl_enable or bool(broker.config.tls_certificate),
         )
         administration: IService = pages.make_broker_pages(
-            broker, options["admin"], reactor, wall_s=time.time, access=access, settings=options.in_force
+            broker, options["admin"], reactor, wall_s=time.time, access=access, settings=options.settings_now
         )
         return administration
 

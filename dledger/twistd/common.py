@@ -16,8 +16,9 @@ import re
 import signal
 import sys
 import tomllib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+import attrs
 from twisted.internet.endpoints import serverFromString
 from twisted.logger import Logger
 from twisted.python.usage import Completions, UsageError
@@ -25,7 +26,7 @@ from twisted.python.usage import Options as UsageOptions
 
 from dledger.base.accept_lines import fold_accept_lines
 from dledger.base.descriptors import LEAST, raise_limit
-from dledger.base.log_lines import LogLevels
+from dledger.base.log_lines import ANSWERS_OPERATOR, LogLevels
 from dledger.base.option_values import (
     Setting,
     check_type,
@@ -40,6 +41,8 @@ from dledger.twistd.logs import LOG_NAMES, LOG_PARAMETERS, LogOptions
 
 #: Places of options, for people.
 COMMAND_LINE, ENVIRONMENT, FILE = "command line", "environment", "file"
+#: The place of an option that has changed since the start.
+CHANGED = "changed since the start"
 #: Options of the log on the command line, by their names in a file.
 LOG_OPTIONS = {option: name for name, option in LOG_NAMES.items()}
 
@@ -78,6 +81,7 @@ class ConfigurationOptions(OptionsOnly):
         self.log_options = LogOptions()
         self._arguments: list[str] = []
         self.environment: dict[str, object] = {}
+        self._path: str | None = None
         self._log_given: dict[str, dict[str, object]] = {COMMAND_LINE: {}, ENVIRONMENT: {}, FILE: {}}
         self._places: dict[str, str] = {}
         self._written: set[str] = set()
@@ -136,8 +140,10 @@ class ConfigurationOptions(OptionsOnly):
         path = self["config"]
         if path is None:
             return {}
+        # A daemon changes its directory after the first reading.
+        self._path = self._path or os.path.abspath(path)
         try:
-            with open(path, "rb") as file:
+            with open(self._path, "rb") as file:
                 values = own_options(parse(file.read().decode("utf-8")), self.table, tables)
         except OSError as error:
             raise UsageError(f"--config {path}: {error.strerror}") from None
@@ -167,6 +173,11 @@ class ConfigurationOptions(OptionsOnly):
         self._log_given[ENVIRONMENT] = {name: found.pop(name) for name in LOG_NAMES if name in found}
         self.environment = found
 
+    @property
+    def settings_now(self) -> SettingsNow:
+        """What is in force at any time, for pages."""
+        return SettingsNow(self)
+
     def _tell_log_options(self) -> None:
         """Let C{in_force} have the options of the log, too."""
         told = settings_of(self.log_options.told(), self._log_given, str)
@@ -178,10 +189,14 @@ class ConfigurationOptions(OptionsOnly):
         restart, or what is wrong.
         """
         log, again = Logger(), type(self)()
+        again._path = self._path
         try:
             again.parseOptions(self._arguments)
         except UsageError as error:
-            log.error("SIGHUP: the options are not sound, and none is taken: {reason}", reason=str(error))
+            log.error(
+                "SIGHUP: the options are not sound, and none is taken: {reason}", reason=str(error),
+                **{ANSWERS_OPERATOR: True},
+            )
             return
         now = {one.name: one.value for one in self.in_force}
         changed = [one.name for one in again.in_force if one.value != now.get(one.name)]
@@ -191,6 +206,7 @@ class ConfigurationOptions(OptionsOnly):
         log.info(
             "SIGHUP: the options were read again: log_level={now} (before: {before}); needs a restart: "
             "{waiting}", now=after, before=before, waiting=waiting or "nothing",
+            **{ANSWERS_OPERATOR: True},
         )
 
     def take(
@@ -253,6 +269,20 @@ class ConfigurationOptions(OptionsOnly):
     def taken(self, place: str) -> dict[str, object]:
         """The options of L{take} that were given in a place, with C{None} for their values."""
         return {name: None for name, found in self._places.items() if found == place}
+
+
+class SettingsNow:
+    """The options in force, with the present levels of the log: those change while the service runs."""
+
+    def __init__(self, options: ConfigurationOptions) -> None:
+        self._options = options
+
+    def __iter__(self) -> Iterator[Setting]:
+        now = self._options.log_options.levels.text
+        for one in self._options.in_force:
+            if one.name == "log_level" and one.value != now:
+                one = attrs.evolve(one, value=now, origin=CHANGED)
+            yield one
 
 
 def _fitting(name: str, value: object, *, is_flag: bool) -> object:

@@ -13,7 +13,7 @@ import importlib
 import re
 import time
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 import attrs
@@ -197,7 +197,7 @@ def _plain(name: str) -> str:
 
 
 def _admin_maker(
-    endpoint: str, reactor: Reactor, settings: tuple[Setting, ...], levels: LogLevels | None
+    endpoint: str, reactor: Reactor, settings: Iterable[Setting], levels: LogLevels | None
 ) -> Callable[[Node], IService] | None:
     if not endpoint:
         return None
@@ -274,7 +274,7 @@ def make_service(options: Options, reactor: Reactor) -> MemberService:
     return MemberService(
         options.member, reactor, disk=disk, rng=seeded_chance(f"member {options.member.self_id}"),
         failed=end_process(reactor, lambda: exit_with(1)), listen=listen, admin=options["admin"],
-        make_admin=_admin_maker(options["admin"], reactor, options.in_force, options.levels),
+        make_admin=_admin_maker(options["admin"], reactor, options.settings_now, options.levels),
         boot_id=read_boot_id(), make_machine=_machine_maker(factory, reactor, disk),
         make_driver=Driver if trace is None else partial(TracedDriver, trace=trace),
     )

@@ -244,7 +244,8 @@ class PageTests(PageCase):
         said = self.document("/log-level?level=debug&room=dledger.node", 200, "POST")
         self.assertEqual(said, {"log_level": "info,dledger.node=debug"})
         self.document("/log-level?level=warn", 200, "POST")
-        for query in ("", "?level=loud", "?room=dledger", "?level=info&room=a%20b", "?level=%ff"):
+        for query in ("", "?level=loud", "?room=dledger", "?level=info&room=a%20b", "?level=%ff",
+                      "?level=info&rom=dledger", "?level=info&level=warn", "?level=info&room="):
             said = self.document(f"/log-level{query}", 400, "POST")
             self.assertIn("write /log-level?level=", said["error"])
         self.assertEqual(self.levels.text, "warn,dledger.node=debug")

@@ -62,7 +62,8 @@ class LevelsTests(SynchronousTestCase):
             ("info", "a" * 101), ("INFO", "a"),
         ):
             self.assertRaises(ValueError, levels.set, level, room)
-        for text in ("", "info,", "info,a", "info,=debug", "info,a.=debug", "a=info"):
+        for text in ("", "info,", "info,a", "info,=debug", "info,a.=debug", "a=info",
+                     "info,a=debug,a=error"):
             self.assertRaises(ValueError, levels.replace, text)
         self.assertRaises(ValueError, LogLevels, "info" + "".join(f",a{at}=info" for at in range(65)))
         with self.assertRaisesRegex(ValueError, "'loud' is none of debug, info, warn, error, critical"):

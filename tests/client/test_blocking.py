@@ -3,31 +3,22 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import InvalidStateError
 from concurrent.futures import _base as futures
 from dis import opname
 from functools import partial
-from pathlib import Path
 from queue import SimpleQueue
 from types import FrameType
 from typing import Any
 
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.error import ConnectionRefusedError
-from twisted.internet.task import deferLater
-from twisted.python import threadable
 from twisted.trial.unittest import SynchronousTestCase
 
-import dledger
 from dledger.base import reactor_thread as client_thread
 from dledger.base.errors import DLedgerError
-from dledger.base.reactor_thread import Outcome as PendingOutcome
-from dledger.base.reactor_thread import ReactorThread
 from dledger.client import blocking
 from dledger.client.appender import AppendOutcome
 from dledger.client.blocking import AppendInterrupted, AppendSummary, Log, _Feed
@@ -360,6 +351,12 @@ class AppendManyTests(SynchronousTestCase):
         self.assertLess(len(pulled), 10)
         self.assertEqual(self.group.log, [b"0", b"1", b"2"])
 
+    def test_failure_in_a_list(self) -> None:
+        """Those that were never sent count as failed, as their number is known."""
+        self.group["n0"].append = self.three_then(self.group["n0"].append)
+        error = self.assertRaises(AppendFailed, self.log.append_many, [b"x"] * 500, window=1)
+        self.assertEqual((error.facts["acknowledged"], error.unknown, error.failed), (3, 0, 497))
+
     def test_what_goes_through_behind_a_failure(self) -> None:
         """Small bodies that still fit behind a large one that did not are counted apart."""
         plain = self.group["n0"].append
@@ -474,127 +471,3 @@ class AppendManyTests(SynchronousTestCase):
         """Entries over seconds."""
         summary = AppendSummary(count=10, first_index=0, last_index=9, seconds=2.0)
         self.assertEqual(summary.rate, 5.0)
-
-
-class ReactorThreadTests(SynchronousTestCase):
-    """Reactors of our own."""
-
-    def test_nothing_is_left(self) -> None:
-        """Neither threads nor descriptors, however often."""
-        LiveGroup().open().close()  # whatever is made once is made now
-        threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
-        for _ in range(5):
-            with LiveGroup().open() as log:
-                log.append(b"a")
-        self.assertEqual(threading.active_count(), threads)
-        self.assertEqual(len(os.listdir("/proc/self/fd")), files)
-
-    def test_wrong_peers(self) -> None:
-        """A log that cannot be made leaves no thread behind."""
-        threads = threading.active_count()
-        self.assertRaises(ValueError, dledger.connect, "nonsense")
-        self.assertEqual(threading.active_count(), threads)
-
-    def test_interrupted_anywhere(self) -> None:
-        """Ctrl-C in a wait leaves nothing locked that the reactor's thread needs."""
-        thread = ReactorThread("interrupted")
-        self.addCleanup(thread.stop, lambda: None)
-
-        def story() -> Deferred[None]:
-            # Comes when it is waited for; the second one behind the first.
-            return deferLater(thread.reactor, 0.01)
-
-        step = 0
-        while _interrupted_at(step, lambda: thread.wait(story)):
-            thread.begin(story).result(timeout=30.0)
-            step += 1
-        self.assertGreater(step, 10)
-
-    def test_asked_while_it_ends(self) -> None:
-        """Who wakes the reactor up while it ends writes to a pipe that is still there."""
-        thread = ReactorThread("ending")
-        reactor, over = thread.reactor, threading.Event()
-        reactor.callFromThread(reactor.addSystemEventTrigger, "after", "shutdown", over.set)
-        plain = reactor.callFromThread
-
-        def slow(call: Callable[..., object], *args: object) -> None:
-            plain(call, *args)
-            self.assertTrue(over.wait(30))
-            thread._thread.join(0.1)  # it would have been closed by now
-            reactor.wakeUp()
-
-        self.patch(reactor, "callFromThread", slow)
-        thread.stop(lambda: None)
-        self.assertFalse(thread._thread.is_alive())
-        self.assertFalse(thread._call(lambda: None))
-
-    def test_asked_too_late(self) -> None:
-        """Whom the reactor did not hear any more is told, by its thread; later ones hear it at once."""
-        thread = ReactorThread("ended")
-        plain = thread.reactor.callFromThread
-        self.patch(thread.reactor, "callFromThread", lambda call, *args: None)
-        unheard = thread.begin(lambda: succeed(1))
-        plain(thread.reactor.stop)
-        self.assertRaises(DLedgerError, unheard.result, timeout=30.0)
-        thread._thread.join(30)
-        self.assertRaises(DLedgerError, thread.begin, lambda: succeed(1))
-        self.assertEqual(len(thread._open), 1)  # who was told stays in it
-        thread.stop(lambda: None)
-
-    def test_outcome(self) -> None:
-        """Comes once, and may be asked for again, before and after."""
-        outcome: PendingOutcome[int] = PendingOutcome()
-        self.assertRaises(TimeoutError, outcome.result, 0.001)
-        outcome.set_result(7)
-        self.assertRaises(InvalidStateError, outcome.set_exception, ValueError())
-        self.assertEqual([outcome.result(), outcome.result(timeout=1.0)], [7, 7])
-        failed: PendingOutcome[int] = PendingOutcome()
-        failed.set_exception(KeyError("x"))
-        self.assertRaises(KeyError, failed.result)
-
-    def test_several_at_once(self) -> None:
-        """Each has its own reactor."""
-        logs = [LiveGroup().open() for _ in range(3)]
-        self.assertEqual([log.append(b"a").index for log in logs], [0, 0, 0])
-        for log in logs:
-            log.close()
-
-    def test_io_thread_is_not_ours(self) -> None:
-        """What another reactor thinks of as its thread stays that."""
-        self.patch(threadable, "ioThread", -5)
-        with LiveGroup().open() as log:
-            log.append(b"a")
-        self.assertEqual(threadable.ioThread, -5)
-
-    def test_story_that_raises(self) -> None:
-        """An exception before there is a Deferred comes back, too."""
-        thread = ReactorThread("test")
-        try:
-            self.assertRaises(ZeroDivisionError, thread.wait, lambda: 1 / 0)
-        finally:
-            thread.stop(lambda: None)
-
-    def test_no_global_reactor(self) -> None:
-        """A program may choose its own reactor after it has used ours."""
-        code = (
-            "import sys, dledger\n"
-            "log = dledger.connect('n0-127.0.0.1:1', timeout=0.05)\n"
-            "try: log.append(b'x')\n"
-            "except dledger.base.errors.DLedgerError: pass\n"
-            "log.close()\n"
-            "print('twisted.internet.reactor' in sys.modules)\n"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
-            cwd=Path(dledger.__file__).parent.parent, check=False,
-        )  # fmt: skip
-        self.assertEqual((done.stdout.strip(), done.returncode), ("False", 0), done.stderr)
-
-    def test_importing_dledger_imports_no_twisted(self) -> None:
-        """The front door is not behind the reactor."""
-        code = "import sys, dledger; print('twisted' in sys.modules)"
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
-            cwd=Path(dledger.__file__).parent.parent, check=False,
-        )  # fmt: skip
-        self.assertEqual(done.stdout.strip(), "False")

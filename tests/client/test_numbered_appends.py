@@ -142,6 +142,21 @@ class FeedTests(ClientCase):
         self.assertEqual((error.facts["acknowledged"], error.unknown), (3, 3))
         self.assertEqual([(run.offset, run.count) for run in error.appended], [(0, 3)])
 
+    def test_all_are_counted(self) -> None:
+        """Of a list those that were not sent, too; of an iterator nobody knows how many would have come."""
+        class Source(list[bytes]):
+            """The leader does not answer for its fourth body, and later ones."""
+
+            def __iter__(case_bodies) -> Iterator[bytes]:  # noqa: N805
+                for at, body in enumerate(list.__iter__(case_bodies)):
+                    if at == 3:
+                        self.group["n0"].holds = lambda request: isinstance(request, AppendOnceRequest)
+                    yield body
+
+        self.is_slow = True
+        error = self.assertRaises(AppendTimeout, self.feed, Source(BODIES))
+        self.assertEqual((error.facts["acknowledged"], error.unknown, error.failed), (3, 3, 1))
+
     def test_interrupted(self) -> None:
         """Ctrl-C tells what is known."""
         self.group["n0"].holds = lambda request: isinstance(request, AppendOnceRequest)

@@ -109,6 +109,7 @@ class FlushTests(CliCase):
         self.assertEqual([one[1:3] for one in self.asked], [
             ("/log-level?level=debug&room=dledger.node", "POST"), ("/log-level?level=debug", "POST"),
         ])
+        self.assertExit(self.run_cli(*command, "--room", ""), 64, "--room has no name")
         self.assertExit(self.run_cli("log-level", "loud"), 64, "'debug', 'info', 'warn'")
 
     def test_environment(self) -> None:

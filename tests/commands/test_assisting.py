@@ -49,13 +49,16 @@ class CompletionTests(CliCase):
         """Where the shell looks; a place that cannot be written is one line."""
         home = Path(self.mktemp())
         home.mkdir()
-        env = {"HOME": str(home)}
+        env = {"HOME": str(home), "XDG_DATA_HOME": "", "XDG_CONFIG_HOME": "", "ZDOTDIR": ""}
         for shell, path in (
             ("bash", ".local/share/bash-completion/completions/dledger"), ("zsh", ".zfunc/_dledger"),
             ("fish", ".config/fish/completions/dledger.fish"),
         ):
             self.assertExit(self.run_cli("completion", shell, "--install", env=env), 0, path)
             self.assertIn("_DLEDGER_COMPLETE", (home / path).read_text())
+        elsewhere = {**env, "XDG_CONFIG_HOME": str(home / "xdg")}
+        self.assertExit(self.run_cli("completion", "fish", "--install", env=elsewhere), 0, "xdg/fish")
+        self.assertTrue((home / "xdg/fish/completions/dledger.fish").exists())
         shutil.rmtree(home / ".zfunc")
         (home / ".zfunc").write_text("")
         self.assertExit(self.run_cli("completion", "zsh", "--install", env=env), 1, "_dledger")

@@ -163,6 +163,14 @@ class AppendTests(CliCase):
         self.assertExit(result, 1, "DISK_FULL (415): no room; acknowledged 1, unknown 0, not appended 1")
         self.assertEqual((result.stdout, result.stderr.count("\n")), ("", 1))
 
+    def test_rest_of_the_input(self) -> None:
+        """Nobody has counted it, and that is said; not when all was read."""
+        self.log.fails = AppendFailed(ResponseCode.DISK_FULL, failed=1, acknowledged=1)
+        self.log.fails_after = 1
+        path = Path(self.mktemp())
+        path.write_text("a\nb\nc\n")
+        self.assertExit(self.run_cli("append", "--file", str(path)), 1, "the rest of the input was not read")
+
     def test_failed_in_the_middle(self) -> None:
         """What went through behind a refused one is told: appending the rest again would double it."""
         self.log.fails = AppendFailed(ResponseCode.DISK_FULL, failed=1, acknowledged=1, acknowledged_later=2)

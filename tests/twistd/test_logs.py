@@ -17,6 +17,7 @@ from twisted.python.reflect import namedAny
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.log_lines import LogLevels
 from dledger.twistd import common, logs
 from dledger.twistd.common import ConfigurationOptions, survive_signals
 from dledger.twistd.logs import LogOptions
@@ -146,10 +147,15 @@ class OptionsTests(SynchronousTestCase):
             reactor.advance(0)
         self.assertEqual(options.log_options.levels.text, "warn,dledger.node=debug")
         self.assertEqual([(one["before"], one["waiting"]) for one in events], [("info", "tick_ms")])
+        self.assertTrue(LogLevels("critical").shows(events[0]))
+        told = {one.name: (one.value, one.origin) for one in options.settings_now}
+        self.assertEqual(told["log_level"], ("warn,dledger.node=debug", "changed since the start"))
+        self.assertEqual(told["tick_ms"], (20, "file"))
         Path(path).write_text('log_level = "error"\ntick_ms = 0\n')
         with capturedLogs() as events:
             options.reread()
         self.assertIn("tick_ms=0", events[0]["reason"])
+        self.assertTrue(LogLevels("critical").shows(events[0]))
         self.assertEqual(options.log_options.levels.text, "warn,dledger.node=debug")
 
     def test_names(self) -> None:
