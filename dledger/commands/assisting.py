@@ -53,6 +53,8 @@ def completion(shell: str, install: bool) -> None:
     variable, folder, rest = _FILES[shell]
     path = Path(os.environ.get(variable) or Path.home() / folder) / rest
     try:
+        if path.exists() and _VARIABLE not in path.read_text("utf-8", "replace"):
+            raise click.ClickException(f"{path} is not of this command: move it away, or leave --install out")
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, text + "\n")
     except OSError as error:

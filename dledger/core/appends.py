@@ -65,7 +65,7 @@ class PendingAppends:
         taken: list[Proposal] = []
         bodies: list[bytes] = []
         last = self._last
-        announcement = Announcement(member) if last is NOBODYS_WRITE else Announcement.behind(member, last)
+        announcement = Announcement(member) if last is NOBODYS_WRITE else Announcement.after(member, last)
         for proposal in proposals:
             code, origin = refusal, proposal.origin
             if code is None and not proposal.bodies:
@@ -88,7 +88,7 @@ class PendingAppends:
             if proposal.expected_end is not None:
                 end_index = member.ledger_end_index + len(bodies)
                 if proposal.expected_end == end_index and announcement.is_continued:
-                    # Its body would not get the index behind that end. The next attempt does.
+                    # Its body would not get the index after that end. The next attempt does.
                     announcement.separate(bodies)
                     end_index += 1
                 if proposal.expected_end != end_index:

@@ -501,7 +501,7 @@ class MemberState:
     def may_leave_runs_open(self) -> bool:
         """
         Whether every member knows open runs, as they said, or as the log has one: a member that does not
-        know them refuses the producer entry, and gets no entry behind it.
+        know them refuses the producer entry, and gets no entry after it.
         """
         table = self.view.producers
         return (table is not None and table.had_open_runs) or self.knows_open_runs.issuperset(self.peer_ids)

@@ -83,7 +83,7 @@ class Announcement:
     _follows: bool = False
 
     @classmethod
-    def behind(cls, member: MemberState, last: LastWrite) -> Announcement:
+    def after(cls, member: MemberState, last: LastWrite) -> Announcement:
         """For the next write of a leader, whose last one was C{last}."""
         if last.end_index != member.ledger_end_index or last.term != member.term:
             return cls(member)

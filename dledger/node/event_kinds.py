@@ -50,7 +50,7 @@ EVENT_KINDS: Mapping[str, EventKind] = {
     "standing-in": _warn("a member that must never lead stands for election, as a candidate lacks entries"),
     "stepping-down": _warn("the leader gives up: it does not hear a majority, or must not lead any more"),
     "two-leaders": _warn("two members lead in one term: one of them is not sound", ("known", "other")),
-    "stray-leader-called": _warn("a Java leader of an earlier term was told of the present one"),
+    "stray-leader-called": _warn("a Java leader of an earlier term got an answer with the present one"),
     "term-leap": _warn("a message has a term that no election can have led to", ("sender_id",)),
     "terms-exhausted": _warn("there is no higher term: this group cannot elect any more", ()),
     "group-named": _info("a majority knows the id of the group"),
@@ -71,7 +71,7 @@ EVENT_KINDS: Mapping[str, EventKind] = {
         # (Not the port: a client that asks again connects again. A change that was made has another index.)
         ("change", "member_id", "member_address", "is_forced", "configuration"),
     ),
-    "dismissed": _info("another member has told that this one is no voter any more"),
+    "dismissed": _info("another member reports that this one is no voter any more"),
     # Replication.
     "dispatcher-state": _info("how the leader brings a follower's log in step", ("peer_id", "old", "new")),
     "push-set-back": _info("a push has failed: the leader compares the logs again", ("peer_id", "state")),

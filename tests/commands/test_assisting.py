@@ -56,6 +56,9 @@ class CompletionTests(CliCase):
         ):
             self.assertExit(self.run_cli("completion", shell, "--install", env=env), 0, path)
             self.assertIn("_DLEDGER_COMPLETE", (home / path).read_text())
+        (home / ".zfunc/_dledger").write_text("my own")
+        self.assertExit(self.run_cli("completion", "zsh", "--install", env=env), 1, "move it away")
+        self.assertEqual((home / ".zfunc/_dledger").read_text(), "my own")
         elsewhere = {**env, "XDG_CONFIG_HOME": str(home / "xdg")}
         self.assertExit(self.run_cli("completion", "fish", "--install", env=elsewhere), 0, "xdg/fish")
         self.assertTrue((home / "xdg/fish/completions/dledger.fish").exists())
