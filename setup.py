@@ -85,7 +85,11 @@ setup(
     author="The dledger contributors",
     python_requires=">=3.11",
     packages=[
-        *find_packages(include=["dledger", "dledger.*", "protocols", "protocols.*", "pyspark_dledger"]),
+        *find_packages(
+            include=["dledger", "dledger.*", "protocols", "protocols.*", "pyspark_dledger"],
+            # The simulators are for developers: a checkout and the source distribution have them.
+            exclude=["dledger.testing", "dledger.testing.*"],
+        ),
         PLUGINS,
     ],
     package_data={
@@ -95,7 +99,7 @@ setup(
         ],
         "protocols": ["py.typed"],
     },
-    entry_points={"console_scripts": ["dledger = dledger.commands.main:main"]},
+    entry_points={"console_scripts": ["dledger = dledger.cli.main:main"]},
     install_requires=[
         "attrs>=23.2",
         "click>=8.1",

@@ -6,7 +6,7 @@ The imports of the project's modules, read from their sources, and circles among
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import attrs
@@ -89,6 +89,26 @@ def imports_of(root: Path = ROOT, tops: tuple[str, ...] = COVERED) -> dict[str, 
         }
         for module, path in known.items()
     }
+
+
+def folder_of(module: str, packages: Collection[str] = ()) -> str:
+    """The folder that a module is in; a package is its own."""
+    return module if module in packages else module.rpartition(".")[0]
+
+
+def folders_of(imports: Mapping[str, set[str]]) -> dict[str, set[str]]:
+    """
+    Every folder, and the other folders that its modules import.
+
+    The package of the front door counts as a folder of its own only for what it imports: its names are
+    imported when they are first used.
+    """
+    packages = {name.rpartition(".")[0] for name in imports}
+    folders: dict[str, set[str]] = {}
+    for module, targets in imports.items():
+        folder = folders.setdefault(folder_of(module, packages), set())
+        folder.update(folder_of(target, packages) for target in targets)
+    return {folder: targets - {folder} for folder, targets in folders.items()}
 
 
 def cycle_in(graph: Mapping[str, set[str]]) -> list[str]:

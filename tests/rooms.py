@@ -5,8 +5,9 @@ The picture and the table of the rooms in docs/, made from L{tests.layering}.
     python -m tests.rooms            say whether docs/ is current
     python -m tests.rooms --write    bring it up to date
 
-A room is a row of the layering table. An arrow in the picture is an import that exists; arrows that follow
-from longer ways are left out. A room is drawn one row above the highest room that it imports.
+A room is a row of the layering table, which docs/rooms.md shows whole. The picture is for people: a box has
+the rooms of one idea. An arrow is an import that exists; arrows that follow from longer ways are left out. A
+box is drawn one row above the highest box that it imports.
 """
 
 from __future__ import annotations
@@ -21,32 +22,68 @@ from tests.layer_checks import rooms_of
 from tests.layering import LAYERS, Layer
 
 PICTURE = ROOT / "docs" / "rooms.svg"
-PAGE = ROOT / "docs" / "architecture.md"
+PAGE = ROOT / "docs" / "rooms.md"
 BEGIN, END = "<!-- rooms -->", "<!-- end of rooms -->"
 
-#: Each floor of the house: its name, its colours (light, dark), and how its rooms' names begin.
-FLOORS = (
-    ("RocketMQ broker", "#f6d9b8", "#7a4a14", ("broker", "protocols of RocketMQ", "wire of RocketMQ",
-                                               "twistd broker", "simulated brokers")),
-    ("ledger", "#c5dcf3", "#1d4a78", ("configuration", "core", "storage", "driver", "node", "client",
-                                      "protocols of the ledger", "wire of the ledger", "twistd member",
-                                      "simulated group", "front door")),
-    ("ground floor", "#dcdcdc", "#4a4a4a", ("wire", "framing", "protocols", "values", "base")),
-    ("above both", "#cfe6cf", "#2f5f2f", ("",)),
+#: Each product, with the colours of its boxes (light, dark).
+PRODUCTS = (
+    ("both", "#dcdcdc", "#4a4a4a"),
+    ("the ledger", "#c5dcf3", "#1d4a78"),
+    ("RocketMQ", "#f6d9b8", "#7a4a14"),
+    ("above both", "#cfe6cf", "#2f5f2f"),
 )
+#: The boxes of the picture, few enough for people: the number of the product, and the rooms in the box.
+BOXES: dict[str, tuple[int, tuple[str, ...]]] = {
+    "wire formats": (0, ("wire", "wire of the ledger", "wire of RocketMQ")),
+    "protocols": (0, ("protocols", "protocols of the ledger", "protocols of RocketMQ")),
+    "values and base": (0, ("values", "base", "base disk", "base TLS")),
+    "core and driver": (1, ("core", "driver")),
+    "storage": (1, ("storage",)),
+    "node": (1, ("node", "node connections")),
+    "state machines": (1, ("state machines",)),
+    "clients": (1, ("client", "client for asyncio", "client for Twisted", "front door")),
+    "brokers, name server": (2, (
+        "RocketMQ", "RocketMQ answers", "name server", "broker", "broker access", "broker administration",
+        "broker basics", "broker client", "broker common", "broker consuming", "broker delays",
+        "broker metadata", "broker popping", "broker puts", "broker replication", "broker sending",
+        "broker store", "broker transactions",
+    )),
+    "raft broker": (3, ("raft broker",)),
+    "Spark, archives": (3, ("spark", "spark export", "spark by name", "remote stores")),
+    "admin pages": (3, ("admin pages",)),
+    "commands, daemons": (3, (
+        "command line", "commands, basics", "commands for data", "commands for tools",
+        "commands of RocketMQ", "commands of the ledger", "daemons", "daemons, basics", "daemons for data",
+        "daemons of RocketMQ", "daemons of the ledger", "plugin",
+    )),
+    "simulators": (3, (
+        "crashes", "search", "simulated brokers", "simulated computer", "simulated group",
+        "simulated raft brokers", "simulators by name",
+    )),
+}  # fmt: skip
 BOX_WIDTH, BOX_HEIGHT, GAP_X, GAP_Y, MARGIN = 148, 34, 14, 46, 16
 PER_ROW = 7
 
 
-def floor_of(room: str) -> int:
-    """The number of the first floor that has a room of this name; its names are prefixes or whole names."""
-    for number, (_name, _fill, _ink, rooms) in enumerate(FLOORS):
-        if room in rooms or any(room.startswith(f"{name} ") for name in rooms if name in ("broker", "node")):
-            return number
-    for number, (_name, _fill, _ink, rooms) in enumerate(FLOORS):
-        if any(name and room.startswith(name) for name in rooms):
-            return number
-    return len(FLOORS) - 1
+def box_of(room: str) -> str:
+    """@raise KeyError: the room is in no box."""
+    for box, (_product, rooms) in BOXES.items():
+        if room in rooms:
+            return box
+    raise KeyError(f"{room}: no box of the picture has this room; add it to BOXES")
+
+
+def boxes_of(graph: Mapping[str, set[str]]) -> dict[str, set[str]]:
+    """Every box, and the other boxes that its rooms import."""
+    boxes: dict[str, set[str]] = {}
+    for room, targets in graph.items():
+        boxes.setdefault(box_of(room), set()).update(box_of(target) for target in targets)
+    return {box: targets - {box} for box, targets in boxes.items()}
+
+
+def floor_of(box: str) -> int:
+    """The number of the product that a box is of."""
+    return BOXES[box][0]
 
 
 def ranks(graph: Mapping[str, set[str]]) -> dict[str, int]:
@@ -84,7 +121,7 @@ def reduced(graph: Mapping[str, set[str]]) -> dict[str, set[str]]:
 
 
 def placed(graph: Mapping[str, set[str]]) -> dict[str, tuple[int, int]]:
-    """Column and row of each room, row 0 at the top; a rank with many rooms takes several rows."""
+    """Column and row of each box, row 0 at the top; a rank with many boxes takes several rows."""
     rank = ranks(graph)
     places: dict[str, tuple[int, int]] = {}
     row = 0
@@ -98,7 +135,7 @@ def placed(graph: Mapping[str, set[str]]) -> dict[str, tuple[int, int]]:
 
 
 def picture(graph: Mapping[str, set[str]]) -> str:
-    """The rooms as an SVG document."""
+    """The boxes as an SVG document."""
     places = placed(graph)
     wide = max(sum(1 for place in places.values() if place[1] == row) for _column, row in places.values())
     width = 2 * MARGIN + wide * (BOX_WIDTH + GAP_X) - GAP_X
@@ -114,7 +151,7 @@ def picture(graph: Mapping[str, set[str]]) -> str:
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
         'font-family="sans-serif" font-size="12">',
-        "<title>The rooms of dledger, and which room imports which</title>",
+        "<title>The parts of dledger, and which part imports which</title>",
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
         '<defs><marker id="a" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" '
         'orient="auto"><path d="M0 0 8 4 0 8z" fill="#888888"/></marker></defs>',
@@ -129,13 +166,13 @@ def picture(graph: Mapping[str, set[str]]) -> str:
             )
     for room in sorted(places):
         x, y = corner(room)
-        _name, fill, ink, _rooms = FLOORS[floor_of(room)]
+        _name, fill, ink = PRODUCTS[floor_of(room)]
         lines.append(
             f'<rect x="{x}" y="{y}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="4" fill="{fill}" '
             f'stroke="{ink}"/><text x="{x + BOX_WIDTH // 2}" y="{y + 21}" text-anchor="middle">'
             f"{escape(room)}</text>"
         )
-    for number, (name, fill, ink, _rooms) in enumerate(FLOORS):
+    for number, (name, fill, ink) in enumerate(PRODUCTS):
         x, y = MARGIN + number * 170, height - MARGIN - 14
         lines.append(
             f'<rect x="{x}" y="{y}" width="14" height="14" fill="{fill}" stroke="{ink}"/>'
@@ -178,7 +215,7 @@ def page(text: str, graph: Mapping[str, set[str]]) -> str:
 def wanted() -> dict[Path, str]:
     """Each file in docs/ that is made here, and the text that it should have."""
     graph = rooms_of(imports_of())
-    return {PICTURE: picture(graph), PAGE: page(PAGE.read_text(encoding="utf-8"), graph)}
+    return {PICTURE: picture(boxes_of(graph)), PAGE: page(PAGE.read_text(encoding="utf-8"), graph)}
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -5,9 +5,13 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.rooms import FLOORS, floor_of, page, picture, placed, ranks, reduced, wanted
+from tests.layering import LAYERS
+from tests.rooms import BOXES, box_of, boxes_of, page, picture, placed, ranks, reduced, wanted
 
-GRAPH = {"node": {"core", "wire"}, "core": {"wire"}, "wire": set(), "broker store": {"wire"}}
+GRAPH = {
+    "node": {"core and driver", "wire formats"}, "core and driver": {"wire formats"}, "wire formats": set(),
+    "storage": {"wire formats"},
+}  # fmt: skip
 
 
 class CurrentTests(SynchronousTestCase):
@@ -24,37 +28,37 @@ class DrawingTests(SynchronousTestCase):
     """The drawing of a small house."""
 
     def test_ranks(self) -> None:
-        """A room is one above the highest room that it imports."""
-        self.assertEqual(ranks(GRAPH), {"wire": 0, "core": 1, "broker store": 1, "node": 2})
+        """A box is one above the highest box that it imports."""
+        self.assertEqual(ranks(GRAPH), {"wire formats": 0, "core and driver": 1, "storage": 1, "node": 2})
 
     def test_places(self) -> None:
-        """Higher ranks are drawn above, and no two rooms at one place."""
+        """Higher ranks are drawn above, and no two boxes at one place."""
         places = placed(GRAPH)
         self.assertEqual(len(set(places.values())), len(GRAPH))
-        self.assertLess(places["node"][1], places["core"][1])
-        self.assertLess(places["core"][1], places["wire"][1])
+        self.assertLess(places["node"][1], places["core and driver"][1])
+        self.assertLess(places["core and driver"][1], places["wire formats"][1])
 
     def test_reduced(self) -> None:
         """An arrow that follows from a longer way is left out."""
-        self.assertEqual(reduced(GRAPH)["node"], {"core"})
-        self.assertEqual(reduced(GRAPH)["core"], {"wire"})
+        self.assertEqual(reduced(GRAPH)["node"], {"core and driver"})
+        self.assertEqual(reduced(GRAPH)["core and driver"], {"wire formats"})
 
     def test_picture(self) -> None:
-        """Every room is drawn once."""
+        """Every box is drawn once."""
         drawn = picture(GRAPH)
         for room in GRAPH:
             self.assertEqual(drawn.count(f">{room}</text>"), 1)
 
-    def test_floors(self) -> None:
-        """Names tell the product."""
-        names = [FLOORS[floor_of(room)][0] for room in (
-            "broker store", "node connections", "base disk", "spark", "client", "protocols of RocketMQ",
-            "protocols", "broker client", "twistd member", "command line",
-        )]
-        self.assertEqual(names, [
-            "RocketMQ broker", "ledger", "ground floor", "above both", "ledger", "RocketMQ broker",
-            "ground floor", "RocketMQ broker", "ledger", "above both",
-        ])
+    def test_boxes(self) -> None:
+        """Every room is in one box, no box names a room that is gone, and people can take the picture in."""
+        named = [room for _product, rooms in BOXES.values() for room in rooms]
+        self.assertEqual(sorted(named), sorted(layer.name for layer in LAYERS))
+        self.assertLessEqual(len(BOXES), 14)
+        self.assertEqual(
+            boxes_of({"node": {"node connections", "core"}, "core": set(), "node connections": {"base"}}),
+            {"node": {"core and driver", "values and base"}, "core and driver": set()},
+        )
+        self.assertRaises(KeyError, box_of, "a new room")
 
     def test_page_without_marks(self) -> None:
         """A page that lost its marks is not written over."""

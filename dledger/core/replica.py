@@ -19,28 +19,28 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from dledger.base.group_name import GroupName
-from dledger.config import DLedgerConfig
-from dledger.core import effects as fx
-from dledger.core import inputs as ev
-from dledger.core.admission import RefusedMessages, check_start, fault_of, is_too_far, refusing_answer
-from dledger.core.appends import PendingAppends
-from dledger.core.catch_up import TurnBudget
-from dledger.core.changes import MembershipChanges
-from dledger.core.dismissal import Dismissal
-from dledger.core.dispatcher import EntryDispatcher, dispatch_to_members, take_turns
-from dledger.core.elector import Campaign, LeaderElector
-from dledger.core.flusher import Flusher
-from dledger.core.handler import EntryHandler
-from dledger.core.hole_repair import HoleRepair
-from dledger.core.leaders_word import LeadersWord
-from dledger.core.member_state import MemberState, Outbox, Role
-from dledger.core.naming import GroupNaming
-from dledger.core.ports import LedgerView
-from dledger.core.quorum import QuorumAckChecker
-from dledger.core.reads import HeartBeats, LinearizableReads
+from dledger.core.election import admission
+from dledger.core.election.changes import MembershipChanges
+from dledger.core.election.dismissal import Dismissal
+from dledger.core.election.elector import Campaign, LeaderElector
+from dledger.core.election.naming import GroupNaming
+from dledger.core.election.transfer import LeadershipTransfer
+from dledger.core.replication.appends import PendingAppends
+from dledger.core.replication.catch_up import TurnBudget
+from dledger.core.replication.dispatcher import EntryDispatcher, dispatch_to_members, take_turns
+from dledger.core.replication.flusher import Flusher
+from dledger.core.replication.handler import EntryHandler
+from dledger.core.replication.hole_repair import HoleRepair
+from dledger.core.replication.leaders_word import LeadersWord
+from dledger.core.replication.reads import HeartBeats, LinearizableReads
+from dledger.core.state import effects as fx
+from dledger.core.state import inputs as ev
+from dledger.core.state.member_state import MemberState, Outbox, Role
+from dledger.core.state.ports import LedgerView
+from dledger.core.state.quorum import QuorumAckChecker
 from dledger.core.status import MemberStatus, metadata_of, status_of
-from dledger.core.transfer import LeadershipTransfer
+from dledger.values.config import DLedgerConfig
+from dledger.values.group_name import GroupName
 from protocols.wire.ledger.bounds import TERM_MAX
 from protocols.wire.ledger.codes import PushType, ResponseCode
 from protocols.wire.ledger.messages import (
@@ -81,10 +81,11 @@ class DLedgerCore:
         @param term, voted_for, committed_index: the persisted values; the index is a lower bound.
         @param repair_end_index, is_unsure, group_name, term_start_body: see L{MemberState}.
         @param forgot_terms: with its directory it may have lost terms.
-        @raise DirectoryError: the recovered term is absurd, see L{dledger.core.admission.check_start}.
+        @raise DirectoryError: the recovered term is absurd, see
+            L{dledger.core.election.admission.check_start}.
         """
         out = Outbox(request_time_out_ms=2 * config.rpc_time_out_ms)
-        check_start(term, view.ledger_end_term, config.self_path)
+        admission.check_start(term, view.ledger_end_term, config.self_path)
         if view.ledger_end_term > term:
             term, voted_for = view.ledger_end_term, None
         self._member = MemberState(
@@ -95,7 +96,7 @@ class DLedgerCore:
         )
         self._member.refresh_end()
         self._member.flushed_index = self._member.ledger_end_index  # recovery has flushed all
-        self._out, self._refused = out, RefusedMessages(self._member)
+        self._out, self._refused = out, admission.RefusedMessages(self._member)
         self._elector = LeaderElector(self._member, rng, self)
         self._handler = EntryHandler(self._member)
         self._leaders_word = LeadersWord(self._member, self._handler, self._step_down)
@@ -344,9 +345,9 @@ class DLedgerCore:
             return self._on_other_request(token, request)
         member, leader_id = self._member, request.leader_id
         if leader_id is not None and member.knows(leader_id):
-            fault = fault_of(member, request)
+            fault = admission.fault_of(member, request)
             if fault is not None:
-                self._out.reply(token, refusing_answer(member, request, fault))
+                self._out.reply(token, admission.refusing_answer(member, request, fault))
                 self._note_refused(leader_id, request, fault)
                 return
             member.heard_from(leader_id, request.wire_version)
@@ -382,7 +383,7 @@ class DLedgerCore:
             return
         response, peer_id, member = received.response, received.peer_id, self._member
         is_ahead = response.term > member.term
-        if is_ahead and is_too_far(member, response.term):
+        if is_ahead and admission.is_too_far(member, response.term):
             self._note_refused(peer_id, response, "term")
             owner.on_request_failed(peer_id, received.request_id, "its term is out of bounds")
             return

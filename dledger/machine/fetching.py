@@ -25,10 +25,10 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
-from dledger.base.errors import DLedgerError
-from dledger.base.threads import RunInThread
+from dledger.base.process.threads import RunInThread
 from dledger.machine.snapshot_file import SnapshotHead, SnapshotRefused
 from dledger.machine.snapshots import SnapshotDirectory
+from dledger.values.errors import DLedgerError
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.messages import SnapshotRequest, SnapshotResponse
 
@@ -47,7 +47,7 @@ ROUND_S, ROUND_MAX_S = 1.0, 15.0
 
 
 class SnapshotSource(Protocol):
-    """The other members: L{dledger.node.snapshots.SnapshotDesk}."""
+    """The other members: L{dledger.node.requests.snapshots.SnapshotDesk}."""
 
     @property
     def is_in_group(self) -> bool:

@@ -18,8 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 
-from dledger.base.errors import DLedgerError
-from dledger.client.values import Entry
+from dledger.client.answers.values import Entry
 from dledger.machine.snapshot_file import SnapshotRefused
 from dledger.machine.state_machine import (
     RESULT_BYTES_MAX,
@@ -28,6 +27,7 @@ from dledger.machine.state_machine import (
     RefusedCommand,
     StateMachine,
 )
+from dledger.values.errors import DLedgerError
 from protocols.wire.ledger.codes import ResponseCode
 
 #: Characters of what an exception says, at most.

@@ -12,7 +12,7 @@ import re
 from twisted.internet.interfaces import IReactorTime
 
 from dledger.base.disk.disk import Disk
-from dledger.base.threads import RunInThread
+from dledger.base.process.threads import RunInThread
 from dledger.machine.guarded import GuardedMachine, MachineFailed, sentence_of
 from dledger.machine.runner import MachineRunner
 from dledger.machine.snapshots import SnapshotDirectory

@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 import attrs
 
-from dledger.base.errors import DLedgerError
 from dledger.machine.snapshot_file import SnapshotHead
 from dledger.machine.snapshots import SnapshotDirectory
+from dledger.values.errors import DLedgerError
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.messages import SnapshotRequest
 
@@ -54,7 +54,7 @@ class SnapshotOffers:
 
     def piece_for(self, request: SnapshotRequest, max_bytes: int) -> SnapshotPiece:
         """
-        See L{dledger.node.hosting.HostedMachine.piece_for}.
+        See L{dledger.node.requests.machine_requests.HostedMachine.piece_for}.
 
         @raise DLedgerError: UNSUPPORTED, it is for another machine; INDEX_OUT_OF_RANGE, there is none yet;
             INDEX_LESS_THAN_LOCAL_BEGIN, there is none with this last entry any more; UNEXPECTED_ARGUMENT, it

@@ -19,7 +19,7 @@ import attrs
 from construct import Int16ub, Int32sb, Int32ub, Int64sb, Int64ub, Struct
 
 from dledger.base.disk.disk import Disk, File
-from dledger.base.errors import DLedgerError
+from dledger.values.errors import DLedgerError
 from protocols.wire.layout import struct_of
 from protocols.wire.ledger.codes import ResponseCode
 

@@ -18,7 +18,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from dledger.base.threads import RunInThread
+from dledger.base.process.threads import RunInThread
 from dledger.machine.calls import MachineCalls
 from dledger.machine.guarded import GuardedMachine, sentence_of
 from dledger.machine.log_reach import CommittedEntries

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import DirectoryError, DLedgerError, StoreError
+from dledger.values.errors import DirectoryError, DLedgerError, StoreError
 from protocols.wire.ledger.codes import ResponseCode
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.guard import DiskGuard
-from dledger.base.errors import DLedgerError, StoreError
+from dledger.values.errors import DLedgerError, StoreError
 from protocols.wire.ledger.codes import ResponseCode
 
 

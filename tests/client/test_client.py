@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from twisted.internet.defer import CancelledError
 
-from dledger.base.errors import DLedgerError
-from dledger.client.values import AppendFailed
+from dledger.client.answers.values import AppendFailed
+from dledger.values.errors import DLedgerError
 from protocols.wire.ledger.codes import Consistency, ResponseCode
 from protocols.wire.ledger.messages import (
     AppendRequest,

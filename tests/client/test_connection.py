@@ -10,8 +10,8 @@ from twisted.logger import LogLevel, capturedLogs
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import DLedgerError
-from dledger.client.connection import MemberLink, RequestLost, RequestRefused
+from dledger.client.links.connection import MemberLink, RequestLost, RequestRefused
+from dledger.values.errors import DLedgerError
 from protocols.wire.ledger.codes import RequestCode, ResponseCode
 from protocols.wire.ledger.json_bodies import encode_response
 from protocols.wire.ledger.messages import (

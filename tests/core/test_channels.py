@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.core import effects as fx
-from dledger.core import inputs as ev
+from dledger.core.state import effects as fx
+from dledger.core.state import inputs as ev
 from protocols.wire.ledger.codes import PushType, ResponseCode
 from protocols.wire.ledger.messages import PushEntryRequest
 from tests.core.helpers import Bench, ListLedger, batch, heart_beat, of_type, push, pushes

@@ -6,11 +6,11 @@ from __future__ import annotations
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.producers import OPEN_ENTRIES, NotedRun, SequenceTable
-from dledger.core import effects as fx
-from dledger.core.appends import PendingAppends
-from dledger.core.inputs import EntriesWritten, Origin, Proposal
-from dledger.core.member_state import Role
+from dledger.core.replication.appends import PendingAppends
+from dledger.core.state import effects as fx
+from dledger.core.state.inputs import EntriesWritten, Origin, Proposal
+from dledger.core.state.member_state import Role
+from dledger.values.producers import OPEN_ENTRIES, NotedRun, SequenceTable
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.producers import ProducerRun
 from tests.core.helpers import ListLedger, make_member

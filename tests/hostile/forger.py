@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from protocols.framing import FrameBuffer
 from protocols.wire.errors import BodyError, WireError
+from protocols.wire.framing import FrameBuffer
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.bounds import INDEX_MAX, TERM_MAX
 from protocols.wire.ledger.codes import (

@@ -8,7 +8,7 @@ import struct
 import time
 
 import dledger
-from protocols.framing import FrameBuffer
+from protocols.wire.framing import FrameBuffer
 from protocols.wire.ledger.codes import Consistency, ResponseCode
 from protocols.wire.ledger.messages import GetRequest, PullRequest, PullResponse, Request
 from protocols.wire.ledger.push import decode_frame

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import attrs
 
-from protocols.framing import FrameBuffer
+from protocols.wire.framing import FrameBuffer
 from protocols.wire.ledger.codes import PushType, RequestCode, ResponseCode
 from protocols.wire.ledger.json_bodies import decode_request, decode_response
 from protocols.wire.ledger.messages import PushEntryRequest, PushEntryResponse, Request, Response

@@ -9,7 +9,7 @@ from pathlib import Path
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 import dledger
-from dledger.base.errors import DLedgerError
+from dledger.values.errors import DLedgerError
 from protocols.wire.ledger.codes import ResponseCode
 from tests.interop.java import JavaMissing, class_path
 from tests.interop.mixed import JAVA, OURS, MixedGroup

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.base.threads import RunInThread
+from dledger.base.process.threads import RunInThread
 from dledger.machine.runner import MachineRunner
 from dledger.machine.snapshots import SnapshotDirectory
 from dledger.machine.state_machine import MachineFactory

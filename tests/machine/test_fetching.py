@@ -12,7 +12,6 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.base.errors import DLedgerError
 from dledger.machine import fetching
 from dledger.machine.fetching import THROTTLED_S, TRIES
 from dledger.machine.offering import HELD_S
@@ -21,6 +20,7 @@ from dledger.machine.snapshot_file import SnapshotRefused
 from dledger.machine.snapshots import SnapshotDirectory
 from dledger.testing.crashes.disk import CrashDisk
 from dledger.testing.crashes.engine import Enumeration, demand
+from dledger.values.errors import DLedgerError
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.messages import SnapshotRequest, SnapshotResponse

@@ -11,7 +11,7 @@ from dledger.machine.snapshot_file import SnapshotRefused
 from dledger.machine.state_machine import RefusedAnswer
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.entry import EntryHeader
-from protocols.wire.ledger.producer_entries import encode_producer_entry
+from protocols.wire.ledger.own.producer_entries import encode_producer_entry
 from protocols.wire.ledger.producers import PRODUCER_CHANNEL, ProducerRun
 
 

@@ -11,12 +11,12 @@ import random
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.config import DLedgerConfig
-from dledger.core import effects as fx
-from dledger.core import inputs as ev
 from dledger.core.replica import DLedgerCore
-from dledger.node.driver import Driver
-from dledger.storage.memory_store import MemoryStore
+from dledger.core.state import effects as fx
+from dledger.core.state import inputs as ev
+from dledger.driver.driver import Driver
+from dledger.storage.store.memory_store import MemoryStore
+from dledger.values.config import DLedgerConfig
 from protocols.wire.errors import WireError
 from protocols.wire.ledger import json_bodies, push
 from protocols.wire.ledger.batches import EntryBatch

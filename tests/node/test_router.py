@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import DLedgerError
-from dledger.base.rights import ALL_RIGHTS, ClientRole, Rights
-from dledger.core import inputs as ev
+from dledger.core.state import inputs as ev
+from dledger.values.errors import DLedgerError
+from dledger.values.rights import ALL_RIGHTS, ClientRole, Rights
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import (
     METADATA_WIRE_VERSION,

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dledger.base.commands.java_json import read_document
+from dledger.rocketmq.answering.java_json import read_document
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.messages import LeadershipTransferRequest, MetadataResponse
 from tests.processes.asking import NoAnswer, ask, metadata_of

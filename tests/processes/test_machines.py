@@ -19,7 +19,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
 import dledger.aio
-from dledger.client.values import AppendError, Entry, UnknownOutcome
+from dledger.client.answers.values import AppendError, Entry, UnknownOutcome
 from dledger.machine.snapshot_file import CHUNK_BYTES_MAX
 from protocols.wire.ledger.messages import QueryRequest, QueryResponse
 from tests.processes.asking import ask

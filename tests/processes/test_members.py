@@ -18,9 +18,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
 from dledger.base.disk.disk import OsDisk
-from dledger.base.errors import DLedgerError
-from dledger.client.values import UnknownOutcome
-from dledger.storage.verify import verify_directory
+from dledger.client.answers.values import UnknownOutcome
+from dledger.storage.files.verify import verify_directory
+from dledger.values.errors import DLedgerError
 from protocols.wire.ledger.codes import ResponseCode
 from tests.processes.children import ChildError, free_ports, wait_until
 from tests.processes.ledgers import assert_identical, read_records

@@ -141,7 +141,7 @@ def other_python() -> Path:
     site = next(python.parents[1].glob("lib/python*/site-packages"))
     for top in _PACKAGES:
         shutil.copytree(ROOT / top, site / top, ignore=shutil.ignore_patterns("__pycache__"))
-    with open(site / "dledger" / "spark" / "scan.py", "a") as file:
+    with open(site / "dledger" / "spark" / "scans" / "scan.py", "a") as file:
         file.write("# another version\n")
     return python
 

@@ -10,16 +10,16 @@ from unittest import mock
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import DamagedEntryError, DLedgerError
-from dledger.base.holes import HOLES_MAX, Hole, joined_holes
-from dledger.storage import hole_finder, hole_mending, recovery
-from dledger.storage.file_store import FileStore
-from dledger.storage.hole_list import HOLES_NAME, HoleList, decode_holes, encode_holes
+from dledger.storage.files.hole_list import HOLES_NAME, HoleList, decode_holes, encode_holes
+from dledger.storage.start import recovery
+from dledger.storage.store import hole_finder, hole_mending
+from dledger.storage.store.file_store import FileStore
+from dledger.values.errors import DamagedEntryError, DLedgerError
+from dledger.values.holes import HOLES_MAX, Hole, joined_holes
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import ENTRY_HEADER, bodies_of
 from tests.storage.support import (
     DATA_SIZE,
-    INDEX_SIZE,
     HookedDisk,
     append_bare,
     bodies_in,
@@ -595,6 +595,3 @@ class BeginningTests(StoreCase):
             self.assertEqual(entry_at(self.store, begin), self.copies[begin])
             self.reopen()
             self.assertEqual(entry_at(self.store, begin), self.copies[begin])
-
-
-assert INDEX_SIZE

@@ -18,9 +18,7 @@ from typing import NamedTuple
 
 import attrs
 
-from dledger.base.membership import ADD, PROMOTE, REMOVE, Membership
-from dledger.config import DLedgerConfig
-from dledger.core import inputs as ev
+from dledger.core.state import inputs as ev
 from dledger.testing.search import member as parts
 from dledger.testing.search.member import (
     CHANCE,
@@ -30,6 +28,8 @@ from dledger.testing.search.member import (
     SearchedTerms,
     StepRun,
 )
+from dledger.values.config import DLedgerConfig
+from dledger.values.membership import ADD, PROMOTE, REMOVE, Membership
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.messages import MembershipRequest, PushEntryRequest, Request, Response
 
