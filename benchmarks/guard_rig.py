@@ -21,8 +21,8 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.ledger.config import DLedgerConfig
 from dledger.node.service import MemberService
-from dledger.values.config import DLedgerConfig
 
 GROUP_NAME = "guard"
 PEERS = {f"n{number}": f"127.0.0.1:{20911 + number}" for number in range(3)}

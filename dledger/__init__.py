@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from dledger.values.client_token import ClientToken
     from dledger.values.errors import DLedgerError
     from dledger.values.tls_files import TlsFiles
-    from protocols.wire.ledger.codes import Consistency, ResponseCode
+    from protocols.wire.codes import ResponseCode
+    from protocols.wire.ledger.codes import Consistency
 
 __all__ = (
     "AppendError",
@@ -93,7 +94,8 @@ _HOMES = {
         "AppendError", "AppendFailed", "Appended", "Entry", "MemberInfo", "Refused", "Unknown",
         "UnknownOutcome",
     ),
-    "protocols.wire.ledger.codes": ("Consistency", "ResponseCode"),
+    "protocols.wire.codes": ("ResponseCode",),
+    "protocols.wire.ledger.codes": ("Consistency",),
 }  # fmt: skip
 #: Short names: an append is acknowledged, refused, or unknown.
 _SHORT = {"Refused": "AppendFailed", "Unknown": "UnknownOutcome"}

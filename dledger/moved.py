@@ -27,8 +27,10 @@ PACKAGES = {
 #: Old package, new package, and the modules that went from one to the other; C{old=new} for a new name.
 MODULES = (
     ("dledger.base", "dledger.values", (
-        "addresses append_refusals chunks client_token errors group_name holes hosts "
-        "lineage membership option_values producers quorum rights tls_files"
+        "addresses client_token errors hosts option_values quorum rights tls_files"
+    )),
+    ("dledger.base", "dledger.ledger", (
+        "append_refusals chunks group_name holes lineage membership producers"
     )),
     ("dledger.base", "dledger.base.process", (
         "descriptors forks group_flush in_turn keeper log_lines reactor reactor_thread "
@@ -130,7 +132,7 @@ MODULES = (
     ("dledger.twistd", "dledger.daemons.rocketmq", "broker namesrv"),
     ("dledger.twistd", "dledger.daemons.data", "export"),
     ("dledger.admin", "dledger.admin.basics", "asking cluster guard pages site"),
-    ("dledger", "dledger.values", "config"),
+    ("dledger", "dledger.ledger", "config"),
     ("protocols.wire.ledger", "protocols.wire.ledger.own", (
         "configuration machine_entries own_entries producer_entries"
     )),

@@ -21,9 +21,11 @@ THREADS = ("concurrent", "multiprocessing", "queue", "threading")
 #: What every room of the ledger and the broker may use: values, and the formats of both.
 WIRE = ("protocols.wire",)
 VALUES = ("dledger.values",)
-CODES = ("protocols.wire.ledger.codes",)
+#: And what every room of the ledger may use besides.
+LEDGER = (*VALUES, "dledger.ledger")
+CODES = ("protocols.wire.codes", "protocols.wire.ledger.codes")
 LEDGER_WIRE = ("protocols.wire", "protocols.wire.ledger")
-ROCKETMQ_WIRE = ("protocols.wire", "protocols.wire.rocketmq", *CODES)
+ROCKETMQ_WIRE = ("protocols.wire", "protocols.wire.rocketmq")
 #: What a module that only computes must not import.
 PURE = (*IO, *CLOCKS, *THREADS, "logging", "random")
 ATTRS = ("attr", "attrs")
@@ -116,7 +118,14 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="values",
         covers=VALUES,
-        ours=CODES,
+        ours=("protocols.wire.codes",),
+        third=ATTRS,
+        refused=PURE,
+    ),
+    Layer(
+        name="values of the ledger",
+        covers=("dledger.ledger",),
+        ours=(*VALUES, *CODES),
         third=ATTRS,
         refused=PURE,
     ),
@@ -141,7 +150,7 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="base",
         covers=("dledger.base",),
-        ours=(*VALUES, "protocols.connection", "protocols.turn", *CODES),
+        ours=(*VALUES, "protocols.connection", "protocols.turn", "protocols.wire.codes"),
         third=TWISTED,
         refused=("dledger.base.disk", "twisted.web", "logging", "asyncio"),
     ),
@@ -150,7 +159,7 @@ LAYERS: tuple[Layer, ...] = (
         name="core",
         covers=("dledger.core",),
         ours=(
-            *VALUES, *CODES, "dledger.base.process.waiters",
+            *LEDGER, *CODES, "dledger.base.process.waiters",
             "protocols.wire.ledger.batches", "protocols.wire.ledger.bounds",
             "protocols.wire.ledger.memberships", "protocols.wire.ledger.messages",
             "protocols.wire.ledger.producers", "protocols.wire.values",
@@ -161,7 +170,7 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="storage",
         covers=("dledger.storage",),
-        ours=(*LEDGER_WIRE, *VALUES, "dledger.base.disk"),
+        ours=(*LEDGER_WIRE, *LEDGER, "dledger.base.disk"),
         third=(*ATTRS, "construct"),
         refused=("asyncio", *CLOCKS, "logging", "random", "socket"),
     ),
@@ -169,13 +178,13 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="driver",
         covers=("dledger.driver",),
-        ours=("dledger.core", *VALUES, *LEDGER_WIRE),
+        ours=("dledger.core", *LEDGER, *LEDGER_WIRE),
         refused=PURE,
     ),
     Layer(
         name="node connections",
         covers=("dledger.node.connections",),
-        ours=(*VALUES, "dledger.base", "protocols"),
+        ours=(*LEDGER, "dledger.base", "protocols"),
         third=TWISTED,
         refused=(
             "dledger.base.disk", "protocols.rocketmq", "protocols.wire.rocketmq", *CLOCKS, *THREADS,
@@ -185,7 +194,7 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="node",
         covers=("dledger.node",),
-        ours=("dledger.core", "dledger.driver", "dledger.storage", *VALUES, "dledger.base", "protocols"),
+        ours=("dledger.core", "dledger.driver", "dledger.storage", *LEDGER, "dledger.base", "protocols"),
         third=(*TWISTED, "construct"),
         refused=("protocols.rocketmq", "protocols.wire.rocketmq", "twisted.web", "logging", "asyncio"),
     ),
@@ -194,7 +203,7 @@ LAYERS: tuple[Layer, ...] = (
         name="state machines",
         covers=("dledger.machine",),
         ours=(
-            *VALUES, *LEDGER_WIRE, "dledger.base.disk.disk", "dledger.base.process.threads",
+            *LEDGER, *LEDGER_WIRE, "dledger.base.disk.disk", "dledger.base.process.threads",
             "dledger.base.process.waiters", "dledger.client.answers.values", "dledger.node",
         ),
         third=(*TWISTED, "construct"),
@@ -203,7 +212,7 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="client",
         covers=("dledger.client",),
-        ours=(*VALUES, "dledger.base", "protocols"),
+        ours=(*LEDGER, "dledger.base", "protocols"),
         third=TWISTED,
         refused=(
             "dledger.base.disk", "protocols.rocketmq", "protocols.wire.rocketmq", "logging", "asyncio",
@@ -212,14 +221,14 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="client for asyncio",
         covers=("dledger.aio",),
-        ours=(*VALUES, "dledger.base", "dledger.client", "protocols.wire", *CODES),
+        ours=(*LEDGER, "dledger.base", "dledger.client", "protocols.wire", *CODES),
         third=TWISTED,
         refused=("dledger.base.disk", "logging", *THREADS),
     ),
     Layer(
         name="client for Twisted",
         covers=("dledger.deferred",),
-        ours=(*VALUES, "dledger.base", "dledger.client", "protocols.wire", *CODES),
+        ours=(*LEDGER, "dledger.base", "dledger.client", "protocols.wire", *CODES),
         third=TWISTED,
         refused=("dledger.base.disk", "logging", "asyncio"),
     ),
@@ -354,8 +363,8 @@ LAYERS: tuple[Layer, ...] = (
         name="raft broker",
         covers=("dledger.raft_broker",),
         ours=(
-            *BROKER, "dledger.storage", "dledger.node", "dledger.rocketmq.broker", "protocols.wire.layout",
-            "protocols.wire.errors", *LEDGER_WIRE,
+            *LEDGER, *BROKER, *LEDGER_WIRE, "dledger.storage", "dledger.node", "dledger.rocketmq.broker",
+            "protocols.wire.layout", "protocols.wire.errors",
         ),
         third=(*TWISTED, "construct"),
         refused=(
@@ -366,7 +375,7 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="remote stores",
         covers=("dledger.remote",),
-        ours=(*VALUES, "dledger.base.disk.disk", "dledger.storage.manifests"),
+        ours=(*LEDGER, "dledger.base.disk.disk", "dledger.storage.manifests"),
         third=("fsspec",),
         refused=("asyncio", *CLOCKS, "logging", "random", "socket"),
         late=("fsspec",),
@@ -375,7 +384,7 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="spark export",
         covers=("dledger.spark.export",),
-        ours=(*VALUES, *LEDGER_WIRE, "dledger.spark"),
+        ours=(*LEDGER, *LEDGER_WIRE, "dledger.spark"),
         third=(*ATTRS, "pyspark", "pyarrow", "numpy", "py4j", "deltalake", "pyiceberg", "sqlalchemy"),
         refused=("asyncio",),
     ),
@@ -383,7 +392,7 @@ LAYERS: tuple[Layer, ...] = (
         name="spark",
         covers=("dledger.spark",),
         ours=(
-            *VALUES, "protocols.wire", "dledger.base.disk", "dledger.base.process.time_search",
+            *LEDGER, "protocols.wire", "dledger.base.disk", "dledger.base.process.time_search",
             "dledger.base.process.time_text", "dledger.storage.files", "dledger.storage.manifests",
             "dledger.storage.start.identity", "dledger.remote.place",
         ),
@@ -395,7 +404,7 @@ LAYERS: tuple[Layer, ...] = (
         name="admin pages",
         covers=("dledger.admin",),
         ours=(
-            "dledger", *VALUES, *CODES, "dledger.base", "dledger.node", "dledger.client",
+            "dledger", *LEDGER, *CODES, "dledger.base", "dledger.node", "dledger.client",
             "dledger.rocketmq.namesrv.status", "dledger.rocketmq.broker.status",
             "dledger.rocketmq.broker.shown", *LEDGER_WIRE,
         ),
@@ -406,7 +415,7 @@ LAYERS: tuple[Layer, ...] = (
         name="commands, basics",
         covers=("dledger.cli.basics",),
         ours=(
-            "dledger", *VALUES, "dledger.base", "dledger.client", "dledger.admin.basics", *LEDGER_WIRE,
+            "dledger", *LEDGER, "dledger.base", "dledger.client", "dledger.admin.basics", *LEDGER_WIRE,
             "protocols.rocketmq.signing",
         ),
         third=(*ATTRS, "twisted", "click", "rich", "treq"),
@@ -417,7 +426,7 @@ LAYERS: tuple[Layer, ...] = (
         name="commands for data",
         covers=("dledger.cli.data",),
         ours=(
-            *VALUES, "dledger.base.disk.disk", "dledger.cli.basics", "dledger.remote", "dledger.spark",
+            *LEDGER, "dledger.base.disk.disk", "dledger.cli.basics", "dledger.remote", "dledger.spark",
             "dledger.storage",
         ),
         third=(*ATTRS, "click", "rich"),
@@ -428,7 +437,7 @@ LAYERS: tuple[Layer, ...] = (
         name="commands of the ledger",
         covers=("dledger.cli.ledger",),
         ours=(
-            "dledger", *VALUES, "dledger.base", "dledger.client", "dledger.admin", "dledger.cli.basics",
+            "dledger", *LEDGER, "dledger.base", "dledger.client", "dledger.admin", "dledger.cli.basics",
             "dledger.storage.backups.group_setup", *LEDGER_WIRE,
         ),
         third=(*ATTRS, "twisted", "click", "rich", "treq"),
@@ -438,7 +447,7 @@ LAYERS: tuple[Layer, ...] = (
         name="commands of RocketMQ",
         covers=("dledger.cli.rocketmq",),
         ours=(
-            *VALUES, "dledger.base", "dledger.cli.basics", "dledger.client", "dledger.rocketmq.broker.client",
+            *LEDGER, "dledger.base", "dledger.cli.basics", "dledger.client", "dledger.rocketmq.broker.client",
             "dledger.storage.files", *LEDGER_WIRE, "protocols.rocketmq.signing", "protocols.wire.rocketmq",
         ),
         third=(*ATTRS, "twisted", "click", "rich"),
@@ -447,7 +456,7 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="commands for tools",
         covers=("dledger.cli.tools",),
-        ours=(*VALUES, "dledger.base.tls", "dledger.cli.basics", "dledger.daemons"),
+        ours=(*LEDGER, "dledger.base.tls", "dledger.cli.basics", "dledger.daemons"),
         third=(*ATTRS, "twisted", "click", "rich"),
         refused=("logging", "asyncio"),
     ),
@@ -455,7 +464,7 @@ LAYERS: tuple[Layer, ...] = (
         name="command line",
         covers=("dledger.cli",),
         ours=(
-            "dledger", *VALUES, "dledger.base", "dledger.client", "dledger.rocketmq.broker.access",
+            "dledger", *LEDGER, "dledger.base", "dledger.client", "dledger.rocketmq.broker.access",
             "dledger.rocketmq.broker.client", *LEDGER_WIRE,
         ),
         third=(*ATTRS, "twisted", "click", "rich"),
@@ -465,14 +474,14 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="daemons, basics",
         covers=("dledger.daemons.basics",),
-        ours=(*VALUES, "dledger.base"),
+        ours=(*LEDGER, "dledger.base"),
         third=(*ATTRS, "twisted"),
         refused=("logging", "asyncio"),
     ),
     Layer(
         name="daemons for data",
         covers=("dledger.daemons.data",),
-        ours=(*VALUES, "dledger.base.process.reactor", "dledger.daemons.basics", "dledger.spark"),
+        ours=(*LEDGER, "dledger.base.process.reactor", "dledger.daemons.basics", "dledger.spark"),
         third=(*ATTRS, "twisted"),
         refused=("logging", "asyncio"),
         late=("dledger.spark",),
@@ -481,7 +490,7 @@ LAYERS: tuple[Layer, ...] = (
         name="daemons of RocketMQ",
         covers=("dledger.daemons.rocketmq",),
         ours=(
-            *VALUES, "dledger.base", "dledger.daemons.basics", "dledger.rocketmq", "dledger.raft_broker",
+            *LEDGER, "dledger.base", "dledger.daemons.basics", "dledger.rocketmq", "dledger.raft_broker",
             "dledger.admin",
         ),
         third=TWISTED,
@@ -492,7 +501,7 @@ LAYERS: tuple[Layer, ...] = (
         name="daemons of the ledger",
         covers=("dledger.daemons.ledger",),
         ours=(
-            "dledger", *VALUES, "dledger.base", "dledger.daemons.basics", "dledger.driver", "dledger.machine",
+            "dledger", *LEDGER, "dledger.base", "dledger.daemons.basics", "dledger.driver", "dledger.machine",
             "dledger.node", "dledger.admin",
         ),
         third=(*TWISTED, "opentelemetry"),
@@ -504,7 +513,7 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="simulated computer",
         covers=("dledger.testing.world",),
-        ours=(*VALUES, "dledger.base", "dledger.core", "protocols.wire", "protocols.wire.ledger"),
+        ours=(*LEDGER, "dledger.base", "dledger.core", "protocols.wire", "protocols.wire.ledger"),
         third=(*TWISTED, "click", "rich"),
         refused=("twisted.internet.reactor", "logging", "asyncio"),
     ),
@@ -512,7 +521,7 @@ LAYERS: tuple[Layer, ...] = (
         name="simulated group",
         covers=("dledger.testing.group",),
         ours=(
-            "dledger.testing.world", *VALUES, "dledger.base", "dledger.client", "dledger.core",
+            "dledger.testing.world", *LEDGER, "dledger.base", "dledger.client", "dledger.core",
             "dledger.driver", "dledger.machine", "dledger.node", "dledger.storage", "protocols",
         ),
         third=(*TWISTED, "click", "rich"),
@@ -529,7 +538,7 @@ LAYERS: tuple[Layer, ...] = (
         name="simulated raft brokers",
         covers=("dledger.testing.raft_brokers",),
         ours=(
-            "dledger.raft_broker", *BROKER, "dledger.rocketmq.broker", "dledger.node",
+            *LEDGER, *BROKER, "dledger.raft_broker", "dledger.rocketmq.broker", "dledger.node",
             "dledger.testing.world",
         ),
         third=(*TWISTED, "click"),
@@ -539,8 +548,8 @@ LAYERS: tuple[Layer, ...] = (
         name="crashes",
         covers=("dledger.testing.crashes",),
         ours=(
-            *BROKER, "dledger.storage", "dledger.rocketmq.broker.basics", "dledger.rocketmq.broker.store",
-            *LEDGER_WIRE,
+            *LEDGER, *BROKER, *LEDGER_WIRE, "dledger.storage", "dledger.rocketmq.broker.basics",
+            "dledger.rocketmq.broker.store",
         ),
         third=(*TWISTED, "click"),
         refused=("twisted.internet.reactor", "socket", "logging", "asyncio"),
@@ -548,12 +557,12 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="search",
         covers=("dledger.testing.search",),
-        ours=(*VALUES, "dledger.core", "dledger.driver", *LEDGER_WIRE),
+        ours=(*LEDGER, "dledger.core", "dledger.driver", *LEDGER_WIRE),
         third=(*ATTRS, "click"),
         refused=("socket", "logging", "asyncio"),
     ),
     Layer(name="simulators by name", covers=("dledger.testing",), ours=("dledger.testing.group",)),
     # This package imports at first use, and for type checkers: C{import dledger.core} runs it, too.
     Layer(name="front door", covers=("dledger", "dledger.version", "dledger.moved"),
-          ours=(*VALUES, *CODES, "dledger.client"), lazy=True),
+          ours=(*LEDGER, *CODES, "dledger.client"), lazy=True),
 )

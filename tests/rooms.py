@@ -36,7 +36,7 @@ PRODUCTS = (
 BOXES: dict[str, tuple[int, tuple[str, ...]]] = {
     "wire formats": (0, ("wire", "wire of the ledger", "wire of RocketMQ")),
     "protocols": (0, ("protocols", "protocols of the ledger", "protocols of RocketMQ")),
-    "values and base": (0, ("values", "base", "base disk", "base TLS")),
+    "values and base": (0, ("values", "values of the ledger", "base", "base disk", "base TLS")),
     "core and driver": (1, ("core", "driver")),
     "storage": (1, ("storage",)),
     "node": (1, ("node", "node connections")),

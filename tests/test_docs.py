@@ -16,8 +16,8 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.cli.main import cli
-from dledger.values.config import DLedgerConfig
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.ledger.config import DLedgerConfig
+from protocols.wire.codes import ResponseCode
 from tests.mutants.catalogue import MUTANTS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -237,7 +237,7 @@ class CheckerTests(SynchronousTestCase):
         for name in (
             "dledger.core", "dledger.core.state.inputs", "dledger.core.state.inputs.Ticked",
             "dledger.driver.driver.Driver.feed",
-            "dledger.values.config.FLUSH_SYNC", "dledger.values.config.DLedgerConfig.group",
+            "dledger.ledger.config.FLUSH_SYNC", "dledger.ledger.config.DLedgerConfig.group",
             "tests.scenarios", "protocols.wire.ledger.messages.VoteRequest.leader_id",
         ):  # fmt: skip
             self.assertTrue(exists(name), name)
@@ -247,7 +247,7 @@ class CheckerTests(SynchronousTestCase):
         for name in (
             "dledger.cor", "dledger.core.input", "dledger.core.state.inputs.Tocked",
             "dledger.driver.driver.Driver.feet",
-            "dledger.values.config.FLUSH", "dledger.driver.driver.Driver.feed.more",
+            "dledger.ledger.config.FLUSH", "dledger.driver.driver.Driver.feed.more",
         ):  # fmt: skip
             self.assertFalse(exists(name), name)
 

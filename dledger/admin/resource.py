@@ -72,9 +72,9 @@ from dledger.node.reporting.reports import SeenEvent
 from dledger.node.reporting.status import NodeStatus
 from dledger.values.addresses import Address
 from dledger.values.option_values import Setting
+from protocols.wire.codes import ResponseCode
 from protocols.wire.fastjson import JsonObject
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.codes import ResponseCode
 
 _INDEX = {
     "/live": "the dashboard, for browsers",

@@ -28,7 +28,8 @@ from dledger.values.addresses import DEFAULT_MEMBERS
 from dledger.values.client_token import ClientToken
 from dledger.values.errors import DLedgerError
 from dledger.values.tls_files import TlsFiles
-from protocols.wire.ledger.codes import Consistency, ResponseCode
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import Consistency
 from protocols.wire.ledger.readers import ReaderInfo
 
 _T = TypeVar("_T")

@@ -62,7 +62,8 @@ from dledger.rocketmq.broker.client.native_tail import From
 from dledger.values.client_token import ClientToken, read_token
 from dledger.values.errors import DLedgerError
 from dledger.values.tls_files import tls_files
-from protocols.wire.ledger.codes import WIRE_VERSION, Consistency, ResponseCode
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import WIRE_VERSION, Consistency
 from protocols.wire.ledger.envelopes import headers_problem
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])

@@ -45,8 +45,9 @@ from dledger.client.reading.tail import Tail
 from dledger.values.client_token import ClientToken, as_client_token
 from dledger.values.errors import DLedgerError
 from dledger.values.tls_files import TlsFiles
+from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
-from protocols.wire.ledger.codes import Consistency, ResponseCode
+from protocols.wire.ledger.codes import Consistency
 from protocols.wire.ledger.messages import (
     GetRequest,
     GetResponse,

@@ -39,10 +39,11 @@ from dledger.core.state.member_state import MemberState, Outbox, Role
 from dledger.core.state.ports import LedgerView
 from dledger.core.state.quorum import QuorumAckChecker
 from dledger.core.status import MemberStatus, metadata_of, status_of
-from dledger.values.config import DLedgerConfig
-from dledger.values.group_name import GroupName
+from dledger.ledger.config import DLedgerConfig
+from dledger.ledger.group_name import GroupName
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.bounds import TERM_MAX
-from protocols.wire.ledger.codes import PushType, ResponseCode
+from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.messages import (
     GetResponse,
     HeartBeatRequest,
@@ -81,8 +82,7 @@ class DLedgerCore:
         @param term, voted_for, committed_index: the persisted values; the index is a lower bound.
         @param repair_end_index, is_unsure, group_name, term_start_body: see L{MemberState}.
         @param forgot_terms: with its directory it may have lost terms.
-        @raise DirectoryError: the recovered term is absurd, see
-            L{dledger.core.election.admission.check_start}.
+        @raise DirectoryError: the recovered term is absurd, see L{admission.check_start}.
         """
         out = Outbox(request_time_out_ms=2 * config.rpc_time_out_ms)
         admission.check_start(term, view.ledger_end_term, config.self_path)

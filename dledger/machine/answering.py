@@ -20,7 +20,7 @@ from dledger.machine.waiting import MachineWaits, unknown
 from dledger.machine.writing import SnapshotWriter
 from dledger.node.reporting.status import MachineStatus
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.machines import ToldMachine
 from protocols.wire.ledger.messages import SnapshotRequest
 

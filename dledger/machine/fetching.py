@@ -29,7 +29,7 @@ from dledger.base.process.threads import RunInThread
 from dledger.machine.snapshot_file import SnapshotHead, SnapshotRefused
 from dledger.machine.snapshots import SnapshotDirectory
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import SnapshotRequest, SnapshotResponse
 
 _Outcome = TypeVar("_Outcome")

@@ -28,7 +28,7 @@ from dledger.machine.state_machine import (
     StateMachine,
 )
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 
 #: Characters of what an exception says, at most.
 REASON_CHARACTERS_MAX = 500

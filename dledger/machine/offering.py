@@ -15,7 +15,7 @@ import attrs
 from dledger.machine.snapshot_file import SnapshotHead
 from dledger.machine.snapshots import SnapshotDirectory
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import SnapshotRequest
 
 #: Seconds for which a snapshot is held after a piece of it was asked for.

@@ -62,7 +62,7 @@ from dledger.machine.state_machine import MachineFactory
 from dledger.machine.waiting import MachineWaits
 from dledger.machine.writing import SnapshotWriter, pieces_of
 from dledger.values.errors import DamagedEntryError, DLedgerError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.entry import EntryHeader, iterate_records
 from protocols.wire.ledger.machines import DIGESTS_MAX
 

@@ -20,8 +20,8 @@ from construct import Int16ub, Int32sb, Int32ub, Int64sb, Int64ub, Struct
 
 from dledger.base.disk.disk import Disk, File
 from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.layout import struct_of
-from protocols.wire.ledger.codes import ResponseCode
 
 SNAPSHOT_MAGIC = 0x444C534E  # "DLSN"
 #: Of the format. In the second one the first piece is not of the machine: it has the kept results

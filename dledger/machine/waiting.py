@@ -16,7 +16,7 @@ from twisted.internet.defer import Deferred
 
 from dledger.base.process.waiters import ThresholdWaiters
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 
 #: Bytes of results that are kept for commands that come late; each counts as L{RECENT_OVERHEAD} more.
 RECENT_BYTES = 1024 * 1024

@@ -7,15 +7,15 @@ import random
 from collections.abc import Callable
 
 from dledger.core.state.inputs import DirectoryDoubted, StoreFailed
+from dledger.ledger.config import DLedgerConfig
+from dledger.ledger.lineage import LINEAGE_BITS
 from dledger.node.connections.greeting import Greeting, KnownMembers
 from dledger.node.connections.lineages import Lineages
 from dledger.node.connections.peers import Peers
 from dledger.node.connections.server import MemberServer, Note
 from dledger.node.run.contacts import Contacts
 from dledger.node.run.store import Store
-from dledger.values.config import DLedgerConfig
 from dledger.values.errors import StoreError
-from dledger.values.lineage import LINEAGE_BITS
 
 
 class Belonging:

@@ -33,6 +33,8 @@ from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
 from dledger.core.state.member_state import MemberState
 from dledger.driver.driver import Driver, Ledger, Surroundings, Terms
+from dledger.ledger.config import DLedgerConfig
+from dledger.ledger.membership import Membership
 from dledger.node.belonging import Belonging
 from dledger.node.broker_hooks import Embedding
 from dledger.node.connections.peers import Peers
@@ -53,12 +55,10 @@ from dledger.node.run.keeping import keep_from_index
 from dledger.node.run.scrubbing import Scrubbing
 from dledger.node.run.store import Store
 from dledger.storage.files.term_file import TermVote
-from dledger.values.config import DLedgerConfig
 from dledger.values.errors import DLedgerError, StoreError
-from dledger.values.membership import Membership
 from protocols.turn import Turn
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.messages import LeadershipTransferRequest, Request, Response
 
 #: Seconds between two checks of connections and waiters.

@@ -37,6 +37,8 @@ from dledger.base.process.threads import DiskRunner, DiskThreads, LoneThread, Ru
 from dledger.base.serving.tokens import ClientTokenFile
 from dledger.base.tls.securing import Dialling, Securing, secured
 from dledger.driver.driver import Driver, Terms
+from dledger.ledger.config import DLedgerConfig
+from dledger.ledger.lineage import LINEAGE_BITS
 from dledger.node.broker_hooks import Embedding
 from dledger.node.connections.peers import Dial, Peers
 from dledger.node.connections.server import CONNECTIONS_MAX, MemberServer
@@ -48,10 +50,8 @@ from dledger.storage.files.term_file import TermFile, TermVote
 from dledger.storage.store.file_store import FileStore
 from dledger.storage.store.memory_store import MemoryStore
 from dledger.values.addresses import is_loopback, parse_address
-from dledger.values.config import DLedgerConfig
 from dledger.values.errors import DirectoryError, StoreError
 from dledger.values.hosts import ChangeHosts
-from dledger.values.lineage import LINEAGE_BITS
 from protocols.budgets import Budgets
 
 #: Seconds within which a member must hand leadership over and answer pending requests.

@@ -7,10 +7,10 @@ Source: DLedgerCommitLog's constructor, BrokerStartup (4.9.8, 5.3.3).
 
 from __future__ import annotations
 
+from dledger.ledger.config import DLedgerConfig, from_mapping
 from dledger.rocketmq.broker.common.config import FAST_PORT_DISTANCE, BrokerConfig
 from dledger.rocketmq.broker.ha.config import SYNC_FLUSH
 from dledger.values.addresses import parse_address, parse_members
-from dledger.values.config import DLedgerConfig, from_mapping
 
 _TLS = ("tls_certificate", "tls_key", "tls_authority")
 

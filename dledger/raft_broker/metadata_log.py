@@ -36,8 +36,8 @@ from dledger.rocketmq.answering.java_json import read_document, to_object
 from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.metadata.tables import LoggedTable
 from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import BodyError, WireError
-from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.rocketmq.layout import METADATA_TOPIC
 from protocols.wire.rocketmq.message import decode_message
 

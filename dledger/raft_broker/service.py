@@ -24,6 +24,7 @@ from dledger.base.disk.disk import Disk
 from dledger.base.process.reactor import Reactor
 from dledger.base.process.threads import DiskRunner
 from dledger.base.process.timing import within
+from dledger.ledger.config import DLedgerConfig
 from dledger.node.broker_hooks import Embedding
 from dledger.node.node import Node
 from dledger.node.service import MemberService
@@ -37,7 +38,6 @@ from dledger.rocketmq.broker.common.config import BrokerConfig
 from dledger.rocketmq.broker.replication import BrokerSurroundings, ReplicationNeeds
 from dledger.rocketmq.broker.service import BrokerPorts, BrokerService
 from dledger.rocketmq.broker.store.store import MessageStore
-from dledger.values.config import DLedgerConfig
 
 #: Seconds that a follower may take to become the leader when this broker stops.
 HAND_OVER_S = 3.0

@@ -29,7 +29,7 @@ from dledger.rocketmq.broker.puts.puts import NotPut, Put
 from dledger.rocketmq.broker.store.records.plain_records import Placed, PlainMessage
 from dledger.rocketmq.broker.store.records.records import NewMessage, size_of
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.rocketmq.layout import PROPERTIES_LENGTH, TOPIC_BYTES_MAX
 
 #: Codes of appends that are certainly not in the log.

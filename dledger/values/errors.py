@@ -9,7 +9,7 @@ C{AssertionError}: the program has a bug, the member stops. No other exception c
 
 from __future__ import annotations
 
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 
 
 class DLedgerError(Exception):

@@ -12,8 +12,8 @@ from dledger.core.status import MemberStatus, PeerStatus
 from dledger.node.reporting.reports import SeenEvent
 from dledger.node.reporting.status import BATCH_BUCKETS, Histogram, MachineStatus, NodeStatus
 from dledger.values.errors import StoreError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import EntryHeader, encode_header
 from protocols.wire.ledger.messages import LeadershipTransferResponse
 

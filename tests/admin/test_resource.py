@@ -28,11 +28,11 @@ from dledger.admin.resource import (
     told_address,
 )
 from dledger.base.process.log_lines import LogLevels
+from dledger.ledger.holes import Hole
 from dledger.node.reporting.health import health_problem
 from dledger.node.reporting.reports import SeenEvent
-from dledger.values.holes import Hole
 from dledger.values.option_values import Setting
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from tests.admin.fakes import MACHINE, FakeNode, picture
 
 

@@ -17,7 +17,7 @@ from dledger.aio.log import AsyncLog
 from dledger.base.process.forks import OpenedHere
 from dledger.client.answers.values import AppendFailed, UnknownOutcome
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendRequest
 from tests.aio.served import ServedGroup, play
 

@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.base.process import group_flush
 from dledger.base.process.group_flush import GroupFlush
 from dledger.values.errors import DLedgerError, StoreError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 
 
 class Captured:

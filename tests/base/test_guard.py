@@ -7,7 +7,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.guard import DiskGuard
 from dledger.values.errors import DLedgerError, StoreError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 
 
 class GuardTests(SynchronousTestCase):

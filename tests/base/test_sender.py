@@ -13,7 +13,7 @@ from dledger.base.sending.bodies import misfit
 from dledger.base.sending.send_queue import SendCall, SendLimits, SentFrame, Window
 from dledger.base.sending.sender import WindowedSender, fire_all, fire_one
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from tests.protocols.fakes import turn_of
 
 BUSY = DLedgerError(ResponseCode.LEADER_PENDING_FULL)

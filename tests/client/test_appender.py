@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.client.answers.errors import AppendWithoutLeader
 from dledger.client.answers.values import Appended, AppendFailed, UnknownOutcome
 from dledger.client.calls.appender import AppendLimits, AppendOutcome
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendRequest, AppendResponse, Request
 from tests.client.fakes import FakeGroup
 

@@ -23,7 +23,7 @@ from dledger.client.answers.values import Appended, AppendFailed, UnknownOutcome
 from dledger.client.blocking import AppendInterrupted, AppendSummary, Log, _Feed
 from dledger.client.calls.appender import AppendOutcome
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendRequest
 from tests.client.fakes import FakeGroup, FakeMember, Wire
 

@@ -8,7 +8,7 @@ from twisted.python.failure import Failure
 
 from dledger.client.answers.errors import NotLeader, UnknownChange
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import MembershipRequest, MembershipResponse, Response
 from tests.client.test_producers import ClientCase
 

@@ -7,7 +7,8 @@ from twisted.internet.defer import CancelledError
 
 from dledger.client.answers.values import AppendFailed
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import Consistency, ResponseCode
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import Consistency
 from protocols.wire.ledger.messages import (
     AppendRequest,
     GetRequest,

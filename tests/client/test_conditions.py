@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.client.answers.errors import AppendTimeout, AppendWithoutLeader, Conflict
 from dledger.client.answers.values import Appended, AppendError, AppendFailed, UnknownOutcome
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendIfRequest
 from tests.client.fakes import FakeGroup
 

@@ -12,7 +12,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.client.links.connection import MemberLink, RequestLost, RequestRefused
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import RequestCode, ResponseCode
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.json_bodies import encode_response
 from protocols.wire.ledger.messages import (
     AppendRequest,

@@ -20,7 +20,7 @@ from dledger.client.answers.errors import (
 )
 from dledger.client.answers.values import AppendFailed, UnknownOutcome
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import GetResponse
 from tests.client.fakes import FakeGroup
 

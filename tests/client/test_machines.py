@@ -11,12 +11,8 @@ from dledger.client.answers.errors import AppendTimeout, CommandRefused, Timeout
 from dledger.client.answers.values import AppendError, AppendFailed, UnknownOutcome
 from dledger.client.calls import command_calls
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import (
-    WIRE_FLAG_APPEND_IF,
-    WIRE_FLAG_MACHINE,
-    WIRE_FLAG_SUBMIT_ONCE,
-    ResponseCode,
-)
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import WIRE_FLAG_APPEND_IF, WIRE_FLAG_MACHINE, WIRE_FLAG_SUBMIT_ONCE
 from protocols.wire.ledger.messages import QueryRequest, SubmitRequest
 from tests.client.fakes import FakeGroup
 

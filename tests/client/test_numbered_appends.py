@@ -13,7 +13,7 @@ from dledger.client.answers.summaries import AppendInterrupted
 from dledger.client.answers.values import Appended, AppendError, AppendFailed
 from dledger.client.calls import numbered_appends
 from dledger.client.calls.numbered_feed import feed_numbered
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendOnceRequest
 from tests.client.test_producers import ClientCase
 

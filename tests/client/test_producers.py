@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.client.answers.errors import AppendTimeout, OutOfSequence
 from dledger.client.answers.values import Appended, AppendError, AppendFailed, UnknownOutcome
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendOnceRequest, Request
 from tests.client.fakes import FakeGroup
 

@@ -16,7 +16,8 @@ from dledger.client.answers.values import Entry
 from dledger.client.client import LogClient
 from dledger.client.reading.readers import NamedReader, ReaderCalls
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import METADATA_WIRE_VERSION, WIRE_FLAG_READERS, ResponseCode
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import METADATA_WIRE_VERSION, WIRE_FLAG_READERS
 from protocols.wire.ledger.messages import ReaderRequest, Request
 from protocols.wire.ledger.readers import NO_END
 from tests.client.fakes import FakeGroup

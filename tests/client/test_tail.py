@@ -17,7 +17,7 @@ from dledger.client.answers.errors import Restored
 from dledger.client.answers.values import Entry
 from dledger.client.reading.tail import Tail
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import GetRequest, PullRequest, PullResponse
 from protocols.wire.ledger.own.own_entries import OwnKind
 from tests.client.fakes import FakeGroup

@@ -14,7 +14,7 @@ from dledger.cli.main import cli
 from dledger.client.answers.values import Entry, EnvelopedEntry, MemberInfo
 from dledger.client.blocking import AppendSummary
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.envelopes import decode_envelope
 from protocols.wire.ledger.producers import PRODUCER_CHANNEL
 from protocols.wire.ledger.readers import ReaderInfo

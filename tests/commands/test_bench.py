@@ -11,7 +11,7 @@ from twisted.internet.task import Clock
 from dledger.cli.ledger import bench
 from dledger.client.answers.values import AppendFailed, UnknownOutcome
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from tests.commands.fakes import CliCase
 
 

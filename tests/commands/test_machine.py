@@ -7,7 +7,7 @@ import json
 
 from dledger.client.answers.values import MemberInfo
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.machines import ToldMachine, encode_told_machine
 from tests.commands.fakes import CliCase
 

@@ -14,9 +14,9 @@ from dledger.cli.basics.common import Commands, describe_error, entry_json, show
 from dledger.cli.main import cli, main
 from dledger.client.answers.summaries import AppendInterrupted
 from dledger.client.answers.values import AppendFailed, Entry, UnknownOutcome
-from dledger.values.config import DLedgerConfig
+from dledger.ledger.config import DLedgerConfig
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from tests.commands.fakes import CliCase
 
 

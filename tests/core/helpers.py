@@ -19,14 +19,15 @@ from dledger.core.replica import DLedgerCore
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
 from dledger.core.state.member_state import MemberState, Outbox
-from dledger.values.config import DLedgerConfig
+from dledger.ledger.config import DLedgerConfig
+from dledger.ledger.group_name import GroupName
+from dledger.ledger.holes import Hole, joined_holes
+from dledger.ledger.membership import Membership
+from dledger.ledger.producers import SequenceTable
 from dledger.values.errors import DamagedEntryError, DLedgerError, StoreError
-from dledger.values.group_name import GroupName
-from dledger.values.holes import Hole, joined_holes
-from dledger.values.membership import Membership
-from dledger.values.producers import SequenceTable
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.codes import PushType, ResponseCode, VoteResult
+from protocols.wire.ledger.codes import PushType, VoteResult
 from protocols.wire.ledger.messages import (
     HeartBeatRequest,
     HeartBeatResponse,

@@ -13,7 +13,8 @@ from dledger.core.replication.appends import PendingAppends
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
 from dledger.core.state.inputs import EntriesWritten, Proposal
-from protocols.wire.ledger.codes import PushType, ResponseCode
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import PushType
 from tests.core.helpers import (
     Bench,
     ListLedger,

@@ -9,7 +9,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.core.election.elector import PROBE_TERM, STRAY_BEATS, STRAY_MS, Campaign
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
-from protocols.wire.ledger.codes import ResponseCode, VoteResult
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import VoteResult
 from protocols.wire.ledger.messages import (
     HeartBeatRequest,
     HeartBeatResponse,

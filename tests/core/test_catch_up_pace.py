@@ -27,7 +27,8 @@ from dledger.core.replication.catch_up import (
 from dledger.core.replication.dispatcher import CHUNKS_BESIDE_APPENDS
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
-from protocols.wire.ledger.codes import WIRE_FLAG_CHUNKS, PushType, ResponseCode
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import WIRE_FLAG_CHUNKS, PushType
 from protocols.wire.ledger.messages import PushEntryRequest, PushEntryResponse
 from tests.core.helpers import Bench, ListLedger, batch, kinds, make_member, of_type, propose, pushed, pushes
 

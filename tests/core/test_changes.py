@@ -7,9 +7,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
-from dledger.values.membership import Membership
+from dledger.ledger.membership import Membership
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.bounds import INDEX_MAX
-from protocols.wire.ledger.codes import MEMBERS_MAX, WIRE_FLAG_MEMBERSHIP, ResponseCode
+from protocols.wire.ledger.codes import MEMBERS_MAX, WIRE_FLAG_MEMBERSHIP
 from protocols.wire.ledger.messages import (
     LeadershipTransferRequest,
     MembershipRequest,

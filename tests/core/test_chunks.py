@@ -11,8 +11,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.core.replication.dispatcher import CHUNKS_REFUSED_MAX
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch, EntryChunk
-from protocols.wire.ledger.codes import WIRE_FLAG_CHUNKS, WIRE_VERSION, PushType, ResponseCode
+from protocols.wire.ledger.codes import WIRE_FLAG_CHUNKS, WIRE_VERSION, PushType
 from protocols.wire.ledger.messages import PushEntryRequest, PushEntryResponse
 from tests.core.helpers import Bench, ListLedger, batch, events, kinds, of_type, propose, push, pushed, pushes
 

@@ -19,7 +19,8 @@ from dledger.core.replication.dispatcher import (
 from dledger.core.state import effects as fx
 from dledger.core.state.member_state import MemberState, Role
 from dledger.core.state.quota import Quota
-from protocols.wire.ledger.codes import PushType, ResponseCode
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.messages import HeartBeatResponse, PushEntryRequest, PushEntryResponse, Response
 from tests.core.helpers import ListLedger, events, make_member, pushed, pushes, unpack
 

@@ -13,7 +13,8 @@ from dledger.core.election.elector import (
 )
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
-from protocols.wire.ledger.codes import HEART_BEAT_WIRE_VERSION, PushType, ResponseCode, VoteResult
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import HEART_BEAT_WIRE_VERSION, PushType, VoteResult
 from protocols.wire.ledger.messages import (
     HeartBeatRequest,
     HeartBeatResponse,

@@ -9,7 +9,8 @@ from dledger.core.replication.dispatcher import DAMAGED_PATIENCE
 from dledger.core.replication.hole_repair import PACE_MS, WAIT_MAX_MS, WAIT_MS
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
-from protocols.wire.ledger.codes import Consistency, PushType, ResponseCode, VoteResult
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import Consistency, PushType, VoteResult
 from protocols.wire.ledger.messages import (
     GetRequest,
     GetResponse,

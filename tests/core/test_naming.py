@@ -12,9 +12,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.core.election.naming import GroupNaming
 from dledger.core.state import effects as fx
 from dledger.core.state.member_state import MemberState
-from dledger.values.group_name import GroupName
-from dledger.values.membership import Membership
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.ledger.group_name import GroupName
+from dledger.ledger.membership import Membership
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse
 from tests.core.helpers import make_config
 

@@ -10,8 +10,8 @@ from dledger.core.replication.appends import PendingAppends
 from dledger.core.state import effects as fx
 from dledger.core.state.inputs import EntriesWritten, Origin, Proposal
 from dledger.core.state.member_state import Role
-from dledger.values.producers import OPEN_ENTRIES, NotedRun, SequenceTable
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.ledger.producers import OPEN_ENTRIES, NotedRun, SequenceTable
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.producers import ProducerRun
 from tests.core.helpers import ListLedger, make_member
 

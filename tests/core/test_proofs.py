@@ -8,7 +8,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.replication.handler import DIVERGED_AFTER
 from dledger.core.state import effects as fx
-from protocols.wire.ledger.codes import PushType, ResponseCode
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.messages import (
     GetRequest,
     GetResponse,

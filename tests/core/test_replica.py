@@ -11,7 +11,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
 from dledger.values.errors import StoreError
-from protocols.wire.ledger.codes import METADATA_WIRE_VERSION, PushType, ResponseCode
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import METADATA_WIRE_VERSION, PushType
 from protocols.wire.ledger.messages import (
     AppendRequest,
     HeartBeatResponse,

@@ -10,12 +10,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.core.election.transfer import FULL_AGAIN_JAVA_MS, FULL_AGAIN_MS, PREFERRED_CHECK_INTERVAL_MS
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
-from protocols.wire.ledger.codes import (
-    HEART_BEAT_WIRE_VERSION,
-    WIRE_FLAG_DISK_FULL,
-    WIRE_VERSION,
-    ResponseCode,
-)
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import HEART_BEAT_WIRE_VERSION, WIRE_FLAG_DISK_FULL, WIRE_VERSION
 from protocols.wire.ledger.messages import VoteRequest
 from tests.core.helpers import Bench, ListLedger, events, heart_beat, propose
 from tests.core.test_transfer import asks, leader

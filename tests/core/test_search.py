@@ -17,7 +17,8 @@ from dledger.core.replication.handler import EntryHandler
 from dledger.core.state import effects as fx
 from dledger.core.state.member_state import MemberState, Role
 from dledger.core.state.quota import Quota
-from protocols.wire.ledger.codes import PushType, ResponseCode
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.messages import PushEntryRequest, PushEntryResponse
 from tests.core.helpers import ListLedger, make_member, of_type, pushes
 from tests.core.proving import proved

@@ -7,7 +7,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
-from protocols.wire.ledger.codes import PushType, ResponseCode
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import PushType
 from tests.core.helpers import (
     Bench,
     ListLedger,

@@ -10,7 +10,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.core.election.transfer import FAILED_TRANSFER_PAUSE_MS, TRANSFER_PAUSE_MS
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
-from protocols.wire.ledger.codes import PushType, ResponseCode
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.messages import (
     LeadershipTransferRequest,
     LeadershipTransferResponse,

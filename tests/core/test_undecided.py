@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.state.undecided import UndecidedAppends, WrittenProposal
 from dledger.values.errors import DamagedEntryError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from tests.core.helpers import ListLedger
 
 IN_LOG, NOT_IN_LOG, UNKNOWN = ResponseCode.SUCCESS, ResponseCode.NOT_LEADER, ResponseCode.TERM_CHANGED

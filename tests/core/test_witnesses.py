@@ -7,8 +7,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.replication.handler import DIVERGED_AFTER
 from dledger.core.state import effects as fx
-from dledger.values.membership import Membership
-from protocols.wire.ledger.codes import PushType, ResponseCode
+from dledger.ledger.membership import Membership
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, Response
 from tests.core.helpers import Bench, ListLedger, batch, events, heart_beat, of_type, push
 

@@ -14,7 +14,7 @@ from dledger.machine.calls import LONG_S, MachineCalls
 from dledger.machine.guarded import GuardedMachine
 from dledger.node.reporting.health import MACHINE_HANGS_S, health_problem
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import QueryRequest, SubmitRequest
 from protocols.wire.ledger.own.machine_entries import encode_skip
 from tests.machine.machines import Journal

@@ -21,8 +21,8 @@ from dledger.machine.snapshots import SnapshotDirectory
 from dledger.testing.crashes.disk import CrashDisk
 from dledger.testing.crashes.engine import Enumeration, demand
 from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.messages import SnapshotRequest, SnapshotResponse
 from tests.machine.machines import Journal, NextJournal
 from tests.machine.rig import HostedRig

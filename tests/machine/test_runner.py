@@ -17,7 +17,7 @@ from dledger.machine.snapshot_file import SnapshotRefused
 from dledger.machine.state_machine import RESULT_BYTES_MAX
 from dledger.node.reporting.health import health_problem, readiness_problems
 from dledger.values.errors import DamagedEntryError, DLedgerError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from tests.machine.machines import Journal, MovedJournal, NextJournal
 from tests.machine.rig import HostedRig
 

@@ -15,7 +15,7 @@ from dledger.machine import skips as skips_module
 from dledger.machine.skips import SKIPPED, UNSEEN, Skips
 from dledger.machine.snapshot_file import SnapshotRefused
 from dledger.machine.state_machine import RefusedAnswer, RefusedCommand
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.entry import iterate_records
 from protocols.wire.ledger.messages import SkipRequest, SkipResponse, SubmitRequest
 from protocols.wire.ledger.own.machine_entries import encode_skip

@@ -177,7 +177,7 @@ _ELECTIONS = (
         Patch(MEMBER, "        self.wire_versions.pop(peer_id, None)\n", ""),
     ), test="tests.core.test_campaign"),
     Mutant("quorum-of-fewer", "half of an even majority is enough", (
-        Patch("dledger.values.membership", "return len(self.voters) // 2 + 1",
+        Patch("dledger.ledger.membership", "return len(self.voters) // 2 + 1",
               "return len(self.voters) // 2"),
     ), faults=LINKS),
 )

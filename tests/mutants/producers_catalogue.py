@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from tests.mutants.patching import Patch
 
-_TABLE = "dledger.values.producers"
+_TABLE = "dledger.ledger.producers"
 _ORIGINS = "dledger.core.replication.origins"
 _LIST = "dledger.storage.store.producer_list"
 

@@ -17,13 +17,13 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
 from dledger.driver.driver import Driver
+from dledger.ledger.config import DLedgerConfig
 from dledger.node.connections.peers import Peers
 from dledger.node.connections.server import MemberServer
 from dledger.node.node import MakeDriver, Node
 from dledger.node.service import ForgetfulTerms
 from dledger.storage.files.term_file import TermVote
 from dledger.storage.store.memory_store import MemoryStore
-from dledger.values.config import DLedgerConfig
 from protocols.ledger.connection import ServerConnection
 from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.messages import MetadataResponse, Request

@@ -14,7 +14,8 @@ from dledger.node.reporting.status import Counters
 from dledger.node.requests.appends import SHARED_BYTES_MAX, TURN_BYTES_MAX, AppendGate, AppendResult
 from dledger.values.errors import DLedgerError
 from protocols.ledger.interfaces import Ticket
-from protocols.wire.ledger.codes import RequestCode, ResponseCode
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.messages import (
     AppendIfRequest,
     AppendIfResponse,

@@ -6,12 +6,12 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.state.inputs import MembersIntroduced
+from dledger.ledger.config import DLedgerConfig
+from dledger.ledger.group_name import GroupName
+from dledger.ledger.membership import Membership
 from dledger.node.connections.greeting import Greeting
 from dledger.node.run.contacts import Contacts
-from dledger.values.config import DLedgerConfig
-from dledger.values.group_name import GroupName
-from dledger.values.membership import Membership
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.memberships import MemberLists, ToldMembership, encode_told
 from protocols.wire.ledger.messages import HeartBeatRequest, MetadataRequest, MetadataResponse
 from tests.node.rig import Rig

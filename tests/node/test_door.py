@@ -15,7 +15,8 @@ from dledger.base.serving.tokens import ClientTokenFile, new_token
 from dledger.node.connections.door import NEEDED
 from dledger.values.hosts import ChangeHosts
 from dledger.values.rights import NO_RIGHTS, ClientRole, Rights
-from protocols.wire.ledger.codes import RequestCode, ResponseCode
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.messages import (
     AppendRequest,
     GetRequest,

@@ -15,9 +15,10 @@ from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
 from dledger.core.state.mute import mute_answer
 from dledger.driver.driver import SAVE_AGAIN_MS, Driver
+from dledger.ledger.membership import Membership
 from dledger.values.errors import DLedgerError, StoreError
-from dledger.values.membership import Membership
-from protocols.wire.ledger.codes import ResponseCode, VoteResult
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import VoteResult
 from protocols.wire.ledger.messages import (
     HeartBeatRequest,
     HeartBeatResponse,

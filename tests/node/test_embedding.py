@@ -8,6 +8,7 @@ import random
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.ledger.config import DLedgerConfig
 from dledger.node.broker_hooks import Embedding
 from dledger.node.connections.server import MemberServer
 from dledger.node.node import Node
@@ -15,8 +16,7 @@ from dledger.node.service import ForgetfulTerms
 from dledger.storage.files.body_stamps import BodyStamps
 from dledger.storage.files.term_file import TermVote
 from dledger.storage.store.memory_store import MemoryStore
-from dledger.values.config import DLedgerConfig
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendRequest
 from tests.node.rig import FakeClient, FakePeers, FakeThread, Rig
 

@@ -8,7 +8,8 @@ from typing import Any
 from dledger.node.connections.peers import RETRY_MAX_S
 from dledger.node.service import MemberService
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import PushType, RequestCode, ResponseCode, VoteResult
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import PushType, RequestCode, VoteResult
 from protocols.wire.ledger.json_bodies import decode_request, encode_response
 from protocols.wire.ledger.messages import (
     HeartBeatRequest,

@@ -9,11 +9,12 @@ from typing import Any
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.ledger.group_name import GroupName
+from dledger.ledger.lineage import Fault, Lineage, Standing
 from dledger.node.connections.greeting import Greeting
 from dledger.node.connections.lineages import RIVAL, Lineages
-from dledger.values.group_name import GroupName
-from dledger.values.lineage import Fault, Lineage, Standing
-from protocols.wire.ledger.codes import ResponseCode, VoteResult
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import VoteResult
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, VoteRequest
 from tests.node.rig import Rig
 from tests.node.test_greeting import Known

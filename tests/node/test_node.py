@@ -12,7 +12,8 @@ from dledger.core.state.inputs import Ticked
 from dledger.node.node import HOUSE_KEEPING_INTERVAL_S
 from dledger.storage.store.store_room import DeletedSegment
 from dledger.values.errors import DLedgerError, StoreError
-from protocols.wire.ledger.codes import ResponseCode, VoteResult
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import VoteResult
 from protocols.wire.ledger.messages import (
     AppendRequest,
     HeartBeatResponse,

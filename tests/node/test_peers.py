@@ -16,6 +16,8 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
+from dledger.ledger.config import DLedgerConfig
+from dledger.ledger.group_name import GroupName
 from dledger.node.connections.greeting import Greeting
 from dledger.node.connections.peers import (
     ASK_AGAIN_S,
@@ -26,10 +28,9 @@ from dledger.node.connections.peers import (
     Peers,
     retry_policy,
 )
-from dledger.values.config import DLedgerConfig
 from dledger.values.errors import DLedgerError
-from dledger.values.group_name import GroupName
-from protocols.wire.ledger.codes import RequestCode, ResponseCode
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.json_bodies import decode_request
 from protocols.wire.ledger.messages import (
     HeartBeatRequest,

@@ -9,7 +9,7 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.serving.client_places import ClientPlaces
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendRequest, GetRequest, MetadataRequest
 from tests.node.rig import Rig
 

@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.node.requests import reader_rules as rules
 from dledger.storage.files.reader_table import ReaderTable
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import ReaderRequest
 from protocols.wire.ledger.readers import (
     NO_END,

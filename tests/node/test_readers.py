@@ -11,7 +11,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.node.requests import readers as desk_module
 from dledger.node.requests.readers import ASKED_MAX
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import WIRE_FLAG_READERS, ResponseCode
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import WIRE_FLAG_READERS
 from protocols.wire.ledger.entry import iterate_records
 from protocols.wire.ledger.messages import MetadataRequest, ReaderRequest, ReaderResponse
 from protocols.wire.ledger.producers import PRODUCER_CHANNEL

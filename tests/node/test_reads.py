@@ -14,8 +14,9 @@ from dledger.node.requests.reads import PULL_BYTES_MAX, PULL_WAIT_MS_MAX
 from dledger.values.errors import DLedgerError, StoreError
 from protocols import budgets
 from protocols.connection import COUNTED_BYTES
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.codes import Consistency, ResponseCode
+from protocols.wire.ledger.codes import Consistency
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, bodies_of
 from protocols.wire.ledger.messages import AppendRequest, GetRequest, MetadataRequest, PullRequest
 from tests.node.rig import Rig

@@ -21,6 +21,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import OsDisk
 from dledger.base.serving.tokens import new_token
+from dledger.ledger.config import DLedgerConfig
+from dledger.ledger.membership import Membership
 from dledger.node.node import Node
 from dledger.node.service import (
     LINGER_S,
@@ -34,11 +36,10 @@ from dledger.node.service import (
 )
 from dledger.storage.start.configurations import MEMBERS_NAME
 from dledger.storage.store.file_store import FileStore
-from dledger.values.config import DLedgerConfig
 from dledger.values.errors import DirectoryError
-from dledger.values.membership import Membership
 from dledger.values.rights import ClientRole
-from protocols.wire.ledger.codes import RequestCode, ResponseCode
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.messages import AppendRequest, HeartBeatRequest, MembershipRequest
 from tests.node.rig import FakeThread
 from tests.node.test_peers import FakeEndpoint

@@ -12,16 +12,16 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.state.quota import Quota
+from dledger.ledger.config import DLedgerConfig
 from dledger.node.reporting.status import Counters
 from dledger.node.requests.snapshots import PIECE_BYTES_MAX, PIECE_BYTES_MIN, SnapshotDesk
-from dledger.values.config import DLedgerConfig
 from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import (
     METADATA_WIRE_VERSION,
     WIRE_FLAG_MACHINE,
     WIRE_FLAG_SNAPSHOTS,
     WIRE_FLAG_SUBMIT_ONCE,
-    ResponseCode,
 )
 from protocols.wire.ledger.messages import (
     GetResponse,

@@ -18,7 +18,7 @@ from dledger.machine.runner import MachineRunner
 from dledger.machine.tracing import TracedMachine, traced_factory
 from dledger.node.run.tracing import OpenSpans, TracedDriver
 from dledger.values.errors import DLedgerError, StoreError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from tests.core.helpers import batch
 from tests.machine.machines import Journal
 from tests.node.rig import Rig

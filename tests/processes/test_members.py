@@ -21,7 +21,7 @@ from dledger.base.disk.disk import OsDisk
 from dledger.client.answers.values import UnknownOutcome
 from dledger.storage.files.verify import verify_directory
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from tests.processes.children import ChildError, free_ports, wait_until
 from tests.processes.ledgers import assert_identical, read_records
 from tests.processes.members import Group, Member, ended_well

@@ -10,7 +10,7 @@ import dledger
 from dledger.base.serving.tokens import new_token
 from dledger.base.tls.certificates import issue
 from dledger.values.rights import ClientRole
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import GetRequest
 from tests.base.keys import KeyRoom
 from tests.processes.asking import NoAnswer, ask

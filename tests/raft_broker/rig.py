@@ -11,6 +11,7 @@ from twisted.internet.task import Clock
 
 from dledger.base.disk.disk import Disk
 from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.ledger.config import DLedgerConfig
 from dledger.node.broker_hooks import Embedding
 from dledger.node.node import Node
 from dledger.node.service import MemberService
@@ -24,7 +25,6 @@ from dledger.rocketmq.broker.service import BrokerPorts
 from dledger.rocketmq.broker.store.records.records import NewMessage
 from dledger.storage.files.term_file import TermFile
 from dledger.storage.store.file_store import FileStore
-from dledger.values.config import DLedgerConfig
 from tests.broker.support import plain
 from tests.broker.test_service import WALL_S, Endpoint, ServiceCase, Threads
 from tests.node.test_service import FakeFlushThread

@@ -10,7 +10,7 @@ from twisted.internet.error import ConnectionRefusedError as Refused
 from twisted.logger import capturedLogs
 
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.send_support import send_of
 from tests.raft_broker.rig import RaftCase

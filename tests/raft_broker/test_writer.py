@@ -14,7 +14,7 @@ from dledger.raft_broker.writer import RaftWriter
 from dledger.rocketmq.broker.ha.put_status import PutStatus
 from dledger.rocketmq.broker.store.records.records import NewMessage
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from tests.broker.support import message, plain
 
 

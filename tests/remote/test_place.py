@@ -14,6 +14,7 @@ from fsspec import core
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.ledger.group_name import GroupName
 from dledger.remote import place
 from dledger.remote.place import RemotePlace, opened_place
 from dledger.remote.worker import CallWorker
@@ -25,7 +26,6 @@ from dledger.storage.manifests.archive_manifest import SLOT_NAMES, ArchiveTarget
 from dledger.storage.manifests.archive_place import ArchivePlace, DirectoryPlace
 from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DirectoryError, StoreError
-from dledger.values.group_name import GroupName
 from protocols.wire.ledger.entry import iterate_records
 from tests.remote.support import AFTER, BEFORE, SHORT, TORN, FaultyStore, Killed
 from tests.storage.support import ROOT, HookedDisk, bodies_in, config_of

@@ -14,8 +14,9 @@ from dledger.testing.group.checks.chunks import ChunkRules
 from dledger.testing.group.checks.invariants import InvariantError
 from dledger.testing.group.members.cluster import SimCluster
 from dledger.testing.group.schedule import run_schedule
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryChunk
-from protocols.wire.ledger.codes import PushType, ResponseCode
+from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.entry import ENTRY_HEADER
 from protocols.wire.ledger.messages import PushEntryRequest, PushEntryResponse
 from protocols.wire.ledger.own.configuration import CONFIGURATION_CHANNEL

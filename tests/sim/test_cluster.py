@@ -11,7 +11,7 @@ from dledger.testing.group.clients import Load, SimClient
 from dledger.testing.group.members.cluster import GroupOptions, NotLive, SimCluster
 from dledger.testing.world.disk import PowerLoss, ProcessKilled
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 
 
 class ClusterTestCase(SynchronousTestCase):

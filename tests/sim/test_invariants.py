@@ -12,7 +12,8 @@ from dledger.core.state import effects as fx
 from dledger.core.state.member_state import Role
 from dledger.testing.group.checks.invariants import InvariantError, Mirror
 from dledger.testing.group.members.cluster import GroupOptions, SimCluster
-from protocols.wire.ledger.codes import PushType, ResponseCode, VoteResult
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import PushType, VoteResult
 from protocols.wire.ledger.messages import (
     HeartBeatRequest,
     HeartBeatResponse,

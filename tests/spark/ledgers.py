@@ -19,13 +19,13 @@ from zlib import crc32
 import attrs
 
 from dledger.base.disk.disk import OsDisk
+from dledger.ledger.config import DLedgerConfig
+from dledger.ledger.membership import Membership
 from dledger.spark.scans.scan import Scan
 from dledger.spark.sink.markers import MarkerKind, SinkMarker, encode_marker
 from dledger.storage.files.commit_mark import encode_mark, read_mark
 from dledger.storage.start.identity import IDENTITY_NAME, Identity, IdentityFile, read_identity
 from dledger.storage.store.file_store import FileStore
-from dledger.values.config import DLedgerConfig
-from dledger.values.membership import Membership
 from protocols.wire.ledger.own.machine_entries import encode_skip
 from protocols.wire.ledger.own.producer_entries import encode_producer_entry
 from protocols.wire.ledger.producers import ProducerRun

@@ -14,7 +14,7 @@ from dledger.cli.main import cli
 from dledger.spark.basics.options import options_of_tls
 from dledger.spark.scans.scan import Scan
 from dledger.values.rights import ClientRole
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendRequest
 from tests.interop import rocketmq
 from tests.interop.java import JavaMember, JavaMissing, class_path

@@ -16,7 +16,7 @@ from dledger.spark.ledger.members import MembersLog
 from dledger.spark.scans.scan import Scan
 from dledger.values.rights import ClientRole
 from dledger.values.tls_files import TlsFiles
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import PullRequest, PullResponse, Request, Response
 from tests.base.keys import KeyRoom
 from tests.spark.ledgers import mixed_bodies, scanned

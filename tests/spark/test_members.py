@@ -18,7 +18,7 @@ from dledger.spark.ledger import members
 from dledger.spark.ledger.member_connection import Trouble, record_starts
 from dledger.spark.ledger.members import parse_bootstrap
 from dledger.spark.scans.scan import Scan
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import (
     MetadataRequest,
     PullRequest,

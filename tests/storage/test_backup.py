@@ -11,6 +11,7 @@ from typing import Any
 
 import attrs
 
+from dledger.ledger.group_name import GroupName
 from dledger.storage.backups.backup import BackupSource, BackupSummary, take_backup
 from dledger.storage.backups.backup_reader import backup_batches, opened_backup, verify_backup
 from dledger.storage.files import reader
@@ -24,7 +25,6 @@ from dledger.storage.store.file_store import FileStore
 from dledger.testing.crashes.disk import CrashDisk
 from dledger.testing.crashes.engine import Enumeration, demand
 from dledger.values.errors import DirectoryError, StoreError
-from dledger.values.group_name import GroupName
 from protocols.wire.ledger.entry import iterate_records
 from tests.storage.support import (
     NO_SPACE,

@@ -11,6 +11,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.disk.two_slots import SlotForm
+from dledger.ledger.config import DLedgerConfig
+from dledger.ledger.group_name import GroupName
+from dledger.ledger.membership import Membership
 from dledger.storage.backups.group_setup import force_new_group
 from dledger.storage.files.commit_mark import COMMIT_MARK_DECLARATION, COMMIT_MARK_NAME, CommitMark
 from dledger.storage.start.configurations import (
@@ -22,12 +25,9 @@ from dledger.storage.start.configurations import (
 from dledger.storage.start.identity import IDENTITY_NAME
 from dledger.storage.store.file_store import FileStore
 from dledger.testing.world.disk import SimDisk
-from dledger.values.config import DLedgerConfig
 from dledger.values.errors import DirectoryError, DLedgerError, StoreError
-from dledger.values.group_name import GroupName
-from dledger.values.membership import Membership
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER
 from protocols.wire.ledger.own.configuration import CONFIGURATION_CHANNEL, encode_configuration
 from tests.storage.support import HookedDisk

@@ -19,8 +19,8 @@ from dledger.storage.files.records import (
     walk_records,
 )
 from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER, INDEX_UNIT, pack_record
 from tests.storage.support import bare_record, batch_of, our_record
 

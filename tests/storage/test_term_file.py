@@ -18,7 +18,7 @@ from dledger.storage.files.term_file import (
     seal_term,
 )
 from dledger.values.errors import DirectoryError, DLedgerError, StoreError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from tests.storage.support import BROKEN, HookedDisk
 
 FULL = errno.ENOSPC

@@ -8,7 +8,7 @@ import os
 import attrs
 
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 
 
 @attrs.frozen

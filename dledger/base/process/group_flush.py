@@ -23,7 +23,7 @@ from twisted.python.failure import Failure
 
 from dledger.base.process.threads import RunInThread
 from dledger.values.errors import DLedgerError, StoreError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 
 #: Callers that may wait at a time.
 WAITERS_MAX = 65536

@@ -21,7 +21,7 @@ from twisted.python.failure import Failure
 from dledger.base.process.forks import OpenedHere
 from dledger.base.process.reactor import Reactor, whole_reactor
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 
 _T = TypeVar("_T")
 _STOP_WAIT_S = 5.0

@@ -43,7 +43,7 @@ from dledger.base.sending.send_queue import (
 )
 from dledger.values.errors import DLedgerError
 from protocols.turn import Turn
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 
 _SWEEP_S = 0.1
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import click
 
-from dledger.values.config import DLedgerConfig, from_mapping
+from dledger.ledger.config import DLedgerConfig, from_mapping
 
 _Command = TypeVar("_Command", bound=Callable[..., None])
 

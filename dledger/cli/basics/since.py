@@ -21,7 +21,7 @@ from dledger.base.process.time_text import moment_ms, time_text
 from dledger.client.answers.values import Entry
 from dledger.client.blocking import Log
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 
 #: Entries without a time that are read in a row.
 LOOK_ENTRIES = 10_000

@@ -21,6 +21,7 @@ from dledger.base.disk.disk import OsDisk, ReadOnlyDisk
 from dledger.cli.basics.common import EXIT_FAILED, bytes_shown, say, write_json
 from dledger.cli.basics.member_options import config_of_member, new_group_id, of_a_member
 from dledger.cli.basics.store_options import of_a_store
+from dledger.ledger.group_name import GroupName
 from dledger.remote.place import opened_place
 from dledger.storage.backups.backup import BackupSource, BackupSummary, take_backup
 from dledger.storage.backups.backup_reader import BackupReport, verify_backup
@@ -28,7 +29,6 @@ from dledger.storage.backups.restore import RESTORING_NAME, RestoreSummary, rest
 from dledger.storage.files.verify import Finding
 from dledger.storage.manifests.archive_manifest import read_archive
 from dledger.values.addresses import is_url
-from dledger.values.group_name import GroupName
 
 
 class RatePace:

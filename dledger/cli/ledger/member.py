@@ -16,9 +16,9 @@ import click
 
 from dledger.cli.basics.common import say, write_json
 from dledger.client.answers.values import MemberInfo
+from dledger.ledger.membership import ADD, MOVE, PROMOTE, REMOVE
 from dledger.values.errors import DLedgerError
-from dledger.values.membership import ADD, MOVE, PROMOTE, REMOVE
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.memberships import decode_told
 from protocols.wire.ledger.messages import MembershipResponse
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dledger.client.answers.values import AppendError, AppendFailed, UnknownOutcome
-from dledger.values.append_refusals import OUT_OF_SEQUENCE
+from dledger.ledger.append_refusals import OUT_OF_SEQUENCE
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 
 
 class NotLeader(DLedgerError):

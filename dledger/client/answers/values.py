@@ -14,9 +14,9 @@ from zlib import crc32
 import attrs
 
 from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
 from protocols.wire.ledger.envelopes import ENVELOPE_MAGIC, decode_envelope
 from protocols.wire.ledger.own.own_entries import MARKER_BYTES, OwnKind, own_kind

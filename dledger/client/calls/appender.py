@@ -33,9 +33,9 @@ from dledger.client.calls.lone_appends import BODY_BYTES_MAX, NO_PRODUCERS, new_
 from dledger.client.links.connection import MemberLink, RequestRefused
 from dledger.client.links.members import Members
 from dledger.client.links.rivals import SILENT_S, Rivals
-from dledger.values.append_refusals import FINAL, OUT_OF_SEQUENCE, PASSING
+from dledger.ledger.append_refusals import FINAL, OUT_OF_SEQUENCE, PASSING
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.envelopes import ENVELOPE_MAGIC
 from protocols.wire.ledger.messages import (
     AppendOnceRequest,

@@ -20,7 +20,7 @@ from dledger.client.answers.values import MemberInfo
 from dledger.client.links.connection import MemberLink, RequestLost, RequestRefused
 from dledger.client.links.members import Members
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import (
     LeadershipTransferRequest,
     MembershipRequest,

@@ -25,7 +25,7 @@ from dledger.client.answers.values import AppendFailed
 from dledger.client.calls.lone_appends import Facts, LoneAppends, checked_body, new_producer_id
 from dledger.client.links.connection import MemberLink, RequestLost
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import (
     Request,
     Response,

@@ -16,7 +16,7 @@ import attrs
 from dledger.base.sending.bodies import BytesLike, as_bodies, misfit, total_bytes
 from dledger.client.answers.values import AppendFailed
 from dledger.client.calls.lone_appends import BODY_BYTES_MAX, checked_body
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.envelopes import envelope_head, guarded, headers_problem, time_problem
 
 #: Headers of the bodies of one call; None: none.

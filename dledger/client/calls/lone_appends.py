@@ -27,10 +27,10 @@ from dledger.client.answers.errors import append_error
 from dledger.client.answers.values import Appended, AppendError
 from dledger.client.links.connection import MemberLink, RequestLost, RequestRefused
 from dledger.client.links.members import Members
-from dledger.values.append_refusals import FINAL, PASSING
-from dledger.values.config import ENTRY_HEADER_BYTES, MAX_RECORD_BYTES
+from dledger.ledger.append_refusals import FINAL, PASSING
+from dledger.ledger.config import ENTRY_HEADER_BYTES, MAX_RECORD_BYTES
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import (
     AppendIfRequest,
     AppendIfResponse,

@@ -21,7 +21,7 @@ from dledger.client.calls.lone_appends import BODY_BYTES_MAX
 from dledger.client.links.connection import MemberLink, RequestLost
 from dledger.client.links.members import Members
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import (
     QueryRequest,
     QueryResponse,

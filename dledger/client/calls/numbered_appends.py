@@ -15,7 +15,7 @@ import attrs
 from dledger.base.sending.bodies import BytesLike
 from dledger.client.answers.values import Appended, AppendError, AppendFailed
 from dledger.client.calls.lone_appends import Facts, LoneAppends
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.producers import producer_problem
 
 #: Bodies of one frame, and their bytes, at most. A remoting frame has one body.

@@ -15,8 +15,9 @@ from twisted.python.failure import Failure
 
 from dledger.base.process.timing import Gathering
 from dledger.client.links.members import Members
+from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
-from protocols.wire.ledger.codes import Consistency, ResponseCode
+from protocols.wire.ledger.codes import Consistency
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, decode_header
 from protocols.wire.ledger.messages import GetRequest, GetResponse
 

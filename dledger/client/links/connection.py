@@ -21,6 +21,7 @@ from dledger.values.errors import DLedgerError
 from protocols.connection import IDLE_S
 from protocols.ledger.connection import ClientConnection
 from protocols.turn import Turn
+from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.codes import (
     WIRE_FLAG_APPEND_IF,
@@ -29,7 +30,6 @@ from protocols.wire.ledger.codes import (
     WIRE_FLAG_READERS,
     WIRE_FLAG_SUBMIT_ONCE,
     RequestCode,
-    ResponseCode,
 )
 from protocols.wire.ledger.messages import MetadataResponse, Request, Response
 from protocols.wire.remoting import REQUEST_CODE_NOT_SUPPORTED, SYSTEM_BUSY, RemotingCommand

@@ -36,7 +36,8 @@ from dledger.values.addresses import checked_members, is_loopback, parse_address
 from dledger.values.client_token import ClientToken
 from dledger.values.errors import DLedgerError
 from protocols.turn import Turn
-from protocols.wire.ledger.codes import MEMBERS_MAX, WIRE_VERSION_MASK, ResponseCode
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import MEMBERS_MAX, WIRE_VERSION_MASK
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, Response
 
 #: Seconds to wait for other answers after a member has claimed to lead: a leader that was cut off still

@@ -33,7 +33,7 @@ from dledger.client.calls.lone_appends import LoneAppends
 from dledger.client.links.connection import MemberLink, RequestLost
 from dledger.client.reading.tail import Tail
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import ReaderRequest, ReaderResponse, Response
 from protocols.wire.ledger.readers import NO_END, ReaderInfo, decode_readers, reader_name_problem
 

@@ -32,8 +32,9 @@ from dledger.client.answers.values import Entry, entries_of
 from dledger.client.links.connection import MemberLink, RequestLost
 from dledger.client.links.members import Members, refuse_another_group
 from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
-from protocols.wire.ledger.codes import Consistency, ResponseCode
+from protocols.wire.ledger.codes import Consistency
 from protocols.wire.ledger.messages import GetRequest, GetResponse, PullRequest, PullResponse, Response
 from protocols.wire.ledger.own.own_entries import OwnKind
 

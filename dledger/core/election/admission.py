@@ -26,8 +26,9 @@ import attrs
 
 from dledger.core.state.member_state import MemberState
 from dledger.values.errors import DirectoryError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.bounds import TERM_JUMP_MAX, TERM_MAX
-from protocols.wire.ledger.codes import WIRE_VERSION, ResponseCode
+from protocols.wire.ledger.codes import WIRE_VERSION
 from protocols.wire.ledger.messages import (
     MESSAGES,
     HeartBeatRequest,

@@ -27,8 +27,9 @@ from dledger.core.replication.dispatcher import EntryDispatcher
 from dledger.core.state import effects as fx
 from dledger.core.state.member_state import MemberState
 from dledger.core.state.quorum import QuorumAckChecker
-from dledger.values.membership import ADD, MOVE, PROMOTE, REMOVE, Membership
-from protocols.wire.ledger.codes import WIRE_VERSION, ResponseCode
+from dledger.ledger.membership import ADD, MOVE, PROMOTE, REMOVE, Membership
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import WIRE_VERSION
 from protocols.wire.ledger.messages import MembershipRequest, MembershipResponse
 
 

@@ -19,7 +19,8 @@ from __future__ import annotations
 import attrs
 
 from dledger.core.state.member_state import MemberState
-from protocols.wire.ledger.codes import WIRE_VERSION, ResponseCode
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import WIRE_VERSION
 from protocols.wire.ledger.memberships import decode_told
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, Response
 

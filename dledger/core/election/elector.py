@@ -37,14 +37,14 @@ from typing import Protocol
 import attrs
 
 from dledger.core.state.member_state import MemberState
-from dledger.values.config import JAVA_HEART_BEAT_TIME_INTERVAL_MS, JAVA_MAX_HEART_BEAT_LEAK
+from dledger.ledger.config import JAVA_HEART_BEAT_TIME_INTERVAL_MS, JAVA_MAX_HEART_BEAT_LEAK
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.bounds import TERM_MAX
 from protocols.wire.ledger.codes import (
     HEART_BEAT_WIRE_VERSION,
     WIRE_FLAG_DISK_FULL,
     WIRE_FLAG_UNSURE_VOTE,
     WIRE_VERSION,
-    ResponseCode,
     VoteResult,
 )
 from protocols.wire.ledger.messages import (

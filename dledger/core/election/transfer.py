@@ -24,7 +24,8 @@ import attrs
 from dledger.core.election.elector import LeaderElector
 from dledger.core.replication.dispatcher import DispatcherState, EntryDispatcher
 from dledger.core.state.member_state import MemberState
-from protocols.wire.ledger.codes import WIRE_VERSION, ResponseCode
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import WIRE_VERSION
 from protocols.wire.ledger.messages import (
     LeadershipTransferRequest,
     LeadershipTransferResponse,

@@ -24,7 +24,7 @@ from dledger.core.state import effects as fx
 from dledger.core.state.inputs import EntriesWritten, Proposal
 from dledger.core.state.member_state import MemberState
 from dledger.core.state.undecided import UndecidedAppends, WrittenProposal
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 
 
 @attrs.define

@@ -31,8 +31,9 @@ from dledger.core.replication.catch_up import TurnBudget
 from dledger.core.state.member_state import MemberState
 from dledger.core.state.quota import Quota
 from dledger.values.errors import DamagedEntryError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch, EntryChunk
-from protocols.wire.ledger.codes import PushType, ResponseCode
+from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.messages import PushEntryRequest, PushEntryResponse, Response
 
 #: An idle follower receives the commit index at least this often, in milliseconds; as in Java.

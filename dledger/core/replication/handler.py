@@ -29,8 +29,9 @@ from dledger.core.replication.witnesses import BeginWitnesses
 from dledger.core.state import effects as fx
 from dledger.core.state.member_state import MemberState
 from dledger.values.errors import DamagedEntryError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch, EntryChunk
-from protocols.wire.ledger.codes import WIRE_FLAG_CHUNKS, WIRE_VERSION, PushType, ResponseCode
+from protocols.wire.ledger.codes import WIRE_FLAG_CHUNKS, WIRE_VERSION, PushType
 from protocols.wire.ledger.messages import PushEntryRequest, PushEntryResponse
 
 #: Deadline of a wait that ends only with an fsync or a change of leader.

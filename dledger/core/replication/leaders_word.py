@@ -28,8 +28,9 @@ from dledger.core.replication.handler import EntryHandler
 from dledger.core.state import effects as fx
 from dledger.core.state.inputs import DirectoryDoubted
 from dledger.core.state.member_state import MemberState
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.bounds import TERM_MAX
-from protocols.wire.ledger.codes import WIRE_VERSION, ResponseCode
+from protocols.wire.ledger.codes import WIRE_VERSION
 from protocols.wire.ledger.messages import (
     GetRequest,
     GetResponse,

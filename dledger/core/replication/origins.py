@@ -22,9 +22,9 @@ import attrs
 from dledger.core.state import effects as fx
 from dledger.core.state.inputs import Origin, Proposal
 from dledger.core.state.member_state import MemberState
+from dledger.ledger.producers import Known, SequenceTable
 from dledger.values.errors import DamagedEntryError
-from dledger.values.producers import Known, SequenceTable
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.producers import (
     PRODUCER_HEADER_BYTES,
     RUN_BYTES_MAX,

@@ -16,9 +16,10 @@ from __future__ import annotations
 import attrs
 
 from dledger.core.state.member_state import MemberState
-from dledger.values.membership import Membership
+from dledger.ledger.membership import Membership
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.bounds import INDEX_MAX
-from protocols.wire.ledger.codes import WIRE_VERSION, ResponseCode
+from protocols.wire.ledger.codes import WIRE_VERSION
 from protocols.wire.ledger.memberships import decode_told
 from protocols.wire.ledger.messages import (
     GetRequest,

@@ -22,7 +22,7 @@ import attrs
 from dledger.base.process.waiters import ThresholdWaiters
 from dledger.core.state import effects as fx
 from dledger.core.state.member_state import MemberState
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import HeartBeatRequest, HeartBeatResponse, Response
 
 

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 
 import attrs
 
-from dledger.values.group_name import GroupName
-from dledger.values.membership import Membership
+from dledger.ledger.group_name import GroupName
+from dledger.ledger.membership import Membership
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.messages import Request, Response
 from protocols.wire.ledger.producers import ProducerRun
 from protocols.wire.values import value_class

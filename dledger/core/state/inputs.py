@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dledger.values.membership import Membership
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.ledger.membership import Membership
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import Request, Response
 from protocols.wire.values import value_class
 

@@ -25,10 +25,11 @@ from dledger.core.state.inputs import MembersIntroduced
 from dledger.core.state.machine_word import MachineWord
 from dledger.core.state.ports import LedgerView
 from dledger.core.state.quota import Quota
-from dledger.values.config import DLedgerConfig
+from dledger.ledger.config import DLedgerConfig
+from dledger.ledger.group_name import GroupName
+from dledger.ledger.membership import Membership
 from dledger.values.errors import DamagedEntryError
-from dledger.values.group_name import GroupName
-from dledger.values.membership import Membership
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.bounds import TERM_MAX
 from protocols.wire.ledger.codes import (
     MEMBERS_MAX,
@@ -38,7 +39,6 @@ from protocols.wire.ledger.codes import (
     WIRE_FLAG_OPEN_RUNS,
     WIRE_VERSION,
     WIRE_VERSION_MASK,
-    ResponseCode,
     VoteResult,
 )
 from protocols.wire.ledger.messages import MessageFields, Request, Response

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import attrs
 
-from protocols.wire.ledger.codes import WIRE_VERSION, ResponseCode, VoteResult
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import WIRE_VERSION, VoteResult
 from protocols.wire.ledger.messages import Response, VoteResponse
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from dledger.values.chunks import ChunkSum
-from dledger.values.holes import Hole
-from dledger.values.membership import Membership
-from dledger.values.producers import SequenceTable
+from dledger.ledger.chunks import ChunkSum
+from dledger.ledger.holes import Hole
+from dledger.ledger.membership import Membership
+from dledger.ledger.producers import SequenceTable
 from protocols.wire.ledger.batches import EntryBatch, EntryChunk
 
 

@@ -19,7 +19,7 @@ import attrs
 
 from dledger.core.state.ports import LedgerView
 from dledger.values.errors import DamagedEntryError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 
 
 class WrittenProposal(NamedTuple):

@@ -42,6 +42,14 @@ from dledger.daemons.basics.common import (
     usage_error,
 )
 from dledger.driver.driver import Driver
+from dledger.ledger.config import (
+    ALIASES,
+    JAVA_FILE_DEFAULTS,
+    DLedgerConfig,
+    broker_warning,
+    from_mapping,
+    read_java_file,
+)
 from dledger.machine.loading import load_factory, runner_of
 from dledger.machine.runner import MachineRunner
 from dledger.machine.state_machine import MachineFactory
@@ -50,14 +58,6 @@ from dledger.node.node import Node
 from dledger.node.run.tracing import OpenSpans, Spans, TracedDriver
 from dledger.node.service import MakeMachine, MemberService
 from dledger.values.addresses import parse_address
-from dledger.values.config import (
-    ALIASES,
-    JAVA_FILE_DEFAULTS,
-    DLedgerConfig,
-    broker_warning,
-    from_mapping,
-    read_java_file,
-)
 from dledger.values.option_values import Setting, raise_findings, settings_of
 
 #: Command line options, and their names in a configuration.

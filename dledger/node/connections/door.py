@@ -29,7 +29,8 @@ from dledger.values.hosts import ChangeHosts, end_host
 from dledger.values.rights import ALL_RIGHTS, INCLUDED_ROLES, ClientRole, Rights
 from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
-from protocols.wire.ledger.codes import RequestCode, ResponseCode
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.messages import LeadershipTransferRequest, MetadataRequest, Request
 
 #: What a client must be allowed to do, for every request. METADATA needs nothing (None); what only members

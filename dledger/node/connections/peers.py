@@ -36,15 +36,16 @@ from twisted.logger import ILogObserver, LogEvent, Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from dledger.ledger.config import DLedgerConfig
 from dledger.node.connections.greeting import Greeting
 from dledger.node.connections.server import STOOD_STILL_S
-from dledger.values.config import DLedgerConfig
 from dledger.values.errors import DLedgerError
 from protocols.connection import IDLE_S, TLS_LOSS
 from protocols.ledger.connection import ClientConnection
 from protocols.turn import Turn
+from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
-from protocols.wire.ledger.codes import WIRE_VERSION, ResponseCode
+from protocols.wire.ledger.codes import WIRE_VERSION
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, Request, Response, VoteRequest
 from protocols.wire.remoting import RemotingCommand
 

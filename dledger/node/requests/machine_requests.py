@@ -24,15 +24,16 @@ from twisted.python.failure import Failure
 
 from dledger.core.state.inputs import MachineChecked, Origin
 from dledger.core.status import MemberStatus
+from dledger.ledger.config import DLedgerConfig
+from dledger.ledger.producers import SequenceTable
 from dledger.node.reporting.status import Counters, MachineStatus, count
 from dledger.node.requests.appends import AppendResult
 from dledger.node.requests.machine_watch import MachineWatch
-from dledger.values.config import DLedgerConfig
 from dledger.values.errors import DLedgerError
-from dledger.values.producers import SequenceTable
 from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
-from protocols.wire.ledger.codes import WIRE_FLAG_SUBMIT_ONCE, ResponseCode
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import WIRE_FLAG_SUBMIT_ONCE
 from protocols.wire.ledger.machines import ToldMachine, encode_told_machine
 from protocols.wire.ledger.messages import (
     MESSAGES,

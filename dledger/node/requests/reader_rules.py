@@ -20,7 +20,7 @@ from collections.abc import Callable
 import attrs
 
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import ReaderRequest
 from protocols.wire.ledger.readers import (
     LEASE_MS_MAX,

@@ -24,16 +24,16 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from dledger.base.process.in_turn import InTurn
+from dledger.ledger.config import DLedgerConfig
 from dledger.node.reporting.status import Counters, WrittenLedger, bytes_behind, count
 from dledger.node.requests import reader_rules as rules
 from dledger.node.requests.appends import AppendResult
 from dledger.node.requests.reads import Reads
 from dledger.storage.files.reader_table import KnownReader, ReaderTable
-from dledger.values.config import DLedgerConfig
 from dledger.values.errors import DLedgerError
 from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import ReaderRequest, ReaderResponse
 from protocols.wire.ledger.readers import (
     READERS_MAX,

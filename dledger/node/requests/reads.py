@@ -32,8 +32,9 @@ from dledger.node.reporting.status import Counters, count
 from dledger.values.errors import DLedgerError
 from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.codes import Consistency, ResponseCode
+from protocols.wire.ledger.codes import Consistency
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, bodies_of
 from protocols.wire.ledger.messages import (
     UNCHECKED,

@@ -4,8 +4,7 @@ Routes each request of a connection to the part that answers it; the only place 
 L{DLedgerError} becomes a response code::
 
     METADATA               L{DLedgerCore.metadata}
-    APPEND, APPEND_IF,
-    APPEND_ONCE            L{AppendGate}
+    APPEND (_IF, _ONCE)    L{AppendGate}
     SUBMIT, QUERY          L{MachineDesk}
     READER                 L{ReaderDesk}
     SNAPSHOT               L{SnapshotDesk}
@@ -62,8 +61,9 @@ from dledger.node.requests.snapshots import SnapshotDesk
 from dledger.values.errors import DLedgerError, StoreError
 from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
+from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import BodyError, IncompatibleError, WireError
-from protocols.wire.ledger.codes import WIRE_VERSION, RequestCode, ResponseCode
+from protocols.wire.ledger.codes import WIRE_VERSION, RequestCode
 from protocols.wire.ledger.messages import (
     MESSAGES,
     AppendIfRequest,

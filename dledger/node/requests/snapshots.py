@@ -20,19 +20,19 @@ from twisted.internet.defer import Deferred, fail
 
 from dledger.core.state.member_state import MemberState
 from dledger.core.status import MemberStatus
+from dledger.ledger.config import DLedgerConfig
 from dledger.node.reporting.status import Counters, MachineStatus, count
 from dledger.node.requests.machine_requests import REASON_CHARACTERS_MAX, HostedMachine
-from dledger.values.config import DLedgerConfig
 from dledger.values.errors import DLedgerError
 from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import (
     WIRE_FLAG_MACHINE,
     WIRE_FLAG_SNAPSHOTS,
     WIRE_FLAG_SUBMIT_ONCE,
     WIRE_VERSION,
     WIRE_VERSION_MASK,
-    ResponseCode,
 )
 from protocols.wire.ledger.messages import (
     MetadataRequest,

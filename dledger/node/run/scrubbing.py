@@ -12,9 +12,9 @@ from typing import Protocol
 
 from twisted.logger import Logger
 
+from dledger.ledger.config import DLedgerConfig
 from dledger.node.reporting.status import Counters
 from dledger.storage.store.scrub import ScrubStep
-from dledger.values.config import DLedgerConfig
 
 #: Bytes of one step: short enough for a turn, also on a slow disk.
 STEP_BYTES = 128 * 1024

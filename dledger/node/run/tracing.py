@@ -29,7 +29,7 @@ import attrs
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
 from dledger.driver.driver import Driver, Ledger, Stepping, Surroundings, Terms
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 
 #: Spans that are open at the same time, at most, and roots that are kept for the state machine.
 SPANS_MAX = 1024

@@ -30,7 +30,7 @@ from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.metadata.slave_synchronize import SlaveSynchronize
 from dledger.values.errors import DLedgerError
 from protocols.rocketmq.commands import SUCCESS
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.remoting import RemotingCommand
 
 GET_BROKER_RUNTIME_INFO = 28

@@ -22,9 +22,10 @@ from dledger.spark.ledger.member_tls import NotThatMember, shake_hands
 from dledger.values.addresses import is_loopback, parse_address
 from dledger.values.client_token import read_token
 from dledger.values.tls_files import TlsFiles
+from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
 from protocols.wire.layout import struct_of, struct_of_some
-from protocols.wire.ledger.codes import RequestCode, ResponseCode
+from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.entry import BLANK_DECLARATION, ENTRY_HEADER_SIZE
 from protocols.wire.ledger.json_bodies import decode_response, encode_request
 from protocols.wire.ledger.messages import (

@@ -11,6 +11,9 @@ from __future__ import annotations
 import attrs
 
 from dledger.base.disk.disk import Disk
+from dledger.ledger.config import DLedgerConfig
+from dledger.ledger.group_name import GroupName, is_group_id
+from dledger.ledger.membership import Membership
 from dledger.storage.start.directory import inspect_ledger, lock_ledger
 from dledger.storage.start.identity import (
     IDENTITY_NAME,
@@ -20,10 +23,7 @@ from dledger.storage.start.identity import (
     read_identity,
 )
 from dledger.storage.store.file_store import FileStore
-from dledger.values.config import DLedgerConfig
 from dledger.values.errors import DirectoryError
-from dledger.values.group_name import GroupName, is_group_id
-from dledger.values.membership import Membership
 
 
 @attrs.frozen(kw_only=True)

@@ -21,8 +21,8 @@ from zlib import crc32
 
 from dledger.storage.files.records import DamagedRecord, Layout, Walk, check_batch, walk_records
 from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch, EntryChunk
-from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import (
     BLANK,
     BLANK_MAGIC,

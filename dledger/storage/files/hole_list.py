@@ -14,7 +14,7 @@ from zlib import crc32
 from construct import Int32sb, Int32ub, Int64sb, Struct
 
 from dledger.base.disk.disk import Disk
-from dledger.values.holes import HOLES_MAX, Hole, joined_holes
+from dledger.ledger.holes import HOLES_MAX, Hole, joined_holes
 from protocols.wire.layout import struct_of
 
 HOLES_NAME = "holes"

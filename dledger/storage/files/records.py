@@ -20,13 +20,13 @@ import attrs
 from construct import Int32sb, Struct
 
 from dledger.base.disk.unreadable import FILLER_WORD
+from dledger.ledger.config import MAX_RECORD_BYTES
 from dledger.storage.files.body_stamps import Stamp
 from dledger.storage.files.runs import RUN_MIN, check_run, run_at
-from dledger.values.config import MAX_RECORD_BYTES
 from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.layout import struct_of
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import (
     BLANK,
     BLANK_MAGIC,

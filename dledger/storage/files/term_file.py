@@ -31,7 +31,7 @@ from dledger.base.disk.disk import Disk, is_no_room
 from dledger.base.disk.two_slots import SlotFile, SlotForm
 from dledger.storage.files.properties import java_long, property_pairs
 from dledger.values.errors import DirectoryError, DLedgerError, StoreError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 
 TERM_FILE_NAME = "currterm"
 TERM_TWIN_NAME = "termvote"

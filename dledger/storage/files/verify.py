@@ -16,6 +16,7 @@ import attrs
 
 from dledger.base.disk.disk import Disk
 from dledger.base.disk.set_aside import KeptFile, kept_files
+from dledger.ledger.holes import Hole
 from dledger.storage.files.commit_mark import COMMIT_MARK_NAME, CommitMark, read_mark
 from dledger.storage.files.hole_list import HOLES_NAME, HoleList
 from dledger.storage.files.properties import LEDGER_CHECKPOINT_NAME, read_checkpoint
@@ -30,7 +31,6 @@ from dledger.storage.files.term_file import (
     later_term,
 )
 from dledger.values.errors import DirectoryError
-from dledger.values.holes import Hole
 from protocols.wire.ledger.entry import (
     BLANK,
     BLANK_MAGIC,

@@ -29,14 +29,14 @@ from construct import Int32sb, Int32ub, Struct
 from dledger.base.disk.disk import Disk, is_no_room
 from dledger.base.disk.guard import DiskGuard
 from dledger.base.disk.unreadable import is_unreadable
+from dledger.ledger.config import DLedgerConfig
+from dledger.ledger.membership import Membership
 from dledger.storage.start.open_ledger import OpenLedger
-from dledger.values.config import DLedgerConfig
 from dledger.values.errors import DamagedEntryError, DirectoryError, DLedgerError, StoreError
-from dledger.values.membership import Membership
+from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import BodyError, WireError
 from protocols.wire.fastjson import as_int, as_list, as_object, read_object, write_object
 from protocols.wire.layout import struct_of
-from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.memberships import member_lists
 from protocols.wire.ledger.own.configuration import decode_configuration
 

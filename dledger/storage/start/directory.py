@@ -18,6 +18,7 @@ import attrs
 from dledger.base.disk.disk import Disk, File
 from dledger.base.disk.segment import Listing, SegmentList, file_name, list_segments, wrong_length
 from dledger.base.disk.set_aside import SetAside
+from dledger.ledger.config import DLedgerConfig
 from dledger.storage.files.commit_mark import COMMIT_MARK_NAME, CommitMark, MarkFile, is_superseded, read_mark
 from dledger.storage.files.hole_list import HoleList
 from dledger.storage.files.properties import read_checkpoint
@@ -32,7 +33,6 @@ from dledger.storage.start.recovery import (
     highest_indexed,
     without_torn_end,
 )
-from dledger.values.config import DLedgerConfig
 from dledger.values.errors import DirectoryError, StoreError
 
 LEDGER_LOCK_NAME = "lock"

@@ -27,14 +27,14 @@ from construct import Int32sb, Int64sb, Struct
 from dledger.base.disk.disk import Disk, is_no_room
 from dledger.base.disk.guard import DiskGuard
 from dledger.base.disk.two_slots import SLOT_SIZE, SlotFile, SlotForm
+from dledger.ledger.config import DLedgerConfig
+from dledger.ledger.group_name import GroupName
+from dledger.ledger.lineage import Lineage, Standing
 from dledger.storage.files.commit_mark import COMMIT_MARK_NAME
 from dledger.storage.files.met_members import MET_NAME, MetMembers
 from dledger.storage.files.term_file import TERM_FILE_NAME, TERM_TWIN_NAME
 from dledger.storage.start.configurations import MEMBERS_NAME, WITHOUT_LIST
-from dledger.values.config import DLedgerConfig
 from dledger.values.errors import DirectoryError
-from dledger.values.group_name import GroupName
-from dledger.values.lineage import Lineage, Standing
 
 IDENTITY_NAME = "identity"
 
@@ -56,7 +56,7 @@ IDENTITY_DECLARATION = Struct(
     "group_term" / Int64sb,  # term of the leader that proposed the group's id; -1 without an id
     "is_group_known" / Int32sb,  # 1: a quorum holds this id
 )
-#: Of L{dledger.values.lineage}; -1 in a directory of an earlier program.
+#: Of L{dledger.ledger.lineage}; -1 in a directory of an earlier program.
 LINEAGE_DECLARATION = Struct(
     "incarnation" / Int64sb,
     "starts" / Int64sb,

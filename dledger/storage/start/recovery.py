@@ -25,11 +25,11 @@ import attrs
 
 from dledger.base.disk.segment import Listing, SegmentList
 from dledger.base.disk.set_aside import SetAside
+from dledger.ledger.holes import Hole, joined_holes
 from dledger.storage.files.commit_mark import CommitMark
 from dledger.storage.files.records import DamagedRecord, Walk, chain_of, record_fits, walk_records
 from dledger.storage.start.resync import Gap, RecordFinder
 from dledger.values.errors import DirectoryError
-from dledger.values.holes import Hole, joined_holes
 from protocols.wire.ledger.bounds import INDEX_MAX, POSITION_MAX
 from protocols.wire.ledger.entry import (
     BLANK,

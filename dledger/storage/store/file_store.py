@@ -24,6 +24,11 @@ import attrs
 
 from dledger.base.disk.disk import Disk, File
 from dledger.base.disk.set_aside import KeptFile, kept_files
+from dledger.ledger.chunks import ChunkSum
+from dledger.ledger.config import DLedgerConfig
+from dledger.ledger.holes import Hole
+from dledger.ledger.membership import Membership
+from dledger.ledger.producers import SequenceTable
 from dledger.storage.files.body_stamps import BodyStamps
 from dledger.storage.files.chunk_checks import check_pushed
 from dledger.storage.files.commit_mark import COMMIT_MARK_NAME, MarkFile
@@ -56,15 +61,10 @@ from dledger.storage.store.scrub import SegmentScrub
 from dledger.storage.store.store_flush import LedgerFlush, StoreFlush
 from dledger.storage.store.store_reads import StoreReads
 from dledger.storage.store.store_room import DeletedSegment, StoreRoom
-from dledger.values.chunks import ChunkSum
-from dledger.values.config import DLedgerConfig
 from dledger.values.errors import DamagedEntryError, DLedgerError, StoreError
-from dledger.values.holes import Hole
-from dledger.values.membership import Membership
-from dledger.values.producers import SequenceTable
+from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.batches import EntryBatch, EntryChunk
-from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE, decode_header
 from protocols.wire.ledger.own.configuration import CONFIGURATION_CHANNEL, encode_configuration
 

@@ -15,8 +15,8 @@ from typing import Self
 
 from dledger.base.disk.disk import Disk
 from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.ledger.config import DLedgerConfig
 from dledger.storage.store.file_store import FileStore
-from dledger.values.config import DLedgerConfig
 
 
 class MemoryStore(FileStore):

@@ -22,17 +22,17 @@ from zlib import crc32
 from construct import Int32sb, Int32ub, Struct
 
 from dledger.base.disk.disk import Disk, is_no_room
+from dledger.ledger.producers import OPEN_ENTRIES, PRODUCERS_MAX, NotedRun, SequenceTable
 from dledger.storage.files.reader_table import ReaderTable
 from dledger.storage.files.records import Layout
 from dledger.storage.start.open_ledger import OpenLedger
 from dledger.storage.store.store_flush import LedgerFlush
 from dledger.storage.store.store_reads import StoreReads
 from dledger.values.errors import DamagedEntryError, DLedgerError
-from dledger.values.producers import OPEN_ENTRIES, PRODUCERS_MAX, NotedRun, SequenceTable
+from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import BodyError, WireError
 from protocols.wire.fastjson import as_int, as_list, read_object, write_object
 from protocols.wire.layout import struct_of
-from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import EntryHeader, iterate_records
 from protocols.wire.ledger.own.configuration import CONFIGURATION_CHANNEL
 from protocols.wire.ledger.own.machine_entries import is_machine_entry

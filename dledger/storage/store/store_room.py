@@ -16,14 +16,14 @@ import attrs
 from dledger.base.disk.disk import is_no_room
 from dledger.base.disk.expiry import Expiry, ExpiryRules
 from dledger.base.disk.segment import SegmentList
+from dledger.ledger.config import DLedgerConfig
 from dledger.storage.files.records import Layout
 from dledger.storage.manifests.archived_note import read_note
 from dledger.storage.start.mark_writer import MarkWriter
 from dledger.storage.start.open_ledger import OpenLedger
 from dledger.storage.start.recovery import Scanner
-from dledger.values.config import DLedgerConfig
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.entry import INDEX_UNIT_SIZE
 
 

@@ -14,6 +14,7 @@ from unittest import mock
 
 import attrs
 
+from dledger.ledger.config import DLedgerConfig
 from dledger.storage.files.term_file import TermVote
 from dledger.storage.store import file_store
 from dledger.storage.store.memory_store import MemoryStore
@@ -28,7 +29,6 @@ from dledger.testing.crashes.ledger_check import (
     crash_config,
     start,
 )
-from dledger.values.config import DLedgerConfig
 from dledger.values.errors import DamagedEntryError
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import (

@@ -33,7 +33,8 @@ from dledger.testing.group.sim_commands import SimCommands
 from dledger.testing.world.process import ProcessReactor, SimProcess
 from dledger.testing.world.streams import StreamClient
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import Consistency, ResponseCode
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import Consistency
 from protocols.wire.ledger.messages import (
     AppendRequest,
     AppendResponse,

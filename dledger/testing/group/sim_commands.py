@@ -22,7 +22,7 @@ from dledger.testing.group.checks.history import Call
 from dledger.testing.group.checks.invariants import require
 from dledger.testing.group.checks.machines import POISON, REGISTERS, MachineRules
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 
 if TYPE_CHECKING:
     from dledger.testing.group.members.cluster import SimCluster

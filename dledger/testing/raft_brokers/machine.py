@@ -15,6 +15,7 @@ from twisted.internet.interfaces import IListeningPort, IProtocolFactory, IStrea
 from zope.interface import implementer
 
 from dledger.base.process.reactor import whole_reactor
+from dledger.ledger.config import DLedgerConfig
 from dledger.node.broker_hooks import Embedding
 from dledger.node.node import Node
 from dledger.node.service import MemberService
@@ -28,7 +29,6 @@ from dledger.testing.world.disk import PowerLoss
 from dledger.testing.world.host import MachineDisk
 from dledger.testing.world.process import ProcessReactor, ProcessThread, SimProcess
 from dledger.testing.world.streams import ByteNetwork, StreamClient, StreamPort, StreamServer
-from dledger.values.config import DLedgerConfig
 from dledger.values.option_values import with_values
 
 #: Options of every member: an election takes seconds, as a turn of the simulation costs.

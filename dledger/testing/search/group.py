@@ -25,6 +25,8 @@ from typing import NamedTuple
 
 import attrs
 
+from dledger.ledger.config import DLedgerConfig
+from dledger.ledger.membership import ADD, PROMOTE
 from dledger.testing.search.local import (
     MEMBER_IDS,
     RENAMINGS,
@@ -35,8 +37,6 @@ from dledger.testing.search.local import (
     LocalTable,
 )
 from dledger.testing.search.member import SearchedEntry, addresses_of
-from dledger.values.config import DLedgerConfig
-from dledger.values.membership import ADD, PROMOTE
 
 _MEMBERS = range(len(MEMBER_IDS))
 _NUMBER = {member_id: number for number, member_id in enumerate(MEMBER_IDS)}

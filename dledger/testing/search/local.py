@@ -19,6 +19,8 @@ from typing import NamedTuple
 import attrs
 
 from dledger.core.state import inputs as ev
+from dledger.ledger.config import DLedgerConfig
+from dledger.ledger.membership import ADD, PROMOTE, REMOVE, Membership
 from dledger.testing.search import member as parts
 from dledger.testing.search.member import (
     CHANCE,
@@ -28,8 +30,6 @@ from dledger.testing.search.member import (
     SearchedTerms,
     StepRun,
 )
-from dledger.values.config import DLedgerConfig
-from dledger.values.membership import ADD, PROMOTE, REMOVE, Membership
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.messages import MembershipRequest, PushEntryRequest, Request, Response
 

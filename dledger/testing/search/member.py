@@ -29,12 +29,12 @@ from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
 from dledger.core.state.member_state import Role
 from dledger.driver.driver import Driver
-from dledger.values.chunks import ChunkSum
-from dledger.values.config import DLedgerConfig
-from dledger.values.group_name import GroupName
-from dledger.values.holes import Hole
-from dledger.values.membership import Membership
-from dledger.values.producers import SequenceTable
+from dledger.ledger.chunks import ChunkSum
+from dledger.ledger.config import DLedgerConfig
+from dledger.ledger.group_name import GroupName
+from dledger.ledger.holes import Hole
+from dledger.ledger.membership import Membership
+from dledger.ledger.producers import SequenceTable
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.messages import HeartBeatRequest, Request, Response
 

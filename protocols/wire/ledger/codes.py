@@ -1,11 +1,11 @@
 # -*- test-case-name: tests.wire.test_codes -*-
 """
-The numbers of the wire: request codes, response codes, vote results, push types.
+The numbers of the wire: request codes, vote results, push types; L{protocols.wire.codes} has the outcomes.
 
 The numbers and names are those of Java DLedger 0.3.1.2, so that logs stay searchable and peers
 understand each other. Rule: add no name that a Java peer would have to decode.
 
-Source: DLedgerRequestCode, DLedgerResponseCode, VoteResponse.RESULT, PushEntryRequest.Type.
+Source: DLedgerRequestCode, VoteResponse.RESULT, PushEntryRequest.Type.
 """
 
 from __future__ import annotations
@@ -33,57 +33,6 @@ class RequestCode(IntEnum):
     READER = 51913  # likewise
     SNAPSHOT = 51914  # likewise
     SKIP = 51915  # likewise
-
-
-class ResponseCode(IntEnum):
-    """Outcome of a request. 2xx: done; 3xx: not delivered; 4xx: refused; 5xx: unknown, or a server fault."""
-
-    UNKNOWN = -1
-    SUCCESS = 200
-    TIMEOUT = 300
-    METADATA_ERROR = 301
-    NETWORK_ERROR = 302
-    UNSUPPORTED = 303
-    UNKNOWN_GROUP = 400
-    UNKNOWN_MEMBER = 401
-    UNEXPECTED_MEMBER = 402
-    EXPIRED_TERM = 403
-    NOT_LEADER = 404
-    NOT_FOLLOWER = 405
-    INCONSISTENT_STATE = 406
-    INCONSISTENT_TERM = 407
-    INCONSISTENT_INDEX = 408
-    INCONSISTENT_LEADER = 409
-    INDEX_OUT_OF_RANGE = 410
-    UNEXPECTED_ARGUMENT = 411
-    REPEATED_REQUEST = 412
-    REPEATED_PUSH = 413
-    DISK_ERROR = 414
-    DISK_FULL = 415
-    TERM_NOT_READY = 416
-    FALL_BEHIND_TOO_MUCH = 417
-    TAKE_LEADERSHIP_FAILED = 418
-    INDEX_LESS_THAN_LOCAL_BEGIN = 419
-    REQUEST_WITH_EMPTY_BODYS = 420
-    PUSH_REQUEST_IS_FULL = 421
-    FORBIDDEN = 440  # ours: the certificate of the connection does not allow the request
-    CONFLICT = 441  # ours: the log does not end where an append expects it to
-    SEQUENCE_GAP = 442  # ours: a sequence of this producer is missing before the one of an append
-    UNKNOWN_PRODUCER = 443  # ours: a producer that the log does not know, or not any more, goes on
-    SEQUENCE_FORGOTTEN = 444  # ours: the sequence is in the log, too far back for its index to be known
-    MACHINE_STOPPED = 445  # ours: the state machine of the member has stopped
-    LEASE_HELD = 446  # ours: another process of this reader reads, or too many do
-    LEASE_LOST = 447  # ours: the lease of a process of a reader is over, and another may have it
-    COMMAND_REFUSED = 449  # ours: the state machine has refused a command, which is in the log
-    TOO_MANY_CLIENTS = 448  # ours: a member has no place for this connection, and did nothing that it asked
-    GROUP_RESTORED = 450  # ours, not sent: a client meets another group's log than before
-    INTERNAL_ERROR = 500
-    TERM_CHANGED = 501
-    WAIT_QUORUM_ACK_TIMEOUT = 502
-    LEADER_PENDING_FULL = 503
-    ILLEGAL_MEMBER_STATE = 504
-    LEADER_NOT_READY = 505
-    LEADER_TRANSFERRING = 506
 
 
 class VoteResult(IntEnum):

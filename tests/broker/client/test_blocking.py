@@ -21,8 +21,8 @@ from dledger.values.errors import DLedgerError
 from protocols.rocketmq.broker import BrokerConnection, NativeRequests
 from protocols.rocketmq.commands import CommandConnection
 from protocols.turn import Turn
+from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
-from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.broker_frames import OffsetsAnswer, PutAnswer, PutRequest, ReadRequest
 from protocols.wire.rocketmq.message import decode_message

@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.rocketmq.broker.client.link import BrokerLink, ask_native
 from dledger.values.errors import DLedgerError
 from protocols.rocketmq.signing import Credentials, is_signed
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.rocketmq.broker_frames import OffsetsAnswer, OffsetsRequest, ReadRequest
 from protocols.wire.rocketmq.broker_layout import CHALLENGE_CODE, CHALLENGE_FIELD
 from tests.broker.client.fake_broker import FakeBroker

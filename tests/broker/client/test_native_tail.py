@@ -18,8 +18,8 @@ from dledger.rocketmq.broker.store.log.commit_log import CommitLog
 from dledger.rocketmq.broker.store.log_reads import read_records
 from dledger.rocketmq.broker.store.records.bad_records import BadRecords
 from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
-from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.rocketmq.broker_frames import (
     BrokerAnswer,
     BrokerRequest,

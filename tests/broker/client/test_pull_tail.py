@@ -15,7 +15,7 @@ from dledger.rocketmq.broker.client.link import BrokerLink
 from dledger.rocketmq.broker.client.pull_tail import PullTail
 from dledger.rocketmq.broker.client.values import LogRecords
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.broker_frames import OffsetsAnswer
 from protocols.wire.rocketmq.message import encode_message, make_message

@@ -18,8 +18,8 @@ from dledger.rocketmq.broker.store.records.store_config import StoreConfig
 from dledger.testing.crashes.disk import CrashDisk
 from dledger.testing.world.disk import SimDisk
 from dledger.values.errors import DirectoryError, DLedgerError, StoreError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
-from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.rocketmq.message import Host
 from tests.broker.ha.fakes import stream
 from tests.broker.support import (

@@ -12,7 +12,7 @@ from dledger.base.process import group_flush
 from dledger.rocketmq.broker.store.log.log_mark import read_log_mark
 from dledger.testing.world.disk import SimDisk
 from dledger.values.errors import DLedgerError, StoreError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from tests.broker.support import LOG_SIZE, Threads, message, open_log
 
 

@@ -18,7 +18,7 @@ from dledger.rocketmq.broker.store.records.store_config import UNIT_SIZE
 from dledger.rocketmq.broker.store.store import CHECKPOINT_TICKS, TICK_S
 from dledger.testing.world.disk import MemberDied, PowerLoss, ProcessKilled, SimDisk
 from dledger.values.errors import DirectoryError, DLedgerError, StoreError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from tests.broker.store.test_reput import expected
 from tests.broker.support import LOG_SIZE, Opened, Threads, log_bytes, message, plain, some_message
 

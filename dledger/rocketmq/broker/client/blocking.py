@@ -49,7 +49,7 @@ from dledger.values.errors import DLedgerError
 from dledger.values.tls_files import TlsFiles
 from protocols.rocketmq.broker import BrokerConnection
 from protocols.rocketmq.signing import Credentials
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 
 _CONNECT_TIMEOUT_S = 3.0
 #: Maximum number of messages in one call to the reactor; a window has several calls under way.

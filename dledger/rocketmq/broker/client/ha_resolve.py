@@ -11,9 +11,9 @@ import attrs
 
 from dledger.rocketmq.broker.client.ha_status import Ask, sentence
 from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import BodyError
 from protocols.wire.fastjson import LONG_BITS, JsonObject, read_object, shown, to_int
-from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.remoting import REQUEST_CODE_NOT_SUPPORTED, RemotingCommand
 
 RESOLVE_HA = 90_907

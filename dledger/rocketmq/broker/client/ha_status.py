@@ -28,9 +28,9 @@ from dledger.values.errors import DLedgerError
 from protocols.rocketmq.commands import CommandConnection, NotAsked, OnlyAsking
 from protocols.rocketmq.signing import Credentials
 from protocols.turn import Turn
+from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import BodyError
 from protocols.wire.fastjson import LONG_BITS, JsonObject, read_object, shown, to_int
-from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.remoting import REQUEST_CODE_NOT_SUPPORTED, RemotingCommand
 
 GET_BROKER_CONFIG = 26

@@ -29,8 +29,8 @@ from protocols.rocketmq.broker import AnswerLost, BrokerConnection
 from protocols.rocketmq.commands import CommandConnection, NotAsked, OnlyAsking
 from protocols.rocketmq.signing import Credentials
 from protocols.turn import Turn
+from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
-from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.remoting import REQUEST_CODE_NOT_SUPPORTED, RemotingCommand
 from protocols.wire.rocketmq.broker_frames import BrokerAnswer, BrokerRequest
 from protocols.wire.rocketmq.broker_layout import (

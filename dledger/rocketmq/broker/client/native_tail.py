@@ -30,8 +30,8 @@ from dledger.rocketmq.broker.client.link import BrokerLink, ask_native
 from dledger.rocketmq.broker.client.values import LogOffsets, LogRecords, split_records
 from dledger.values.errors import DLedgerError
 from protocols.rocketmq.broker import BrokerConnection
+from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
-from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.rocketmq.broker_frames import (
     PULL_OFFSET_MOVED,
     QUERY_NOT_FOUND,

@@ -40,7 +40,7 @@ from dledger.rocketmq.broker.client.values import (
 from dledger.values.errors import DLedgerError
 from protocols.rocketmq.broker import BrokerConnection
 from protocols.rocketmq.commands import NotAsked
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.rocketmq.broker_frames import BrokerAnswer, PutAnswer, PutRequest
 from protocols.wire.rocketmq.layout import PROPERTIES_BYTES_MAX, TOPIC_BYTES_MAX
 from protocols.wire.rocketmq.message import encode_properties

@@ -36,9 +36,9 @@ from dledger.rocketmq.broker.client.values import LogRecords, split_records
 from dledger.values.errors import DLedgerError
 from protocols.rocketmq.broker import BrokerConnection
 from protocols.rocketmq.commands import NotAsked
+from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import BodyError, WireError
 from protocols.wire.fastjson import read_object
-from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.remoting import RemotingCommand
 
 _PULL, _TOPICS, _RUNTIME_INFO = 11, 21, 28

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping
 import attrs
 
 from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
-from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.rocketmq.layout import HEAD, MAGIC_V1, MAGIC_V2, MIN_MESSAGE_SIZE
 
 _MAGICS = (MAGIC_V1, MAGIC_V2)

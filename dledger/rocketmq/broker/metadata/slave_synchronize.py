@@ -39,8 +39,8 @@ from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.metadata.tables import ConfigTable, Table
 from dledger.values.errors import DLedgerError, StoreError
 from protocols.rocketmq.commands import SUCCESS
+from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import BodyError
-from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.remoting import REQUEST_CODE_NOT_SUPPORTED, RemotingCommand
 
 GET_ALL_TOPIC_CONFIG = 21

@@ -33,7 +33,7 @@ from dledger.rocketmq.broker.store.queues.consume_queues import TOPIC_CHARACTERS
 from dledger.rocketmq.broker.store.records.plain_records import Placed, PlainMessage, plain_batch
 from dledger.rocketmq.broker.store.records.records import NewMessage
 from dledger.values.errors import DLedgerError, StoreError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 
 #: Messages that may wait for slaves or for the disk at once; more are refused before they are stored.
 PENDING_MAX = 262_144

@@ -46,7 +46,7 @@ from dledger.rocketmq.broker.store.records.plain_records import Placed, PlainMes
 from dledger.rocketmq.broker.store.records.store_config import StoreConfig
 from dledger.rocketmq.broker.store.store import MessageStore, lock_store, run_steps
 from dledger.values.errors import DirectoryError, DLedgerError, StoreError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 
 
 class CommitLogStore(MessageStore):

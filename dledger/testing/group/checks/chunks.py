@@ -13,8 +13,8 @@ from __future__ import annotations
 import attrs
 
 from dledger.testing.group.checks.invariants import CheckedMember, GroupInvariants, require
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryChunk
-from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import iterate_records
 from protocols.wire.ledger.messages import PushEntryRequest, Request, Response
 from protocols.wire.ledger.own.configuration import CONFIGURATION_CHANNEL

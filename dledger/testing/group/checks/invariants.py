@@ -18,15 +18,16 @@ import attrs
 from dledger.core.election.elector import PROBE_TERM
 from dledger.core.replica import DLedgerCore
 from dledger.core.state.member_state import MemberState, Role
+from dledger.ledger.config import DLedgerConfig
+from dledger.ledger.holes import Hole
+from dledger.ledger.membership import Membership
 from dledger.node.run.store import Store
 from dledger.storage.files.term_file import TermVote, decode_term, decode_term_twin, later_term
 from dledger.testing.group.checks.mirror import Mirror
 from dledger.testing.world.disk import SimDisk
-from dledger.values.config import DLedgerConfig
 from dledger.values.errors import DamagedEntryError
-from dledger.values.holes import Hole
-from dledger.values.membership import Membership
-from protocols.wire.ledger.codes import WIRE_FLAG_UNSURE_VOTE, PushType, ResponseCode, VoteResult
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import WIRE_FLAG_UNSURE_VOTE, PushType, VoteResult
 from protocols.wire.ledger.entry import ENTRY_HEADER
 from protocols.wire.ledger.messages import (
     HeartBeatRequest,

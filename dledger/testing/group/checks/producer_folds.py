@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from dledger.ledger.producers import Known, SequenceTable
 from dledger.testing.group.checks.apart import ApartInvariants
 from dledger.testing.group.checks.invariants import CheckedMember, GroupInvariants, require
 from dledger.testing.group.checks.mirror import Mirror
-from dledger.values.producers import Known, SequenceTable
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.entry import ENTRY_HEADER, decode_header
 from protocols.wire.ledger.own.producer_entries import decode_producer_entry

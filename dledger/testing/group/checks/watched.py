@@ -22,7 +22,8 @@ from dledger.testing.group.checks.invariants import CheckedMember, GroupInvarian
 from dledger.testing.group.checks.producer_folds import check_producers
 from dledger.testing.world.clock import SimClock
 from dledger.testing.world.trace import Trace
-from protocols.wire.ledger.codes import PushType, ResponseCode
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.messages import PushEntryRequest, Request, Response
 
 #: The bounds of queues and tables are checked once in this number of ticks.

@@ -13,13 +13,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from dledger.ledger.membership import ADD, PROMOTE, REMOVE
 from dledger.testing.group.injection.damage import Rot
 from dledger.testing.group.injection.misfortunes import KINDS, Misfortunes
 from dledger.testing.group.injection.strangers import Stranger
 from dledger.testing.group.members.cluster import SECOND_US, SimCluster
 from dledger.testing.group.members.member import SimMember
 from dledger.testing.world.disk import PowerLoss, ProcessKilled, SimDisk
-from dledger.values.membership import ADD, PROMOTE, REMOVE
 
 
 class Nemesis:

@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping
 import attrs
 
 from dledger.values.option_values import with_values
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.bounds import INDEX_MAX, TERM_JUMP_MAX, TERM_MAX
-from protocols.wire.ledger.codes import PushType, ResponseCode, VoteResult
+from protocols.wire.ledger.codes import PushType, VoteResult
 from protocols.wire.ledger.entry import ENTRY_HEADER, pack_record
 from protocols.wire.ledger.messages import (
     GetResponse,

@@ -20,7 +20,7 @@ from dledger.node.node import Node
 from dledger.testing.group.checks.machines import MachineRules
 from dledger.testing.group.members.cluster import SECOND_US, SimCluster
 from dledger.testing.group.members.member import SimMember
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import Response, SkipRequest
 
 #: Mean time between two faults, and between two looks of the operator.

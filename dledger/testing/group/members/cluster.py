@@ -17,6 +17,9 @@ import attrs
 
 from dledger.core.election.transfer import FULL_AGAIN_JAVA_MS
 from dledger.core.state.member_state import Role
+from dledger.ledger.config import DLedgerConfig
+from dledger.ledger.holes import Hole
+from dledger.ledger.membership import ADD
 from dledger.node.requests.appends import AppendResult
 from dledger.storage.files.term_file import encode_term
 from dledger.testing.group.checks.history import History, check
@@ -30,12 +33,9 @@ from dledger.testing.world.clock import SimClock
 from dledger.testing.world.disk import SimDisk
 from dledger.testing.world.host import MachineDisk
 from dledger.testing.world.trace import Trace
-from dledger.values.config import DLedgerConfig
 from dledger.values.errors import DamagedEntryError
-from dledger.values.holes import Hole
-from dledger.values.membership import ADD
 from dledger.values.option_values import made_of
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.entry import CHAIN_CRC_AT, INDEX_UNIT_SIZE
 from protocols.wire.ledger.messages import MembershipRequest, Response
 

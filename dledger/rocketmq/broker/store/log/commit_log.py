@@ -42,8 +42,8 @@ from dledger.rocketmq.broker.store.records.plain_records import Placed, PlainMes
 from dledger.rocketmq.broker.store.records.records import MIN_BLANK_SIZE, NewMessage, problem_of, size_of
 from dledger.rocketmq.broker.store.records.store_config import RECORD_OVERHEAD_MAX, StoreConfig
 from dledger.values.errors import DLedgerError, StoreError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
-from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.rocketmq.layout import HEAD_SIZE, MAGIC_V1, START, START_SIZE, WALKED
 
 _READ_BYTES = 1024 * 1024

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dledger.base.process.threads import RunInThread
 from dledger.rocketmq.broker.store.log.open_log import OpenLog
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 
 
 class LogMending:

@@ -20,7 +20,7 @@ from dledger.rocketmq.broker.store.log.commit_log import CommitLog
 from dledger.rocketmq.broker.store.records.bad_records import BadRecords
 from dledger.rocketmq.broker.store.records.records import fixed_size_of
 from dledger.values.errors import DLedgerError
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.rocketmq.layout import START, START_SIZE
 
 

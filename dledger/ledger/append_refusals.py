@@ -6,7 +6,7 @@ What a refusal of an append says about the log. A code that is in neither set, a
 
 from __future__ import annotations
 
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 
 #: Temporary refusals, before any write: the same bodies may be sent again.
 PASSING = frozenset(
