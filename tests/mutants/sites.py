@@ -19,7 +19,7 @@ from pathlib import Path
 import attrs
 
 #: Rooms, by name, and their modules.
-ROOMS = ("core", "storage", "machine", "raft_broker", "broker/ha")
+ROOMS = ("core", "storage", "machine", "raft_broker", "rocketmq/broker/ha")
 
 _TURNED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,

@@ -101,9 +101,9 @@ class ExecutorTests(SynchronousTestCase):
         packed.write_bytes(pickle.dumps(DLedgerDataSource({"path": "/x"})))
         load = f"import pickle; pickle.loads(open({str(packed)!r}, 'rb').read())"
         other = Path(self.mktemp()).absolute()
-        (other / "dledger" / "spark").mkdir(parents=True)
+        (other / "dledger" / "spark" / "scans").mkdir(parents=True)
         told = [_told(f"import sys; sys.modules['dledger'] = None; {load}")]
-        for package in ("dledger", "dledger/spark"):
+        for package in ("dledger", "dledger/spark", "dledger/spark/scans"):
             (other / package / "__init__.py").touch()
         told.append(_told(load, other))
         begin = f"ImportError: the driver has dledger {build_of_package()}, but "
