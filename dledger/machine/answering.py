@@ -9,12 +9,12 @@ from __future__ import annotations
 from twisted.internet.defer import Deferred, fail, succeed
 
 from dledger.machine.calls import MachineCalls
-from dledger.machine.fetching import SnapshotFetch
+from dledger.machine.files.fetching import SnapshotFetch
+from dledger.machine.files.offering import SnapshotOffers, SnapshotPiece
+from dledger.machine.files.snapshots import SnapshotDirectory
 from dledger.machine.guarded import GuardedMachine
 from dledger.machine.kept_results import KeptResults
 from dledger.machine.log_reach import CommittedEntries
-from dledger.machine.offering import SnapshotOffers, SnapshotPiece
-from dledger.machine.snapshots import SnapshotDirectory
 from dledger.machine.state_machine import RefusedAnswer
 from dledger.machine.waiting import MachineWaits, unknown
 from dledger.machine.writing import SnapshotWriter

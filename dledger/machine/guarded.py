@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import attrs
 
 from dledger.client.answers.values import Entry
-from dledger.machine.snapshot_file import SnapshotRefused
+from dledger.machine.files.snapshot_file import SnapshotRefused
 from dledger.machine.state_machine import (
     RESULT_BYTES_MAX,
     MachineFactory,

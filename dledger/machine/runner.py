@@ -42,7 +42,10 @@ from dledger.base.process.threads import RunInThread
 from dledger.client.answers.values import Entry
 from dledger.machine.answering import AnsweringMachine
 from dledger.machine.calls import MachineCalls
-from dledger.machine.fetching import SnapshotFetch, SnapshotSource
+from dledger.machine.files.fetching import SnapshotFetch, SnapshotSource
+from dledger.machine.files.offering import SnapshotOffers
+from dledger.machine.files.snapshot_file import OLDEST_SNAPSHOT_VERSION, SnapshotHead, SnapshotRefused
+from dledger.machine.files.snapshots import SnapshotDirectory
 from dledger.machine.guarded import Applied, GuardedMachine, MachineFailed, sentence_of
 from dledger.machine.kept_results import KeptResults, kept_in
 from dledger.machine.log_reach import (
@@ -54,10 +57,7 @@ from dledger.machine.log_reach import (
     lowest_usable,
     waits_for_log,
 )
-from dledger.machine.offering import SnapshotOffers
 from dledger.machine.skips import Skips
-from dledger.machine.snapshot_file import OLDEST_SNAPSHOT_VERSION, SnapshotHead, SnapshotRefused
-from dledger.machine.snapshots import SnapshotDirectory
 from dledger.machine.state_machine import MachineFactory
 from dledger.machine.waiting import MachineWaits
 from dledger.machine.writing import SnapshotWriter, pieces_of

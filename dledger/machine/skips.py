@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 import attrs
 
-from dledger.machine.snapshot_file import SnapshotRefused
+from dledger.machine.files.snapshot_file import SnapshotRefused
 from dledger.machine.state_machine import RefusedAnswer
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.entry import EntryHeader

@@ -12,8 +12,8 @@ from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.client.answers.values import Entry
 from dledger.machine import runner
 from dledger.machine import skips as skips_module
+from dledger.machine.files.snapshot_file import SnapshotRefused
 from dledger.machine.skips import SKIPPED, UNSEEN, Skips
-from dledger.machine.snapshot_file import SnapshotRefused
 from dledger.machine.state_machine import RefusedAnswer, RefusedCommand
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.entry import iterate_records

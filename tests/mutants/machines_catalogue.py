@@ -8,8 +8,8 @@ from typing import Any
 
 from tests.mutants.patching import Patch
 
-_FILE = "dledger.machine.snapshot_file"
-_DIRECTORY = "dledger.machine.snapshots"
+_FILE = "dledger.machine.files.snapshot_file"
+_DIRECTORY = "dledger.machine.files.snapshots"
 _RUNNER = "dledger.machine.runner"
 _GUARD = "dledger.machine.guarded"
 _REACH = "dledger.machine.log_reach"
@@ -39,7 +39,7 @@ SHORT_LOGS: Mapping[str, Any] = {
     },
     "group": {"has_machines": True, "is_native": True, "hides_wire_version": False},
 }
-_FETCH = "dledger.machine.fetching"
+_FETCH = "dledger.machine.files.fetching"
 _SNAPSHOT_DESK = "dledger.node.requests.snapshots"
 _INSTALLS = "tests.machine.test_fetching"
 _DROPS = "tests.node.test_snapshots.DropTests"

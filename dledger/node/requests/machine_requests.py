@@ -55,7 +55,7 @@ REASON_CHARACTERS_MAX = 300
 
 
 class GivenPiece(Protocol):
-    """A piece of the file of a snapshot: L{dledger.machine.offering.SnapshotPiece}."""
+    """A piece of the file of a snapshot: L{dledger.machine.files.offering.SnapshotPiece}."""
 
     @property
     def index(self) -> int:

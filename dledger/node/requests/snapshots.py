@@ -68,7 +68,7 @@ class AskedPeers(Protocol):
 
 class SnapshotDesk:
     """
-    See L{dledger.machine.fetching.SnapshotSource}.
+    See L{dledger.machine.files.fetching.SnapshotSource}.
 
     @ivar log_kept: why the log behind the snapshots stays although it may go; empty if it goes, or need not.
     """
@@ -151,7 +151,7 @@ class SnapshotDesk:
         return tuple(sorted(able, key=lambda one: one != self._members.leader_id))
 
     def ask(self, peer_id: str, request: SnapshotRequest) -> Deferred[SnapshotResponse]:
-        """See L{dledger.machine.fetching.SnapshotSource.ask}."""
+        """See L{dledger.machine.files.fetching.SnapshotSource.ask}."""
         config = self._config
         if self._peers is None:
             return fail(DLedgerError(ResponseCode.NETWORK_ERROR, reason="not connected"))

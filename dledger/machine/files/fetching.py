@@ -26,8 +26,8 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from dledger.base.process.threads import RunInThread
-from dledger.machine.snapshot_file import SnapshotHead, SnapshotRefused
-from dledger.machine.snapshots import SnapshotDirectory
+from dledger.machine.files.snapshot_file import SnapshotHead, SnapshotRefused
+from dledger.machine.files.snapshots import SnapshotDirectory
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import SnapshotRequest, SnapshotResponse

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from dledger.base.disk.disk import Disk
-from dledger.machine.snapshot_file import (
+from dledger.machine.files.snapshot_file import (
     SnapshotHead,
     SnapshotRefused,
     check_snapshot,
