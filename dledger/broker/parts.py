@@ -216,7 +216,8 @@ class BrokerParts(BrokerEvents):
         config, store, metadata, wall_ms = self.config, self.store, self.metadata, self.wall_ms
         slow_bytes, clock, gate = usual_slow_bytes(), self._around.reactor, self.gate
         visible = all_visible if gate is None else gate.visible
-        self.consumer_table, self.producer_table = ConsumerTable(), ProducerTable()
+        self.consumer_table = ConsumerTable()
+        self.producer_table = ProducerTable()
         self.pulls = PullCommands(
             config, store, metadata, self.consumer_table, clock=clock, wall_ms=wall_ms,
             slow_bytes=slow_bytes, visible=visible,

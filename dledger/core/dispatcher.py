@@ -377,7 +377,9 @@ class EntryDispatcher:
 
     def reconnected(self) -> None:
         """A new connection to the follower is open: nothing on it follows before a COMPARE."""
-        self._is_unreachable, self._setbacks, self._chunks_refused = False, 0, 0
+        self._is_unreachable = False
+        self._setbacks = 0
+        self._chunks_refused = 0
         self._wait_until_ms = self.member.out.now_ms
         self.restart()
         self.dispatch()

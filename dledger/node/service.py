@@ -37,7 +37,7 @@ from dledger.base.errors import DirectoryError, StoreError
 from dledger.base.hosts import ChangeHosts
 from dledger.base.lineage import LINEAGE_BITS
 from dledger.base.reactor import Reactor
-from dledger.base.threads import DiskRunner, DiskThreads, LoneThread, RunInThread
+from dledger.base.threads import RunInThread
 from dledger.base.tls.securing import Dialling, Securing, secured
 from dledger.base.tokens import ClientTokenFile
 from dledger.config import DLedgerConfig
@@ -49,6 +49,7 @@ from dledger.node.node import MakeDriver, Node
 from dledger.node.peers import Dial, Peers
 from dledger.node.server import CONNECTIONS_MAX, MemberServer
 from dledger.node.store import Store
+from dledger.node.threads import MemberThreads
 from dledger.storage.file_store import FileStore
 from dledger.storage.memory_store import MemoryStore
 from dledger.storage.term_file import TermFile, TermVote
@@ -136,13 +137,6 @@ class ForgetfulTerms:
         """Do nothing."""
 
 
-class FlushThread(DiskThreads):
-    """The only thread that runs fsyncs."""
-
-    def __init__(self, reactor: Reactor) -> None:
-        super().__init__(reactor, name="dledger-flush")
-
-
 class MemberService(MultiService):
     """
     One member.
@@ -166,12 +160,11 @@ class MemberService(MultiService):
         make_admin: Callable[[Node], IService] | None = None,
         admin: str = "",
         boot_id: str = "",
-        flush_thread: DiskRunner | None = None,
+        threads: MemberThreads | None = None,
         local_time: WallClock = wall_clock,
         make_driver: MakeDriver = Driver,
         embedding: Embedding | None = None,
         make_machine: MakeMachine | None = None,
-        machine_thread: DiskRunner | None = None, calls_thread: DiskRunner | None = None,
     ) -> None:
         """
         @param reactor: a reactor; its clock should be monotonic.
@@ -182,31 +175,31 @@ class MemberService(MultiService):
         @param make_admin: makes the administration service, once the member listens.
         @param boot_id: of this boot of the machine; empty if not known.
         @param admin: listening address of that service, for people.
-        @param flush_thread: runs fsyncs, one at a time; by default a L{FlushThread}.
+        @param threads: by default threads of its own.
         @param local_time: the wall clock; retention and house-keeping go by it.
         @param make_driver: see L{Node}.
         @param embedding: the program that alone appends.
         @param make_machine: makes the runner of the state machine of the member.
-        @param machine_thread, calls_thread: run its snapshots, and its calls, one at a time; by default
-            threads of their own.
         """
         super().__init__()
         self.config = config
         self.node: Node | None = None
         self.keys: Securing | None = None
-        self._reactor, self._disk = reactor, disk
-        self._rng, self._failed = rng, failed
+        self._reactor = reactor
+        self._disk = disk
+        self._rng = rng
+        self._failed = failed
         self._tokens: ClientTokenFile | None = None
-        self._listen, self._dial = listen, dial
-        self._make_admin, self._admin = make_admin, admin
+        self._listen = listen
+        self._dial = dial
+        self._make_admin = make_admin
+        self._admin = admin
         self._boot_id = boot_id
-        self._flush_thread: DiskRunner = flush_thread or FlushThread(reactor)
+        self._threads = threads or MemberThreads.of(reactor)
         self._local_time = local_time
         self._make_driver = make_driver
         self._embedding = embedding
         self._make_machine = make_machine
-        self._machine_thread = machine_thread or LoneThread(reactor, name="dledger-snapshots")
-        self._calls_thread = calls_thread or LoneThread(reactor, name="dledger-machine")
         self._store: ClosableStore | None = None
         self._terms: ClosableTerms = ForgetfulTerms()
         self._server: MemberServer | None = None
@@ -244,7 +237,7 @@ class MemberService(MultiService):
         except OSError as error:
             self._give_up(f"cannot open the store in {self.config.self_path}: {error}")
             return
-        self._flush_thread.start()
+        self._threads.flush.start()
         try:
             self._host(node)
         except ValueError as error:
@@ -275,9 +268,9 @@ class MemberService(MultiService):
     def _host(self, node: Node) -> None:
         """Make the runner of the state machine, if there is to be one."""
         if self._make_machine is not None:
-            self._machine_thread.start()
-            self._calls_thread.start()
-            node.desk.machine = self._make_machine(node, self._machine_thread.run, self._calls_thread.run)
+            threads = self._threads
+            threads.start_machine()
+            node.desk.machine = self._make_machine(node, threads.snapshots.run, threads.calls.run)
 
     def _secured(self, server: MemberServer, node: Node) -> ServerFactory:
         """What listens: C{server}, behind TLS if this member has keys."""
@@ -322,7 +315,7 @@ class MemberService(MultiService):
                 raise
         self.node = Node(
             config=config, store=store, terms=self._terms, vote=vote, clock=self._reactor, rng=self._rng,
-            run_in_thread=self._flush_thread.run, wall_clock=self._local_time,
+            run_in_thread=self._threads.flush.run, wall_clock=self._local_time,
             disk_space=(lambda: self._disk.space(config.self_path)) if is_file else None, keys=self.keys,
             make_driver=self._make_driver, embedding=self._embedding,
         )
@@ -404,12 +397,11 @@ class MemberService(MultiService):
             if self.node.desk.machine is not None:
                 # (A call of a program that never returns must not keep this member from ending.)
                 await _within(self.node.desk.machine.stop(), STOP_TIME_OUT_S, self._reactor)
-                self._machine_thread.stop()
-                self._calls_thread.stop()
+                self._threads.stop_machine()
             await self._stop_connections()
             await self.node.flusher.idle()
             self._close_store(self.node)
-            self._flush_thread.stop()
+            self._threads.flush.stop()
         if children is not None:
             await children
 

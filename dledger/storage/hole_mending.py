@@ -93,7 +93,8 @@ class HoleMending:
             ledger.data.sync()
             ledger.index.sync()
             if passed > hole.last_index == ledger.end_index:
-                ledger.chain_crc, ledger.is_end_proven = walk.chain_crc or 0, True
+                ledger.chain_crc = walk.chain_crc or 0
+                ledger.is_end_proven = True
             self._shrink(hole, passed, None)
         return True
 
@@ -135,7 +136,8 @@ class HoleMending:
             ledger.data.sync()
             ledger.index.sync()
             if entries.last_index == ledger.end_index:
-                ledger.chain_crc, ledger.is_end_proven = layout.chain_crc, True
+                ledger.chain_crc = layout.chain_crc
+                ledger.is_end_proven = True
             self._shrink(hole, entries.last_index + 1, layout.end_position)
 
     def _write(self, hole: Hole, entries: EntryBatch, layout: Layout, end: int) -> None:

@@ -142,7 +142,8 @@ class _Leaps:
         self.holes = list(joined_holes((*self.holes, hole)))
         walk.index, walk.position = self._anchor = target
         self._is_anchored = False
-        walk.chain_crc, walk.term = None, term
+        walk.chain_crc = None
+        walk.term = term
         return True
 
 

@@ -120,7 +120,8 @@ class TimerService:
         self.stop()
         self._is_running = True
         self._bound = self._store.log.record_end
-        self._read_at, self._noted_at = self._begin(TIMED_TOPIC), self._begin(DONE_TOPIC)
+        self._read_at = self._begin(TIMED_TOPIC)
+        self._noted_at = self._begin(DONE_TOPIC)
         self._again(0.0)
 
     def _begin(self, topic: str) -> int:

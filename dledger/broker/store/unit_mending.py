@@ -68,7 +68,8 @@ class _Found:
             return False
         if not index:
             self.units.clear()
-            self.following, self.shift = 0, 0
+            self.following = 0
+            self.shift = 0
         if self.has_missed:
             self.following = max(index - self.shift, self.following)
             self.has_missed = False

@@ -478,7 +478,9 @@ def _cut_in_hole(actor: LedgerActor) -> None:
     entry, log = actor.entry(3), attrs.evolve(actor.log, entries=actor.log.entries[:4])
     actor.promise(log, floor=3)
     actor.store.truncate_to(entry)
-    actor.log, actor.flushed, actor.damaged = log, 3, frozenset()
+    actor.log = log
+    actor.flushed = 3
+    actor.damaged = frozenset()
     actor.promise()
     actor.append(50, 50, 50, 50, 50)
     actor.flush()

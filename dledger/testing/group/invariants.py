@@ -530,7 +530,8 @@ class GroupInvariants:
             stored = self._stored(member)
             require(stored is not None and (stored.term, stored.voted_for) == (term, voted_for), 6,
                     f"{member.member_id} saved term {term} and vote {voted_for}, its disk holds {stored}")
-        member.persisted_term, member.persisted_vote = term, voted_for
+        member.persisted_term = term
+        member.persisted_vote = voted_for
         self._seen[member.member_id].saved_term = term
         self._seen[member.member_id].follows = ""
 

@@ -231,7 +231,8 @@ class SearchedLedger:
         index = entry.first_index
         assert not anew and index <= len(self.entries), "no ledger of the search begins later"
         self.entries = (*self.entries[:index], entries_in(entry)[0])
-        self.durable, self.is_cut = len(self.entries), True
+        self.durable = len(self.entries)
+        self.is_cut = True
 
     def flushed(self, end_index: int) -> None:
         """An fsync ended that had begun when the ledger ended at C{end_index}."""
@@ -268,7 +269,8 @@ class SearchedTerms:
 
     def save(self, term: int, voted_for: str | None) -> None:
         """Save both."""
-        self.term, self.voted_for = term, voted_for
+        self.term = term
+        self.voted_for = voted_for
 
     def check_point(self) -> None:
         """Nothing is owed."""
@@ -406,17 +408,24 @@ def settle(member: SearchedMember) -> dict[int, tuple[str, int]]:
     state.refused_by.clear()  # nobody is told that it was removed
     state.leader_committed_index = -1
     elector = core._elector
-    elector._deadline_ms, elector._last_tick_ms, elector._leader_heard_ms = _FUTURE_MS, NOW_MS, _PAST_MS
-    elector._leader_interval_ms, elector._jitter = 0, 0.0
+    elector._deadline_ms = _FUTURE_MS
+    elector._last_tick_ms = NOW_MS
+    elector._leader_heard_ms = _PAST_MS
+    elector._leader_interval_ms = 0
+    elector._jitter = 0.0
     elector._asked_ms.clear()
     for dispatcher in core._dispatchers.values():
         _settle_dispatcher(dispatcher)
-    core._turn_budget.entries, core._turn_budget.size = TURN_ENTRIES_MAX, TURN_BYTES_MAX
+    core._turn_budget.entries = TURN_ENTRIES_MAX
+    core._turn_budget.size = TURN_BYTES_MAX
     _settle_follower(member)
     beats = core._beats
     if beats is not None:
-        beats.last_round, beats.confirmed_round = 1, 0
-        beats._sent_ms, beats.last_quorum_ms, beats._last_sent_ms = {1: NOW_MS}, NOW_MS, NOW_MS
+        beats.last_round = 1
+        beats.confirmed_round = 0
+        beats._sent_ms = {1: NOW_MS}
+        beats.last_quorum_ms = NOW_MS
+        beats._last_sent_ms = NOW_MS
         beats._outstanding.clear()
         beats._answered.clear()
     core._appends._waiting._forget_stale()
@@ -429,27 +438,33 @@ def settle(member: SearchedMember) -> dict[int, tuple[str, int]]:
 def _settle_follower(member: SearchedMember) -> None:
     core = member.core
     handler, flusher = core._handler, core._flusher
-    handler._channel, handler._refused, handler.is_diverged = -1, 0, False
+    handler._channel = -1
+    handler._refused = 0
+    handler.is_diverged = False
     handler._durable._forget_stale()
     if member.flush is not None:
         member.flush = 1, member.flush[1]
         flusher._under_way = 1
     else:
         member.ledger.is_cut = False
-    flusher._next_id, flusher._last_start_ms = 2, _PAST_MS
+    flusher._next_id = 2
+    flusher._last_start_ms = _PAST_MS
     if not member.config.is_sync:
         # Nothing waits for an fsync, and only processes end: no fsync is needed.
         flusher._last_start_ms = NOW_MS
-        core._member.flushed_index, member.ledger.durable = core.ledger_end_index, len(member.ledger.entries)
+        core._member.flushed_index = core.ledger_end_index
+        member.ledger.durable = len(member.ledger.entries)
 
 
 def _settle_dispatcher(dispatcher: EntryDispatcher) -> None:
     config = dispatcher.member.config
-    dispatcher._last_push_ms, dispatcher._wait_until_ms = NOW_MS, _PAST_MS
+    dispatcher._last_push_ms = NOW_MS
+    dispatcher._wait_until_ms = _PAST_MS
     dispatcher._pushes_max = dispatcher._pushes_fine = config.max_inflight_pushes
     dispatcher._setbacks = 0
     dispatcher._is_unreachable = dispatcher._is_behind = False
-    dispatcher.quota._second, dispatcher.quota._spent = -1, 0
+    dispatcher.quota._second = -1
+    dispatcher.quota._spent = 0
 
 
 def _renumber(core: DLedgerCore) -> dict[int, tuple[str, int]]:
