@@ -44,6 +44,7 @@ from dledger.config import DLedgerConfig
 from dledger.node.driver import Driver, Terms
 from dledger.node.embedding import Embedding
 from dledger.node.health import UNSURE
+from dledger.node.host import MemberHost, NodeFiles
 from dledger.node.hosting import HostedMachine
 from dledger.node.node import MakeDriver, Node
 from dledger.node.peers import Dial, Peers
@@ -250,10 +251,11 @@ class MemberService(MultiService):
             share_percent=limits.connections_share,
             budgets=Budgets(answers=limits.max_answer_bytes, unfinished=limits.max_unfinished_bytes),
         )
+        inputs = node.peer_inputs
         dial = self._dial or partial(peer_endpoint, self._reactor, node.dialling)
         self._peers = Peers(
             config=self.config, dial=dial, clock=self._reactor, turn=node.turn, rng=self._rng,
-            answered=node.answers_received, failed=node.requests_failed, connected=node.peer_connected,
+            answered=inputs.answered, failed=inputs.failed, connected=inputs.connected,
             greeting=node.greeting,
         )
         node.connect(peers=self._peers, server=self._server)
@@ -314,12 +316,15 @@ class MemberService(MultiService):
                 store.abandon()
                 raise
         self.node = Node(
-            config=config, store=store, terms=self._terms, vote=vote, clock=self._reactor, rng=self._rng,
-            run_in_thread=self._threads.flush.run, wall_clock=self._local_time,
-            disk_space=(lambda: self._disk.space(config.self_path)) if is_file else None, keys=self.keys,
-            make_driver=self._make_driver, embedding=self._embedding,
+            config=config, files=NodeFiles(store=store, terms=self._terms, vote=vote),
+            host=MemberHost(
+                clock=self._reactor, rng=self._rng, run_in_thread=self._threads.flush.run,
+                wall_clock=self._local_time,
+                disk_space=(lambda: self._disk.space(config.self_path)) if is_file else None,
+            ),
+            keys=self.keys, make_driver=self._make_driver, embedding=self._embedding,
         )
-        self.node.admin = self._admin
+        self.node.about.admin = self._admin
         if store.identity.is_unsure and len(config.peers) > 1:
             self.log.warn("member {self_id} is {unsure}", self_id=config.self_id, unsure=UNSURE)
         return self.node
@@ -340,17 +345,17 @@ class MemberService(MultiService):
             return
         address = port.getHost()
         host, number = getattr(address, "host", None), getattr(address, "port", None)
-        self.node.listen = str(address) if host is None else f"{host}:{number}"
+        self.node.about.listen = str(address) if host is None else f"{host}:{number}"
         self.log.info(
             "member {self_id} of group {group} listens on {listen}; {members} members, files in {path}",
-            self_id=self.config.self_id, group=self.config.group, listen=self.node.listen,
+            self_id=self.config.self_id, group=self.config.group, listen=self.node.about.listen,
             members=len(self.node.contacts.members), path=self.config.self_path,
         )
         is_exposed = self.keys is None and not (self.config.insecure or is_loopback(host or "localhost"))
         if is_exposed and self._tokens is not None:
             self._give_up(
-                f"cannot listen on {self.node.listen} with client_token_file and without TLS: all on the way "
-                "would read the tokens. Give tls_certificate, tls_key and tls_authority, or say "
+                f"cannot listen on {self.node.about.listen} with client_token_file and without TLS: all on "
+                "the way would read the tokens. Give tls_certificate, tls_key and tls_authority, or say "
                 "insecure=true"
             )
             return
@@ -358,7 +363,7 @@ class MemberService(MultiService):
             self.log.warn(
                 "member {self_id} listens on {listen} without TLS: everybody who reaches it can read, append "
                 "and speak for members; see docs/security.md, or say insecure=true",
-                self_id=self.config.self_id, listen=self.node.listen,
+                self_id=self.config.self_id, listen=self.node.about.listen,
             )
         self._peers.start()
         self.node.start()

@@ -1,0 +1,46 @@
+# -*- test-case-name: tests.node.test_node -*-
+"""The things that a member is given: its files, and the clocks and threads of its process."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import attrs
+from twisted.internet.interfaces import IReactorTime
+
+from dledger.base.disk.disk import DiskSpace
+from dledger.base.threads import RunInThread
+from dledger.node.driver import Terms
+from dledger.node.store import Store
+from dledger.storage.term_file import TermVote
+
+
+@attrs.frozen(kw_only=True)
+class NodeFiles:
+    """
+    @ivar store: the ledger.
+    @ivar terms: where term and vote are kept.
+    @ivar vote: what was kept there when it was opened.
+    """
+
+    store: Store
+    terms: Terms
+    vote: TermVote
+
+
+@attrs.frozen(kw_only=True)
+class MemberHost:
+    """
+    @ivar clock: monotonic.
+    @ivar wall_clock: seconds since 1970, and the local hour.
+    @ivar rng: the only source of chance of the member.
+    @ivar run_in_thread: runs fsyncs, one at a time.
+    @ivar disk_space: of the file system of the store; None: there is none.
+    """
+
+    clock: IReactorTime
+    wall_clock: Callable[[], tuple[float, int]]
+    rng: random.Random
+    run_in_thread: RunInThread
+    disk_space: Callable[[], DiskSpace] | None = None
