@@ -102,10 +102,9 @@ class LogClient:
         @param wall_s: seconds since 1970.
         @raise ValueError: C{peers} or a time is malformed, or a file of C{tls} is not sound.
         """
-        timeout_s = seconds("timeout_s", timeout_s)
-        answer_timeout_s = seconds("answer_timeout_s", answer_timeout_s)
+        self._timeout_s = timeout_s = seconds("timeout_s", timeout_s)
+        self._answer_timeout_s = answer_timeout_s = seconds("answer_timeout_s", answer_timeout_s)
         self._clock: IReactorTime = reactor
-        self._timeout_s, self._answer_timeout_s = timeout_s, answer_timeout_s
         self._members = Members(
             peers, group=group, clock=reactor, wire=wire, rng=rng or random.Random(),
             tls=dialling(tls, group), answer_timeout_s=min(timeout_s, 1.0), token=as_client_token(token),

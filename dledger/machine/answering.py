@@ -10,6 +10,7 @@ from twisted.internet.defer import Deferred, fail, succeed
 
 from dledger.base.errors import DLedgerError
 from dledger.machine.calls import MachineCalls
+from dledger.machine.failed_entry import FailedEntry
 from dledger.machine.fetching import SnapshotFetch
 from dledger.machine.guarded import GuardedMachine
 from dledger.machine.kept_results import KeptResults
@@ -43,7 +44,7 @@ class AnsweringMachine:
     reason: str
     applied_index: int
     _applied: int
-    _failed_at: int
+    _failed_at: FailedEntry
     _waits_for: str
     machine: GuardedMachine
     is_applying: bool
@@ -62,7 +63,7 @@ class AnsweringMachine:
     @property
     def failed_index(self) -> int:
         """See L{dledger.node.hosting.HostedMachine.failed_index}."""
-        return self._failed_at if self.state == "failed" else -1
+        return self._failed_at.index if self.state == "failed" else -1
 
     @property
     def needed_index(self) -> int:

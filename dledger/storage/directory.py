@@ -24,7 +24,6 @@ from dledger.storage.commit_mark import COMMIT_MARK_NAME, CommitMark, MarkFile, 
 from dledger.storage.hole_list import HoleList
 from dledger.storage.properties import read_checkpoint
 from dledger.storage.recovery import (
-    FoundLedger,
     adjacent,
     begin_crc_of,
     check_beginning,
@@ -34,6 +33,7 @@ from dledger.storage.recovery import (
     highest_indexed,
     without_torn_end,
 )
+from dledger.storage.scanner import FoundLedger
 
 LEDGER_LOCK_NAME = "lock"
 #: Bytes of a file that are reserved at a time, at most.

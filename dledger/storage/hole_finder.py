@@ -17,8 +17,8 @@ from dledger.base.holes import Hole
 from dledger.storage.mark_writer import MarkWriter
 from dledger.storage.open_ledger import OpenLedger
 from dledger.storage.records import DamagedRecord, Walk, chain_of
-from dledger.storage.recovery import Scanner
 from dledger.storage.resync import Gap
+from dledger.storage.scanner import Scanner
 from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
 
 #: Index units before an unsound record that may be asked for a sound one to walk from.

@@ -26,7 +26,7 @@ from dledger.base.holes import Hole
 from dledger.storage.hole_finder import HoleFinder
 from dledger.storage.open_ledger import OpenLedger
 from dledger.storage.records import DamagedRecord, Layout, Walk, check_batch, walk_records
-from dledger.storage.recovery import Scanner
+from dledger.storage.scanner import Scanner
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import (

@@ -23,7 +23,7 @@ from dledger.storage.hole_finder import HoleFinder
 from dledger.storage.mark_writer import MarkWriter
 from dledger.storage.open_ledger import OpenLedger
 from dledger.storage.records import DamagedRecord, Walk, chain_of, record_fits, walk_records
-from dledger.storage.recovery import Scanner
+from dledger.storage.scanner import Scanner
 from protocols.wire.ledger.entry import (
     BLANK,
     BLANK_MAGIC,

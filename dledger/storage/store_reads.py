@@ -23,7 +23,7 @@ from dledger.storage.mark_writer import MarkWriter
 from dledger.storage.open_ledger import OpenLedger
 from dledger.storage.recent import PIECE_BYTES, RecentBatches, RecentEntries
 from dledger.storage.records import DamagedRecord, Layout, Walk, walk_records
-from dledger.storage.recovery import Scanner
+from dledger.storage.scanner import Scanner
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import (
     BLANK,

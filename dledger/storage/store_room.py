@@ -22,7 +22,7 @@ from dledger.storage.archived_note import read_note
 from dledger.storage.mark_writer import MarkWriter
 from dledger.storage.open_ledger import OpenLedger
 from dledger.storage.records import Layout
-from dledger.storage.recovery import Scanner
+from dledger.storage.scanner import Scanner
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import INDEX_UNIT_SIZE
 

@@ -17,11 +17,12 @@ from tests.admin.fakes import picture
 #: The names as released, in their order.
 NAMES = (
     "member listen admin store_path state reason uptime_s connections connections_refused "
-    "connections_replaced answers_held_bytes unfinished_frame_bytes peers_connected peer_addresses requests "
-    "requests_abandoned appends append_bytes gets pulls pulled_bytes refusals reports votes fsync fsync_failures "
-    "unsynced_bytes stalls stall_s wire_errors body_errors pull_waiters leader_changes segments_deleted disk_free_bytes "
-    "disk_total_bytes is_disk_full healthy_lag_entries begin_moved set_aside_files set_aside_bytes "
-    "scrubbed_bytes scrub_passes tls_expires_s machine readers elections append_s batches peer_lag_bytes"
+    "connections_replaced answers_held_bytes unfinished_frame_bytes peers_connected peer_addresses "
+    "requests requests_abandoned appends append_bytes gets pulls pulled_bytes refusals reports votes "
+    "fsync fsync_failures unsynced_bytes stalls stall_s wire_errors body_errors pull_waiters "
+    "leader_changes segments_deleted disk_free_bytes disk_total_bytes is_disk_full healthy_lag_entries "
+    "begin_moved set_aside_files set_aside_bytes scrubbed_bytes scrub_passes tls_expires_s machine "
+    "readers elections append_s batches peer_lag_bytes"
 )
 
 

@@ -8,7 +8,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
-from dledger.core.elector import PROBE_TERM, STRAY_BEATS, STRAY_MS, Campaign
+from dledger.core.elector import Campaign
+from dledger.core.java_elections import PROBE_TERM, STRAY_BEATS, STRAY_MS
 from protocols.wire.ledger.codes import ResponseCode, VoteResult
 from protocols.wire.ledger.messages import (
     HeartBeatRequest,

@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
-from dledger.core.elector import JAVA_HEARD_MS, JAVA_SPARED_MS
+from dledger.core.java_elections import JAVA_HEARD_MS, JAVA_SPARED_MS
 from protocols.wire.ledger.codes import ResponseCode, VoteResult
 from protocols.wire.ledger.messages import (
     HeartBeatRequest,

@@ -14,6 +14,7 @@ from dledger.client.values import Entry
 from dledger.core.inputs import Origin
 from dledger.machine import runner, snapshots, writing
 from dledger.machine.guarded import MachineFailed
+from dledger.machine.reading_ahead import BATCH_COUNT_MAX
 from dledger.machine.snapshot_file import SnapshotRefused
 from dledger.machine.state_machine import RESULT_BYTES_MAX
 from dledger.node.health import health_problem, readiness_problems
@@ -65,7 +66,7 @@ class FollowTests(SynchronousTestCase):
         for _ in range(8):
             rig.node.append([b"x"] * 3000)
             rig.pass_turns()
-        self.assertEqual(max(rig.journal.batches), runner.BATCH_COUNT_MAX)
+        self.assertEqual(max(rig.journal.batches), BATCH_COUNT_MAX)
 
     def test_damaged(self) -> None:
         """An entry that is damaged here is waited for."""

@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.client.values import Entry
-from dledger.machine import runner
+from dledger.machine import failed_entry, reading_ahead
 from dledger.machine import skips as skips_module
 from dledger.machine.skips import SKIPPED, UNSEEN, Skips
 from dledger.machine.snapshot_file import SnapshotRefused
@@ -254,7 +254,8 @@ class SkipTests(SynchronousTestCase):
         again = HostedRig(factory=BadJournal)
         again.node.read_committed = self.rig.node.read_committed  # type: ignore[method-assign]
         again.node._core = self.rig.node._core
-        self.patch(runner, "READ_BYTES", 100)
+        self.patch(reading_ahead, "READ_BYTES", 100)
+        self.patch(failed_entry, "READ_BYTES", 100)
         again.runner.start()
         again.pass_turns()
         self.assertEqual(again.runner.state, "failed")

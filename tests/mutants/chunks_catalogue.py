@@ -9,7 +9,7 @@ from tests.mutants.patching import Patch
 
 _HANDLER = "dledger.core.handler"
 _DISPATCHER = "dledger.core.dispatcher"
-_STORE = "dledger.storage.file_store"
+_CUTS = "dledger.storage.store_cuts"
 _SUMS = "dledger.storage.chunk_sums"
 _CHECKS = "dledger.storage.chunk_checks"
 
@@ -27,7 +27,7 @@ CHUNK_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], .
               "    if False:"),
     ), {"test": "tests.storage.test_chunk_sums.TakingTests.test_rotten_at_the_leader"}),
     ("chunk-of-cut-entries", "a truncated leader tells the checksums of the entries that it has lost", (
-        Patch(_STORE, "        self._sums.cut(keep + 1)\n", ""),
+        Patch(_CUTS, "        self._sums.cut(keep + 1)\n", ""),
         Patch(_SUMS, " or not _is_of(chunk, records, units):", ":"),
     ), {**_LAGGING, "faults": ("isolate", "isolate", "split", "kill")}),
     ("chunk-not-committed", "a leader pushes chunks of entries that may never be committed", (

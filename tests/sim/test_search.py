@@ -13,10 +13,10 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.base.membership import Membership
 from dledger.base.quorum import held_by
 from dledger.core.changes import MembershipChanges
-from dledger.core.elector import LeaderElector
 from dledger.core.handler import EntryHandler
 from dledger.core.member_state import MemberState
 from dledger.core.quorum import QuorumAckChecker
+from dledger.core.vote_judge import VoteJudge
 from dledger.testing.search.__main__ import main
 from dledger.testing.search.explore import SearchResult, explore
 from dledger.testing.search.group import Bounds, GroupState, SearchedGroup
@@ -96,7 +96,7 @@ class BrokenGuardTests(SynchronousTestCase):
 
     def test_any_log_gets_the_vote(self) -> None:
         """A voter that does not compare the logs."""
-        with mock.patch.object(LeaderElector, "_judge_log", lambda *_: VoteResult.ACCEPT):
+        with mock.patch.object(VoteJudge, "_by_log", lambda *_: VoteResult.ACCEPT):
             self.finds("4")
 
     def test_vote_is_forgotten(self) -> None:

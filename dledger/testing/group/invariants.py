@@ -19,7 +19,7 @@ from dledger.base.errors import DamagedEntryError
 from dledger.base.holes import Hole
 from dledger.base.membership import Membership
 from dledger.config import DLedgerConfig
-from dledger.core.elector import PROBE_TERM
+from dledger.core.java_elections import PROBE_TERM
 from dledger.core.member_state import MemberState, Role
 from dledger.core.replica import DLedgerCore
 from dledger.node.store import Store

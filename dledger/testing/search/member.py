@@ -414,12 +414,12 @@ def settle(member: SearchedMember) -> dict[int, tuple[str, int]]:
     elector._leader_interval_ms = 0
     elector._jitter = 0.0
     elector._asked_ms.clear()
-    for dispatcher in core._dispatchers.values():
+    for dispatcher in core._leading.dispatchers.values():
         _settle_dispatcher(dispatcher)
-    core._turn_budget.entries = TURN_ENTRIES_MAX
-    core._turn_budget.size = TURN_BYTES_MAX
+    core._leading.budget.entries = TURN_ENTRIES_MAX
+    core._leading.budget.size = TURN_BYTES_MAX
     _settle_follower(member)
-    beats = core._beats
+    beats = core._leading.beats
     if beats is not None:
         beats.last_round = 1
         beats.confirmed_round = 0
@@ -431,7 +431,7 @@ def settle(member: SearchedMember) -> dict[int, tuple[str, int]]:
     core._appends._waiting._forget_stale()
     if core._changes._pending is not None:
         core._changes._pending.deadline_ms = _FUTURE_MS
-    core._next_term_start_ms = NOW_MS + 1
+    core._leading.next_term_start_ms = NOW_MS + 1
     return numbers
 
 
@@ -470,7 +470,7 @@ def _settle_dispatcher(dispatcher: EntryDispatcher) -> None:
 def _renumber(core: DLedgerCore) -> dict[int, tuple[str, int]]:
     """Number the requests that matter, for each peer by age; forget the others: they count as lost."""
     out, numbers = core._out, {}
-    current = set(map(id, core._dispatchers.values()))
+    current = set(map(id, core._leading.dispatchers.values()))
     known, counts = out._owners, dict.fromkeys(others_of(core), 0)
     out._owners = {}
     for request_id, (peer_id, owner, _) in sorted(known.items()):
@@ -485,7 +485,7 @@ def _renumber(core: DLedgerCore) -> dict[int, tuple[str, int]]:
             numbers[request_id] = peer_id, counts[peer_id]
             out._owners[request_of(core, peer_id, counts[peer_id])] = peer_id, owner, NOW_MS
     renamed = {old: request_of(core, *place) for old, place in numbers.items()}
-    for dispatcher in core._dispatchers.values():
+    for dispatcher in core._leading.dispatchers.values():
         dispatcher._inflight = {
             renamed[old]: pushed._replace(sent_ms=NOW_MS) for old, pushed in dispatcher._inflight.items()
         }
@@ -518,13 +518,13 @@ def end_patience(core: DLedgerCore) -> None:
 
 def end_quorum(core: DLedgerCore) -> None:
     """A leader that hears no quorum steps down at the next tick."""
-    assert core._beats is not None
-    core._beats.last_quorum_ms = -NOW_MS
+    assert core._leading.beats is not None
+    core._leading.beats.last_quorum_ms = -NOW_MS
 
 
 def end_push(core: DLedgerCore, peer_id: str) -> None:
     """The answer to the pushes to C{peer_id} is late at the next tick."""
-    dispatcher = core._dispatchers[peer_id]
+    dispatcher = core._leading.dispatchers[peer_id]
     dispatcher._inflight = {
         number: pushed._replace(sent_ms=-NOW_MS) for number, pushed in dispatcher._inflight.items()
     }
