@@ -10,10 +10,10 @@ from construct import Struct
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.broker.store.checkpoint import CHECKPOINT_DECLARATION
-from dledger.broker.store.consume_queue import UNIT_DECLARATION
 from dledger.broker.store.index_file import ENTRY_DECLARATION, HEADER_DECLARATION
 from dledger.broker.store.key_index import INDEX_MARK_DECLARATION
 from dledger.broker.store.log_mark import LOG_MARK_DECLARATION
+from dledger.broker.store.queue_files import UNIT_DECLARATION
 from dledger.storage.chunk_sums import CHUNK_ROW_DECLARATION
 from dledger.storage.commit_mark import COMMIT_MARK_DECLARATION
 from dledger.storage.configurations import MEMBERS_DECLARATION

@@ -33,9 +33,9 @@ from dledger.broker.metadata.offsets import DelayOffsets
 from dledger.broker.metadata.tables import Topics
 from dledger.broker.sending.halves import real_place
 from dledger.broker.sending.puts import NotPut, PutPipeline
-from dledger.broker.store.consume_queue import Unit
 from dledger.broker.store.plain_records import PlainMessage
 from dledger.broker.store.queries import record_at
+from dledger.broker.store.queue_files import Unit
 from dledger.broker.store.records import SCHEDULE_TOPIC, NewMessage
 from dledger.broker.store.store import MessageStore
 from protocols.wire.rocketmq.message import decode_message, encode_properties

@@ -34,9 +34,9 @@ from dledger.broker.metadata.tables import PERM_READ, PERM_WRITE, TopicConfig
 from dledger.broker.sending.halves import real_place
 from dledger.broker.sending.puts import NotPut, Put, PutPipeline
 from dledger.broker.sending.timed import DONE_TOPIC, OUT_MS, REAL_QUEUE, REAL_TOPIC, TIMED_TOPIC
-from dledger.broker.store.consume_queue import Unit
 from dledger.broker.store.plain_records import PlainMessage
 from dledger.broker.store.queries import record_at
+from dledger.broker.store.queue_files import Unit
 from dledger.broker.store.records import NewMessage
 from dledger.broker.store.store import MessageStore
 from protocols.wire.errors import BodyError, WireError

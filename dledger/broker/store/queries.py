@@ -17,7 +17,8 @@ import attrs
 
 from dledger.base.errors import StoreError
 from dledger.broker.store.commit_log import CommitLog
-from dledger.broker.store.consume_queue import FILLER_SIZE, ConsumeQueue, Unit
+from dledger.broker.store.consume_queue import ConsumeQueue
+from dledger.broker.store.queue_files import FILLER_SIZE, Unit
 from dledger.broker.store.records import check_record, store_timestamp_of
 from dledger.broker.store.store import MessageStore
 from protocols.wire.errors import WireError

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import attrs
 
-from dledger.broker.store.consume_queue import Unit
+from dledger.broker.store.queue_files import Unit
 from dledger.broker.store.records import fixed_size_of
 from protocols.wire.rocketmq.layout import FIXED_PARTS, HEAD, MAGIC_V2, TOPIC_LENGTHS
 

@@ -22,9 +22,10 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from dledger.base.errors import StoreError
-from dledger.broker.store.consume_queue import FILLER_SIZE, UNIT, ConsumeQueue, Unit
+from dledger.broker.store.consume_queue import ConsumeQueue
 from dledger.broker.store.consume_queues import ConsumeQueues
 from dledger.broker.store.message_log import MessageLog
+from dledger.broker.store.queue_files import FILLER_SIZE, UNIT, Unit
 from dledger.broker.store.queue_list import QueueKey
 from dledger.broker.store.reput import Dispatcher, Puts
 from dledger.broker.store.store_config import UNIT_SIZE

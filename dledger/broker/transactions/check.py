@@ -61,9 +61,9 @@ from dledger.broker.sending.halves import (
     real_place,
 )
 from dledger.broker.sending.puts import NotPut, Put, PutPipeline
-from dledger.broker.store.consume_queue import Unit
 from dledger.broker.store.plain_records import PlainMessage
 from dledger.broker.store.queries import record_at
+from dledger.broker.store.queue_files import Unit
 from dledger.broker.store.records import NewMessage
 from dledger.broker.store.store import MessageStore
 from dledger.broker.transactions.commands import immunity_ms

@@ -13,8 +13,8 @@ from dledger.base.disk.disk import DiskSpace, OsDisk
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.errors import DirectoryError, DLedgerError, StoreError
 from dledger.broker.store.checkpoint import decode_checkpoint
-from dledger.broker.store.consume_queue import UNIT
 from dledger.broker.store.log_mark import LOG_MARK_NAME
+from dledger.broker.store.queue_files import UNIT
 from dledger.broker.store.store import CHECKPOINT_TICKS, TICK_S
 from dledger.broker.store.store_config import UNIT_SIZE
 from dledger.testing.disk import MemberDied, PowerLoss, ProcessKilled, SimDisk

@@ -6,7 +6,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.broker.store.consume_queue import Unit
+from dledger.broker.store.queue_files import Unit
 from dledger.broker.store.records import NewMessage
 from dledger.broker.store.unit_check import TornUnits, points_to_record
 from protocols.wire.rocketmq.message import Host
