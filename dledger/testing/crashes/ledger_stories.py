@@ -16,7 +16,7 @@ import attrs
 
 from dledger.base.errors import DamagedEntryError
 from dledger.config import DLedgerConfig
-from dledger.storage import file_store
+from dledger.storage import store_cuts
 from dledger.storage.memory_store import MemoryStore
 from dledger.storage.term_file import TermVote
 from dledger.testing.crashes.disk import CrashDisk
@@ -303,7 +303,7 @@ class LedgerStory:
 
 @contextmanager
 def _cuts_are_large() -> Iterator[None]:
-    with mock.patch.object(file_store, "CUT_BYTES_MAX", CUT_BYTES):
+    with mock.patch.object(store_cuts, "CUT_BYTES_MAX", CUT_BYTES):
         yield
 
 
