@@ -18,7 +18,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from dledger.base.group_name import GroupName
 from dledger.config import DLedgerConfig
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
@@ -37,6 +36,7 @@ from dledger.core.member_state import MemberState, Outbox, Role
 from dledger.core.naming import GroupNaming
 from dledger.core.ports import LedgerView
 from dledger.core.reads import LinearizableReads
+from dledger.core.recovered import RecoveredState
 from dledger.core.status import MemberStatus, metadata_of, status_of
 from dledger.core.stopping import Stopping
 from dledger.core.transfer import LeadershipTransfer
@@ -69,28 +69,26 @@ class DLedgerCore:
     """
 
     def __init__(
-        self, *, config: DLedgerConfig, view: LedgerView, rng: random.Random, term: int,
-        voted_for: str | None, committed_index: int, repair_end_index: int = -1, is_unsure: bool = False,
-        forgot_terms: bool = False, term_start_body: bytes = b"",
-        group_name: GroupName = GroupName(),  # noqa: B008
+        self, *, config: DLedgerConfig, view: LedgerView, rng: random.Random, recovered: RecoveredState,
+        term_start_body: bytes = b"",
     ) -> None:
         """
         @param view: the recovered ledger.
         @param rng: the only source of randomness of this member.
-        @param term, voted_for, committed_index: the persisted values; the index is a lower bound.
-        @param repair_end_index, is_unsure, group_name, term_start_body: see L{MemberState}.
-        @param forgot_terms: with its directory it may have lost terms.
+        @param recovered: everything else that the member knew when it ended.
+        @param term_start_body: see L{MemberState}.
         @raise DirectoryError: the recovered term is absurd, see L{dledger.core.admission.check_start}.
         """
+        term, voted_for = recovered.term, recovered.voted_for
         out = Outbox(request_time_out_ms=2 * config.rpc_time_out_ms)
         check_start(term, view.ledger_end_term, config.self_path)
         if view.ledger_end_term > term:
             term, voted_for = view.ledger_end_term, None
         self._member = MemberState(
             config=config, view=view, out=out, term=term, voted_for=voted_for,
-            committed_index=committed_index, repair_end_index=repair_end_index, is_unsure=is_unsure,
-            start_term=TERM_MAX if forgot_terms else term, group_name=group_name,
-            term_start_body=term_start_body,
+            committed_index=recovered.committed_index, repair_end_index=recovered.repair_end_index,
+            is_unsure=recovered.is_unsure, start_term=TERM_MAX if recovered.forgot_terms else term,
+            group_name=recovered.group_name, term_start_body=term_start_body,
         )
         self._member.refresh_end()
         self._member.flushed_index = self._member.ledger_end_index  # recovery has flushed all

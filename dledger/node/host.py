@@ -11,6 +11,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from dledger.base.disk.disk import DiskSpace
 from dledger.base.threads import RunInThread
+from dledger.core.recovered import RecoveredState
 from dledger.node.driver import Terms
 from dledger.node.store import Store
 from dledger.storage.term_file import TermVote
@@ -27,6 +28,16 @@ class NodeFiles:
     store: Store
     terms: Terms
     vote: TermVote
+
+    @property
+    def recovered(self) -> RecoveredState:
+        """The state of the member when it ended."""
+        store, identity = self.store, self.store.identity
+        return RecoveredState(
+            term=self.vote.term, voted_for=self.vote.voted_for, committed_index=store.committed_index,
+            repair_end_index=store.repair_end_index, is_unsure=identity.is_unsure,
+            forgot_terms=identity.forgot_terms, group_name=identity.group_name,
+        )
 
 
 @attrs.frozen(kw_only=True)

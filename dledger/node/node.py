@@ -110,10 +110,7 @@ class Node:
         self._server: MemberServer | None = None
         self._next_sweep_s = 0.0
         self._core = DLedgerCore(
-            config=config, view=store, rng=host.rng, term=files.vote.term, voted_for=files.vote.voted_for,
-            committed_index=store.committed_index, repair_end_index=store.repair_end_index,
-            is_unsure=store.identity.is_unsure, forgot_terms=store.identity.forgot_terms,
-            group_name=store.identity.group_name,
+            config=config, view=store, rng=host.rng, recovered=files.recovered,
             term_start_body=embedding.stamps.term_start_body if embedding is not None else b"",
         )
         self._driver = make_driver(self._core, store, files.terms, self)

@@ -24,6 +24,7 @@ from dledger.config import DLedgerConfig
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
 from dledger.core.member_state import MemberState, Outbox
+from dledger.core.recovered import RecoveredState
 from dledger.core.replica import DLedgerCore
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.codes import PushType, ResponseCode, VoteResult
@@ -391,9 +392,11 @@ class Bench:
         ledger = ListLedger() if ledger is None else ledger
         config = make_config(self_id, members, **options)
         core = DLedgerCore(
-            config=config, view=ledger, rng=random.Random(seed), term=term, voted_for=voted_for,
-            committed_index=committed_index, repair_end_index=repair_end_index, is_unsure=is_unsure,
-            forgot_terms=forgot_terms, group_name=GroupName("a" * 32, 1, True),
+            config=config, view=ledger, rng=random.Random(seed), recovered=RecoveredState(
+                term=term, voted_for=voted_for, committed_index=committed_index,
+                repair_end_index=repair_end_index, is_unsure=is_unsure, forgot_terms=forgot_terms,
+                group_name=GroupName("a" * 32, 1, True),
+            ),
         )
         bench = cls(core, ledger, config)
         bench.step(ev.Started())

@@ -153,7 +153,7 @@ _ELECTIONS = (
               "has_all = matched_index >= 0"),
     ), test="tests.core.test_unsure"),  # (the simulator notices it, too, but only once in 140 s)
     Mutant("forgotten-terms-known", "a member with a new disk is sure at the first entry of any term", (
-        Patch(REPLICA, "start_term=TERM_MAX if forgot_terms else term", "start_term=term"),
+        Patch(REPLICA, "start_term=TERM_MAX if recovered.forgot_terms else term", "start_term=term"),
     ), test="tests.core.test_unsure"),
     Mutant("sure-before-flush", "with sync, a member with a new disk is sure of unflushed entries", (
         Patch("dledger.core.leaders_word",

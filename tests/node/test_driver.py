@@ -15,6 +15,7 @@ from dledger.base.membership import Membership
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
 from dledger.core.mute import mute_answer
+from dledger.core.recovered import RecoveredState
 from dledger.core.replica import DLedgerCore
 from dledger.node.driver import SAVE_AGAIN_MS, Driver
 from protocols.wire.ledger.codes import ResponseCode, VoteResult
@@ -422,8 +423,7 @@ class RealCoreTests(SynchronousTestCase):
         """Vote, first entry, write, commit, answer."""
         world, ledger = World(), ListLedger()
         core = DLedgerCore(
-            config=make_config(members=1), view=ledger, rng=random.Random(1), term=0, voted_for=None,
-            committed_index=-1,
+            config=make_config(members=1), view=ledger, rng=random.Random(1), recovered=RecoveredState(),
         )
         driver = Driver(core, ledger, world, world)
         driver.feed(ev.Started(), ev.Ticked())

@@ -14,6 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.config import DLedgerConfig
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
+from dledger.core.recovered import RecoveredState
 from dledger.core.replica import DLedgerCore
 from dledger.node.driver import Driver
 from dledger.storage.memory_store import MemoryStore
@@ -60,7 +61,7 @@ class World:
         self.stopped: list[fx.StopMember] = []
         self.store = MemoryStore.open(config)
         self.core = DLedgerCore(
-            config=config, view=self.store, rng=rng, term=term, voted_for=None, committed_index=-1,
+            config=config, view=self.store, rng=rng, recovered=RecoveredState(term=term),
         )
         self.driver = Driver(self.core, self.store, self, self)
         self.driver.feed(ev.Started())

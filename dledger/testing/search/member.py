@@ -33,6 +33,7 @@ from dledger.core.dispatcher import EntryDispatcher
 from dledger.core.elector import LeaderElector
 from dledger.core.member_state import Role
 from dledger.core.proofs import BeginProof
+from dledger.core.recovered import RecoveredState
 from dledger.core.replica import DLedgerCore
 from dledger.node.driver import Driver
 from protocols.wire.ledger.batches import EntryBatch
@@ -304,10 +305,10 @@ class SearchedMember:
     @classmethod
     def begin(cls, config: DLedgerConfig, ledger: SearchedLedger, terms: SearchedTerms) -> SearchedMember:
         """A process starts on these files."""
-        core = DLedgerCore(
-            config=config, view=ledger, rng=CHANCE, term=terms.term, voted_for=terms.voted_for,
-            committed_index=ledger.committed_index, group_name=ledger.identity.group_name,
-        )
+        core = DLedgerCore(config=config, view=ledger, rng=CHANCE, recovered=RecoveredState(
+            term=terms.term, voted_for=terms.voted_for, committed_index=ledger.committed_index,
+            group_name=ledger.identity.group_name,
+        ))
         member = cls(config, core, ledger, terms)
         StepRun(member).feed(ev.Started())
         return member
@@ -424,8 +425,7 @@ def settle(member: SearchedMember) -> dict[int, tuple[str, int]]:
         beats.last_round = 1
         beats.confirmed_round = 0
         beats._sent_ms = {1: NOW_MS}
-        beats.last_quorum_ms = NOW_MS
-        beats._last_sent_ms = NOW_MS
+        beats.last_quorum_ms = beats._last_sent_ms = NOW_MS
         beats._outstanding.clear()
         beats._answered.clear()
     core._appends._waiting._forget_stale()
