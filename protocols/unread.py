@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from protocols.budgets import BEYOND_BYTES, Account
-from protocols.framing import FrameBuffer
 from protocols.outlet import Outlet
 from protocols.put_off import PutOffReads
 from protocols.turn import Turn
+from protocols.wire.framing import FrameBuffer
 
 #: Requests without an answer, and their bytes, that are not counted.
 FEW, FEW_BYTES = 16, 16 * 1024

@@ -74,7 +74,7 @@ class MeasureTests(SynchronousTestCase):
         for kind, limit in ratchet.LIMITS.items():
             found = beyond({(kind, "dledger.m.A"): limit, (kind, "dledger.m.B"): limit + 1})
             self.assertEqual(found, {(kind, "dledger.m.B"): limit + 1})
-        for module in ("dledger.config", "dledger.namesrv.config", "protocols.wire.ledger.messages"):
+        for module in ("dledger.ledger.config", "dledger.rocketmq.namesrv.config", "protocols.wire.ledger.messages"):
             self.assertEqual(beyond({("fields", f"{module}.A"): 99}), {}, module)
             self.assertEqual(len(beyond({("arguments", f"{module}.A"): 99})), 1, module)
         self.assertEqual(len(beyond({("fields", "dledger.configured.A"): 99})), 1)

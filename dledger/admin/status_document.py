@@ -11,7 +11,7 @@ import typing
 
 import attrs
 
-from dledger.node.status import NodeStatus
+from dledger.node.reporting.status import NodeStatus
 
 #: Name in the document, in its order, and the way to the value in L{NodeStatus}.
 FACTS: tuple[tuple[str, str], ...] = (

@@ -16,17 +16,17 @@ from collections.abc import Callable
 
 import attrs
 
-from dledger.core import effects as fx
-from dledger.core import inputs as ev
-from dledger.core.appends import PendingAppends
-from dledger.core.catch_up import TurnBudget
-from dledger.core.changes import MembershipChanges
-from dledger.core.dispatcher import EntryDispatcher, dispatch_to_members, take_turns
-from dledger.core.member_state import MemberState
-from dledger.core.quorum import QuorumAckChecker
-from dledger.core.reads import HeartBeats, LinearizableReads
-from dledger.core.transfer import LeadershipTransfer
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.core.election.changes import MembershipChanges
+from dledger.core.election.transfer import LeadershipTransfer
+from dledger.core.replication.appends import PendingAppends
+from dledger.core.replication.catch_up import TurnBudget
+from dledger.core.replication.dispatcher import EntryDispatcher, dispatch_to_members, take_turns
+from dledger.core.replication.reads import HeartBeats, LinearizableReads
+from dledger.core.state import effects as fx
+from dledger.core.state import inputs as ev
+from dledger.core.state.member_state import MemberState
+from dledger.core.state.quorum import QuorumAckChecker
+from protocols.wire.codes import ResponseCode
 
 
 @attrs.define

@@ -11,15 +11,15 @@ from collections.abc import Mapping
 
 import attrs
 
-from dledger.core import effects as fx
-from dledger.core.appends import PendingAppends
-from dledger.core.changes import MembershipChanges
-from dledger.core.dispatcher import EntryDispatcher
-from dledger.core.handler import EntryHandler
-from dledger.core.member_state import MemberState
-from dledger.core.reads import LinearizableReads
-from dledger.core.transfer import LeadershipTransfer
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.core.election.changes import MembershipChanges
+from dledger.core.election.transfer import LeadershipTransfer
+from dledger.core.replication.appends import PendingAppends
+from dledger.core.replication.dispatcher import EntryDispatcher
+from dledger.core.replication.handler import EntryHandler
+from dledger.core.replication.reads import LinearizableReads
+from dledger.core.state import effects as fx
+from dledger.core.state.member_state import MemberState
+from protocols.wire.codes import ResponseCode
 
 
 @attrs.define

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from dledger.base.errors import DLedgerError
 from dledger.machine.log_reach import CommittedEntries
 from dledger.machine.reading_ahead import READ_BYTES
 from dledger.machine.skips import Skips
+from dledger.values.errors import DLedgerError
 from protocols.wire.ledger.entry import iterate_records
 
 #: Reads of the log in one look for an order to skip an entry.

@@ -6,17 +6,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import count
 
-from dledger.node.about import Told
-from dledger.node.appends import AppendGate
 from dledger.node.belonging import Belonging
-from dledger.node.hosting import MachineDesk
-from dledger.node.inside import MemberInside
-from dledger.node.keeping import keep_from_index
-from dledger.node.readers import ReaderDesk
-from dledger.node.reads import Reads
-from dledger.node.refusals import Refusals
-from dledger.node.router import Answerers, Introductions, RequestRouter
-from dledger.node.snapshots import SnapshotDesk
+from dledger.node.requests.about import Told
+from dledger.node.requests.appends import AppendGate
+from dledger.node.requests.machine_requests import MachineDesk
+from dledger.node.requests.readers import ReaderDesk
+from dledger.node.requests.refusals import Refusals
+from dledger.node.requests.router import Answerers, Introductions, RequestRouter
+from dledger.node.requests.snapshots import SnapshotDesk
+from dledger.node.run.inside import MemberInside
+from dledger.node.run.keeping import keep_from_index
+from dledger.node.run.reads import Reads
 from protocols.turn import Turn
 
 

@@ -10,11 +10,11 @@ import attrs
 from twisted.internet.interfaces import IReactorTime
 
 from dledger.base.disk.disk import DiskSpace
-from dledger.base.threads import RunInThread
-from dledger.core.recovered import RecoveredState
-from dledger.node.driver import Terms
-from dledger.node.store import Store
-from dledger.storage.term_file import TermVote
+from dledger.base.process.threads import RunInThread
+from dledger.core.state.recovered import RecoveredState
+from dledger.driver.driver import Terms
+from dledger.node.run.store import Store
+from dledger.storage.files.term_file import TermVote
 
 
 @attrs.frozen(kw_only=True)

@@ -15,16 +15,16 @@ from twisted.logger import Logger
 
 from dledger.base.disk.disk import DiskSpace
 from dledger.base.tls.key_watch import KeyWatch
-from dledger.core import inputs as ev
+from dledger.core.state import inputs as ev
 from dledger.core.status import MemberStatus
-from dledger.node.aside_watch import AsideWatch
+from dledger.driver.driver import Terms
 from dledger.node.desks import Desks
-from dledger.node.driver import Terms
 from dledger.node.host import MemberHost
-from dledger.node.inside import MemberInside
-from dledger.node.scrubbing import Scrubbing
-from dledger.node.status import Counters, StoreStatus, bytes_behind
-from dledger.storage.store_room import DeletedSegment
+from dledger.node.reporting.status import Counters, StoreStatus, bytes_behind
+from dledger.node.run.aside_watch import AsideWatch
+from dledger.node.run.inside import MemberInside
+from dledger.node.run.scrubbing import Scrubbing
+from dledger.storage.store.store_room import DeletedSegment
 
 #: Seconds between two checks of disk space and expired files.
 HOUSE_KEEPING_INTERVAL_S = 10.0
@@ -39,7 +39,7 @@ class KeptStore(Protocol):
     def house_keeping(
         self, now_s: float, local_hour: int, *, keep_from_index: int, drop_to_index: int = -1
     ) -> list[DeletedSegment]:
-        """See L{dledger.storage.store_room.StoreRoom.house_keeping}."""
+        """See L{dledger.storage.store.store_room.StoreRoom.house_keeping}."""
 
 
 class MemberHouse:

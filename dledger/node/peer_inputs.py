@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import attrs
 
-from dledger.core.inputs import PeerConnected, RequestFailed, ResponseReceived
+from dledger.core.state.inputs import PeerConnected, RequestFailed, ResponseReceived
 from protocols.wire.ledger.messages import Response
 
 
 @attrs.frozen
 class PeerInputs:
-    """For L{dledger.node.peers.Peers}. @ivar _feed: takes inputs for the core."""
+    """For L{dledger.node.connections.peers.Peers}. @ivar _feed: takes inputs for the core."""
 
     _feed: Callable[..., None]
 

@@ -8,10 +8,9 @@ from typing import Any
 from twisted.internet.defer import Deferred, succeed
 
 from dledger.admin.status_document import FACTS
-from dledger.base.errors import StoreError
 from dledger.core.status import MemberStatus, PeerStatus
-from dledger.node.reports import SeenEvent
-from dledger.node.status import (
+from dledger.node.reporting.reports import SeenEvent
+from dledger.node.reporting.status import (
     BATCH_BUCKETS,
     ConnectionsStatus,
     Counts,
@@ -22,8 +21,9 @@ from dledger.node.status import (
     RoleCounts,
     StoreStatus,
 )
+from dledger.values.errors import StoreError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import EntryHeader, encode_header
 from protocols.wire.ledger.messages import LeadershipTransferResponse
 

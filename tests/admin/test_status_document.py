@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.admin.status_document import FACTS, status_document, status_kinds
 from dledger.core.status import MemberStatus
-from dledger.node.status import HistogramStatus, MachineStatus, NodeStatus
+from dledger.node.reporting.status import HistogramStatus, MachineStatus, NodeStatus
 from tests.admin.fakes import picture
 
 #: The names as released, in their order.

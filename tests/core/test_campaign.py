@@ -6,11 +6,12 @@ from __future__ import annotations
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.core import effects as fx
-from dledger.core import inputs as ev
-from dledger.core.elector import Campaign
-from dledger.core.java_elections import PROBE_TERM, STRAY_BEATS, STRAY_MS
-from protocols.wire.ledger.codes import ResponseCode, VoteResult
+from dledger.core.election.elector import Campaign
+from dledger.core.election.java_elections import PROBE_TERM, STRAY_BEATS, STRAY_MS
+from dledger.core.state import effects as fx
+from dledger.core.state import inputs as ev
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import VoteResult
 from protocols.wire.ledger.messages import (
     HeartBeatRequest,
     HeartBeatResponse,

@@ -14,12 +14,12 @@ from typing import TypeAlias
 
 from tests.mutants.patching import Patch
 
-HANDLER = "dledger.core.handler"
-MEMBER = "dledger.core.member_state"
+HANDLER = "dledger.core.replication.handler"
+MEMBER = "dledger.core.state.member_state"
 REPLICA = "dledger.core.replica"
-DISPATCHER = "dledger.core.dispatcher"
+DISPATCHER = "dledger.core.replication.dispatcher"
 SEGMENT = "dledger.base.disk.segment"
-VIEW = "dledger.broker.ha.slave_view"
+VIEW = "dledger.rocketmq.broker.ha.slave_view"
 
 HistoryRow: TypeAlias = tuple[str, str, tuple[Patch, ...], Mapping[str, object]]
 
@@ -50,7 +50,7 @@ HISTORY_MUTANTS: tuple[HistoryRow, ...] = (
         "group": {"flush_us": 50_000}, "load": {"think_us": 100_000}}),
     ("dledger-316", "a TRUNCATE of the leader cuts committed entries", (
         Patch(HANDLER, "        if cuts_committed or index < self.matched_index:\n", "        if False:\n"),
-        Patch("dledger.storage.store_cuts", "        if first_gone <= committed:\n", "        if False:\n"),
+        Patch("dledger.storage.store.store_cuts", "        if first_gone <= committed:\n", "        if False:\n"),
     ), {"script": "w14_truncate_below_commit"}),
     ("dledger-325", "a leader takes no term from an answer: who is ahead in term stays outside", (
         Patch(REPLICA, "            self._pass_term_gate(response.term, type(response).__name__)\n",

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from dledger.testing.group.cluster import SimCluster
-from dledger.testing.group.injector import Injector
-from dledger.testing.group.member import SimMember
+from dledger.testing.group.injection.injector import Injector
+from dledger.testing.group.members.cluster import SimCluster
+from dledger.testing.group.members.member import SimMember
 from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.entry import bodies_of
 

@@ -1,0 +1,356 @@
+# -*- test-case-name: tests.node.test_router -*-
+"""
+Routes each request of a connection to the part that answers it, by a table of their classes::
+
+    METADATA               L{DLedgerCore.metadata}
+    APPEND, APPEND_IF,
+    APPEND_ONCE            L{AppendRequests}, L{AppendGate}
+    SUBMIT, QUERY          L{MachineDesk}
+    READER                 L{ReaderDesk}
+    SNAPSHOT               L{SnapshotDesk}
+    GET, PULL              L{Reads}
+    VOTE, HEART_BEAT, PUSH,
+    LEADERSHIP_TRANSFER,
+    MEMBERSHIP             the core, by L{CoreQuestions}
+
+Rule 1: a request for another member is refused first (401), then one for another group (400), as in
+Java.
+Rule 2: what is said in the name of a member counts only on that member's connection
+(L{dledger.node.connections.speakers}).
+Rule 3: the first METADATA of a member tells its group and its list of members; if they are not ours, it is
+answered, and the connection ends before any other of its requests is heard (L{dledger.node.connections.greeting}).
+Rule 4: a request beyond the rights of its connection is answered FORBIDDEN (440): L{dledger.node.connections.door}
+decides, before anything else, or, without TLS, here about changes. The log tells from where a change of the
+members was asked for.
+Rule 5: every request is answered exactly once, with a code in a body, unless its connection is lost
+(L{dledger.node.requests.questions}).
+
+Source: DLedgerServer.handle*, DLedgerRpcNettyService.processRequest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+from twisted.internet.defer import Deferred
+
+from dledger.core.state.inputs import PeerDisconnected, PeerIncompatible
+from dledger.node.connections.door import Door
+from dledger.node.connections.greeting import Greeting
+from dledger.node.connections.speakers import PEERS_ONLY, Claim, Speakers
+from dledger.node.reporting.status import count
+from dledger.node.requests.about import Told
+from dledger.node.requests.append_requests import NO_APPENDS, AppendRequests
+from dledger.node.requests.appends import AppendGate
+from dledger.node.requests.machine_requests import MachineDesk
+from dledger.node.requests.questions import CoreQuestions
+from dledger.node.requests.readers import ReaderDesk
+from dledger.node.requests.refusals import Refusals
+from dledger.node.requests.seats import EndlessSeats, Seats
+from dledger.node.requests.snapshots import SnapshotDesk
+from dledger.node.run.inside import MemberInside
+from dledger.node.run.reads import Reads
+from dledger.values.errors import DLedgerError
+from protocols.ledger.connection import ServerConnection
+from protocols.ledger.interfaces import Ticket
+from protocols.wire.codes import ResponseCode
+from protocols.wire.errors import BodyError, IncompatibleError, WireError
+from protocols.wire.ledger.messages import (
+    MESSAGES,
+    AppendIfRequest,
+    AppendOnceRequest,
+    AppendRequest,
+    GetRequest,
+    MetadataRequest,
+    MetadataResponse,
+    PullRequest,
+    QueryRequest,
+    ReaderRequest,
+    Request,
+    Response,
+    SkipRequest,
+    SnapshotRequest,
+    SubmitRequest,
+)
+
+#: Answers a request of a client.
+_Answer = Callable[..., None]
+#: Answers a request that names its sender. @return: whether the connection goes on.
+_AnswerNamed = Callable[..., bool]
+
+
+@attrs.frozen(kw_only=True)
+class Answerers:
+    """
+    The parts that answer requests, besides the core.
+
+    @ivar machine: the requests to the state machine.
+    @ivar readers: those of named readers.
+    @ivar snapshots: those for snapshots, of other members.
+    """
+
+    appends: AppendGate
+    reads: Reads
+    machine: MachineDesk
+    readers: ReaderDesk
+    snapshots: SnapshotDesk
+
+
+@attrs.frozen(kw_only=True)
+class Introductions:
+    """
+    What is exchanged before everything else.
+
+    @ivar greeting: judges which members belong to this group.
+    @ivar greeted: called when a member has greeted, and may belong here.
+    @ivar told: what METADATA tells about this member besides the core's facts.
+    """
+
+    greeting: Greeting
+    greeted: Callable[[MetadataRequest], None]
+    told: Callable[[], Told]
+
+
+class RequestRouter:
+    """
+    @ivar door: the rights of connections.
+    @ivar questions: the requests that the core answers.
+    """
+
+    def __init__(
+        self, inside: MemberInside, answerers: Answerers, refusals: Refusals, introductions: Introductions,
+        *, next_token: Callable[[], int], takes_appends: bool = True,
+    ) -> None:
+        """
+        @param next_token: makes the numbers of questions to the core.
+        @param takes_appends: no: a broker alone appends.
+        """
+        config, voice = inside.config, inside.voice
+        self._inside = inside
+        self._feed = inside.feed
+        self._self_id = config.self_id
+        self._group = config.group
+        self._counters = inside.counters
+        self._core = inside.core
+        self._introductions = introductions
+        self._reads = answerers.reads
+        self._machine = answerers.machine
+        self._snapshots = answerers.snapshots
+        self._append_for = answerers.appends.append_for
+        self._refuse = refusals.refuse
+        self._seats: Seats = EndlessSeats()
+        self.door = Door(config.group, refusals.refuse, voice.note)
+        self.questions = CoreQuestions(inside, next_token)
+        self._speakers = Speakers(config.self_id, inside.core.members, self.door, voice.note)
+        self._appends = appends = AppendRequests(
+            answerers.appends, answerers.machine, refusals.refuse, voice.report,
+            config.body_bytes_max if takes_appends else NO_APPENDS,
+        )
+        #: What only clients ask, except L{AppendRequest}: that is the most frequent one.
+        self._of_clients: dict[type[Request], _Answer] = {
+            AppendIfRequest: appends.append_if, AppendOnceRequest: appends.append_once,
+            SubmitRequest: appends.submit, ReaderRequest: answerers.readers.ask, SkipRequest: self._skip,
+            GetRequest: self._read, PullRequest: self._read, QueryRequest: self._read,
+        }
+        #: What members ask, too, and the core does not answer.
+        self._of_members: dict[type[Request], _AnswerNamed] = {
+            SnapshotRequest: self._snapshot, MetadataRequest: self._tell,
+        }
+
+    def claim_with(self, claim: Claim, vouches: Callable[[str], bool], seats: Seats) -> None:
+        """
+        Set the functions that claim connections for peers, and that know which peers are present.
+
+        @param seats: the places of clients.
+        """
+        self._speakers.claim_with(claim, vouches)
+        self._seats = seats
+
+    # -- RequestSink --------------------------------------------------------------------------
+
+    def connected(self, connection: ServerConnection) -> None:
+        """See L{protocols.ledger.interfaces.RequestSink.connected}."""
+        self.questions.connected(connection)
+
+    def requests_received(
+        self, connection: ServerConnection, requests: list[tuple[Ticket, Request]]
+    ) -> None:
+        """See L{protocols.ledger.interfaces.RequestSink.requests_received}."""
+        try:
+            self._route(connection, requests)
+        except Exception as error:
+            # Otherwise Twisted would only drop the connection.
+            self._inside.voice.broken(error)
+
+    def _route(self, connection: ServerConnection, requests: list[tuple[Ticket, Request]]) -> None:
+        self._counters.requests += len(requests)
+        if self.door.is_guarded:
+            requests = self.door.allowed(connection, requests)
+            if not requests:
+                return
+        if connection.peer_id is None:
+            self._counters.client_requests += len(requests)
+        if not (connection.account.is_proven or self._is_settled(connection, requests)):
+            return
+        for_core = self._answered(connection, requests, self._inside.is_running)
+        if for_core:
+            self.questions.ask(connection, for_core)
+
+    def _answered(
+        self, connection: ServerConnection, requests: list[tuple[Ticket, Request]], is_running: bool
+    ) -> list[tuple[Ticket, Request]]:
+        """Answer requests, or refuse them. @return: those for the core; none if the connection ends."""
+        for_core: list[tuple[Ticket, Request]] = []
+        self_id, group, append_for = self._self_id, self._group, self._append_for
+        for ticket, request in requests:
+            if request.remote_id != self_id or request.group != group or not is_running:
+                self._refuse_stranger(connection, ticket, request)
+            elif isinstance(request, AppendRequest):
+                if self._appends.may_append(request.bodies):
+                    append_for(connection, ticket, request.bodies)
+                else:
+                    self._appends.refuse(connection, ticket, request, request.bodies)
+            elif (answer := self._of_clients.get(type(request))) is not None:
+                answer(connection, ticket, request)
+            elif not self._speakers.admit(connection, request):
+                return []  # the connection was refused, and with it the rest of its requests
+            elif (answer_named := self._of_members.get(type(request))) is not None:
+                if not answer_named(connection, ticket, request):
+                    return []
+            elif (refusal := self._speakers.refusal_for_core(connection, request)) is not None:
+                self._refuse(connection, ticket, request, refusal)
+            else:
+                for_core.append((ticket, request))
+        return for_core
+
+    def _is_settled(
+        self, connection: ServerConnection, requests: list[tuple[Ticket, Request]]
+    ) -> bool:
+        """
+        Give the connection of a newcomer its place, if it is one that knows this member.
+
+        @return: whether its requests are heard; if not, they are answered, and it ends.
+        """
+        here = self._self_id, self._group
+        first = next((one for _, one in requests if (one.remote_id, one.group) == here), None)
+        if first is None or not self._inside.is_running or not self.door.is_known(connection):
+            return True
+        is_of_client = type(first) in self._of_clients or isinstance(first, AppendRequest)
+        if not (is_of_client or self._seats.has_place(connection) or self._speakers.admit(connection, first)):
+            return False
+        reason = "" if connection.peer_id is not None else self._seats.no_place(connection)
+        if not reason:
+            connection.account.prove()
+            return True
+        for ticket, request in requests:
+            refused = DLedgerError(ResponseCode.TOO_MANY_CLIENTS, reason=reason)
+            self._refuse(connection, ticket, request, refused)
+        connection.close()
+        return False
+
+    def body_refused(self, connection: ServerConnection, ticket: Ticket, error: BodyError) -> None:
+        """See L{protocols.ledger.interfaces.RequestSink.body_refused}."""
+        count(self._counters.refusals, ResponseCode.UNEXPECTED_ARGUMENT.name)
+        if isinstance(error, IncompatibleError) and connection.peer_id is not None:
+            self._feed(PeerIncompatible(peer_id=connection.peer_id))
+        response_class = MESSAGES[ticket.kind][1]
+        connection.answer(ticket, response_class(
+            code=ResponseCode.UNEXPECTED_ARGUMENT, group=self._group, leader_id=self._core.leader_id
+        ))
+
+    def drained(self, connection: ServerConnection) -> None:
+        """See L{protocols.ledger.interfaces.RequestSink.drained}."""
+        self._reads.drained(connection)
+
+    def wire_broken(self, connection: ServerConnection, error: WireError) -> None:
+        """See L{protocols.ledger.interfaces.RequestSink.wire_broken}; C{connection_lost} follows."""
+
+    def connection_lost(self, connection: ServerConnection, reason: str) -> None:
+        """See L{protocols.ledger.interfaces.RequestSink.connection_lost}."""
+        self.door.lost(connection)
+        tokens = self.questions.lost(connection)
+        self._reads.connection_lost(connection)
+        self.questions.abandon(tokens)
+        if connection.peer_id is not None:
+            self._feed(PeerDisconnected(peer_id=connection.peer_id))
+
+    # -- requests -----------------------------------------------------------------------------
+
+    def _refuse_stranger(self, connection: ServerConnection, ticket: Ticket, request: Request) -> None:
+        if request.remote_id != self._self_id:
+            code = ResponseCode.UNKNOWN_MEMBER
+        elif request.group != self._group:
+            code = ResponseCode.UNKNOWN_GROUP
+        elif request.kind in PEERS_ONLY:
+            code = ResponseCode.ILLEGAL_MEMBER_STATE
+        else:
+            code = ResponseCode.NOT_LEADER
+        self._refuse(connection, ticket, request, DLedgerError(code))
+
+    def _skip(self, connection: ServerConnection, ticket: Ticket, request: SkipRequest) -> None:
+        refusal = self.door.refusal_of_change(connection, request)
+        if refusal is not None:
+            self._refuse(connection, ticket, request, refusal)
+        else:
+            self._machine.ask(connection, ticket, request)
+
+    def _read(
+        self, connection: ServerConnection, ticket: Ticket, request: GetRequest | PullRequest | QueryRequest
+    ) -> None:
+        if self._core.is_diverged:
+            self._refuse(connection, ticket, request, DLedgerError(ResponseCode.ILLEGAL_MEMBER_STATE))
+        elif isinstance(request, QueryRequest):
+            self._machine.ask(connection, ticket, request)
+        elif isinstance(request, GetRequest) or ticket.is_native:
+            self._reads.ask(connection, ticket, request)
+        else:
+            error = DLedgerError(ResponseCode.UNSUPPORTED, reason="PULL needs native frames")
+            self._refuse(connection, ticket, request, error)
+
+    def _snapshot(self, connection: ServerConnection, ticket: Ticket, request: SnapshotRequest) -> bool:
+        self._snapshots.answer(connection, ticket, request)
+        return True
+
+    def _tell(self, connection: ServerConnection, ticket: Ticket, request: MetadataRequest) -> bool:
+        """Tell the members and the leader. @return: whether the connection goes on."""
+        connection.answer(ticket, self._metadata(request))
+        is_greeting = request.members and self._speakers.is_greeting(connection, request)
+        return not (is_greeting and self._turned_away(connection, request))
+
+    def _metadata(self, request: MetadataRequest) -> MetadataResponse:
+        introductions = self._introductions
+        answer = introductions.greeting.answer(request, self._core.metadata(request))
+        told = introductions.told()
+        flags = self._snapshots.wire_flags
+        if flags:
+            answer = attrs.evolve(answer, wire_version=answer.wire_version | flags)
+        if not (told.admin or told.health or told.machine):
+            return answer
+        return attrs.evolve(answer, admin=told.admin, health=told.health, machine=told.machine)
+
+    def _turned_away(self, connection: ServerConnection, request: MetadataRequest) -> bool:
+        """Whether the connection was ended, because the member that greets is of another group."""
+        problem = self._introductions.greeting.problem_of_call(request)
+        if problem:
+            self._inside.voice.note("foreign-member", {
+                "peer_id": request.local_id, "address": connection.address, "reason": problem,
+            })
+            connection.close()
+        else:
+            self._introductions.greeted(request)
+        return bool(problem)
+
+    # -- answers ------------------------------------------------------------------------------
+
+    def ask(self, request: Request) -> Deferred[Response]:
+        """Ask the core for a local caller. Cancelling forgets the request."""
+        return self.questions.ask_here(request)
+
+    def reply(self, token: int, response: Response) -> None:
+        """Pass on the core's answer; an unknown token is ignored."""
+        self.questions.reply(token, response)
+
+    def stop(self) -> None:
+        """The member has stopped: answer the requests that the core left unanswered."""
+        self.questions.stop()
