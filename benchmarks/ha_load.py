@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.interop.test_ha_benchmark -*-
 """
-The load of L{benchmarks.ha} by our own producer: L{dledger.rocketmq.broker.client.producer.BrokerProducer}, native
-frames.
+The load of L{benchmarks.ha} by our own producer: L{dledger.rocketmq.broker.client.producer.BrokerProducer},
+native frames.
 
     python -m benchmarks.ha_load --address 127.0.0.1:10911 --window 64 --body-bytes 100
 

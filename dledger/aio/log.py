@@ -122,7 +122,8 @@ class AsyncLog:
         @return: the runs of consecutive indexes of the bodies, in order; entries of other writers may lie
             between two runs.
         @raise AppendError: a body was not acknowledged; the error tells the others. L{UnknownOutcome
-            <dledger.client.answers.values.UnknownOutcome>} if any body may be in the log without an acknowledgement.
+            <dledger.client.answers.values.UnknownOutcome>} if any body may be in the log without an
+            acknowledgement.
         """
         if producer is not None or sequence is not None:
             return await self._wait(lambda: self._client.append_many(

@@ -207,7 +207,8 @@ class Log:
         @raise NotYet: no such entry is committed yet.
         @raise Expired: expiry has deleted it.
         @raise DLedgerError: the last error before the deadline, such as
-            L{NotLeader<dledger.client.answers.errors.NotLeader>} or L{Timeout<dledger.client.answers.errors.Timeout>}.
+            L{NotLeader<dledger.client.answers.errors.NotLeader>} or
+            L{Timeout<dledger.client.answers.errors.Timeout>}.
         """
         return self._reactor.wait(lambda: self._client.get(index, consistency))
 

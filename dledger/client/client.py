@@ -206,9 +206,9 @@ class LogClient:
         @param headers: told to readers of ours beside the body: up to 32 of them and 8192 bytes in all, names
             of 1 to 64 bytes (docs/envelopes.md).
         @return: as of L{append_many}, with a single L{Appended}. With C{expected_end}, fails with
-            L{Conflict<dledger.client.answers.errors.Conflict>} if the log ends elsewhere; with C{producer}, with
-            L{OutOfSequence<dledger.client.answers.errors.OutOfSequence>} if the sequence does not follow.
-            UNSUPPORTED: the leader is a Java member, which can do neither.
+            L{Conflict<dledger.client.answers.errors.Conflict>} if the log ends elsewhere; with C{producer},
+            with L{OutOfSequence<dledger.client.answers.errors.OutOfSequence>} if the sequence does not
+            follow. UNSUPPORTED: the leader is a Java member, which can do neither.
         @raise TypeError: these parameters do not go together.
         """
         if expected_end is not None or producer is not None or sequence is not None:
@@ -279,7 +279,8 @@ class LogClient:
             leader answers, also with entries that are not committed.
         @return: fires with the entry. Fails with L{NotYet<dledger.client.answers.errors.NotYet>},
             L{Expired<dledger.client.answers.errors.Expired>}, or the last error before the deadline:
-            L{NotLeader<dledger.client.answers.errors.NotLeader>}, L{Timeout<dledger.client.answers.errors.Timeout>}.
+            L{NotLeader<dledger.client.answers.errors.NotLeader>},
+            L{Timeout<dledger.client.answers.errors.Timeout>}.
         @raise TypeError: C{index} is no whole number. @raise ValueError: it is negative.
         """
         index = whole("index", index, hint="tail() counts a negative one back from the committed end")
@@ -381,7 +382,8 @@ class LogClient:
         leases of its processes end.
 
         @param index: the next one that it reads; as C{begin} of L{reader}.
-        @return: fires with that index. Fails with L{NotYet<dledger.client.answers.errors.NotYet>}: beyond the end.
+        @return: fires with that index. Fails with L{NotYet<dledger.client.answers.errors.NotYet>}: beyond the
+            end.
         """
         index = whole("index", index, -INDEX_MAX)
         return Deferred.fromCoroutine(self._move_reader(text("name", name), index))
@@ -454,8 +456,8 @@ class LogClient:
         @param is_forced: also if no quorum of the new members is known to be alive and caught up.
         @return: fires with the leader's answer, which is SUCCESS once the change is committed, or if it was
             in force already. It is asked again until the deadline while it cannot be made at the moment.
-            Fails with L{UnknownChange<dledger.client.answers.errors.UnknownChange>} if it may have been made, or may
-            still be: give it again. Else with L{DLedgerError}: UNEXPECTED_ARGUMENT, UNSUPPORTED,
+            Fails with L{UnknownChange<dledger.client.answers.errors.UnknownChange>} if it may have been made,
+            or may still be: give it again. Else with L{DLedgerError}: UNEXPECTED_ARGUMENT, UNSUPPORTED,
             FALL_BEHIND_TOO_MUCH, ... with the leader's reason.
         """
         return Deferred.fromCoroutine(self._changes.change(MembershipRequest(

@@ -84,7 +84,8 @@ class DLedgerCore:
         @param rng: the only source of randomness of this member.
         @param recovered: everything else that the member knew when it ended.
         @param term_start_body: see L{MemberState}.
-        @raise DirectoryError: the recovered term is absurd, see L{dledger.core.election.admission.check_start}.
+        @raise DirectoryError: the recovered term is absurd, see
+            L{dledger.core.election.admission.check_start}.
         """
         term, voted_for = recovered.term, recovered.voted_for
         out = Outbox(request_time_out_ms=2 * config.rpc_time_out_ms)

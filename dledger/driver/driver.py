@@ -36,7 +36,9 @@ SAVE_AGAIN_MS = 200
 
 
 class LedgerIdentity(Protocol):
-    """What is recorded about a ledger beside its entries, see L{dledger.storage.start.identity.MemberIdentity}."""
+    """
+    What is recorded about a ledger beside its entries, see L{dledger.storage.start.identity.MemberIdentity}.
+    """
 
     @property
     def is_unsure(self) -> bool:

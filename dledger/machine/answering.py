@@ -28,8 +28,8 @@ from protocols.wire.ledger.messages import SnapshotRequest
 
 class AnsweringMachine:
     """
-    See L{dledger.node.requests.machine_requests.HostedMachine}. L{MachineRunner<dledger.machine.runner.MachineRunner>} sets
-    what is declared here.
+    See L{dledger.node.requests.machine_requests.HostedMachine}.
+    L{MachineRunner<dledger.machine.runner.MachineRunner>} sets what is declared here.
 
     @ivar state, reason: as of L{MachineStatus}.
     @ivar applied_index: last entry in the state.
@@ -67,7 +67,9 @@ class AnsweringMachine:
 
     @property
     def needed_index(self) -> int:
-        """See L{dledger.node.requests.machine_requests.HostedMachine.needed_index}: that of the oldest snapshot."""
+        """
+        See L{dledger.node.requests.machine_requests.HostedMachine.needed_index}: that of the oldest snapshot.
+        """
         if self._snapshots is None or self._waits_for:
             return -1  # (With a snapshot that is ahead of the log, all of it may be needed.)
         heads = self._snapshots.heads

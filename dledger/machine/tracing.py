@@ -1,5 +1,7 @@
 # -*- test-case-name: tests.node.test_tracing -*-
-"""A state machine whose calls of C{apply} are spans: the last part of what L{dledger.node.run.tracing} tells."""
+"""
+A state machine whose calls of C{apply} are spans: the last part of what L{dledger.node.run.tracing} tells.
+"""
 
 from __future__ import annotations
 

@@ -241,7 +241,9 @@ class RaftReplication:
         """See L{dledger.rocketmq.broker.replication.Replication}: L{tick} does it."""
 
     def tick(self) -> None:
-        """See L{dledger.rocketmq.broker.replication.Replication}. The member deletes files; the queues follow."""
+        """
+        See L{dledger.rocketmq.broker.replication.Replication}. The member deletes files; the queues follow.
+        """
         self._log.committed(self._node.committed_index)
         self.metadata.tick(self._log.begin_offset, self._log.ledger_end)
         if self._log.begin_offset != self._begin_offset:
@@ -276,7 +278,9 @@ class RaftReplication:
             self.synchronize.master_address = master
 
     def seeks_master(self) -> bool:
-        """See L{dledger.rocketmq.broker.replication.Replication}. The address may be that of a lost leader."""
+        """
+        See L{dledger.rocketmq.broker.replication.Replication}. The address may be that of a lost leader.
+        """
         if not self._role.is_slave or self._is_carried:
             return False
         last = self.synchronize.last

@@ -7,8 +7,8 @@ The committed part of a ledger as columns: for Spark, in batch and as a stream, 
     dledger.spark.register(spark)
     spark.read.format("dledger").load("store/dledger-n0").show()
 
-C{dledger.spark.read("store/dledger-n0")}, a L{Scan<dledger.spark.scans.scan.Scan>}, is the same without Spark.
-Nothing here needs Twisted: it runs on executors.
+C{dledger.spark.read("store/dledger-n0")}, a L{Scan<dledger.spark.scans.scan.Scan>}, is the same without
+Spark. Nothing here needs Twisted: it runs on executors.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 # -*- test-case-name: tests.base.test_tokens -*-
-"""The token of a client: a value that every door for programs takes. L{dledger.base.serving.tokens} has the files."""
+"""
+The token of a client: a value that every door for programs takes. L{dledger.base.serving.tokens} has the
+files.
+"""
 
 from __future__ import annotations
 

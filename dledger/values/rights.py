@@ -10,7 +10,8 @@ A certificate of the group's authority names in its subjectAltName
   - groups, as C{dledger:group:NAME}: it counts in these only. One that names none counts in every group of
     its authority.
 
-A client may show a token instead of a certificate, or besides (L{dledger.base.serving.tokens}): it adds its role.
+A client may show a token instead of a certificate, or besides (L{dledger.base.serving.tokens}): it adds its
+role.
 
 A group without TLS knows no names: everybody has L{ALL_RIGHTS}, unless it has tokens.
 """

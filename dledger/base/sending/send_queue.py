@@ -1,6 +1,7 @@
 # -*- test-case-name: tests.base.test_sender -*-
 """
-The state of a L{dledger.base.sending.sender.WindowedSender}: calls with unsent bodies, frames in flight, numbers.
+The state of a L{dledger.base.sending.sender.WindowedSender}: calls with unsent bodies, frames in flight,
+numbers.
 """
 
 from __future__ import annotations

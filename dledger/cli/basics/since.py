@@ -3,7 +3,8 @@
 C{dledger tail --since TIME --until TIME}, C{dledger get --at TIME}: entries by their times; the first one is
 found by halving.
 
-L{Since} leaves out entries that are earlier, L{Until} those that are later: see L{dledger.base.process.time_search}.
+L{Since} leaves out entries that are earlier, L{Until} those that are later: see
+L{dledger.base.process.time_search}.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 # -*- test-case-name: tests.commands.test_contexts -*-
-"""C{dledger context}: list, show, choose, change and remove the contexts of L{dledger.cli.basics.contexts}."""
+"""
+C{dledger context}: list, show, choose, change and remove the contexts of L{dledger.cli.basics.contexts}.
+"""
 
 from __future__ import annotations
 

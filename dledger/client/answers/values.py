@@ -106,8 +106,8 @@ class Entry:
     def is_control(self) -> bool:
         """
         Whether it is one of the log's own entries, which no program has appended, by the rule of
-        L{protocols.wire.ledger.own.own_entries}. An empty entry counts as a program's where the entry before it
-        is not known.
+        L{protocols.wire.ledger.own.own_entries}. An empty entry counts as a program's where the entry before
+        it is not known.
         """
         return self.kind is not None or self.channel != 0
 

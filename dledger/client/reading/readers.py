@@ -219,7 +219,8 @@ class NamedReader:
         """
         @return: fires with entries, in order; with none at the end. Set C{handed_index} to the one that the
             program has got. Fails with L{LeaseLost<dledger.client.answers.errors.LeaseLost>},
-            L{LeaseHeld<dledger.client.answers.errors.LeaseHeld>} or L{Expired<dledger.client.answers.errors.Expired>}.
+            L{LeaseHeld<dledger.client.answers.errors.LeaseHeld>} or
+            L{Expired<dledger.client.answers.errors.Expired>}.
         """
         return Deferred.fromCoroutine(self._next_batch())
 
@@ -386,8 +387,8 @@ class NamedReader:
 
         @param index: the last one; None: the last one that was handed out. One beyond that is left out.
         @return: fires with the next index of the reader: all before it is done, by all its processes. Fails
-            with L{LeaseLost<dledger.client.answers.errors.LeaseLost>}: nothing was committed, another process has
-            these entries or may get them; UNEXPECTED_ARGUMENT: it goes back, or no lease was taken yet;
+            with L{LeaseLost<dledger.client.answers.errors.LeaseLost>}: nothing was committed, another process
+            has these entries or may get them; UNEXPECTED_ARGUMENT: it goes back, or no lease was taken yet;
             L{NotYet<dledger.client.answers.errors.NotYet>}: it is not in the log. After
             L{Timeout<dledger.client.answers.errors.Timeout>} it may have been committed: commit again.
         @raise TypeError, ValueError: C{index} is no whole number, or negative.

@@ -113,8 +113,9 @@ class Tail(ReadingAhead[list[Entry]]):
         """
         @return: fires with one or more consecutive entries; with none at the end (never when
             following). Fails with L{Expired<dledger.client.answers.errors.Expired>} (the fact C{first_index}
-            is the first index that some member still has), L{Restored<dledger.client.answers.errors.Restored>}, or
-            the last problem when no member serves. Cancelling, or calling L{close}, ends the tail.
+            is the first index that some member still has),
+            L{Restored<dledger.client.answers.errors.Restored>}, or the last problem when no member serves.
+            Cancelling, or calling L{close}, ends the tail.
         """
         return self._next_batch()
 

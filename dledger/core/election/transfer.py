@@ -6,8 +6,8 @@ The leader stops taking appends, waits until the taker holds its whole ledger, t
 over; the taker starts an election at once. A deadline ends every wait, and then appends continue.
 
 The leader announces the taker to the members that speak our wire, because they refuse every other vote
-while they hear it (L{dledger.core.election.elector}, rule 6): the announcement is a LEADERSHIP_TRANSFER that names
-another taker than its receiver. Members that do not know it answer 411 and wait for their patience.
+while they hear it (L{dledger.core.election.elector}, rule 6): the announcement is a LEADERSHIP_TRANSFER that
+names another taker than its receiver. Members that do not know it answer 411 and wait for their patience.
 
 A client may ask for a transfer again only after a pause: while a transfer is under way no append is taken.
 

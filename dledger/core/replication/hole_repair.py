@@ -7,8 +7,8 @@ Three things it does not do: show, push or acknowledge an entry of a hole, and l
 entry of a hole is not known to be committed (L{MemberState.lacks_uncommitted}).
 
 Rule 1: the first hole is handled first. Its bytes are looked at again; then one member at a time is asked for
-at most L{ASK_BYTES}. The store proves the records (L{dledger.storage.store.hole_mending}); this part only says
-whether both sides know them to be committed.
+at most L{ASK_BYTES}. The store proves the records (L{dledger.storage.store.hole_mending}); this part only
+says whether both sides know them to be committed.
 Rule 2: a member of ours gives any sound entry; a Java member gives entries only while it leads, so a leader
 that no member of ours could help hands over. Two members that neither lead nor stand may never have heard of
 each other: then METADATA tells whether the other one is of ours.

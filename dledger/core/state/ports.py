@@ -20,8 +20,8 @@ from protocols.wire.ledger.batches import EntryBatch, EntryChunk
 class LedgerView(Protocol):
     """
     A readable ledger. Every method may raise L{dledger.values.errors.StoreError}; then the member stops. A
-    method that is asked about an entry may raise L{dledger.values.errors.DamagedEntryError}: that one cannot be
-    read, and lies in a hole from now on, unless a second look found nothing wrong.
+    method that is asked about an entry may raise L{dledger.values.errors.DamagedEntryError}: that one cannot
+    be read, and lies in a hole from now on, unless a second look found nothing wrong.
     """
 
     @property

@@ -8,7 +8,8 @@ other's logs: so one difference ends the connection, on both sides, with a sente
 When the members of the group have changed by its log, two lists may differ for a while: then the id of the
 group decides alone. A member that was away may not know it yet: its list must be one that this log had, and
 it takes the other side's word for a later one. A side that does not tell (Java, an earlier version, a group
-that has no id yet) is not judged. Then the directories of the two are judged, see L{dledger.node.connections.lineages}.
+that has no id yet) is not judged. Then the directories of the two are judged, see
+L{dledger.node.connections.lineages}.
 """
 
 from __future__ import annotations

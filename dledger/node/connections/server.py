@@ -11,9 +11,9 @@ old connection must not be obeyed.
 Rule 2: the number of connections is bounded, and clients leave some to members (L{ListeningSide}). A
 connection that was taken for a member's has no place of a client.
 
-Our own members ask something every second on a connection that is otherwise idle (L{dledger.node.connections.peers}), so
-they are known to live. A Java leader beats every two seconds; Java's other connections carry little, and
-give way to a newer one.
+Our own members ask something every second on a connection that is otherwise idle
+(L{dledger.node.connections.peers}), so they are known to live. A Java leader beats every two seconds; Java's
+other connections carry little, and give way to a newer one.
 
 The L{RequestSink} behind this server decides the meaning of requests.
 """

@@ -18,10 +18,11 @@ Java.
 Rule 2: what is said in the name of a member counts only on that member's connection
 (L{dledger.node.connections.speakers}).
 Rule 3: the first METADATA of a member tells its group and its list of members; if they are not ours, it is
-answered, and the connection ends before any other of its requests is heard (L{dledger.node.connections.greeting}).
-Rule 4: a request beyond the rights of its connection is answered FORBIDDEN (440): L{dledger.node.connections.door}
-decides, before anything else, or, without TLS, here about changes. The log tells from where a change of the
-members was asked for.
+answered, and the connection ends before any other of its requests is heard
+(L{dledger.node.connections.greeting}).
+Rule 4: a request beyond the rights of its connection is answered FORBIDDEN (440):
+L{dledger.node.connections.door} decides, before anything else, or, without TLS, here about changes. The log
+tells from where a change of the members was asked for.
 Rule 5: every request is answered exactly once, with a code in a body, unless its connection is lost
 (L{dledger.node.requests.questions}).
 

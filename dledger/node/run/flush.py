@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.node.test_flush -*-
 """
-Flushes of a member's ledger, as the core asks for them: L{dledger.base.process.group_flush} runs them, their outcomes
-are fed back.
+Flushes of a member's ledger, as the core asks for them: L{dledger.base.process.group_flush} runs them, their
+outcomes are fed back.
 
 The core asks for one at a time, see L{dledger.core.replication.flusher}; a failed one ends the member.
 """

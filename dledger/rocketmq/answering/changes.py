@@ -1,8 +1,8 @@
 # -*- test-case-name: tests.base.commands.test_changes -*-
 """
 The gate of a port of RocketMQ's kind that has no accounts: changes are taken from the hosts that may ask for
-them (L{dledger.values.hosts}), and on connections with a certificate of the other end, which a port demands if
-it asks for one.
+them (L{dledger.values.hosts}), and on connections with a certificate of the other end, which a port demands
+if it asks for one.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 """
 Groups of commands, the codes of their refusals, and the fields of a request, checked against their limits.
 
-L{dledger.rocketmq.answering.answering.AnsweringSide} has all groups of a server, and answers for a handler that
-raises L{Refused}.
+L{dledger.rocketmq.answering.answering.AnsweringSide} has all groups of a server, and answers for a handler
+that raises L{Refused}.
 
 Source: ResponseCode.java (RocketMQ), RemotingCommand.decodeCommandCustomHeader (4.9.8).
 """

@@ -12,7 +12,8 @@ events.
 Invariant: no part is replaced. A part that emits events receives the broker, as L{BrokerEvents}, at its
 construction; no event occurs before the constructor has returned.
 
-L{dledger.rocketmq.broker.service.BrokerService} knows the order in which ports and files are opened and closed.
+L{dledger.rocketmq.broker.service.BrokerService} knows the order in which ports and files are opened and
+closed.
 
 Source: BrokerController (4.9.8).
 """

@@ -188,8 +188,8 @@ class ArchiveLog:
 
     def position_of(self, offset: int) -> int:
         """
-        See L{dledger.spark.basics.log.ScannedLog.position_of}. Within a segment it is an estimate: its entries are
-        taken to be of one size.
+        See L{dledger.spark.basics.log.ScannedLog.position_of}. Within a segment it is an estimate: its
+        entries are taken to be of one size.
         """
         piece = self._piece(offset)
         if piece is not None:
@@ -237,7 +237,9 @@ class ArchiveLog:
     # -- reading --------------------------------------------------------------------------------
 
     def chunks(self, begin: int, end: int, *, with_data: bool) -> Iterator[Chunk]:
-        """See L{dledger.spark.basics.log.ScannedLog.chunks}. There is always data: an archive has no index."""
+        """
+        See L{dledger.spark.basics.log.ScannedLog.chunks}. There is always data: an archive has no index.
+        """
         if self._manifest is None or self._manifest.end_index + 1 < end:
             await_end(self, self._options, end)
         first = max(self.seen().begin_index, 0)

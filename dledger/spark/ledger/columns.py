@@ -4,8 +4,8 @@ Records to columns without a Python object for each entry.
 
 All headers of a chunk are taken in one step: a view of the bytes at every offset, indexed with the starts
 of the records. Bodies are one binary array over whole records; Arrow cuts off the headers. The fields of each
-header are compared, as arrays, with the place of the record (L{dledger.spark.basics.record_headers}); a record that
-does not fit is damaged. The log's own entries are left out (L{dledger.spark.ledger.own_rows}).
+header are compared, as arrays, with the place of the record (L{dledger.spark.basics.record_headers}); a
+record that does not fit is damaged. The log's own entries are left out (L{dledger.spark.ledger.own_rows}).
 
 Column names and types are those of docs/spark.md; a test compares them. A user's schema may name any of the
 columns in any order. The Arrow types are exactly those that Spark expects.

@@ -4,11 +4,13 @@ Mode C{path}: a member's directory, ours or Java's, live or stopped.
 
 The index says where the records are, so no step is done for each entry: units are read in blocks, checked as
 arrays, and cut into runs of whole records that follow each other in one file. The records are compared with
-the index (L{dledger.spark.ledger.columns}). Files are read with C{pread}, which cannot fault when a file shrinks.
+the index (L{dledger.spark.ledger.columns}). Files are read with C{pread}, which cannot fault when a file
+shrinks.
 
-Begin and end are those of L{dledger.spark.ledger.ends}: what is recorded as committed and cannot be read is damage.
-To tell a range that has expired meanwhile from damage, the beginning of the ledger is read again. A task may
-run where the directory is older than where it was planned: it waits until its range is committed there.
+Begin and end are those of L{dledger.spark.ledger.ends}: what is recorded as committed and cannot be read is
+damage. To tell a range that has expired meanwhile from damage, the beginning of the ledger is read again. A
+task may run where the directory is older than where it was planned: it waits until its range is committed
+there.
 
 Columns of the index alone are read from the index. Within a run of records the units confirm each other; the
 first and the last one, and those where the term changes, are compared with their records.

@@ -191,7 +191,10 @@ class SparkCommitLog:
         return ""
 
     def proof(self, offset: int) -> Proof:
-        """See L{dledger.spark.basics.log.ScannedLog.proof}: of the bytes before C{offset}, whatever begins there."""
+        """
+        See L{dledger.spark.basics.log.ScannedLog.proof}: of the bytes before C{offset}, whatever begins
+        there.
+        """
         self._files.close()  # a file of this name may be another one since
         base = self._files.base(offset - 1)
         if base < 0:

@@ -9,9 +9,9 @@ checksums, and that it continues from the record before it.
 Rule 1: an archive is only ever continued, with segments behind its end, and only if the member provably has
 the same log: it holds the entry at which the archive ends, or begins with one that continues from it.
 Anything else is refused, and the archive stays as it is.
-Rule 2: a segment is listed when the whole file is there; see L{dledger.storage.manifests.archive_manifest}. So a run
-that is cut short anywhere leaves the archive of before, or one that reaches further by whole segments, and
-the next run goes on there.
+Rule 2: a segment is listed when the whole file is there; see L{dledger.storage.manifests.archive_manifest}.
+So a run that is cut short anywhere leaves the archive of before, or one that reaches further by whole
+segments, and the next run goes on there.
 Rule 3: before each manifest the archive is looked at again, and the manifest takes a name that must be free:
 of two programs that write there one goes on, and the other is refused; see
 L{dledger.storage.manifests.archive_manifest.ArchiveManifest.name}.

@@ -9,9 +9,9 @@ index, term, checksums, and that it continues from the record before it.
 
 Rule 1: a backup is only ever continued, with entries behind its end, and only if the member holds the very
 entry at which it ends. Anything else is refused, and the backup stays as it is.
-Rule 2: what is in the manifest is on stable storage; see L{dledger.storage.manifests.backup_manifest}. The manifest is
-replaced after each segment, so a backup that is cut short, by damage at the member for example, keeps all
-segments before.
+Rule 2: what is in the manifest is on stable storage; see L{dledger.storage.manifests.backup_manifest}. The
+manifest is replaced after each segment, so a backup that is cut short, by damage at the member for example,
+keeps all segments before.
 """
 
 from __future__ import annotations

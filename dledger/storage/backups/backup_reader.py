@@ -3,7 +3,8 @@
 Reading a backup or an archive: its entries, each checked, and the verification of all of it. Nothing is
 changed.
 
-L{dledger.storage.manifests.backup_manifest} and L{dledger.storage.manifests.archive_manifest} have the formats.
+L{dledger.storage.manifests.backup_manifest} and L{dledger.storage.manifests.archive_manifest} have the
+formats.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 """
 Checks many records of one size and one term at once.
 
-The checks record by record of L{dledger.storage.files.records} cost a microsecond or more each, nearly all of it
-Python. Entries of one writer often have one size. The headers of a run of them are compared byte column by
+The checks record by record of L{dledger.storage.files.records} cost a microsecond or more each, nearly all of
+it Python. Entries of one writer often have one size. The headers of a run of them are compared byte column by
 byte column, with slices that have a step, and the checksums are computed by C{map}: no step of Python is made
 per record.
 

@@ -3,8 +3,8 @@
 Where an archive is: a directory, or (L{dledger.remote.place}) an object store.
 
 A place needs little: files that are written once and as a whole, and two small ones that are replaced. No
-rename, no lock and no atomic replacement is asked of a store; L{dledger.storage.manifests.archive_manifest} says why
-that is enough. A store that can refuse a name that is taken keeps two writers apart.
+rename, no lock and no atomic replacement is asked of a store; L{dledger.storage.manifests.archive_manifest}
+says why that is enough. A store that can refuse a name that is taken keeps two writers apart.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 """
 The files of a ledger in use, and where it begins and ends: the state that the parts of a store share.
 
-L{dledger.storage.store.file_store.FileStore} changes it; L{dledger.storage.store.store_reads.StoreReads} only reads it.
-L{dledger.storage.start.mark_writer.MarkWriter} knows how much of it is on stable storage.
+L{dledger.storage.store.file_store.FileStore} changes it; L{dledger.storage.store.store_reads.StoreReads} only
+reads it. L{dledger.storage.start.mark_writer.MarkWriter} knows how much of it is on stable storage.
 """
 
 from __future__ import annotations

@@ -6,9 +6,10 @@ Rule 1: a write is laid out and checked before a file is touched; a refusal has 
 Rule 2: any later failure is a L{StoreError}; the store then refuses everything but L{FileStore.abandon}.
 
 This module appends. The other parts of a store are L{dledger.storage.store.store_cuts},
-L{dledger.storage.store.store_reads}, L{dledger.storage.store.store_flush}, L{dledger.storage.store.store_room} and
-L{dledger.storage.start.mark_writer}; they share one L{dledger.storage.start.open_ledger.OpenLedger}. Of terms the store
-knows only that they never fall from one entry to the next; it knows nothing of votes and roles.
+L{dledger.storage.store.store_reads}, L{dledger.storage.store.store_flush},
+L{dledger.storage.store.store_room} and L{dledger.storage.start.mark_writer}; they share one
+L{dledger.storage.start.open_ledger.OpenLedger}. Of terms the store knows only that they never fall from one
+entry to the next; it knows nothing of votes and roles.
 
 Source: DLedgerMmapFileStore.java (0.3.1.2); differs: docs/divergence.md W5, W13, W14, W16, W18, W21.
 """
@@ -108,7 +109,8 @@ class FileStore:
         """
         Lock, check and recover the directory C{config.self_path}; it is made if absent.
 
-        @param boot_id: of this boot of the machine, see L{dledger.storage.start.identity}; empty if not known.
+        @param boot_id: of this boot of the machine, see L{dledger.storage.start.identity}; empty if not
+            known.
         @raise DirectoryError: the directory must not be opened as it is.
         @raise StoreError: reading or repairing the directory failed.
         """

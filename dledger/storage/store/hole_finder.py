@@ -6,8 +6,8 @@ The index is derived: if only it is wrong, it is written again. Otherwise the re
 become a hole, which is remembered in C{holes}, or in the mark if there is no room for that file.
 
 A read must not take long: it looks at L{UNITS_MAX} index units and L{BYTES_MAX} bytes; then a hole reaches to
-the next file, or to the end of the ledger. L{dledger.storage.store.hole_mending} finds the sound records in such a
-hole again, step by step.
+the next file, or to the end of the ledger. L{dledger.storage.store.hole_mending} finds the sound records in
+such a hole again, step by step.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 """
 Writes records and index units behind the end of an open ledger.
 
-Room is reserved before (L{dledger.storage.store.store_room}), but file systems that never overwrite in place, and
-thin volumes, may have none all the same. Such a write is refused, and the store lives: the part of it that
-was written is zeroed again, so that no start can find an entry that is not in the log for its client.
+Room is reserved before (L{dledger.storage.store.store_room}), but file systems that never overwrite in place,
+and thin volumes, may have none all the same. Such a write is refused, and the store lives: the part of it
+that was written is zeroed again, so that no start can find an entry that is not in the log for its client.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@ The scrub: reads the closed segments of an open ledger from the first to the las
 damage is found while other members still have the entries.
 
 A segment is closed when a later one has a record. Only committed entries are read. Damage goes the way of
-every damaged read: L{dledger.storage.store.hole_finder} makes a hole of it, and the core gets the entries from the
-peers. Two things need no peer, because they are derived: index units, and the blank at the end of a segment.
+every damaged read: L{dledger.storage.store.hole_finder} makes a hole of it, and the core gets the entries
+from the peers. Two things need no peer, because they are derived: index units, and the blank at the end of a
+segment.
 
 A sector that cannot be read is damage, too (L{dledger.base.disk.unreadable}); a file that cannot be read for
 another reason is reported and passed over: a member does not stop for an entry that nobody has asked for. The

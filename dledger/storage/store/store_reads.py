@@ -3,8 +3,8 @@
 The reading part of a file store, with its memory of the latest entries.
 
 Rule: records read from the files are checked before they are returned, except by C{read_unchecked}, whose
-caller checks them. A record that is not sound becomes a hole (L{dledger.storage.store.hole_finder}): its reader is
-refused, and everything else goes on.
+caller checks them. A record that is not sound becomes a hole (L{dledger.storage.store.hole_finder}): its
+reader is refused, and everything else goes on.
 
 Reads of the latest entries make no system call; other reads make at most six for a batch, or three if they
 continue the last read.

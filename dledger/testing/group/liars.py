@@ -3,8 +3,8 @@
 Schedules with one member that lies, or with frames that arrive changed.
 
 The liar runs the real service and has real files, but what it says to the other members is changed on the
-way: any well-formed message, see L{dledger.testing.group.injection.lies}; it also sends requests of its own. The other
-members and their links have faults too, of the kinds that end no process by themselves.
+way: any well-formed message, see L{dledger.testing.group.injection.lies}; it also sends requests of its own.
+The other members and their links have faults too, of the kinds that end no process by themselves.
 
 Rule 1: no member ends, logs a failure, or cannot start again.
 Rule 2: no member cuts an entry that it knows to be committed, and each keeps its own promises, see

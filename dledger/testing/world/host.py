@@ -2,9 +2,9 @@
 """
 The disk of a machine whose processes die inside calls.
 
-L{dledger.testing.world.disk.SimDisk} raises what no code catches. A whole service runs on this one, with Deferreds
-that catch everything: so the call that kills the process fails with an C{OSError}, as do all changes after
-it, and the machine ends the process when the present event is over.
+L{dledger.testing.world.disk.SimDisk} raises what no code catches. A whole service runs on this one, with
+Deferreds that catch everything: so the call that kills the process fails with an C{OSError}, as do all
+changes after it, and the machine ends the process when the present event is over.
 """
 
 from __future__ import annotations

@@ -78,10 +78,10 @@ class MetadataRequest(Request):
         if it is no member, or does not tell.
     @ivar configuration: I{ours}, only in JSON: as of L{MetadataResponse}.
     @ivar lineage, met_lineage: I{ours}, only in JSON: the sender's directory and process, and those of the
-        receiver as the sender met them last (L{dledger.ledger.lineage}); empty if it is no member, or does not
-        tell.
-    @ivar token: I{ours}, only in JSON: a client's, see L{dledger.base.serving.tokens}; empty for none. It is in no
-        C{repr}.
+        receiver as the sender met them last (L{dledger.ledger.lineage}); empty if it is no member, or does
+        not tell.
+    @ivar token: I{ours}, only in JSON: a client's, see L{dledger.base.serving.tokens}; empty for none. It is
+        in no C{repr}.
     """
 
     kind: ClassVar[RequestCode] = RequestCode.METADATA

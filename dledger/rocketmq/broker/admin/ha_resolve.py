@@ -6,7 +6,8 @@ C{action} is C{show} (the default; changes nothing), C{take-master} or C{try-aga
 two offsets that C{show} told, C{commonEnd} and C{ourEnd}: a decision about another state is refused.
 
 Rule 1: our sound record is never given up for a record of the master that is not sound.
-Rule 2: the files of the log that are given up are kept; see L{dledger.rocketmq.broker.store.records.set_aside}.
+Rule 2: the files of the log that are given up are kept; see
+L{dledger.rocketmq.broker.store.records.set_aside}.
 """
 
 from __future__ import annotations

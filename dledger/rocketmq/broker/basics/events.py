@@ -12,13 +12,13 @@ The events inside one broker: one interface, with direct calls.
     topics_changed    topic checks and administration           name servers; metadata files
     metadata_logged   the dispatch of a raft log                the replication
 
-L{dledger.rocketmq.broker.parts.BrokerParts} implements the interface; only that module has the order. Slaves hear of
-new bytes first, because a producer may wait for them.
+L{dledger.rocketmq.broker.parts.BrokerParts} implements the interface; only that module has the order. Slaves
+hear of new bytes first, because a producer may wait for them.
 
 Rule 1: an event is a call on the reactor's thread that returns when every listener has returned.
 Rule 2: a part updates its own state before it emits an event. A listener neither appends nor cuts.
-Rule 3: only C{cut} raises, with L{dledger.values.errors.StoreError}: consume queues that cannot follow the log
-end the broker.
+Rule 3: only C{cut} raises, with L{dledger.values.errors.StoreError}: consume queues that cannot follow the
+log end the broker.
 """
 
 from __future__ import annotations

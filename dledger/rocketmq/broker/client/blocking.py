@@ -7,8 +7,8 @@ A broker's client for programs without a reactor: put messages, read the log; ev
         for batch in broker.tail("begin"):
             for offset, record in batch.records(): ...
 
-Times are in seconds. Programs with a reactor use L{dledger.rocketmq.broker.client.producer.BrokerProducer} and
-L{dledger.rocketmq.broker.client.native_tail.NativeTail}.
+Times are in seconds. Programs with a reactor use L{dledger.rocketmq.broker.client.producer.BrokerProducer}
+and L{dledger.rocketmq.broker.client.native_tail.NativeTail}.
 """
 
 from __future__ import annotations

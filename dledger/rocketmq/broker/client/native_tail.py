@@ -8,8 +8,8 @@ Rule 2: a lost broker is waited for: for ever when following a broker that has s
 time-out.
 Rule 3: at most one batch is requested ahead of the reader.
 
-L{NativeTail} reads the log of a dledger broker. L{dledger.rocketmq.broker.client.pull_tail.PullTail} reads the
-messages that any broker's consumers see. Both are a L{Reading}.
+L{NativeTail} reads the log of a dledger broker. L{dledger.rocketmq.broker.client.pull_tail.PullTail} reads
+the messages that any broker's consumers see. Both are a L{Reading}.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ offset as an acknowledgement of everything below. A slave that returns with more
 start, and than that host proved to hold since, counts as one that begins there: it may have followed another
 log, which this master has lost.
 
-Rule 5: a slave that must hold another log (L{dledger.rocketmq.broker.ha.slave_view}, rule 3a) acknowledges nothing.
+Rule 5: a slave that must hold another log (L{dledger.rocketmq.broker.ha.slave_view}, rule 3a) acknowledges
+nothing.
 
 This module only decides. It knows nothing of time, connections or Deferreds.
 

@@ -2,9 +2,9 @@
 """
 The two tables of offsets of a broker: those of consumers and of delay levels.
 
-See L{dledger.rocketmq.broker.metadata.tables} for what all tables have in common. Consumer offsets are always merged,
-since their version does not change with every commit: the master's offset replaces ours, except where a
-consumer has committed more here, until the master has caught up.
+See L{dledger.rocketmq.broker.metadata.tables} for what all tables have in common. Consumer offsets are always
+merged, since their version does not change with every commit: the master's offset replaces ours, except where
+a consumer has committed more here, until the master has caught up.
 
 Source: ConsumerOffsetManager, ScheduleMessageService (4.9.8, 5.3.3).
 """

@@ -12,8 +12,9 @@ RocketMQ's rules for a new message, each written once. The readers of requests a
     delay         L{PutRules.delayed}                      C{ValueError}: not a number
     size          L{PutPipeline.checked<dledger.rocketmq.broker.puts.puts.PutPipeline.checked>}  C{ValueError}
 
-A message that has passed is a L{NewMessage}; L{PutPipeline.checked<dledger.rocketmq.broker.puts.puts.PutPipeline>}
-converts it for the layout of its record.
+A message that has passed is a L{NewMessage};
+L{PutPipeline.checked<dledger.rocketmq.broker.puts.puts.PutPipeline>} converts it for the layout of its
+record.
 
 Source: SendMessageProcessor.asyncSendMessage, CommitLog.asyncPutMessage (4.9.8).
 """

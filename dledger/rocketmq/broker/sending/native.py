@@ -4,8 +4,8 @@ Answers the requests of our own producers and readers in native frames: PUT, REA
 
 The rules for these messages are those for RocketMQ's producers (L{dledger.rocketmq.broker.puts.rules}).
 
-Rule 1: all PUTs of one read are one put, as in L{dledger.rocketmq.broker.puts.puts}. A mistake in one frame refuses
-all of its messages, and does not affect other frames.
+Rule 1: all PUTs of one read are one put, as in L{dledger.rocketmq.broker.puts.puts}. A mistake in one frame
+refuses all of its messages, and does not affect other frames.
 Rule 2: an answer without offsets means that nothing was stored, with certainty.
 """
 

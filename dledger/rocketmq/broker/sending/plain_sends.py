@@ -4,8 +4,9 @@ Reads the most frequent requests of RocketMQ's Java producers: one message, to a
 without properties that a broker acts on.
 
 Requests of one shape (L{protocols.wire.rocketmq.send_request}) share a plan: the form of their records
-(L{dledger.rocketmq.broker.store.records.plain_records}). L{dledger.rocketmq.broker.sending.long_sends.LongSends} reads all requests
-that are not plain or are malformed; it makes the same message of a plain request.
+(L{dledger.rocketmq.broker.store.records.plain_records}).
+L{dledger.rocketmq.broker.sending.long_sends.LongSends} reads all requests that are not plain or are
+malformed; it makes the same message of a plain request.
 
 Rule: a plan holds until the topics change.
 """

@@ -8,7 +8,8 @@ brought to stable storage every ten seconds, and then the place up to which they
 The index by key follows the queues; its flushes are part of the checkpoint, and its failures are no failures
 of the store.
 
-The stores are L{dledger.rocketmq.broker.store.commit_log_store.CommitLogStore}, and that of a broker on a raft log.
+The stores are L{dledger.rocketmq.broker.store.commit_log_store.CommitLogStore}, and that of a broker on a
+raft log.
 
 Rule: the recorded place covers only records whose units were on stable storage before it was written.
 

@@ -2,9 +2,9 @@
 """
 What holds of a member whatever the other members say: each member is judged by itself.
 
-The checks are those of L{dledger.testing.group.checks.invariants}, with one set of records for each member: its term
-never falls, it votes once in a term, it cuts no entry that it knows to be committed, its answers follow its
-disk, its tables have bounds. That members agree with each other is not asked for.
+The checks are those of L{dledger.testing.group.checks.invariants}, with one set of records for each member:
+its term never falls, it votes once in a term, it cuts no entry that it knows to be committed, its answers
+follow its disk, its tables have bounds. That members agree with each other is not asked for.
 """
 
 from __future__ import annotations

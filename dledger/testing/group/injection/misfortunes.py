@@ -1,6 +1,7 @@
 # -*- test-case-name: tests.sim.test_misfortunes -*-
 """
-Faults of whole directories, machines and operators, beside those of L{dledger.testing.group.injection.faults}.
+Faults of whole directories, machines and operators, beside those of
+L{dledger.testing.group.injection.faults}.
 
 A member loses its directory and starts with an empty one: as a loss of power with C{async}, that is survived
 while a majority is sure of its ledger, see L{Misfortunes.may_lose}. Two directories are exchanged, or a

@@ -2,9 +2,9 @@
 """
 A whole group: members, disks, network and clock from one seed.
 
-No faults happen here; L{dledger.testing.group.injection.faults} and scenario scripts cause them. L{SimCluster.settle}
-judges the end of a run: when all faults are over the group must elect, commit and become equal, byte for
-byte.
+No faults happen here; L{dledger.testing.group.injection.faults} and scenario scripts cause them.
+L{SimCluster.settle} judges the end of a run: when all faults are over the group must elect, commit and become
+equal, byte for byte.
 """
 
 from __future__ import annotations

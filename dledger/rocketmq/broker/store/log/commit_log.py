@@ -12,8 +12,8 @@ Rule 3: a cut lowers the mark durably, and zeroes the cut bytes durably, before 
 
 The other parts of a log are L{dledger.rocketmq.broker.store.log.log_flush} (flushes and the mark) and
 L{dledger.rocketmq.broker.store.log.log_start} (how a log is opened); they share one
-L{dledger.rocketmq.broker.store.log.open_log.OpenLog}. The log knows nothing of consume queues except the queue offsets
-that it assigns, and nothing of replication.
+L{dledger.rocketmq.broker.store.log.open_log.OpenLog}. The log knows nothing of consume queues except the
+queue offsets that it assigns, and nothing of replication.
 
 Source: CommitLog.java, MappedFileQueue.java (4.9.8, 5.3.3); differs: no bytes remain behind the end.
 """

@@ -2,7 +2,8 @@
 """
 Inspects a commit log before it is opened: its files, whether its mark can be trusted, and where it ends.
 
-Rule: nothing here changes a file. L{dledger.rocketmq.broker.store.log.log_recovery} has the rules for the end.
+Rule: nothing here changes a file. L{dledger.rocketmq.broker.store.log.log_recovery} has the rules for the
+end.
 
 Source: CommitLog.load, recoverNormally, recoverAbnormally (4.9.8, 5.3.3).
 """

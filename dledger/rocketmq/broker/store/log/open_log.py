@@ -2,8 +2,8 @@
 """
 The state that the parts of an open commit log share: its files, its beginning and its end.
 
-L{dledger.rocketmq.broker.store.log.commit_log.CommitLog} changes it. L{dledger.rocketmq.broker.store.log.log_flush.LogFlusher} knows
-how much of it is on stable storage.
+L{dledger.rocketmq.broker.store.log.commit_log.CommitLog} changes it.
+L{dledger.rocketmq.broker.store.log.log_flush.LogFlusher} knows how much of it is on stable storage.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ Rule 1: a sound record is never replaced, and the copy must be sound itself: len
 Rule 2: the copy must be of this very record. Either the head of our damaged record, which holds its place in
 log and queue, its times and the checksum of its body, is equal to that of the copy; or everything behind the
 head is equal, and a sound record follows ours. A record that differs in both parts needs an operator.
-Rule 3: one record is mended at a time. The damaged bytes are kept, see L{dledger.rocketmq.broker.store.log.log_mending}.
+Rule 3: one record is mended at a time. The damaged bytes are kept, see
+L{dledger.rocketmq.broker.store.log.log_mending}.
 """
 
 from __future__ import annotations

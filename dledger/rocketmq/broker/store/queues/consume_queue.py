@@ -14,12 +14,13 @@ is filled with units that no reader takes for messages.
 Rule 3: a unit with a size of 0 ends the queue.
 Rule 3a: a power cut can leave the end of a unit without its beginning: zeroes are there, so the unit points
 too low. At a start after a crash such last units are dropped; their records are dispatched again. All others
-stay (L{dledger.rocketmq.broker.store.queues.unit_check}), also those of damaged records: no later message takes their place.
+stay (L{dledger.rocketmq.broker.store.queues.unit_check}), also those of damaged records: no later message
+takes their place.
 Rule 4: a record with index 0 behind others means that its topic was deleted and created again: the queue
 restarts with it. RocketMQ then skips everything up to the old end, on slaves and after a rebuild.
-Rule 5: units that the disk cannot read are made again from the log (L{dledger.rocketmq.broker.store.queues.unit_mending});
-until then they are neither served nor passed over. If a start cannot tell where the queue ends, it keeps the
-units before, and all records are dispatched again.
+Rule 5: units that the disk cannot read are made again from the log
+(L{dledger.rocketmq.broker.store.queues.unit_mending}); until then they are neither served nor passed over. If
+a start cannot tell where the queue ends, it keeps the units before, and all records are dispatched again.
 
 Source: ConsumeQueue.java (4.9.8, 5.3.3).
 """

@@ -5,8 +5,8 @@ All consume queues of a store, by topic and number.
 Directories are C{TOPIC/QUEUEID}. Topics come from records that other programs wrote, so a topic that is not
 a valid directory name is refused; its records stay in the log and are counted.
 
-Which queues have files is listed beside their directories (L{dledger.rocketmq.broker.store.queues.queue_list}), so that a
-start notices the loss of one.
+Which queues have files is listed beside their directories
+(L{dledger.rocketmq.broker.store.queues.queue_list}), so that a start notices the loss of one.
 
 At most about L{open_queues_max} queues keep files open; the least recently used are closed first, also those
 with writes since the last flush: the flush opens them again, one after the other.

@@ -76,7 +76,9 @@ class DispatchedLog(Protocol):
 
 
 class Puts(Protocol):
-    """The part of L{dledger.rocketmq.broker.store.queues.consume_queues.ConsumeQueues} that dispatching fills."""
+    """
+    The part of L{dledger.rocketmq.broker.store.queues.consume_queues.ConsumeQueues} that dispatching fills.
+    """
 
     unwritten: int
 

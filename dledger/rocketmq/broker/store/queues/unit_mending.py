@@ -64,7 +64,9 @@ class _Found:
     unwritten: int = 0
 
     def put(self, topic: str, queue_id: int, index: int, offset: int, size: int, tags_code: int) -> bool:
-        """Take a unit of the queue; see rules 1 and 4 of L{dledger.rocketmq.broker.store.queues.consume_queue}."""
+        """
+        Take a unit of the queue; see rules 1 and 4 of L{dledger.rocketmq.broker.store.queues.consume_queue}.
+        """
         if (topic, queue_id) != self.key:
             return False
         if not index:

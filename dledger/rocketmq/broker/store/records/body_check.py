@@ -2,8 +2,8 @@
 """
 Checks the checksums of bodies in a master's bytes before a slave stores them, for pieces of any size.
 
-L{dledger.rocketmq.broker.store.records.records.RecordWalk} checks where records begin and end; this walk assumes that it has
-seen the bytes first.
+L{dledger.rocketmq.broker.store.records.records.RecordWalk} checks where records begin and end; this walk
+assumes that it has seen the bytes first.
 
 Source: CommitLog.checkMessageAndReturnSize (4.9.8), which RocketMQ's slaves do not call.
 """

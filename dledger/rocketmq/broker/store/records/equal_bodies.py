@@ -1,6 +1,7 @@
 # -*- test-case-name: tests.broker.store.test_body_check -*-
 """
-Checks the bodies of many records of one size at once, for L{dledger.rocketmq.broker.store.records.body_check}.
+Checks the bodies of many records of one size at once, for
+L{dledger.rocketmq.broker.store.records.body_check}.
 
 Messages of one producer often have one size. Their fields are compared byte column by byte column, with
 slices that have a step, and the checksums are computed by C{map}: no step of Python is made per record.

@@ -3,8 +3,8 @@
 Lays out the records of messages; the parts that many messages share are laid out once, as a form.
 
 Rule: the caller has checked each message, by L{CommitLog.check
-<dledger.rocketmq.broker.store.log.commit_log.CommitLog.check>} or an equal rule: it fits into a file, together with the
-messages that must be in the same file.
+<dledger.rocketmq.broker.store.log.commit_log.CommitLog.check>} or an equal rule: it fits into a file,
+together with the messages that must be in the same file.
 
 Source: CommitLog.DefaultAppendMessageCallback (4.9.8), MessageExtEncoder (5.3.3).
 """
