@@ -23,6 +23,7 @@ from zope.interface import implementer
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.ledger.config import DLedgerConfig
 from dledger.node.service import MemberService
+from dledger.node.threads import MemberThreads
 
 GROUP_NAME = "guard"
 PEERS = {f"n{number}": f"127.0.0.1:{20911 + number}" for number in range(3)}
@@ -213,7 +214,7 @@ class GuardGroup:
             config, self.wires.clock, disk=MemoryDisk(), rng=random.Random(peer_id), failed=_failed,
             listen=WireEndpoint(self.wires, PEERS[peer_id]),
             dial=lambda _peer_id, address: WireEndpoint(self.wires, address),
-            flush_thread=InlineThread(), local_time=lambda: (1e9, 4),
+            threads=MemberThreads.of(self.wires.clock, flush=InlineThread()), local_time=lambda: (1e9, 4),
         )  # fmt: skip
 
     @property

@@ -81,10 +81,10 @@ MODULES = (
     ("dledger.node", "dledger.node.reporting", "event_kinds health reports status"),
     ("dledger.node", "dledger.node.requests", (
         "appends hosting=machine_requests machine_watch merging reader_rules readers "
-        "reads router seats snapshots"
+        "router seats snapshots"
     )),
     ("dledger.node", "dledger.node.run", (
-        "aside_watch contacts flush house_keeping keeping scrubbing store tracing"
+        "aside_watch contacts flush keeping reads scrubbing store tracing"
     )),
     ("dledger.node", "dledger.driver", "driver"),
     ("protocols", "protocols.wire", "framing"),
@@ -131,6 +131,7 @@ MODULES = (
     ("dledger.twistd", "dledger.daemons.ledger", "member tracing"),
     ("dledger.twistd", "dledger.daemons.rocketmq", "broker namesrv"),
     ("dledger.twistd", "dledger.daemons.data", "export"),
+    ("dledger.machine", "dledger.machine.files", "fetching offering snapshot_file snapshots"),
     ("dledger.admin", "dledger.admin.basics", "asking cluster guard pages site"),
     ("dledger", "dledger.ledger", "config"),
     ("protocols.wire.ledger", "protocols.wire.ledger.own", (

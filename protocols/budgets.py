@@ -199,7 +199,8 @@ class Account:
         elif self._scarce_s is None:
             self._scarce_s = now_s
         if self._moved_s is None or sent_bytes != self._sent_bytes:
-            self._moved_s, self._sent_bytes = now_s, sent_bytes
+            self._moved_s = now_s
+            self._sent_bytes = sent_bytes
         stood_s = now_s - self._moved_s
         is_exhausted = budgets.is_exhausted and stood_s >= EXHAUSTED_S
         is_scarce = self._scarce_s is not None and now_s - self._scarce_s >= STALL_S
@@ -240,7 +241,8 @@ class Account:
         if not (buffer.kept_bytes and is_reading):
             self._late_since_s = None
         elif self._late_since_s is None or self._late_serial != serial:
-            self._late_since_s, self._late_serial = now_s, serial
+            self._late_since_s = now_s
+            self._late_serial = serial
         else:
             return now_s - self._late_since_s >= FRAME_S + buffer.kept_bytes / FRAME_RATE
         return False

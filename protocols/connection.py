@@ -32,7 +32,6 @@ from protocols import unread
 from protocols.budgets import FRAME_S, Account, Budgets
 from protocols.loose import LooseRequests
 from protocols.outlet import Outlet, read_directly
-from protocols.put_off import PutOffReads
 from protocols.transports import StreamTransport
 from protocols.turn import Turn
 from protocols.wire.errors import WireError
@@ -109,12 +108,14 @@ class Connection(Protocol):
         self._buffer = FrameBuffer(frame_bytes_max=frame_bytes_max, frames_max=self._frames_max)
         self._idle_s = idle_s
         self._out: list[bytes] = []
-        self._was_active, self._was_heard = True, False
+        self._was_active = True
+        self._was_heard = False
         self._active_s = turn.seconds()
         self._is_flush_asked = self.is_closing = False
         self._outlet: Outlet | None = None
         self.is_lost = self.is_congested = False
-        self.spent_s, self.unsent_bytes = 0.0, 0
+        self.spent_s = 0.0
+        self.unsent_bytes = 0
 
     transport: StreamTransport
 
@@ -233,7 +234,8 @@ class Connection(Protocol):
 
     def _lose(self, reason: str) -> None:
         if not self.is_lost:
-            self.is_lost, self._out = True, []
+            self.is_lost = True
+            self._out = []
             if self._outlet is not None:
                 self._outlet.drop()
             self._ended(reason)
@@ -289,13 +291,11 @@ class AnsweringConnection(Connection):
         super().__init__(turn, frame_bytes_max=frame_bytes_max, idle_s=idle_s)
         self._unanswered_max = unanswered_max
         self._unanswered_bytes_max = unanswered_bytes_max
-        self._is_reading, self._has_heard = True, False
-        self._made_bytes, self.is_waited_for = 0, False
-        self.put_off = PutOffReads(
-            turn, super().dataReceived, cost_s=lambda: self.spent_s,
-            changed=lambda: unread.put_off_changed(self),
-            uncut=lambda: self._buffer.uncut_bytes, must_wait=lambda: unread.must_wait(self),
-        )
+        self._is_reading = True
+        self._has_heard = False
+        self._made_bytes = 0
+        self.is_waited_for = False
+        self.put_off = unread.put_off_reads(self, turn, super().dataReceived, self._buffer)
         self._loose = LooseRequests()
         self.account = Account(
             budgets if budgets is not None else Budgets(),

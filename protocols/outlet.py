@@ -104,7 +104,9 @@ class Outlet:
         """The connection has ended: keep no output, which Twisted would until its transport is collected."""
         for carrier in (self._socket, self._beneath):
             if carrier is not None:
-                carrier.dataBuffer, carrier.offset, carrier._tempDataLen = b"", 0, 0
+                carrier.dataBuffer = b""
+                carrier.offset = 0
+                carrier._tempDataLen = 0
                 carrier._tempDataBuffer = []
         unsent = getattr(self._transport, "_appSendBuffer", None)
         if isinstance(unsent, list):

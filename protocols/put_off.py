@@ -73,8 +73,11 @@ class PutOffReads:
         """
         self._pieces = []
         self.is_waiting = self.is_held
-        self._handle, self._changed, self._cost_s = _no_bytes, _nothing, _no_cost
-        self._uncut, self._must_wait = _none, _never
+        self._handle = _no_bytes
+        self._changed = _nothing
+        self._cost_s = _no_cost
+        self._uncut = _none
+        self._must_wait = _never
 
     def go_on(self) -> None:
         """Handle the next slice, or what is uncut, in another turn, if there is any."""

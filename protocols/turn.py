@@ -87,7 +87,9 @@ class Turn:
         self._is_reading = True
         began_s = self._began_s = self._piece_s = self.seconds()
         if began_s - self._ended_s > READS_S:
-            self._spent_s, self._made_bytes = 0.0, 0  # the reactor has waited since: this is another turn
+            # the reactor has waited since: this is another turn
+            self._spent_s = 0.0
+            self._made_bytes = 0
         try:
             deal_with(data)
         finally:
@@ -126,7 +128,8 @@ class Turn:
 
     def _next_reads(self) -> None:
         self.is_late = self._is_next_asked = False
-        self._spent_s, self._made_bytes = 0.0, 0
+        self._spent_s = 0.0
+        self._made_bytes = 0
         while self._short and not self.is_late:
             self._run([heapq.heappop(self._short)[2]])
         if self._long:

@@ -7,12 +7,14 @@ counted, and the further ones wait with the other end.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from protocols.budgets import BEYOND_BYTES, Account
 from protocols.outlet import Outlet
 from protocols.put_off import PutOffReads
 from protocols.turn import Turn
+from protocols.wire.framing import FrameBuffer
 
 #: Requests without an answer, and their bytes, that are not counted.
 FEW, FEW_BYTES = 16, 16 * 1024
@@ -26,6 +28,7 @@ class Answering(Protocol):
     is_waited_for: bool
     is_congested: bool
     is_lost: bool
+    spent_s: float
     unsent_bytes: int
     unanswered: int
     unanswered_bytes: int
@@ -46,6 +49,21 @@ class Answering(Protocol):
 
     def regulate(self) -> None:
         """Read, or do not."""
+
+
+def put_off_reads(
+    connection: Answering, turn: Turn, handle: Callable[[bytes], None], buffer: FrameBuffer
+) -> PutOffReads:
+    """
+    Its reads that wait for a later turn.
+
+    @param handle: takes the next bytes, see L{PutOffReads}.
+    @param buffer: has the bytes that are not cut yet.
+    """
+    return PutOffReads(
+        turn, handle, cost_s=lambda: connection.spent_s, changed=lambda: put_off_changed(connection),
+        uncut=lambda: buffer.uncut_bytes, must_wait=lambda: must_wait(connection),
+    )
 
 
 def goes_on(connection: Answering, turn: Turn) -> bool:

@@ -226,6 +226,19 @@ class CheckerTests(SynchronousTestCase):
         source = f"# {word}: later\n# {word}(#12): later\n# mas{word.lower()}n\n# FIX" + "ME now"
         self.assertEqual(self.lines(tidy.todo_names_issue(source)), [1, 4])
 
+    def test_one_field_a_line(self) -> None:
+        """Unrelated fields are refused; a call's result, an exchange, local names and one field are not."""
+        for wrong in ("self.a, self.b = 1, 2", "self.a, other.b = x, [y]", "x = self.a, self.b = 1, 2",
+                      "self.a, self.b = self.a + 1, 2"):
+            self.assertEqual(self.lines(tidy.one_field_a_line(wrong)), [1], wrong)
+        for right in (
+            "self.a, self.b = f(x)", "self.a, self.b = self.b, self.a", "a, self.b = self.b, None",
+            "a, b = 1, 2", "self.a = self.b = 1", "self.a, self.b = before", "self.a = 1, 2",
+        ):
+            self.assertEqual(self.lines(tidy.one_field_a_line(right)), [], right)
+        self.assertIn(tidy.one_field_a_line, rules_for("dledger/node/node.py"))
+        self.assertNotIn(tidy.one_field_a_line, rules_for("tests/core/test_quorum.py"))
+
     def test_banned_words(self) -> None:
         """In any case, in any file."""
         for word in tidy.BANNED:

@@ -215,6 +215,28 @@ def todo_names_issue(source: str) -> Iterator[Complaint]:
             yield number, f"{match[1]} names no issue; write {match[1]}(#12)"
 
 
+def one_field_a_line(source: str) -> Iterator[Complaint]:
+    """
+    Fields are assigned one by one; several in one statement only from one call, or to exchange values.
+
+    C{self.a, self.b = x, y} saves a line, and hides that a class has a field more.
+    """
+    for node in nodes_of(source):
+        if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple)):
+            continue
+        for target in node.targets:
+            if not isinstance(target, ast.Tuple):
+                continue
+            names = [ast.unparse(one) for one in target.elts if isinstance(one, ast.Attribute)]
+            is_exchange = any(
+                ast.unparse(one) in names and ast.unparse(one) != names[place]
+                for place, value in enumerate(node.value.elts[:len(names)]) for one in ast.walk(value)
+                if isinstance(one, ast.Attribute)
+            )
+            if len(names) > 1 and len(names) == len(target.elts) and not is_exchange:
+                yield node.lineno, f"{', '.join(names)}: assign each on a line of its own"
+
+
 def banned_words(source: str) -> Iterator[Complaint]:
     """See L{BANNED}."""
     for number, line in enumerate(source.splitlines(), 1):
@@ -352,6 +374,8 @@ def rules_for(path: str) -> tuple[Rule, ...]:
         rules += (no_print,)
     if _matches(path, DOCUMENTED):
         rules += (public_docstrings,)
+    if is_typed(path):
+        rules += (one_field_a_line,)
     if _matches(path, PROSE):
         rules += (plain_english,)
     if is_typed(path):

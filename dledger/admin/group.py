@@ -68,7 +68,9 @@ class Looks:
 
     def publish(self, overview: Overview) -> None:
         """Show this look from now on."""
-        self._last, self._made_s, self._is_looking = overview, self._clock.seconds(), False
+        self._last = overview
+        self._made_s = self._clock.seconds()
+        self._is_looking = False
         waiting, self._waiting = self._waiting, []
         for waiter in waiting:
             waiter.callback(None)

@@ -40,7 +40,7 @@ GAUGES: tuple[tuple[str, str, _Number], ...] = (
     ("is_unsure", "1 while entries that it acknowledged may be missing.", lambda s: s.member.is_unsure),
     ("commit_lag_entries", "Entries whose commit only the leader knows.", lambda s: s.member.commit_lag),
     ("damaged_entries", "Damaged entries between sound ones, not fetched from a peer yet.", _damaged_entries),
-    ("is_disk_full", "1 while appends are refused as the disk is full.", lambda s: s.is_disk_full),
+    ("is_disk_full", "1 while appends are refused as the disk is full.", lambda s: s.store.is_full),
     ("term", "Raft term.", lambda s: s.member.term),
     ("begin_index", "First index present; -1 when empty.", lambda s: s.member.ledger_begin_index),
     ("end_index", "Last index present; -1 when empty.", lambda s: s.member.ledger_end_index),
@@ -50,14 +50,15 @@ GAUGES: tuple[tuple[str, str, _Number], ...] = (
     ("pending_appends", "Appends without an outcome.", lambda s: s.member.pending_appends),
     ("pending_reads", "Reads that wait for the read index.", lambda s: s.member.pending_reads),
     ("pull_waiters", "Long polls that wait for entries.", lambda s: s.pull_waiters),
-    ("connections", "Incoming connections.", lambda s: s.connections),
-    ("answers_held_bytes", "Bytes of answers that are not read yet.", lambda s: s.answers_held_bytes),
-    ("unfinished_frame_bytes", "Bytes of unfinished frames.", lambda s: s.unfinished_frame_bytes),
-    ("unsynced_bytes", "Written bytes not known to be on stable storage.", lambda s: s.unsynced_bytes),
-    ("disk_free_bytes", "Free bytes of the store's file system.", lambda s: s.disk_free_bytes),
-    ("disk_total_bytes", "Size of the store's file system.", lambda s: s.disk_total_bytes),
-    ("set_aside_files", "Files of cut data kept beside the ledger.", lambda s: s.set_aside_files),
-    ("set_aside_bytes", "Bytes of cut data kept beside the ledger.", lambda s: s.set_aside_bytes),
+    ("connections", "Incoming connections.", lambda s: s.connections.incoming),
+    ("answers_held_bytes", "Bytes of answers that are not read yet.",
+     lambda s: s.connections.answers_held_bytes),
+    ("unfinished_frame_bytes", "Bytes of unfinished frames.", lambda s: s.connections.unfinished_frame_bytes),
+    ("unsynced_bytes", "Written bytes not known to be on stable storage.", lambda s: s.store.unsynced_bytes),
+    ("disk_free_bytes", "Free bytes of the store's file system.", lambda s: s.store.free_bytes),
+    ("disk_total_bytes", "Size of the store's file system.", lambda s: s.store.total_bytes),
+    ("set_aside_files", "Files of cut data kept beside the ledger.", lambda s: s.store.set_aside_files),
+    ("set_aside_bytes", "Bytes of cut data kept beside the ledger.", lambda s: s.store.set_aside_bytes),
     ("tls_certificate_end_seconds", "End of the TLS certificate since 1970; -1 without.",
      lambda s: s.tls_expires_s),
     ("uptime_seconds", "Seconds since the node started.", lambda s: s.uptime_s),
@@ -65,47 +66,53 @@ GAUGES: tuple[tuple[str, str, _Number], ...] = (
 
 
 def _events(*names: str) -> _Number:
-    return lambda status: sum(status.reports.get(name, 0) for name in names)
+    return lambda status: sum(status.counts.reports.get(name, 0) for name in names)
 
 
 COUNTERS: tuple[tuple[str, str, _Number], ...] = (
-    ("leader_changes_total", "Changes of the leader seen here.", lambda s: s.leader_changes),
-    ("appends_total", "Entries committed for callers of this member.", lambda s: s.appends),
-    ("append_bytes_total", "Bytes of bodies of these entries.", lambda s: s.append_bytes),
-    ("gets_total", "GET requests answered with an entry.", lambda s: s.gets),
-    ("pulls_total", "PULL requests answered.", lambda s: s.pulls),
-    ("pulled_bytes_total", "Bytes of records sent for PULL.", lambda s: s.pulled_bytes),
-    ("requests_total", "Requests received.", lambda s: s.requests),
-    ("requests_abandoned_total", "Requests dropped with their connection.", lambda s: s.requests_abandoned),
-    ("fsync_failures_total", "Failed fsyncs; the member stops at the first.", lambda s: s.fsync_failures),
+    ("leader_changes_total", "Changes of the leader seen here.", lambda s: s.counts.roles.leader_changes),
+    ("appends_total", "Entries committed for callers of this member.", lambda s: s.counts.appends),
+    ("append_bytes_total", "Bytes of bodies of these entries.", lambda s: s.counts.append_bytes),
+    ("gets_total", "GET requests answered with an entry.", lambda s: s.counts.gets),
+    ("pulls_total", "PULL requests answered.", lambda s: s.counts.pulls),
+    ("pulled_bytes_total", "Bytes of records sent for PULL.", lambda s: s.counts.pulled_bytes),
+    ("requests_total", "Requests received.", lambda s: s.counts.requests),
+    ("requests_abandoned_total", "Requests dropped with their connection.",
+     lambda s: s.counts.requests_abandoned),
+    ("fsync_failures_total", "Failed fsyncs; the member stops at the first.",
+     lambda s: s.counts.fsync_failures),
     ("repairs_total", "Finished repairs of a damaged log.", _events("repaired", "entries-mended")),
     ("push_retries_total", "Times that a peer was asked again what it holds.", _events("push-set-back")),
     ("truncations_total", "Truncations of the log by a leader.", _events("truncating")),
-    ("retention_deleted_segments_total", "Segments deleted by age or size.", lambda s: s.segments_deleted),
-    ("wire_errors_total", "Connections ended because of malformed bytes.", lambda s: s.wire_errors),
-    ("body_errors_total", "Requests refused because of their body.", lambda s: s.body_errors),
-    ("connections_refused_total", "Connections refused.", lambda s: s.connections_refused),
-    ("connections_replaced_total", "Connections ended for newer ones.", lambda s: s.connections_replaced),
-    ("scrubbed_bytes_total", "Bytes of closed segments that were checked again.", lambda s: s.scrubbed_bytes),
-    ("scrub_passes_total", "Passes of that check over all closed segments.", lambda s: s.scrub_passes),
-    ("reactor_stalls_total", "Ticks that the reactor missed.", lambda s: s.stalls),
-    ("reactor_stall_seconds_total", "Total time of reactor stalls.", lambda s: s.stall_s),
+    ("retention_deleted_segments_total", "Segments deleted by age or size.",
+     lambda s: s.counts.segments_deleted),
+    ("wire_errors_total", "Connections ended because of malformed bytes.",
+     lambda s: s.connections.wire_errors),
+    ("body_errors_total", "Requests refused because of their body.", lambda s: s.connections.body_errors),
+    ("connections_refused_total", "Connections refused.", lambda s: s.connections.refused),
+    ("connections_replaced_total", "Connections ended for newer ones.", lambda s: s.connections.replaced),
+    ("scrubbed_bytes_total", "Bytes of closed segments that were checked again.",
+     lambda s: s.counts.scrubbed_bytes),
+    ("scrub_passes_total", "Passes of that check over all closed segments.", lambda s: s.counts.scrub_passes),
+    ("reactor_stalls_total", "Ticks that the reactor missed.", lambda s: s.counts.stalls),
+    ("reactor_stall_seconds_total", "Total time of reactor stalls.", lambda s: s.counts.stall_s),
 )
 
 #: Name, help, name of the label, and the function that reads the table of numbers.
 TABLES: tuple[tuple[str, str, str, Callable[[NodeStatus], Mapping[str, int]]], ...] = (
-    ("refusals_total", "Requests answered with this code.", "code", lambda s: s.refusals),
-    ("events_total", "Events that the core reported.", "event", lambda s: s.reports),
-    ("votes_total", "Vote requests answered with this result.", "result", lambda s: s.votes),
-    ("elections_total", "Candidacies of this member by their result.", "result", lambda s: s.elections),
+    ("refusals_total", "Requests answered with this code.", "code", lambda s: s.counts.refusals),
+    ("events_total", "Events that the core reported.", "event", lambda s: s.counts.reports),
+    ("votes_total", "Vote requests answered with this result.", "result", lambda s: s.counts.votes),
+    ("elections_total", "Candidacies of this member by their result.", "result",
+     lambda s: s.counts.roles.elections),
 )
 
 
 #: Name, help, and the function that reads the numbers.
 HISTOGRAMS: tuple[tuple[str, str, Callable[[NodeStatus], HistogramStatus]], ...] = (
-    ("fsync_duration_seconds", "Successful fsyncs.", lambda s: s.fsync),
-    ("append_duration_seconds", "From a proposal of appends to its commit.", lambda s: s.append_s),
-    ("append_batch_entries", "Entries proposed at once.", lambda s: s.batches),
+    ("fsync_duration_seconds", "Successful fsyncs.", lambda s: s.counts.fsync),
+    ("append_duration_seconds", "From a proposal of appends to its commit.", lambda s: s.counts.append_s),
+    ("append_batch_entries", "Entries proposed at once.", lambda s: s.counts.batches),
 )
 
 
@@ -172,7 +179,7 @@ def _peers(status: NodeStatus, names: tuple[str, ...], who: tuple[str, ...]) -> 
         return GaugeMetricFamily(_PREFIX + name, text, labels=(*labels, *more))
 
     connected = gauge("peer_connected", "1 if there is a connection to the peer.")
-    for peer_id, is_connected in sorted(status.peers_connected.items()):
+    for peer_id, is_connected in sorted(status.peers.connected.items()):
         connected.add_metric((*who, peer_id), float(is_connected))
     yield connected
     if status.member.role != "leader":
@@ -187,7 +194,7 @@ def _peers(status: NodeStatus, names: tuple[str, ...], who: tuple[str, ...]) -> 
         labelled = (*who, peer.peer_id)
         match.add_metric(labelled, peer.match_index)
         lag.add_metric(labelled, status.member.ledger_end_index - peer.match_index)
-        lag_bytes.add_metric(labelled, status.peer_lag_bytes.get(peer.peer_id, -1))
+        lag_bytes.add_metric(labelled, status.peers.lag_bytes.get(peer.peer_id, -1))
         inflight.add_metric(labelled, peer.inflight)
         heard.add_metric(
             labelled, peer.last_heard_ms_ago / 1000 if peer.last_heard_ms_ago >= 0 else -1

@@ -17,9 +17,9 @@ from dledger.admin.basics.cluster import MemberReport
 from dledger.admin.basics.guard import CONTENT_PATHS, OPEN_PATHS
 from dledger.admin.browsing.entries import ShownEntries
 from dledger.admin.browsing.query import COUNT_MAX, INDEX_MAX, LAST
+from dledger.admin.status_document import status_kinds
 from dledger.base.process.log_lines import LEVELS, ROOM_CHARS_MAX
 from dledger.node.reporting.reports import SeenEvent
-from dledger.node.reporting.status import NodeStatus
 from protocols.wire.fastjson import JsonObject, as_object
 
 _TEXT: JsonObject = {"type": "string"}
@@ -93,7 +93,8 @@ def _common_pages() -> dict[str, dict[int, JsonObject]]:
 def _pages() -> dict[str, dict[int, JsonObject]]:
     """Path to the schema of each answer by its status; an empty one is text."""
     facts: JsonObject = {"leader_id": json_schema(str | None), "role": _TEXT, "term": _WHOLE}
-    status = as_object(json_schema(NodeStatus)["properties"]) | {
+    status: JsonObject = {
+        **{name: json_schema(kind) for name, kind in status_kinds().items()},
         "is_repairing": _YES_NO, "is_healthy": _YES_NO, "problem": _TEXT, "version": _TEXT,
     }
     ready = object_schema({"status": _TEXT, "reasons": listed_schema(_TEXT), **facts})

@@ -63,6 +63,7 @@ from dledger.admin.dashboard.overview import overview_of
 from dledger.admin.dashboard.page import dashboard_page
 from dledger.admin.metrics import exposition, make_registry
 from dledger.admin.openapi import openapi_document
+from dledger.admin.status_document import status_document
 from dledger.base.process.log_lines import ANSWERS_OPERATOR, LogLevels
 from dledger.base.process.reactor import Reactor
 from dledger.base.serving.admin_ports import loopback_unless_told
@@ -145,7 +146,7 @@ def status_json(status: NodeStatus) -> JsonObject:
     """A status as plain values, with the member's health."""
     problem = health_problem(status)
     return {
-        **attrs.asdict(status, recurse=True),
+        **status_document(status),
         "is_repairing": status.member.is_repairing,
         "is_healthy": problem is None,
         "problem": problem or "",
@@ -335,10 +336,10 @@ class AdminApp:
         """Hand leadership over."""
         status = self._node.status()
         to = asked_value(request, b"to")
-        if not to or len(to) > _ID_CHARS_MAX or to not in status.peer_addresses:
+        if not to or len(to) > _ID_CHARS_MAX or to not in status.peers.addresses:
             return json_page(request, 400, {
                 "error": "write /transfer?to=ID, with the id of a member",
-                "members": sorted(status.peer_addresses),
+                "members": sorted(status.peers.addresses),
             })
         if status.member.role != "leader":
             return json_page(request, 409, {

@@ -32,7 +32,8 @@ class AsyncReader:
     """
 
     def __init__(self, wait: WaitInLoop, reader: NamedReader) -> None:
-        self._wait, self._reader = wait, reader
+        self._wait = wait
+        self._reader = reader
         self._ready: deque[Entry] = deque()
 
     @property

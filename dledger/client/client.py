@@ -18,26 +18,24 @@ from weakref import WeakSet
 
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.interfaces import IReactorTime
-from twisted.internet.task import deferLater
 
 from dledger.base.process.reactor import whole_reactor
-from dledger.base.process.timing import Backoff
 from dledger.base.sending.arguments import INDEX_MAX, patience, seconds, text, whole
 from dledger.base.sending.bodies import BytesLike
 from dledger.base.sending.sender import fire_all, fire_one
 from dledger.base.serving.endpoints import EndpointFor, tcp_endpoints
 from dledger.base.tls.securing import dialling
-from dledger.client.answers.errors import failure_of, told
+from dledger.client.answers.errors import failure_of
 from dledger.client.answers.values import Appended, AppendError, Entry, MemberInfo, entries_of
 from dledger.client.calls.appender import AppendDone, Appender, AppendLimits
-from dledger.client.calls.changes import ASKED_AGAIN, GroupChanges
+from dledger.client.calls.changes import GroupChanges
 from dledger.client.calls.command_calls import CommandCalls
 from dledger.client.calls.enveloping import Enveloping, Headers
 from dledger.client.calls.lone_appends import LoneAppends, check_numbers
 from dledger.client.calls.machines import MAX_AGE_S, query_machine
+from dledger.client.calls.member_questions import MemberQuestions
 from dledger.client.calls.numbered_appends import append_numbered
 from dledger.client.links.chain_marks import ChainMark, ask_chain_marks
-from dledger.client.links.connection import MemberLink, RequestLost
 from dledger.client.links.members import Members
 from dledger.client.links.rivals import Rivals
 from dledger.client.reading.readers import NamedReader, ReaderCalls
@@ -46,7 +44,6 @@ from dledger.values.client_token import ClientToken, as_client_token
 from dledger.values.errors import DLedgerError
 from dledger.values.tls_files import TlsFiles
 from protocols.wire.codes import ResponseCode
-from protocols.wire.errors import WireError
 from protocols.wire.ledger.codes import Consistency
 from protocols.wire.ledger.messages import (
     GetRequest,
@@ -54,7 +51,6 @@ from protocols.wire.ledger.messages import (
     MembershipRequest,
     MembershipResponse,
     Request,
-    Response,
 )
 from protocols.wire.ledger.readers import SHARE_MAX, ReaderInfo
 
@@ -103,24 +99,24 @@ class LogClient:
         @param wall_s: seconds since 1970.
         @raise ValueError: C{peers} or a time is malformed, or a file of C{tls} is not sound.
         """
-        timeout_s = seconds("timeout_s", timeout_s)
-        answer_timeout_s = seconds("answer_timeout_s", answer_timeout_s)
+        self._timeout_s = timeout_s = seconds("timeout_s", timeout_s)
+        self._answer_timeout_s = answer_timeout_s = seconds("answer_timeout_s", answer_timeout_s)
         self._clock: IReactorTime = reactor
-        self._timeout_s, self._answer_timeout_s = timeout_s, answer_timeout_s
         self._members = Members(
             peers, group=group, clock=reactor, wire=wire, rng=rng or random.Random(),
             tls=dialling(tls, group), answer_timeout_s=min(timeout_s, 1.0), token=as_client_token(token),
             endpoint_for=endpoint_for or tcp_endpoints(whole_reactor(reactor), min(timeout_s, 2.0)),
         )  # fmt: skip
-        self._rivals = Rivals(self._members, reactor)
+        rivals = Rivals(self._members, reactor)
+        self._questions = MemberQuestions(self._members, rivals, reactor, timeout_s, lambda: self._is_closed)
         self._enveloping = Enveloping(is_timed=envelope, wall_s=wall_s)
         self._appender = Appender(
-            self._members, self._rivals, clock=reactor, limits=limits or AppendLimits(), timeout_s=timeout_s,
+            self._members, rivals, clock=reactor, limits=limits or AppendLimits(), timeout_s=timeout_s,
             answer_timeout_s=answer_timeout_s, is_ordered=is_ordered, is_exact=exactly_once,
             enveloping=self._enveloping,
         )  # fmt: skip
         self._commands = CommandCalls(LoneAppends(
-            members=self._members, find_leader=self._leader, clock=reactor, timeout_s=timeout_s,
+            members=self._members, find_leader=self._questions.leader, clock=reactor, timeout_s=timeout_s,
             answer_timeout_s=answer_timeout_s, is_closed=lambda: self._is_closed,
         ))
         self._tails: WeakSet[Tail] = WeakSet()
@@ -267,8 +263,8 @@ class LogClient:
         if max_age_s is not None:
             max_age_s = seconds("max_age_s", max_age_s, is_zero_allowed=True, most=MAX_AGE_S)
         return Deferred.fromCoroutine(query_machine(
-            self._members, self._leader, self._any_member, query, max_age_s, clock=self._clock,
-            timeout_s=self._timeout_s, answer_timeout_s=self._answer_timeout_s,
+            self._members, self._questions.leader, self._questions.any_member, query, max_age_s,
+            clock=self._clock, timeout_s=self._timeout_s, answer_timeout_s=self._answer_timeout_s,
             is_closed=lambda: self._is_closed,
         ))
 
@@ -298,7 +294,7 @@ class LogClient:
 
         at_leader = consistency is Consistency.LINEARIZABLE
         try:
-            answer = await self._ask(request, self._answer_timeout_s, at_leader=at_leader)
+            answer = await self._questions.ask(request, self._answer_timeout_s, at_leader=at_leader)
         except DLedgerError as error:
             raise failure_of(error.code, index=index, **error.facts) from None
         assert isinstance(answer, GetResponse)
@@ -306,74 +302,6 @@ class LogClient:
             raise failure_of(ResponseCode.INDEX_OUT_OF_RANGE, index=index)
         (entry,) = entries_of(answer.entries)
         return entry
-
-    async def _ask(
-        self, request_for: Callable[[str], Request], answer_timeout_s: float, *, at_leader: bool
-    ) -> Response:
-        """Ask until a member answers SUCCESS or a final refusal, or the time is over."""
-        deadline_s = self._clock.seconds() + self._timeout_s
-        backoff = Backoff(rng=self._members.rng)
-        error: DLedgerError
-        while True:
-            connection: MemberLink | None = None
-            try:
-                connection = await (self._leader() if at_leader else self._any_member())
-                self._members.check_group(connection)
-                left_s = deadline_s - self._clock.seconds()
-                ask = partial(self._rivals.ask, connection) if at_leader else connection.ask
-                answer = await ask(
-                    request_for(connection.member_id), max(0.01, min(answer_timeout_s, left_s))
-                )
-                if answer.code is ResponseCode.SUCCESS:
-                    return _checked(answer)
-                error = DLedgerError(answer.code, member_id=connection.member_id, leader_id=answer.leader_id)
-                if answer.code is ResponseCode.NOT_LEADER:
-                    at_leader = True  # a Java follower serves no reads
-                    self._members.leader_id = None
-                    if answer.leader_id is not None and await self._members.leader(answer.leader_id):
-                        if not backoff.attempts:
-                            backoff.next_s()
-                            continue
-            except (RequestLost, WireError) as lost:
-                error = DLedgerError(ResponseCode.NETWORK_ERROR, reason=str(lost))
-                if connection is not None:
-                    connection.abort(str(lost))
-            except DLedgerError as refused:
-                error = refused
-                if refused.code is ResponseCode.TIMEOUT and connection is not None:
-                    connection.abort("a read was not answered")
-            if error.code not in ASKED_AGAIN:
-                raise error
-            wait_s = backoff.next_s()
-            if self._is_closed or self._clock.seconds() + wait_s >= deadline_s:
-                raise error
-            await deferLater(self._clock, wait_s)
-
-    async def _leader(self) -> MemberLink:
-        leader_id = self._members.leader_id
-        leader = self._members.connected(leader_id) if leader_id is not None else None
-        if leader is None:
-            leader = await self._members.leader(leader_id)
-        if leader is None:
-            problems = "; ".join(f"{who}: {why}" for who, why in sorted(self._members.problems.items()))
-            raise DLedgerError(
-                ResponseCode.METADATA_ERROR, reason="no leader found" + (f" ({problems})" if problems else "")
-            )
-        return leader
-
-    async def _any_member(self) -> MemberLink:
-        member_ids = list(self._members.addresses)
-        self._members.rng.shuffle(member_ids)
-        for member_id in member_ids:
-            connection = self._members.connected(member_id)
-            if connection is not None and member_id != self._members.leader_id:
-                return connection
-        for member_id in member_ids:
-            try:
-                return await self._members.connection(member_id)
-            except Exception:
-                continue  # noted in problems
-        return await self._leader()
 
     def tail(
         self,
@@ -493,33 +421,14 @@ class LogClient:
         """
         @return: fires with the leader's own status; fails if no leader answers in time.
         """
-        return Deferred.fromCoroutine(self._leader_info())
-
-    async def _leader_info(self) -> MemberInfo:
-        deadline_s = self._clock.seconds() + self._timeout_s
-        backoff = Backoff(rng=self._members.rng)
-        while True:
-            try:
-                leader = await self._leader()
-                answer = await self._members.ask(leader.member_id)
-                if answer.leader_id == leader.member_id:
-                    return self._members.info(leader.member_id, answer)
-                self._members.leader_id = None
-                error = DLedgerError(ResponseCode.METADATA_ERROR, reason="no leader found")
-            except DLedgerError as refused:
-                error = refused
-            except RequestLost as lost:
-                error = DLedgerError(ResponseCode.NETWORK_ERROR, reason=str(lost))
-            wait_s = backoff.next_s()
-            if error.code not in ASKED_AGAIN or self._clock.seconds() + wait_s >= deadline_s:
-                raise told(error)
-            await deferLater(self._clock, wait_s)
+        return Deferred.fromCoroutine(self._questions.leader_info())
 
     @property
     def _changes(self) -> GroupChanges:
         return GroupChanges(
-            members=self._members, find_leader=self._leader, leader_info=self._leader_info,
-            clock=self._clock, timeout_s=self._timeout_s, answer_timeout_s=self._answer_timeout_s,
+            members=self._members, find_leader=self._questions.leader,
+            leader_info=self._questions.leader_info, clock=self._clock, timeout_s=self._timeout_s,
+            answer_timeout_s=self._answer_timeout_s,
         )
 
     def transfer(self, to: str, *, term: int | None = None) -> Deferred[int]:
@@ -567,11 +476,3 @@ class LogClient:
         for tail in list(self._tails):
             tail.close()
         self._members.close()
-
-
-def _checked(answer: Response) -> Response:
-    if isinstance(answer, GetResponse) and answer.entries is not None:
-        entries = entries_of(answer.entries)
-        if len(entries) != 1:
-            raise WireError(f"GET was answered with {len(entries)} entries")
-    return answer

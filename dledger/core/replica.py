@@ -3,13 +3,12 @@
 One member of a raft group: inputs in, effects out.
 
 C{DLedgerCore.step} looks an input up in a table and hands it to the responsible part: elections
-(L{LeaderElector}), replication (L{EntryDispatcher}, L{EntryHandler}), commitment (L{QuorumAckChecker}),
-proposals, reads, transfer, fsync. This module connects the parts and carries out role changes.
+(L{LeaderElector}), leading (L{Leadership}), following (L{EntryHandler}), proposals, reads, transfer, fsync,
+the end (L{Stopping}). This module connects the parts and carries out role changes.
 
 Rule 1: the term gate comes first, once. Of messages with a higher term than the member's, the parts
 see only pre-votes, leadership transfers, metadata, and requests of strangers.
-Rule 2: a leader's own entries are dispatched once C{EntriesWritten} reports them.
-Rule 3: after C{StoreFailed} the member only answers its waiting appends and reads.
+Rule 2: after C{StoreFailed} the member only answers its waiting appends and reads.
 
 Source: DLedgerServer.java, MemberState.java (0.3.1.2); the shape is etcd/raft's.
 """
@@ -25,22 +24,22 @@ from dledger.core.election.dismissal import Dismissal
 from dledger.core.election.elector import Campaign, LeaderElector
 from dledger.core.election.naming import GroupNaming
 from dledger.core.election.transfer import LeadershipTransfer
+from dledger.core.leadership import Leadership
 from dledger.core.replication.appends import PendingAppends
 from dledger.core.replication.catch_up import TurnBudget
-from dledger.core.replication.dispatcher import EntryDispatcher, dispatch_to_members, take_turns
 from dledger.core.replication.flusher import Flusher
 from dledger.core.replication.handler import EntryHandler
 from dledger.core.replication.hole_repair import HoleRepair
 from dledger.core.replication.leaders_word import LeadersWord
-from dledger.core.replication.reads import HeartBeats, LinearizableReads
+from dledger.core.replication.reads import LinearizableReads
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
 from dledger.core.state.member_state import MemberState, Outbox, Role
 from dledger.core.state.ports import LedgerView
-from dledger.core.state.quorum import QuorumAckChecker
+from dledger.core.state.recovered import RecoveredState
 from dledger.core.status import MemberStatus, metadata_of, status_of
+from dledger.core.stopping import Stopping
 from dledger.ledger.config import DLedgerConfig
-from dledger.ledger.group_name import GroupName
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.bounds import TERM_MAX
 from protocols.wire.ledger.codes import PushType
@@ -67,49 +66,53 @@ class DLedgerCore:
     """
     The algorithm of one member.
 
-    Invariant: C{_beats} and C{_quorum} are set exactly while the member leads.
+    Invariant: C{_leading} is under way exactly while the role is C{LEADER}.
     """
 
     def __init__(
-        self, *, config: DLedgerConfig, view: LedgerView, rng: random.Random, term: int,
-        voted_for: str | None, committed_index: int, repair_end_index: int = -1, is_unsure: bool = False,
-        forgot_terms: bool = False, term_start_body: bytes = b"",
-        group_name: GroupName = GroupName(),  # noqa: B008
+        self, *, config: DLedgerConfig, view: LedgerView, rng: random.Random, recovered: RecoveredState,
+        term_start_body: bytes = b"",
     ) -> None:
         """
         @param view: the recovered ledger.
         @param rng: the only source of randomness of this member.
-        @param term, voted_for, committed_index: the persisted values; the index is a lower bound.
-        @param repair_end_index, is_unsure, group_name, term_start_body: see L{MemberState}.
-        @param forgot_terms: with its directory it may have lost terms.
+        @param recovered: everything else that the member knew when it ended.
+        @param term_start_body: see L{MemberState}.
         @raise DirectoryError: the recovered term is absurd, see L{admission.check_start}.
         """
+        term, voted_for = recovered.term, recovered.voted_for
         out = Outbox(request_time_out_ms=2 * config.rpc_time_out_ms)
         admission.check_start(term, view.ledger_end_term, config.self_path)
         if view.ledger_end_term > term:
             term, voted_for = view.ledger_end_term, None
         self._member = MemberState(
             config=config, view=view, out=out, term=term, voted_for=voted_for,
-            committed_index=committed_index, repair_end_index=repair_end_index, is_unsure=is_unsure,
-            start_term=TERM_MAX if forgot_terms else term, group_name=group_name,
-            term_start_body=term_start_body,
+            committed_index=recovered.committed_index, repair_end_index=recovered.repair_end_index,
+            is_unsure=recovered.is_unsure, start_term=TERM_MAX if recovered.forgot_terms else term,
+            group_name=recovered.group_name, term_start_body=term_start_body,
         )
         self._member.refresh_end()
         self._member.flushed_index = self._member.ledger_end_index  # recovery has flushed all
-        self._out, self._refused = out, admission.RefusedMessages(self._member)
+        self._out = out
+        self._refused = admission.RefusedMessages(self._member)
         self._elector = LeaderElector(self._member, rng, self)
         self._handler = EntryHandler(self._member)
         self._leaders_word = LeadersWord(self._member, self._handler, self._step_down)
-        self._naming, self._holes = GroupNaming(self._member, rng), HoleRepair(self._member)
-        self._flusher, self._appends = Flusher(self._member), PendingAppends(self._member)
-        self._reads, self._dismissal = LinearizableReads(self._member), Dismissal(self._member)
-        self._transfer = LeadershipTransfer(self._member, self._elector, self._stop_if_ready)
-        self._changes, self._turn_budget = MembershipChanges(self._member, self._transfer), TurnBudget(out)
-        self._dispatchers: dict[str, EntryDispatcher] = {}
-        self._quorum: QuorumAckChecker | None = None
-        self._beats: HeartBeats | None = None
-        self._is_ready, self._is_stopped, self._next_term_start_ms = False, False, 0
-        self._stop_deadline_ms: int | None = None
+        self._naming = GroupNaming(self._member, rng)
+        self._holes = HoleRepair(self._member)
+        self._flusher = Flusher(self._member)
+        self._appends = PendingAppends(self._member)
+        self._reads = LinearizableReads(self._member)
+        self._dismissal = Dismissal(self._member)
+        self._transfer = LeadershipTransfer(self._member, self._elector, self._transfer_ended)
+        self._changes = MembershipChanges(self._member, self._transfer)
+        self._leading = Leadership(
+            self._member, self._appends, self._changes, self._reads, self._transfer, TurnBudget(out),
+            self._step_down,
+        )
+        self._stopping = Stopping(
+            self._member, self._appends, self._changes, self._reads, self._transfer, self._handler
+        )
         self._on = self._input_table()
 
     def _input_table(self) -> dict[type[ev.Input], Callable[..., None]]:
@@ -125,7 +128,7 @@ class DLedgerCore:
             ev.PeerIncompatible: self._on_peer_incompatible, ev.StoreFailed: self._on_store_failed,
             ev.MembersIntroduced: self._member.on_introduced, ev.RequestFailed: self._on_request_failed,
             ev.ResponseReceived: self._on_response_received, ev.MachineChecked: self._member.machine.checked,
-            ev.TurnCame: lambda _: take_turns(self._dispatchers, self._turn_budget),
+            ev.TurnCame: self._leading.on_turn_came,
         }
 
     def step(self, happened: ev.Input, now_ms: int) -> tuple[fx.Effect, ...]:
@@ -136,7 +139,7 @@ class DLedgerCore:
         @return: effects to run, in this order.
         @raise StoreError: the view could not be read; the caller feeds C{StoreFailed}.
         """
-        if self._is_stopped:
+        if self._stopping.is_stopped:
             if isinstance(happened, ev.StoreFailed):
                 # An effect of the last step failed, so its StopMember was dropped: emit it again.
                 return (fx.StopMember(reason=happened.reason, clean=False),)
@@ -164,7 +167,7 @@ class DLedgerCore:
         self._member.ticked()
         for peer_id, request_id, owner in self._out.overdue():
             owner.on_request_failed(peer_id, request_id, "no outcome in time")
-        if not self._is_stopped:  # a failed transfer completes a stop that waited for it
+        if not self._stopping.is_stopped:  # a failed transfer completes a stop that waited for it
             self._tick_parts()
 
     def _tick_parts(self) -> None:
@@ -172,104 +175,55 @@ class DLedgerCore:
         self._handler.check_abnormal_future()
         for part in (self._leaders_word, self._naming, self._holes, self._dismissal):
             part.tick()
-        if self._beats is not None:
-            self._tick_leader(self._beats)
-        self._transfer.tick(self._dispatchers)
-        if not self._is_stopped:
+        if self._leading.is_under_way:
+            self._tick_leader()
+        self._transfer.tick(self._leading.dispatchers)
+        if not self._stopping.is_stopped:
             self._appends.expire()
             self._changes.expire()
             self._reads.expire()
             self._flusher.wanted()
-            self._stop_if_ready()
+            self._stopping.if_ready()
 
-    def _tick_leader(self, beats: HeartBeats) -> None:
-        beats.tick()
-        if self._out.now_ms - beats.last_quorum_ms > self._elector.patience_ms():
+    def _tick_leader(self) -> None:
+        patience_ms = self._elector.patience_ms()
+        if self._leading.lacks_quorum(patience_ms):
             # The followers' patience is over too: they may follow another leader by now.
             return self._step_down("no quorum")
-        if self._holes.is_stuck(self._elector.patience_ms()):
+        if self._holes.is_stuck(patience_ms):
             return self._step_down("an entry that may not be committed is damaged, and no peer gave it back")
-        for dispatcher in self._dispatchers.values():
-            dispatcher.tick()
-        if self._out.now_ms >= self._next_term_start_ms:
-            self._write_term_start()  # the first attempt was refused, for example by a full disk
+        self._leading.tick()
 
     def _on_store_failed(self, failed: ev.StoreFailed) -> None:
         self._out.report("store-failed", reason=failed.reason)
-        self._stop(failed.reason, clean=False)
+        self._stopping.stop(failed.reason, clean=False)
+
+    def _transfer_ended(self, _: ResponseCode) -> None:
+        self._stopping.if_ready()
 
     def _on_stop_requested(self, _: ev.StopRequested) -> None:
-        if self._stop_deadline_ms is not None:
-            return
-        # (Later than that of the transfer.)
-        wait = 2 * self._member.config.leadership_transfer_wait_timeout + self._member.config.tick_ms
-        self._stop_deadline_ms = self._out.now_ms + wait
-        if self._member.is_leader:
-            self._transfer.offer(self._dispatchers)
-        else:
-            self._transfer.fail_all()
-        self._stop_if_ready()
-
-    def _stop_if_ready(self, _: ResponseCode | None = None) -> None:
-        """Stop, if that was asked for and nothing is waited for: a hand-over, outcomes of appends."""
-        if self._stop_deadline_ms is not None and not self._is_stopped:
-            is_busy = self._transfer.is_giving or self._appends.undecided
-            if not is_busy or self._out.now_ms >= self._stop_deadline_ms:
-                self._stop("asked to stop", clean=True)
-
-    def _stop(self, reason: str, *, clean: bool) -> None:
-        self._is_stopped = True
-        self._out.forget_write()
-        self._changes.fail_all()
-        self._appends.fail_all(ResponseCode.TERM_CHANGED)
-        self._reads.fail_all(ResponseCode.NOT_LEADER)
-        if clean:
-            self._transfer.fail_all()
-            self._handler.reset()
-        self._out.emit(fx.StopMember(reason=reason, clean=clean))
+        self._stopping.request(self._leading.dispatchers)
 
     # -- role changes -----------------------------------------------------------------------
 
     def become_leader(self) -> None:
         """A quorum voted for this member in this term."""
         member = self._member
-        member.role, member.leader_id = Role.LEADER, member.self_id
+        member.role = Role.LEADER
+        member.leader_id = member.self_id
         self._elector.led()
         self._leaders_word.lead()
         self._handler.reset()
-        self._quorum = QuorumAckChecker(
-            term=member.term, term_start_index=member.ledger_end_index + 1, membership=member.membership
-        )
-        self._beats = HeartBeats(
-            member, self._round_confirmed, self._beat_refused, self._follower_heard,
-            last_quorum_ms=self._out.now_ms,
-        )
-        dispatch_to_members(self._dispatchers, member, self, self._turn_budget)
-        # If all its entries are committed, no other commit index is higher.
-        self._is_ready = member.committed_index == member.ledger_end_index
+        self._leading.begin()
         self._report_role()
-        self._beats.start_round()
-        self._write_term_start()
-        for dispatcher in self._dispatchers.values():
-            dispatcher.dispatch()
-
-    def _write_term_start(self) -> None:
-        """Write an entry of this term, unless there is one: entries of earlier terms commit with it."""
-        member = self._member
-        assert self._quorum is not None
-        if self._is_ready or not member.config.term_start_entry or member.ward_id is not None:
-            return
-        if member.ledger_end_index < self._quorum.term_start_index:
-            self._next_term_start_ms = self._out.now_ms + member.config.max_wait_ack_time_ms
-            self._out.write(fx.WriteBodies(
-                first_index=member.ledger_end_index + 1, term=member.term, bodies=(member.term_start_body,),
-            ))
+        self._leading.open()
 
     def become_follower(self, leader_id: str | None) -> None:
         """Follow C{leader_id} in this term; None for no leader yet."""
-        self._end_leadership()
+        self._leading.end()
         member = self._member
-        member.role, member.leader_id = Role.FOLLOWER, leader_id
+        member.role = Role.FOLLOWER
+        member.leader_id = leader_id
         self._handler.reset()
         if leader_id is not None:
             member.ward_id = None
@@ -279,8 +233,9 @@ class DLedgerCore:
 
     def become_candidate(self) -> None:
         """The term was raised and a vote is in progress."""
-        self._end_leadership()
-        self._member.role, self._member.leader_id = Role.CANDIDATE, None
+        self._leading.end()
+        self._member.role = Role.CANDIDATE
+        self._member.leader_id = None
         self._handler.reset()
         self._report_role()
 
@@ -293,23 +248,6 @@ class DLedgerCore:
         self._out.report("stepping-down", reason=reason, term=self._member.term)
         self.become_follower(None)
         self._elector.lost_leader()
-
-    def _end_leadership(self) -> None:
-        if self._quorum is None:
-            return
-        assert self._beats is not None
-        self._member.ward_id = None
-        # Late answers to requests of this leadership are ignored.
-        self._beats.retire()
-        for dispatcher in self._dispatchers.values():
-            dispatcher.retire()
-        self._quorum = self._beats = None
-        self._dispatchers = {}
-        self._is_ready = False
-        self._member.leader_id = None
-        self._changes.fail_all()
-        self._appends.leadership_ended()
-        self._reads.fail_all(ResponseCode.NOT_LEADER)
 
     def _report_role(self) -> None:
         member = self._member
@@ -325,7 +263,7 @@ class DLedgerCore:
         if term <= member.term:
             return
         was, had_leader = member.role, member.leader_id is not None
-        self._end_leadership()
+        self._leading.end()
         member.enter_term(term)
         member.role = Role.FOLLOWER
         self._handler.reset()
@@ -373,9 +311,12 @@ class DLedgerCore:
         if isinstance(request, MetadataRequest):
             return self._out.reply(token, self.metadata(request))
         if isinstance(request, LeadershipTransferRequest):
-            return self._transfer.on_request(token, request, self._dispatchers)
+            return self._transfer.on_request(token, request, self._leading.dispatchers)
         assert isinstance(request, MembershipRequest), request
-        self._changes.on_request(token, request, self._quorum, self._dispatchers, self._append_refusal())
+        leading = self._leading
+        self._changes.on_request(
+            token, request, leading.quorum, leading.dispatchers, self._append_refusal()
+        )
 
     def _on_response_received(self, received: ev.ResponseReceived) -> None:
         owner = self._out.answered(received.peer_id, received.request_id)
@@ -425,8 +366,7 @@ class DLedgerCore:
 
     def _on_peer_connected(self, connected: ev.PeerConnected) -> None:
         self._member.met(connected.peer_id)
-        if (dispatcher := self._dispatchers.get(connected.peer_id)) is not None:
-            dispatcher.reconnected()
+        self._leading.reconnected(connected.peer_id)
 
     # -- the ledger -------------------------------------------------------------------------
 
@@ -434,7 +374,7 @@ class DLedgerCore:
         self._appends.propose(proposed.proposals, self._append_refusal())
 
     def _append_refusal(self) -> ResponseCode | None:
-        member, is_stopping = self._member, self._stop_deadline_ms is not None
+        member, is_stopping = self._member, self._stopping.is_requested
         if not member.is_leader:
             return ResponseCode.NOT_LEADER
         if is_stopping or member.ward_id is not None or self._transfer.transferee_id is not None:
@@ -445,21 +385,13 @@ class DLedgerCore:
         member = self._member
         member.refresh_end()
         assert written.first_index + written.count - 1 == member.ledger_end_index
-        if self._quorum is None:
+        if self._leading.quorum is None:
             self._handler.on_written()
             self._transfer.on_ledger_grew()
             self._leaders_word.end_repair()
             self._handler.write_following()
         else:
-            if self._quorum.membership is not member.membership:
-                self._quorum.membership = member.membership
-                dispatch_to_members(self._dispatchers, member, self, self._turn_budget)
-            self._appends.on_written(written)
-            self._changes.on_written(member.ledger_end_index)
-            for dispatcher in self._dispatchers.values():
-                dispatcher.dispatch()
-            if not member.config.is_sync:
-                self._leader_holds(member.ledger_end_index)
+            self._leading.on_written(written)
         if member.config.is_sync:
             self._flusher.wanted()
 
@@ -474,11 +406,11 @@ class DLedgerCore:
     def _on_write_refused(self, refused: ev.WriteRefused) -> None:
         if refused.code is ResponseCode.DISK_FULL and not self._member.is_full:
             self._room_changed(is_full=True)
-        if self._quorum is not None:
+        if self._leading.quorum is not None:
             self._out.report("append-refused", code=refused.code.name, reason=refused.reason)
             self._appends.on_write_refused(refused.code)
             self._changes.on_write_refused(refused.code, refused.reason)
-            self._transfer.leave_if_full(self._dispatchers)
+            self._transfer.leave_if_full(self._leading.dispatchers)
         else:
             self._handler.on_write_refused(refused.code, refused.reason)
 
@@ -494,66 +426,18 @@ class DLedgerCore:
     def _on_entries_flushed(self, flushed: ev.EntriesFlushed) -> None:
         member = self._member
         if self._flusher.on_flushed(flushed.flush_id, flushed.end_index):
-            if self._quorum is None:
+            if self._leading.quorum is None:
                 self._handler.on_flushed(member.flushed_index)
                 self._leaders_word.end_repair()
             elif member.config.is_sync:
-                self._leader_holds(member.flushed_index)
+                self._leading.holds(member.flushed_index)
         if member.config.is_sync:
             self._flusher.wanted()
-
-    # -- commitment -------------------------------------------------------------------------
-
-    def follower_holds(self, peer_id: str, index: int) -> None:
-        """A follower acknowledged every entry up to C{index}."""
-        assert self._quorum is not None
-        if self._quorum.record(peer_id, index) and index > self._member.committed_index:
-            self._update_committed_index()
-        if self._transfer.transferee_id == peer_id:
-            self._transfer.advance(self._dispatchers)
-
-    def _leader_holds(self, index: int) -> None:
-        assert self._quorum is not None
-        has_risen, membership = self._quorum.record(self._member.self_id, index), self._member.membership
-        # Without sync no other member has these entries yet. The quorum may be smaller with the last of them.
-        if has_risen and (self._member.config.is_sync or membership.quorum == 1 or membership.index == index):
-            self._update_committed_index()
-
-    def _update_committed_index(self) -> None:
-        assert self._quorum is not None and self._beats is not None
-        member = self._member
-        index = self._quorum.quorum_index
-        if member.config.is_sync and member.has_java_peer:
-            # A Java follower acknowledges from its page cache: one copy, this one, is to be on a disk.
-            index = min(index, member.flushed_index)
-            if index < self._quorum.term_start_index:
-                return  # the flush ended before this term: earlier terms commit with an entry of this one
-        if not member.commit(index):
-            return
-        self._appends.committed(index)
-        self._changes.committed(index)
-        if self._turn_budget.probe is not None:
-            self._turn_budget.committed(index)
-        if not self._is_ready and index >= self._quorum.term_start_index - 1:
-            self._is_ready = True
-            self._reads.ready(self._beats)
 
     # -- reads and heartbeats ---------------------------------------------------------------
 
     def _on_read_requested(self, requested: ev.ReadRequested) -> None:
-        self._reads.request(requested.tokens, self._beats, is_ready=self._is_ready)
-
-    def _round_confirmed(self) -> None:
-        if self._beats is not None:
-            self._reads.confirmed(self._beats)
-
-    def _beat_refused(self, code: ResponseCode) -> None:
-        if code is ResponseCode.INCONSISTENT_LEADER:
-            self._step_down("another leader in this term")
-
-    def _follower_heard(self, peer_id: str) -> None:
-        if peer_id in self._dispatchers:  # else it was removed meanwhile
-            self._dispatchers[peer_id].reachable()
+        self._reads.request(requested.tokens, self._leading.beats, is_ready=self._leading.is_ready)
 
     # -- questions from outside -------------------------------------------------------------
 
@@ -594,7 +478,7 @@ class DLedgerCore:
     def status(self) -> MemberStatus:
         """The status of this member after the last step."""
         return status_of(
-            self._member, self._dispatchers, is_diverged=self.is_diverged,
+            self._member, self._leading.dispatchers, is_diverged=self.is_diverged,
             transferee_id=self._transfer.transferee_id, pending_appends=len(self._appends),
             pending_reads=len(self._reads), hole_asked=self._holes.asked,
         )

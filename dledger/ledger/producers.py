@@ -342,7 +342,8 @@ class SequenceTable:
         kept = [pair for pair in self._all() if pair[1].indexes]
         kept.sort(key=lambda pair: pair[1].indexes[-1])
         first = max(len(kept) - self.producers_max, 0)
-        self._spare, self._runs = OrderedDict(kept[:first]), OrderedDict(kept[first:])
+        self._spare = OrderedDict(kept[:first])
+        self._runs = OrderedDict(kept[first:])
         self._last_index = max((runs.last_index for _, runs in kept), default=-1)
 
     def whole_before(self, end_index: int) -> int:

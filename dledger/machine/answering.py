@@ -9,6 +9,7 @@ from __future__ import annotations
 from twisted.internet.defer import Deferred, fail, succeed
 
 from dledger.machine.calls import MachineCalls
+from dledger.machine.failed_entry import FailedEntry
 from dledger.machine.files.fetching import SnapshotFetch
 from dledger.machine.files.offering import SnapshotOffers, SnapshotPiece
 from dledger.machine.files.snapshots import SnapshotDirectory
@@ -43,7 +44,7 @@ class AnsweringMachine:
     reason: str
     applied_index: int
     _applied: int
-    _failed_at: int
+    _failed_at: FailedEntry
     _waits_for: str
     machine: GuardedMachine
     is_applying: bool
@@ -62,7 +63,7 @@ class AnsweringMachine:
     @property
     def failed_index(self) -> int:
         """See L{dledger.node.requests.machine_requests.HostedMachine.failed_index}."""
-        return self._failed_at if self.state == "failed" else -1
+        return self._failed_at.index if self.state == "failed" else -1
 
     @property
     def needed_index(self) -> int:

@@ -34,10 +34,13 @@ class MachineCalls:
 
     def __init__(self, run: RunInThread | None, *, clock: IReactorTime, self_id: str) -> None:
         """@param run: runs calls in a thread, in turn; None: they run at once."""
-        self._run, self._clock, self._self_id = run, clock, self_id
+        self._run = run
+        self._clock = clock
+        self._self_id = self_id
         self._now: tuple[str, float] | None = None
         self._told: tuple[float, float] = (-1.0, 0.0)
-        self.busy_with, self.busy_s = "", 0.0
+        self.busy_with = ""
+        self.busy_s = 0.0
 
     def call(self, what: str, call: Callable[[], _Result]) -> Deferred[_Result]:
         """@param what: for people. @return: fires with the result of C{call}, or its exception."""
@@ -58,10 +61,12 @@ class MachineCalls:
         now = self._now
         busy_s = 0.0 if now is None else self._clock.seconds() - now[1]
         if now is None or busy_s < LONG_S:
-            self.busy_with, self.busy_s = "", 0.0
+            self.busy_with = ""
+            self.busy_s = 0.0
             return
         entry = f" at the entry {machine.entry}" if now[0] == "apply()" else ""
-        self.busy_with, self.busy_s = f"{now[0]}{entry}", busy_s
+        self.busy_with = f"{now[0]}{entry}"
+        self.busy_s = busy_s
         began_s, told_s = self._told
         if began_s != now[1] or busy_s >= 2 * told_s:
             self._told = now[1], busy_s

@@ -81,7 +81,8 @@ class GuardedMachine:
         """@raise MachineFailed: the factory failed, or made something else."""
         try:
             machine = factory()
-            self.name, self.version = machine.name, machine.version
+            self.name = machine.name
+            self.version = machine.version
             oldest = machine.oldest_version
             self.oldest_version = self.version if oldest is None else min(int(oldest), self.version)
             self.newest_only = bool(machine.newest_only)

@@ -85,5 +85,5 @@ def runner_of(
         factory, node, clock=clock, run_in_thread=run_in_thread, snapshots=snapshots, self_id=config.self_id,
         snapshot_entries=config.machine_snapshot_entries, snapshot_bytes=config.machine_snapshot_bytes,
         waits_max=config.max_pending_requests_num, wait_ms=config.max_wait_ack_time_ms,
-        source=node.snapshot_desk, run_machine=run_machine,
+        source=node.desks.snapshots, run_machine=run_machine,
     )

@@ -27,10 +27,8 @@ that is newer, that the log goes on behind, and whose last entry the log has. Un
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import islice
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -42,6 +40,7 @@ from dledger.base.process.threads import RunInThread
 from dledger.client.answers.values import Entry
 from dledger.machine.answering import AnsweringMachine
 from dledger.machine.calls import MachineCalls
+from dledger.machine.failed_entry import FailedEntry
 from dledger.machine.files.fetching import SnapshotFetch, SnapshotSource
 from dledger.machine.files.offering import SnapshotOffers
 from dledger.machine.files.snapshot_file import OLDEST_SNAPSHOT_VERSION, SnapshotHead, SnapshotRefused
@@ -57,26 +56,20 @@ from dledger.machine.log_reach import (
     lowest_usable,
     waits_for_log,
 )
+from dledger.machine.reading_ahead import TURN_S, ReadAhead
 from dledger.machine.skips import Skips
 from dledger.machine.state_machine import MachineFactory
 from dledger.machine.waiting import MachineWaits
 from dledger.machine.writing import SnapshotWriter, pieces_of
 from dledger.values.errors import DamagedEntryError, DLedgerError
 from protocols.wire.codes import ResponseCode
-from protocols.wire.ledger.entry import EntryHeader, iterate_records
+from protocols.wire.ledger.entry import EntryHeader
 from protocols.wire.ledger.machines import DIGESTS_MAX
 
-#: Seconds that a batch should take, about; without a thread, a turn of the reactor.
-TURN_S = 0.005
-#: Bytes of records that are read at once, and entries that one batch has at most.
-READ_BYTES = 256 * 1024
-BATCH_COUNT_MAX = 1024
 #: Seconds between two looks whether the log has come to the end of a snapshot that another member sent, and
 #: before another one is asked for if it was refused.
 LOOK_S, REFUSED_S, REFUSED_MAX_S = 0.2, 5.0, 600.0
 _TAKES_UP = ("starting", "installing")
-#: Reads of the log in one look for an order to skip an entry.
-SCANS = 16
 
 
 class _MadeOtherwise(Exception):
@@ -121,17 +114,19 @@ class MachineRunner(AnsweringMachine):
         self._fetch: SnapshotFetch | None = None
         self._offers = None if snapshots is None else SnapshotOffers(snapshots, clock.seconds)
         self._self_id = self_id
-        self.state, self.reason = "starting", ""
+        self.state = "starting"
+        self.reason = ""
         self.applied_index = -1
         self.machine = GuardedMachine(factory)
-        self._kept, self._skips = KeptResults(), Skips()
-        self._failed_at = self._scanned_to = -1
+        self._kept = KeptResults()
+        self._skips = Skips()
+        self._failed_at = FailedEntry(entries, self._skips)
         self._last: EntryHeader | None = None
-        self._ahead: deque[tuple[EntryHeader, bytes]] = deque()
-        self._batch_count = 64
+        self._ahead = ReadAhead(entries)
         self._call: IDelayedCall | None = None
         self._waits = MachineWaits(waits_max=waits_max, wait_ms=wait_ms, now_ms=self._now_ms)
-        self._applied, self.is_applying = 0, False
+        self._applied = 0
+        self.is_applying = False
         self._calls = MachineCalls(run_machine, clock=clock, self_id=self_id)
         self._writer = None if snapshots is None else SnapshotWriter(
             snapshots, entries, clock=clock, run_in_thread=run_in_thread, self_id=self_id,
@@ -191,7 +186,8 @@ class MachineRunner(AnsweringMachine):
     def _fail(self, reason: str) -> None:
         if self.state in ("failed", "stopped"):
             return
-        self.state, self.reason = "failed", reason
+        self.state = "failed"
+        self.reason = reason
         self.log.critical(
             "the state machine {machine} of member {self_id} stops, the log goes on: {reason}",
             machine=self.machine.name, self_id=self._self_id, reason=reason,
@@ -210,15 +206,20 @@ class MachineRunner(AnsweringMachine):
             while self.state == "starting" and snapshots.heads:
                 if await self._is_taken_up(snapshots, snapshots.heads[-1]):
                     break
-                self.machine = GuardedMachine(self._factory)
-                self._kept = KeptResults()
+                self._renew()
         if self.state == "starting":
-            self.state, self._waits_for = "running", ""
+            self.state = "running"
+            self._waits_for = ""
             self.log.info(
                 "the state machine {machine} of member {self_id} begins behind the entry {index}",
                 machine=self.machine.name, self_id=self._self_id, index=self.applied_index,
             )
             self.committed()
+
+    def _renew(self) -> None:
+        """Another machine, with an empty state. @raise MachineFailed: it cannot be made."""
+        self.machine = GuardedMachine(self._factory)
+        self._kept = KeptResults()
 
     async def _is_taken_up(self, snapshots: SnapshotDirectory, head: SnapshotHead) -> bool:
         """Whether the machine has become the state of a snapshot of this member, or the member stops."""
@@ -311,24 +312,20 @@ class MachineRunner(AnsweringMachine):
         if not self._has_more():
             return False
         try:
-            batch = self._entries.read_committed(self.applied_index + 1, max_bytes=READ_BYTES)
+            self._ahead.read(self.applied_index + 1)
         except DLedgerError as error:
             if error.code is not ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN:
                 raise
             if self._begin_install():
                 return False
             raise MachineFailed(lacks_entries(error, self.applied_index)) from error
-        if batch is not None:
-            self._ahead.extend(iterate_records(batch))
         return bool(self._ahead)
 
     def _apply_batch(self) -> None:
         """@raise MachineFailed: at an entry; those before it are applied."""
         began_s = self._clock.seconds()
-        most = self._batch_count
-        if self._writer is not None:
-            most = min(most, self._writer.entries_left(self.applied_index))
-        batch = list(islice(self._ahead, most))
+        writer = self._writer
+        batch = self._ahead.batch(None if writer is None else writer.entries_left(self.applied_index))
         made_with = self._skips.look(batch, self.applied_index)
         if made_with >= 0:
             raise _MadeOtherwise(made_with)
@@ -358,22 +355,20 @@ class MachineRunner(AnsweringMachine):
         with self._failing():
             if applied.failure:
                 failed_index = entries[len(applied.results)].index
-                self._failed_at, self._scanned_to = failed_index, failed_index
+                self._failed_at.note(failed_index)
                 batch = [one for one in batch if one[0].index < failed_index]
             self._took(batch, entries[: len(applied.results)], applied.results)
             if applied.failure:
                 raise MachineFailed(applied.failure)
             self._take_snapshot_if_due()
-        spent_s = self._clock.seconds() - began_s
-        self._batch_count = _paced(self._batch_count, spent_s)
+        self._ahead.paced(self._clock.seconds() - began_s)
         self.committed()
 
     def _took(
         self, batch: list[tuple[EntryHeader, bytes]], entries: list[Entry], results: list[bytes]
     ) -> None:
         """The first entries that were read ahead are in the state; C{entries} are those with results."""
-        for _ in batch:
-            self._ahead.popleft()
+        self._ahead.took(len(batch))
         if batch:
             self._last = batch[-1][0]
             self.applied_index = self._last.index
@@ -397,10 +392,13 @@ class MachineRunner(AnsweringMachine):
         self._skips.begin_again(index)
         if self._snapshots is not None:
             self._snapshots.refuse_from(index, f"it has the entry {index}, which is skipped")
-        self.state, self.reason, self._failed_at = "starting", "", -1
+        self.state = "starting"
+        self.reason = ""
+        self._failed_at.note(-1)
         self._rest()
         self._waits.end(f"the entry {index} is skipped", ResponseCode.LEADER_NOT_READY)
-        self.applied_index, self.is_applying = -1, False
+        self.applied_index = -1
+        self.is_applying = False
         self.digests.clear()
         self._forget_entries()
         if self._in_thread is None:
@@ -418,29 +416,11 @@ class MachineRunner(AnsweringMachine):
         """Nothing runs in the thread."""
         if self.state == "starting":
             try:
-                self.machine, self._kept = GuardedMachine(self._factory), KeptResults()
+                self._renew()
             except MachineFailed as failed:
                 self._fail(str(failed))
             else:
                 self._begin(self._take_up(is_first=False))
-
-    def _look_for_order(self) -> None:
-        """The machine failed at an entry: is there an order to skip it by now?"""
-        try:
-            for _ in range(SCANS):
-                batch = self._entries.read_committed(self._scanned_to + 1, max_bytes=READ_BYTES)
-                if batch is None:
-                    return
-                found = list(iterate_records(batch))
-                self._scanned_to = found[-1][0].index
-                made_with = self._skips.look(found, self.applied_index)
-                if made_with < 0 and self._failed_at in self._skips.ordered:
-                    made_with = self._failed_at
-                if made_with >= 0:
-                    self._make_again(made_with)
-                    return
-        except DLedgerError:
-            return  # damaged, or gone: the next start, or a peer, finds it
 
     # -- snapshots ----------------------------------------------------------------------------
 
@@ -520,7 +500,7 @@ class MachineRunner(AnsweringMachine):
             await fetch.pause(LOOK_S)
         if head.index < self._lowest_index():
             return False  # the log has begun anew, further on
-        self.machine, self._kept = GuardedMachine(self._factory), KeptResults()
+        self._renew()
         if await self._restored(snapshots, head):
             return True
         await self._run_in_thread(lambda: snapshots.discard(head))
@@ -539,7 +519,9 @@ class MachineRunner(AnsweringMachine):
         self.committed()
         self._go_on_installing()
         if self.failed_index >= 0:
-            self._look_for_order()
+            made_with = self._failed_at.skipped(self.applied_index)
+            if made_with >= 0:
+                self._make_again(made_with)
 
     def _now_ms(self) -> int:
         return int(self._clock.seconds() * 1000)
@@ -551,9 +533,3 @@ def _until_stopped(chunks: Iterable[bytes], is_stopped: Callable[[], bool]) -> I
             raise SnapshotRefused("the member stops")
         yield chunk
 
-
-def _paced(count: int, spent_s: float) -> int:
-    """Entries in the next batch, after one of C{count} that took so long."""
-    if spent_s > TURN_S:
-        return max(1, count // 2)
-    return min(BATCH_COUNT_MAX, count * 2) if spent_s < TURN_S / 4 else count

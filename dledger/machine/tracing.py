@@ -17,9 +17,12 @@ class TracedMachine(StateMachine):
     """Passes everything on to another machine, and keeps its name and version."""
 
     def __init__(self, machine: StateMachine, trace: OpenSpans) -> None:
-        self._machine, self._trace = machine, trace
-        self.name, self.version = machine.name, machine.version
-        self.oldest_version, self.newest_only = machine.oldest_version, machine.newest_only
+        self._machine = machine
+        self._trace = trace
+        self.name = machine.name
+        self.version = machine.version
+        self.oldest_version = machine.oldest_version
+        self.newest_only = machine.newest_only
         self.takes_many = machine.takes_many or isgeneratorfunction(machine.apply)
 
     def apply(self, entries: Sequence[Entry]) -> Iterable[bytes]:

@@ -31,7 +31,9 @@ class MachineWaits:
 
     def __init__(self, *, waits_max: int, wait_ms: int, now_ms: Callable[[], int]) -> None:
         """@param waits_max, wait_ms: number of queries that wait, at most, and time for each request."""
-        self._waits_max, self._wait_ms, self._now_ms = waits_max, wait_ms, now_ms
+        self._waits_max = waits_max
+        self._wait_ms = wait_ms
+        self._now_ms = now_ms
         self._results: dict[int, tuple[Deferred[bytes], int]] = {}
         self._waits = ThresholdWaiters(capacity=waits_max)
         self._waiting: dict[int, Deferred[int]] = {}

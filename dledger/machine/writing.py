@@ -51,13 +51,20 @@ class SnapshotWriter:
         @param why_not: why none may be finished now; empty if one may.
         @param pause: waits for some seconds.
         """
-        self._snapshots, self._entries = snapshots, entries
-        self._clock, self._run_in_thread, self._self_id = clock, run_in_thread, self_id
-        self._due_entries, self._due_bytes = due_entries, due_bytes
-        self._why_not, self._pause = why_not, pause
+        self._snapshots = snapshots
+        self._entries = entries
+        self._clock = clock
+        self._run_in_thread = run_in_thread
+        self._self_id = self_id
+        self._due_entries = due_entries
+        self._due_bytes = due_bytes
+        self._why_not = why_not
+        self._pause = pause
         self._since_entries = self._since_bytes = 0
         self._last_index = -1
-        self.written, self.size, self.problem = 0, -1, ""
+        self.written = 0
+        self.size = -1
+        self.problem = ""
         self._is_wanted = False
 
     def note(
@@ -129,7 +136,9 @@ class SnapshotWriter:
                 Failure(error), machine=self._snapshots.machine, self_id=self._self_id, index=last.index,
             )
             return
-        self.written, self.size, self.problem = self.written + 1, written[0].size, ""
+        self.written += 1
+        self.size = written[0].size
+        self.problem = ""
 
 
 async def pieces_of(

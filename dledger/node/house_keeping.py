@@ -1,6 +1,7 @@
 # -*- test-case-name: tests.node.test_house_keeping -*-
 """
-House-keeping of a member's store: measuring its room, deleting expired files.
+House-keeping of a member: its keys, the tokens of its clients, and its store. The room of the store is
+measured, its expired files are deleted, its closed ones are read again.
 
 It never ends the member: what failed is logged once, and tried again at the next time. Only a failed write
 breaks the store, which then says so itself.
@@ -12,8 +13,24 @@ from typing import Protocol
 
 from twisted.logger import Logger
 
-from dledger.node.reporting.status import Counters
+from dledger.base.disk.disk import DiskSpace
+from dledger.base.tls.key_watch import KeyWatch
+from dledger.core.state import inputs as ev
+from dledger.core.status import MemberStatus
+from dledger.driver.driver import Terms
+from dledger.node.desks import Desks
+from dledger.node.host import MemberHost
+from dledger.node.reporting.status import Counters, StoreStatus, bytes_behind
+from dledger.node.run.aside_watch import AsideWatch
+from dledger.node.run.inside import MemberInside
+from dledger.node.run.scrubbing import Scrubbing
 from dledger.storage.store.store_room import DeletedSegment
+
+#: Seconds between two checks of disk space and expired files.
+HOUSE_KEEPING_INTERVAL_S = 10.0
+
+#: The same while the disk is full.
+FULL_CHECK_INTERVAL_S = 1.0
 
 
 class KeptStore(Protocol):
@@ -64,3 +81,81 @@ class MemberHouse:
                 why=one.why, begin_index=one.begin_index, self_id=self._self_id,
             )
         self._counters.segments_deleted += len(deleted)
+
+
+class MemberUpkeep:
+    """
+    Everything that a member does for its files and keys from time to time.
+
+    Invariant: the next house-keeping, the next checkpoint and the next scrub each have their own time.
+    """
+
+    def __init__(
+        self, inside: MemberInside, host: MemberHost, terms: Terms, desks: Desks, key_watch: KeyWatch,
+        log: Logger,
+    ) -> None:
+        """@param log: of the member."""
+        config, store = inside.config, inside.store
+        self._inside = inside
+        self._host = host
+        self._terms = terms
+        self._desks = desks
+        self._key_watch = key_watch
+        self._house = MemberHouse(config.self_id, store, inside.counters, log)
+        self._aside = AsideWatch(store, log, config.self_id)
+        self._scrubbing = Scrubbing(config, store, inside.seconds, inside.counters, log)
+        self._space: DiskSpace | None = None
+        self._next_s = 0.0
+        self._check_point_s = config.check_point_interval / 1000
+        self._next_check_point_s = inside.seconds() + self._check_point_s
+
+    @property
+    def tls_expires_s(self) -> float:
+        """The end of the certificate, seconds since 1970; -1 without TLS."""
+        return self._key_watch.expires_s
+
+    def tick(self, now_s: float) -> None:
+        """Time passed: do what is due. @param now_s: of the monotonic clock."""
+        inside = self._inside
+        if now_s >= self._next_check_point_s:
+            self._next_check_point_s = now_s + self._check_point_s
+            inside.with_store(inside.store.check_point)
+            inside.with_store(self._terms.check_point)
+        if inside.store.disk_full:
+            self._next_s = min(self._next_s, now_s + FULL_CHECK_INTERVAL_S)
+        if now_s >= self._next_s:
+            self.keep()
+        if now_s >= self._scrubbing.next_s:
+            inside.with_store(self._scrubbing.step)
+
+    def keep(self) -> None:
+        """Keep house now."""
+        self._next_s = self._inside.seconds() + HOUSE_KEEPING_INTERVAL_S
+        self._key_watch.check(self._host.wall_clock()[0])
+        self._desks.router.door.refresh()
+        self._inside.with_store(self._keep_store)
+
+    def _keep_store(self) -> None:
+        self._house.keep(
+            self._host.wall_clock(), keep_from_index=self._desks.keep_from_index(),
+            drop_to_index=self._desks.drop_to_index(),
+        )
+        self._aside.look()
+        is_full = self._inside.store.disk_full
+        if is_full != self._inside.core.is_full:
+            self._inside.feed(ev.RoomChecked(is_full))
+        if self._host.disk_space is not None:
+            self._space = self._host.disk_space()
+
+    def status(self, member: MemberStatus) -> StoreStatus:
+        """The files of the member. @param member: the core's status at the same moment."""
+        config, store, space = self._inside.config, self._inside.store, self._space
+        return StoreStatus(
+            path=config.self_path if config.store_type == "file" else "",
+            unsynced_bytes=bytes_behind(store, member.flushed_index),
+            free_bytes=space.usable if space is not None else -1,
+            total_bytes=space.total if space is not None else -1,
+            is_full=store.disk_full or bool(self._inside.driver.why_mute),
+            set_aside_files=max(self._aside.files, 0), set_aside_bytes=self._aside.size,
+            begin_moved=self._house.begin_moved,
+        )

@@ -15,17 +15,12 @@ of the driver.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Mapping
 
 from twisted.internet.defer import Deferred, fail
-from twisted.internet.interfaces import IReactorTime
-from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from dledger.base.disk.disk import DiskSpace
-from dledger.base.process.threads import RunInThread
 from dledger.base.tls.key_watch import KeyWatch
 from dledger.base.tls.securing import MembersDialling, Securing
 from dledger.core.replica import DLedgerCore
@@ -37,25 +32,24 @@ from dledger.ledger.config import DLedgerConfig
 from dledger.ledger.membership import Membership
 from dledger.node.belonging import Belonging
 from dledger.node.broker_hooks import Embedding
+from dledger.node.connections.greeting import Greeting
 from dledger.node.connections.peers import Peers
 from dledger.node.connections.server import MemberServer
-from dledger.node.house_keeping import MemberHouse
-from dledger.node.reporting.health import told_health
-from dledger.node.reporting.reports import Reports
-from dledger.node.reporting.status import Counters, NodeStatus, bytes_behind
-from dledger.node.requests.appends import AppendGate, AppendResult
+from dledger.node.desks import Desks
+from dledger.node.host import MemberHost, NodeFiles
+from dledger.node.house_keeping import MemberUpkeep
+from dledger.node.life import MemberLife
+from dledger.node.peer_inputs import PeerInputs
+from dledger.node.reporting.reports import Reports, SeenEvent
+from dledger.node.reporting.status import Counters, NodeStatus
+from dledger.node.requests.about import AboutMember, connections_status, peers_status
+from dledger.node.requests.appends import AppendResult
 from dledger.node.requests.machine_requests import MachineDesk
-from dledger.node.requests.readers import ReaderDesk
-from dledger.node.requests.router import NO_APPENDS, Refusals, RequestRouter, Told
-from dledger.node.requests.snapshots import SnapshotDesk
-from dledger.node.run.aside_watch import AsideWatch
+from dledger.node.requests.router import RequestRouter
+from dledger.node.run.contacts import Contacts
 from dledger.node.run.flush import LedgerFlusher
-from dledger.node.run.keeping import keep_from_index
-from dledger.node.run.reads import Reads
-from dledger.node.run.scrubbing import Scrubbing
-from dledger.node.run.store import Store
-from dledger.storage.files.term_file import TermVote
-from dledger.values.errors import DLedgerError, StoreError
+from dledger.node.run.inside import MemberInside
+from dledger.values.errors import DLedgerError
 from protocols.turn import Turn
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
@@ -63,12 +57,6 @@ from protocols.wire.ledger.messages import LeadershipTransferRequest, Request, R
 
 #: Seconds between two checks of connections and waiters.
 SWEEP_INTERVAL_S = 0.2
-
-#: Seconds between two checks of disk space and expired files.
-HOUSE_KEEPING_INTERVAL_S = 10.0
-
-#: The same while the disk is full.
-FULL_CHECK_INTERVAL_S = 1.0
 
 #: A reactor stall of at least this many seconds is logged.
 STALL_WARNING_S = 0.25
@@ -79,20 +67,13 @@ MakeDriver = Callable[[DLedgerCore, Ledger, Terms, Surroundings], Driver]
 
 class Node:
     """
-    Invariant: C{state} is C{starting}, C{running}, C{stopping}, then C{stopped} or C{failed}; states may be
-    skipped, and none comes back.
-
-    @ivar router: receives the requests of connections.
-    @ivar refusals: answers requests that are refused.
-    @ivar turn: runs work once per reactor turn; shared by server and peers.
-    @ivar greeting: judges which members belong to this group.
-    @ivar admin: listening address of the HTTP administration, for people; empty without one.
-    @ivar dialling: connects to the other members by TLS; None without TLS.
-    @ivar told_admin: C{host:port} of it for the other members; empty if they cannot ask there.
-    @ivar desk, reader_desk: answer the requests to the state machine, if there is one, and of readers.
-    @ivar snapshot_desk: exchanges snapshots with other members.
+    @ivar about: tells others about the member.
     @ivar counters: counts since the start.
-    @ivar events: returns the last events, see L{Reports.events}. @ivar keys: for TLS; None: without.
+    @ivar desks: the parts that answer requests.
+    @ivar dialling: connects to the other members by TLS; None without TLS.
+    @ivar flusher: runs the fsyncs.
+    @ivar keys: for TLS; None without.
+    @ivar turn: runs work once per reactor turn; shared by server and peers.
     """
 
     log = Logger()
@@ -101,120 +82,75 @@ class Node:
         self,
         *,
         config: DLedgerConfig,
-        store: Store,
-        terms: Terms,
-        vote: TermVote,
-        clock: IReactorTime,
-        rng: random.Random,
-        run_in_thread: RunInThread,
-        wall_clock: Callable[[], tuple[float, int]],
-        disk_space: Callable[[], DiskSpace] | None = None,
+        files: NodeFiles,
+        host: MemberHost,
         make_driver: MakeDriver = Driver,
         keys: Securing | None = None,
         embedding: Embedding | None = None,
     ) -> None:
         """
-        @param clock: monotonic.
-        @param run_in_thread: runs fsyncs, one at a time.
-        @param wall_clock: seconds since 1970, and the local hour.
         @param make_driver: the simulator's driver checks each step.
-        @param keys, embedding: for TLS, watched here; the program that alone appends.
+        @param keys: for TLS, watched here.
+        @param embedding: the program that alone appends.
         """
-        self.config, self.counters = config, Counters()
-        self._reports = Reports(
-            self.log, self_id=config.self_id, counts=self.counters.reports, seconds=clock.seconds,
-            wall_clock=wall_clock,
-        )
-        self.events = self._reports.events
-        self.turn = Turn(clock, self._turn_failed)
-        self.state, self.reason, self.listen = "starting", "", ""
-        self.admin = self.told_admin = self._begin_moved = ""
-        self._store, self._terms, self._rng = store, terms, rng
-        self._clock, self._embedding, self.keys = clock, embedding, keys
-        self._wall_clock, self._disk_space = wall_clock, disk_space
+        self.config = config
+        self.counters = Counters()
+        self.keys = keys
         self.dialling = None if keys is None else MembersDialling(keys, config.tls_plain_members)
-        self._key_watch = KeyWatch(keys, f"member {config.self_id}", member_id=config.self_id)
-        self._space: DiskSpace | None = None
-        self._house = MemberHouse(config.self_id, store, self.counters, self.log)
-        self._aside = AsideWatch(store, self.log, config.self_id)
-        self._started_s, self._tokens = clock.seconds(), 0
+        self.turn = Turn(host.clock, self._turn_failed)
+        self._life = MemberLife(host.clock)
+        self._reports = Reports(
+            self.log, self_id=config.self_id, counts=self.counters.reports, seconds=host.clock.seconds,
+            wall_clock=host.wall_clock,
+        )
+        self._store = store = files.store
+        self._clock = host.clock
+        self._embedding = embedding
         self._peers: Peers | None = None
         self._server: MemberServer | None = None
-        self._ended: list[Deferred[None]] = []
-        self._told: Told | None = None
-        self._ticking: LoopingCall | None = None
-        self._next_sweep_s = self._next_house_keeping_s = 0.0
-        self._next_check_point_s = self._started_s + config.check_point_interval / 1000
+        self._next_sweep_s = 0.0
         self._core = DLedgerCore(
-            config=config, view=store, rng=rng, term=vote.term, voted_for=vote.voted_for,
-            committed_index=store.committed_index, repair_end_index=store.repair_end_index,
-            is_unsure=store.identity.is_unsure, forgot_terms=store.identity.forgot_terms,
-            group_name=store.identity.group_name,
+            config=config, view=store, rng=host.rng, recovered=files.recovered,
             term_start_body=embedding.stamps.term_start_body if embedding is not None else b"",
         )
-        self._driver = make_driver(self._core, store, terms, self)
-        self._gather(store, run_in_thread)
-
-    def _gather(self, store: Store, run_in_thread: RunInThread) -> None:
-        config, feed = self.config, self._driver.feed
-        self._belonging = Belonging(
-            config, self._core.members, store, self._rng, feed, self._members_changed, self.note
+        self._driver = make_driver(self._core, store, files.terms, self)
+        inside = MemberInside(
+            config=config, store=store, core=self._core, driver=self._driver, counters=self.counters,
+            seconds=host.clock.seconds, voice=self,
         )
-        self.greeting, self.contacts = self._belonging.greeting, self._belonging.contacts
+        self._belonging = Belonging(
+            config, self._core.members, store, host.rng, inside.feed, self._members_changed, self.note
+        )
         self.flusher = LedgerFlusher(
-            store=store, run_in_thread=run_in_thread, feed=feed, seconds=self._clock.seconds,
+            store=store, run_in_thread=host.run_in_thread, feed=inside.feed, seconds=inside.seconds,
             counters=self.counters, report=self.report,
         )
-        self._scrubbing = Scrubbing(config, store, self._clock.seconds, self.counters, self.log)
-        self.refusals = Refusals(self._core, feed, self.counters)
-        self._appends = AppendGate(
-            group=config.group, ledger=store, propose=feed, at_end_of_turn=self.turn.work,
-            at_end_of_read=self.turn.soon, seconds=self._clock.seconds,
-            next_token=self._next_token, counters=self.counters,
-            shared_count_max=max(1, min(64, config.max_pending_requests_num // 16)),
+        self.about = AboutMember(self.status, lambda: self.desk.told())
+        self.desks = Desks(
+            inside, self.turn, self._belonging, told=self.about.told, takes_appends=embedding is None
         )
-        self._reads = Reads(
-            group=config.group, store=store, committed_index=lambda: self._core.committed_index,
-            request_reads=feed, at_end_of_turn=self.turn.work, next_token=self._next_token,
-            seconds=self._clock.seconds, refuse=self.refusals.refuse, counters=self.counters,
-        )
-        self.desk = MachineDesk(
-            config, append=self._appends.append_command, read_index=self._reads.read_index,
-            status=self._core.status, producers=lambda: store.producers, now_ms=self.now_ms,
-            append_order=self._appends.append_control, broken=self.broken, counters=self.counters,
-            others=lambda: self.snapshot_desk, feed=feed, note=self.note,
-        )
-        self.snapshot_desk = SnapshotDesk(
-            config=config, members=self._core.members, machine=lambda: self.desk.machine, now_ms=self.now_ms,
-            counters=self.counters,
-        )
-        self.reader_desk = ReaderDesk(
-            config=config, ledger=store, core=self._core, reads=self._reads, now_ms=self.now_ms,
-            append=self._appends.append_control, broken=self.broken, counters=self.counters,
-            is_refused=self._embedding is not None,
-        )
-        self.router = RequestRouter(
-            self_id=config.self_id, group=config.group,
-            body_bytes_max=config.body_bytes_max if self._embedding is None else NO_APPENDS,
-            core=self._core, feed=feed, is_running=lambda: not self._driver.is_stopped, broken=self.broken,
-            report=self._reports.report, next_token=self._next_token, counters=self.counters,
-            refusals=self.refusals, appends=self._appends, reads=self._reads, desk=self.desk,
-            reader_desk=self.reader_desk, snapshot_desk=self.snapshot_desk, note=self.note,
-            greeting=self.greeting, told=self._tell_about_me, greeted=self.contacts.greeted,
-        )
-
-    def _next_token(self) -> int:
-        self._tokens += 1
-        return self._tokens
+        watch = KeyWatch(keys, f"member {config.self_id}", member_id=config.self_id)
+        self._house = MemberUpkeep(inside, host, files.terms, self.desks, watch, self.log)
 
     # -- life ---------------------------------------------------------------------------------
 
+    @property
+    def state(self) -> str:
+        """See L{MemberLife}."""
+        return self._life.state
+
+    @property
+    def reason(self) -> str:
+        """Why it ended; empty if it has not."""
+        return self._life.reason
+
     def connect(self, *, peers: Peers, server: MemberServer) -> None:
         """Set the connections; must precede L{start}."""
-        self._peers, self._server = peers, server
+        self._peers = peers
+        self._server = server
         self._belonging.connect(peers, server)
         peers.follow(self.contacts.addresses)
-        self.snapshot_desk.connect(peers)
+        self.desks.snapshots.connect(peers)
         self.router.claim_with(server.claim, lambda one: self._belonging.vouches(peers, one), server)
 
     def start(self) -> None:
@@ -222,11 +158,8 @@ class Node:
         assert self._peers is not None and self._server is not None, "connect first"
         if self.state != "starting":
             return
-        self.state = "running"
-        self._ticking = LoopingCall.withCount(self._tick)
-        self._ticking.clock = self._clock
-        self._ticking.start(self.config.tick_ms / 1000, now=False).addErrback(self._tick_failed)
-        self._keep_house()
+        self._life.run(self._tick, self.config.tick_ms, self._tick_failed)
+        self._house.keep()
         self._driver.feed(ev.Started())
 
     def stop(self) -> Deferred[None]:
@@ -237,7 +170,7 @@ class Node:
         """
         ended = self.when_ended()
         if self.state == "running":
-            self.state = "stopping"
+            self._life.state = "stopping"
             self._driver.feed(ev.StopRequested())
         elif self.state == "starting":
             self._end("stopped", "asked to stop before it started")
@@ -245,33 +178,22 @@ class Node:
 
     def abort(self, reason: str) -> None:
         """Stop now. Proposed appends end with an unknown outcome, the others were not stored."""
-        if self.state not in ("stopped", "failed"):
+        if not self._life.is_over:
             self._end("failed", reason)
 
     def when_ended(self) -> Deferred[None]:
         """@return: fires when the member has stopped, for any reason (see C{state}, C{reason})."""
-        ended: Deferred[None] = Deferred()
-        if self.state in ("stopped", "failed") and self._ticking is None:
-            ended.callback(None)
-        else:
-            self._ended.append(ended)
-        return ended
+        return self._life.when_ended()
 
     def _end(self, state: str, reason: str) -> None:
         self._driver.stop()
-        self.state, self.reason = state, reason
+        self._life.end(state, reason)
         self.turn.work(self._tell_ended)  # (The driver may be in the middle of a step.)
 
     def _tell_ended(self) -> None:
-        ticking, self._ticking = self._ticking, None
-        if ticking is not None and ticking.running:
-            ticking.stop()
-        self._appends.stop()
-        self._reads.stop()
-        self.router.stop()
-        ended, self._ended = self._ended, []
-        for waiter in ended:
-            waiter.callback(None)
+        self._life.stop_ticking()
+        self.desks.stop()
+        self._life.tell()
 
     def _tick(self, ticks: int) -> None:
         stall_s = self.counters.stalled(ticks - 1, self.config.tick_ms)
@@ -282,16 +204,7 @@ class Node:
         if now_s >= self._next_sweep_s:
             self._next_sweep_s = now_s + SWEEP_INTERVAL_S
             self._sweep(now_s)
-        if now_s >= self._next_check_point_s:
-            self._next_check_point_s = now_s + self.config.check_point_interval / 1000
-            self._with_store(self._store.check_point)
-            self._with_store(self._terms.check_point)
-        if self._store.disk_full:
-            self._next_house_keeping_s = min(self._next_house_keeping_s, now_s + FULL_CHECK_INTERVAL_S)
-        if now_s >= self._next_house_keeping_s:
-            self._keep_house()
-        if now_s >= self._scrubbing.next_s:
-            self._with_store(self._scrubbing.step)
+        self._house.tick(now_s)
 
     def _tick_failed(self, failure: Failure) -> None:
         self.log.failure("tick failed; stopping member {self_id}", failure, self_id=self.config.self_id)
@@ -301,48 +214,40 @@ class Node:
         assert self._peers is not None and self._server is not None
         self._peers.sweep(now_s)
         self._server.sweep(now_s)
-        self._reads.sweep(now_s)
-        self.desk.sweep(now_s)
-        self.reader_desk.sweep()
+        self.desks.sweep(now_s)
         self._reports.sweep(now_s)
-        self._told = None
+        self.about.sweep()
 
-    def _tell_about_me(self) -> Told:
-        """Made at most once between two sweeps, however often METADATA is asked for."""
-        if self._told is None:
-            self._told = Told(self.told_admin, told_health(self.status()), self.desk.told())
-        return self._told
+    # -- its parts ------------------------------------------------------------------------------
 
-    def _keep_house(self) -> None:
-        self._next_house_keeping_s = self._clock.seconds() + HOUSE_KEEPING_INTERVAL_S
-        self._key_watch.check(self._wall_clock()[0])
-        self.router.door.refresh()
-        self._with_store(self._keep_store)
+    @property
+    def router(self) -> RequestRouter:
+        """Receives the requests of connections."""
+        return self.desks.router
 
-    def _keep_store(self) -> None:
-        self._house.keep(
-            self._wall_clock(), keep_from_index=self._keep_from_index(),
-            drop_to_index=self.snapshot_desk.drop_to_index(self._core.status()),
-        )
-        self._aside.look()
-        is_full = self._store.disk_full
-        if is_full != self._core.is_full:
-            self._driver.feed(ev.RoomChecked(is_full))
-        if self._disk_space is not None:
-            self._space = self._disk_space()
+    @property
+    def desk(self) -> MachineDesk:
+        """Answers the requests to the state machine, if there is one."""
+        return self.desks.machine
 
-    def _keep_from_index(self) -> int:
-        """First index that expiry must keep."""
-        reads, readers = self._reads.slowest_index() - 1, self.reader_desk.needed_index()
-        return keep_from_index(self._core.status(), (reads, self.desk.needed_index, readers))
+    @property
+    def greeting(self) -> Greeting:
+        """Judges which members belong to this group."""
+        return self._belonging.greeting
 
-    def _with_store(self, call: Callable[[], None]) -> None:
-        if self._driver.is_stopped:
-            return
-        try:
-            call()
-        except (StoreError, OSError) as error:
-            self._driver.feed(ev.StoreFailed(reason=str(error)))
+    @property
+    def contacts(self) -> Contacts:
+        """The members to which it connects."""
+        return self._belonging.contacts
+
+    @property
+    def peer_inputs(self) -> PeerInputs:
+        """Takes what the connections to the other members report."""
+        return PeerInputs(self._driver.feed)
+
+    def events(self) -> tuple[SeenEvent, ...]:
+        """The last events, oldest first, see L{Reports.events}."""
+        return self._reports.events()
 
     # -- calls from this process ----------------------------------------------------------------
 
@@ -405,7 +310,7 @@ class Node:
             ))
         if self._driver.is_stopped:
             return fail(DLedgerError(ResponseCode.NOT_LEADER, reason=self.reason or "the member has stopped"))
-        return self._appends.append(several)
+        return self.desks.appends.append(several)
 
     def read(self, index: int) -> Deferred[bytes]:
         """
@@ -414,7 +319,7 @@ class Node:
         @return: fires with the body. Fails with L{DLedgerError}: C{NOT_LEADER},
             C{INDEX_OUT_OF_RANGE} (not committed), C{INDEX_LESS_THAN_LOCAL_BEGIN} (deleted).
         """
-        return self._reads.read(index)
+        return self.desks.reads.read(index)
 
     def wait_for(self, index: int, *, time_out_ms: int) -> Deferred[int]:
         """
@@ -422,7 +327,7 @@ class Node:
 
         @return: fires with the committed index; it is lower than C{index} if C{time_out_ms} passed first.
         """
-        return self._reads.wait_for(index, time_out_ms)
+        return self.desks.reads.wait_for(index, time_out_ms)
 
     def read_committed(self, first_index: int, *, max_bytes: int) -> EntryBatch | None:
         """
@@ -451,43 +356,16 @@ class Node:
 
     def status(self) -> NodeStatus:
         """The current status."""
-        counters, server, peers = self.counters, self._server, self._peers
         member = self._core.status()
         return NodeStatus(
-            member=member, listen=self.listen, admin=self.admin,
-            store_path=self.config.self_path if self.config.store_type == "file" else "",
-            state=self.state, reason=self.reason, uptime_s=self._clock.seconds() - self._started_s,
-            connections=server.connections if server is not None else 0,
-            connections_refused=server.connections_refused if server is not None else 0,
-            connections_replaced=server.connections_replaced if server is not None else 0,
-            answers_held_bytes=server.budgets.answers.held if server is not None else 0,
-            unfinished_frame_bytes=server.budgets.unfinished.held if server is not None else 0,
-            peers_connected=peers.connected if peers is not None else {},
-            peer_addresses=self.contacts.members,
-            requests=counters.requests, requests_abandoned=counters.requests_abandoned,
-            appends=counters.appends, append_bytes=counters.append_bytes, gets=counters.gets,
-            pulls=counters.pulls, pulled_bytes=counters.pulled_bytes, refusals=dict(counters.refusals),
-            reports=dict(counters.reports), votes=dict(counters.votes), fsync=counters.fsync.status(),
-            fsync_failures=counters.flush_failures,
-            unsynced_bytes=bytes_behind(self._store, member.flushed_index),
-            stalls=counters.stalls, stall_s=counters.stall_s,
-            wire_errors=(server.wire_errors if server is not None else 0)
-            + (peers.wire_errors if peers is not None else 0),
-            body_errors=server.body_errors if server is not None else 0,
-            leader_changes=counters.leader_changes,
-            pull_waiters=self._reads.waiters, segments_deleted=counters.segments_deleted,
-            disk_free_bytes=self._space.usable if self._space is not None else -1,
-            disk_total_bytes=self._space.total if self._space is not None else -1,
-            is_disk_full=self._store.disk_full or bool(self._driver.why_mute),
-            begin_moved=self._house.begin_moved, healthy_lag_entries=self.config.healthy_lag_entries,
-            set_aside_files=max(self._aside.files, 0), set_aside_bytes=self._aside.size,
-            tls_expires_s=self._key_watch.expires_s, readers=self.reader_desk.infos(),
-            machine=self.snapshot_desk.with_log_kept(self.desk.status()),
-            scrubbed_bytes=counters.scrubbed_bytes, scrub_passes=counters.scrub_passes,
-            elections=dict(counters.elections), append_s=counters.append_s.status(),
-            batches=counters.batches.status(), peer_lag_bytes={
-                peer.peer_id: bytes_behind(self._store, peer.match_index, unknown=-1) for peer in member.peers
-            } if member.role == "leader" else {},
+            member=member, listen=self.about.listen, admin=self.about.admin, state=self.state,
+            reason=self.reason, uptime_s=self._life.uptime_s, counts=self.counters.status(),
+            connections=connections_status(self._server, self._peers),
+            peers=peers_status(member, self._store, self._peers, self.contacts.members),
+            store=self._house.status(member), pull_waiters=self.desks.reads.waiters,
+            healthy_lag_entries=self.config.healthy_lag_entries, tls_expires_s=self._house.tls_expires_s,
+            machine=self.desks.snapshots.with_log_kept(self.desk.status()),
+            readers=self.desks.readers.infos(),
         )
 
     # -- Surroundings of the driver -------------------------------------------------------------
@@ -516,31 +394,9 @@ class Node:
         """See L{dledger.driver.driver.Surroundings.continue_later}."""
         self._clock.callLater(0, self._driver.feed, ev.TurnCame())
 
-    def answers_received(self, peer_id: str, answers: list[tuple[int, Response]]) -> None:
-        """The peer answered; for L{Peers}."""
-        self._driver.feed(*[
-            ev.ResponseReceived(peer_id=peer_id, request_id=request_id, response=response)
-            for request_id, response in answers
-        ])
-
-    def requests_failed(
-        self, peer_id: str, failed: list[tuple[int, str]], is_incompatible: bool = False
-    ) -> None:
-        """The peer will not answer, or answered in another version of the protocol; for L{Peers}."""
-        self._driver.feed(*[
-            ev.RequestFailed(
-                peer_id=peer_id, request_id=request_id, reason=reason, is_incompatible=is_incompatible
-            )
-            for request_id, reason in failed
-        ])
-
     def note(self, event: str, facts: Mapping[str, object]) -> None:
         """An event on the connections that another party can repeat; for L{MemberServer} and the router."""
         self._reports.report(fx.Report(event=event, facts=facts))
-
-    def peer_connected(self, peer_id: str) -> None:
-        """A new connection to the peer is open; for L{Peers}."""
-        self._driver.feed(ev.PeerConnected(peer_id=peer_id))
 
     def reply(self, token: int, response: Response) -> None:
         """See L{dledger.driver.driver.Surroundings.reply}."""
@@ -548,11 +404,11 @@ class Node:
 
     def answer_append(self, answer: fx.AnswerAppend) -> None:
         """See L{dledger.driver.driver.Surroundings.answer_append}."""
-        self._appends.answered(answer)
+        self.desks.appends.answered(answer)
 
     def answer_read(self, answer: fx.AnswerRead) -> None:
         """See L{dledger.driver.driver.Surroundings.answer_read}."""
-        self._reads.answered(answer)
+        self.desks.reads.answered(answer)
 
     def start_flush(self, flush_id: int, end_index: int) -> None:
         """See L{dledger.driver.driver.Surroundings.start_flush}."""
@@ -560,8 +416,7 @@ class Node:
 
     def committed(self, committed_index: int) -> None:
         """See L{dledger.driver.driver.Surroundings.committed}."""
-        self._reads.committed()
-        self.desk.committed()
+        self.desks.committed()
         if self._embedding is not None:
             self._embedding.committed()
 
@@ -571,7 +426,7 @@ class Node:
         if is_role and self._embedding is not None:
             self._embedding.role_changed()
         if is_role:
-            self.counters.note_role(report.facts.get("role"), report.facts.get("leader_id"))
+            self.counters.roles.note(report.facts.get("role"), report.facts.get("leader_id"))
         self._reports.report(report)
 
     def stop_member(self, stop: fx.StopMember) -> None:
@@ -586,7 +441,7 @@ class Node:
         """See L{dledger.driver.driver.Surroundings.broken}."""
         failure = Failure(error)
         self.log.failure("member {self_id} stops because of a bug", failure, self_id=self.config.self_id)
-        if self.state not in ("stopped", "failed"):
+        if not self._life.is_over:
             self._end("failed", f"{type(error).__name__}: {error}")
 
     def _turn_failed(self, failure: Failure) -> None:

@@ -33,7 +33,7 @@ from twisted.python.failure import Failure
 from dledger.base.disk.disk import Disk
 from dledger.base.process.descriptors import connections_allowed
 from dledger.base.process.reactor import Reactor
-from dledger.base.process.threads import DiskRunner, DiskThreads, LoneThread, RunInThread
+from dledger.base.process.threads import RunInThread
 from dledger.base.serving.tokens import ClientTokenFile
 from dledger.base.tls.securing import Dialling, Securing, secured
 from dledger.driver.driver import Driver, Terms
@@ -42,10 +42,12 @@ from dledger.ledger.lineage import LINEAGE_BITS
 from dledger.node.broker_hooks import Embedding
 from dledger.node.connections.peers import Dial, Peers
 from dledger.node.connections.server import CONNECTIONS_MAX, MemberServer
+from dledger.node.host import MemberHost, NodeFiles
 from dledger.node.node import MakeDriver, Node
 from dledger.node.reporting.health import UNSURE
 from dledger.node.requests.machine_requests import HostedMachine
 from dledger.node.run.store import Store
+from dledger.node.threads import MemberThreads
 from dledger.storage.files.term_file import TermFile, TermVote
 from dledger.storage.store.file_store import FileStore
 from dledger.storage.store.memory_store import MemoryStore
@@ -136,13 +138,6 @@ class ForgetfulTerms:
         """Do nothing."""
 
 
-class FlushThread(DiskThreads):
-    """The only thread that runs fsyncs."""
-
-    def __init__(self, reactor: Reactor) -> None:
-        super().__init__(reactor, name="dledger-flush")
-
-
 class MemberService(MultiService):
     """
     One member.
@@ -166,12 +161,11 @@ class MemberService(MultiService):
         make_admin: Callable[[Node], IService] | None = None,
         admin: str = "",
         boot_id: str = "",
-        flush_thread: DiskRunner | None = None,
+        threads: MemberThreads | None = None,
         local_time: WallClock = wall_clock,
         make_driver: MakeDriver = Driver,
         embedding: Embedding | None = None,
         make_machine: MakeMachine | None = None,
-        machine_thread: DiskRunner | None = None, calls_thread: DiskRunner | None = None,
     ) -> None:
         """
         @param reactor: a reactor; its clock should be monotonic.
@@ -182,31 +176,31 @@ class MemberService(MultiService):
         @param make_admin: makes the administration service, once the member listens.
         @param boot_id: of this boot of the machine; empty if not known.
         @param admin: listening address of that service, for people.
-        @param flush_thread: runs fsyncs, one at a time; by default a L{FlushThread}.
+        @param threads: by default threads of its own.
         @param local_time: the wall clock; retention and house-keeping go by it.
         @param make_driver: see L{Node}.
         @param embedding: the program that alone appends.
         @param make_machine: makes the runner of the state machine of the member.
-        @param machine_thread, calls_thread: run its snapshots, and its calls, one at a time; by default
-            threads of their own.
         """
         super().__init__()
         self.config = config
         self.node: Node | None = None
         self.keys: Securing | None = None
-        self._reactor, self._disk = reactor, disk
-        self._rng, self._failed = rng, failed
+        self._reactor = reactor
+        self._disk = disk
+        self._rng = rng
+        self._failed = failed
         self._tokens: ClientTokenFile | None = None
-        self._listen, self._dial = listen, dial
-        self._make_admin, self._admin = make_admin, admin
+        self._listen = listen
+        self._dial = dial
+        self._make_admin = make_admin
+        self._admin = admin
         self._boot_id = boot_id
-        self._flush_thread: DiskRunner = flush_thread or FlushThread(reactor)
+        self._threads = threads or MemberThreads.of(reactor)
         self._local_time = local_time
         self._make_driver = make_driver
         self._embedding = embedding
         self._make_machine = make_machine
-        self._machine_thread = machine_thread or LoneThread(reactor, name="dledger-snapshots")
-        self._calls_thread = calls_thread or LoneThread(reactor, name="dledger-machine")
         self._store: ClosableStore | None = None
         self._terms: ClosableTerms = ForgetfulTerms()
         self._server: MemberServer | None = None
@@ -244,7 +238,7 @@ class MemberService(MultiService):
         except OSError as error:
             self._give_up(f"cannot open the store in {self.config.self_path}: {error}")
             return
-        self._flush_thread.start()
+        self._threads.flush.start()
         try:
             self._host(node)
         except ValueError as error:
@@ -257,10 +251,11 @@ class MemberService(MultiService):
             share_percent=limits.connections_share,
             budgets=Budgets(answers=limits.max_answer_bytes, unfinished=limits.max_unfinished_bytes),
         )
+        inputs = node.peer_inputs
         dial = self._dial or partial(peer_endpoint, self._reactor, node.dialling)
         self._peers = Peers(
             config=self.config, dial=dial, clock=self._reactor, turn=node.turn, rng=self._rng,
-            answered=node.answers_received, failed=node.requests_failed, connected=node.peer_connected,
+            answered=inputs.answered, failed=inputs.failed, connected=inputs.connected,
             greeting=node.greeting,
         )
         node.connect(peers=self._peers, server=self._server)
@@ -275,9 +270,9 @@ class MemberService(MultiService):
     def _host(self, node: Node) -> None:
         """Make the runner of the state machine, if there is to be one."""
         if self._make_machine is not None:
-            self._machine_thread.start()
-            self._calls_thread.start()
-            node.desk.machine = self._make_machine(node, self._machine_thread.run, self._calls_thread.run)
+            threads = self._threads
+            threads.start_machine()
+            node.desk.machine = self._make_machine(node, threads.snapshots.run, threads.calls.run)
 
     def _secured(self, server: MemberServer, node: Node) -> ServerFactory:
         """What listens: C{server}, behind TLS if this member has keys."""
@@ -321,12 +316,15 @@ class MemberService(MultiService):
                 store.abandon()
                 raise
         self.node = Node(
-            config=config, store=store, terms=self._terms, vote=vote, clock=self._reactor, rng=self._rng,
-            run_in_thread=self._flush_thread.run, wall_clock=self._local_time,
-            disk_space=(lambda: self._disk.space(config.self_path)) if is_file else None, keys=self.keys,
-            make_driver=self._make_driver, embedding=self._embedding,
+            config=config, files=NodeFiles(store=store, terms=self._terms, vote=vote),
+            host=MemberHost(
+                clock=self._reactor, rng=self._rng, run_in_thread=self._threads.flush.run,
+                wall_clock=self._local_time,
+                disk_space=(lambda: self._disk.space(config.self_path)) if is_file else None,
+            ),
+            keys=self.keys, make_driver=self._make_driver, embedding=self._embedding,
         )
-        self.node.admin = self._admin
+        self.node.about.admin = self._admin
         if store.identity.is_unsure and len(config.peers) > 1:
             self.log.warn("member {self_id} is {unsure}", self_id=config.self_id, unsure=UNSURE)
         return self.node
@@ -347,17 +345,17 @@ class MemberService(MultiService):
             return
         address = port.getHost()
         host, number = getattr(address, "host", None), getattr(address, "port", None)
-        self.node.listen = str(address) if host is None else f"{host}:{number}"
+        self.node.about.listen = str(address) if host is None else f"{host}:{number}"
         self.log.info(
             "member {self_id} of group {group} listens on {listen}; {members} members, files in {path}",
-            self_id=self.config.self_id, group=self.config.group, listen=self.node.listen,
+            self_id=self.config.self_id, group=self.config.group, listen=self.node.about.listen,
             members=len(self.node.contacts.members), path=self.config.self_path,
         )
         is_exposed = self.keys is None and not (self.config.insecure or is_loopback(host or "localhost"))
         if is_exposed and self._tokens is not None:
             self._give_up(
-                f"cannot listen on {self.node.listen} with client_token_file and without TLS: all on the way "
-                "would read the tokens. Give tls_certificate, tls_key and tls_authority, or say "
+                f"cannot listen on {self.node.about.listen} with client_token_file and without TLS: all on "
+                "the way would read the tokens. Give tls_certificate, tls_key and tls_authority, or say "
                 "insecure=true"
             )
             return
@@ -365,7 +363,7 @@ class MemberService(MultiService):
             self.log.warn(
                 "member {self_id} listens on {listen} without TLS: everybody who reaches it can read, append "
                 "and speak for members; see docs/security.md, or say insecure=true",
-                self_id=self.config.self_id, listen=self.node.listen,
+                self_id=self.config.self_id, listen=self.node.about.listen,
             )
         self._peers.start()
         self.node.start()
@@ -404,12 +402,11 @@ class MemberService(MultiService):
             if self.node.desk.machine is not None:
                 # (A call of a program that never returns must not keep this member from ending.)
                 await _within(self.node.desk.machine.stop(), STOP_TIME_OUT_S, self._reactor)
-                self._machine_thread.stop()
-                self._calls_thread.stop()
+                self._threads.stop_machine()
             await self._stop_connections()
             await self.node.flusher.idle()
             self._close_store(self.node)
-            self._flush_thread.stop()
+            self._threads.flush.stop()
         if children is not None:
             await children
 

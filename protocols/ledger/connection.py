@@ -344,7 +344,8 @@ class ClientConnection(Connection, Generic[_Token]):
         serial = self._buffer.unfinished_serial
         if self._was_heard and not (self._buffer.kept_bytes and serial == self._swept_serial):
             self._heard_s = now_s
-        self._was_heard, self._swept_serial = False, serial
+        self._was_heard = False
+        self._swept_serial = serial
         late = []
         for opaque, (_, _, sent_s) in self._outstanding.items():
             if now_s - sent_s < time_out_s:

@@ -117,7 +117,9 @@ class FrameBuffer:
         if self.has_uncut:
             assert not data, "the bytes before these are not cut yet"
             uncut, at = self._uncut, self._at
-            self._uncut, self._at, self.has_uncut = b"", 0, False
+            self._uncut = b""
+            self._at = 0
+            self.has_uncut = False
             return self._cut(uncut, at)
         self._piece_max = self._frames_max
         if self._kept:
@@ -136,7 +138,10 @@ class FrameBuffer:
 
     def drop(self) -> None:
         """The connection has ended: keep no bytes."""
-        self._uncut, self._at, self._kept, self.has_uncut = b"", 0, bytearray(), False
+        self._uncut = b""
+        self._at = 0
+        self._kept = bytearray()
+        self.has_uncut = False
 
     def put_back(self, frames: Sequence[Frame], *, taken: int) -> None:
         """
@@ -155,7 +160,9 @@ class FrameBuffer:
             if kind == "remoting":
                 parts.append(len(data).to_bytes(LENGTH_WORD_SIZE, "big"))
             parts.append(data)
-        self._uncut, self._at, self.has_uncut = b"".join([*parts, self._kept]), 0, True
+        self._uncut = b"".join([*parts, self._kept])
+        self._at = 0
+        self.has_uncut = True
         self._kept = bytearray()
 
     def _cut(self, data: bytes | bytearray, at: int = 0) -> list[Frame]:
@@ -164,7 +171,9 @@ class FrameBuffer:
         view = memoryview(data)
         while at < end:
             if len(frames) >= self._piece_max:
-                self._uncut, self._at, self.has_uncut = data, at, True
+                self._uncut = data
+                self._at = at
+                self.has_uncut = True
                 break
             available = end - at
             try:

@@ -5,12 +5,22 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
 from twisted.internet.defer import Deferred, succeed
 
+from dledger.admin.status_document import FACTS
 from dledger.core.status import MemberStatus, PeerStatus
 from dledger.node.reporting.reports import SeenEvent
-from dledger.node.reporting.status import BATCH_BUCKETS, Histogram, MachineStatus, NodeStatus
+from dledger.node.reporting.status import (
+    BATCH_BUCKETS,
+    ConnectionsStatus,
+    Counts,
+    Histogram,
+    MachineStatus,
+    NodeStatus,
+    PeersStatus,
+    RoleCounts,
+    StoreStatus,
+)
 from dledger.values.errors import StoreError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
@@ -65,12 +75,26 @@ def picture(**facts: Any) -> NodeStatus:
     batches.observe(20)
     node |= {"elections": {"won": 2, "lost": 1}, "append_s": fsync.status(), "batches": batches.status(),
              "peer_lag_bytes": {"n1": 640, "n2": -1}}
-    known = {field.name for field in attrs.fields(NodeStatus)}
+    known = {name for name, _ in FACTS}
     for name in known - set(node) - {"member", "machine", "readers"}:  # counters that came later
         node[name] = 0
     for name, value in facts.items():
         (node if name in known else member)[name] = value
-    return NodeStatus(member=MemberStatus(**member), **node)
+    return _in_parts({**node, "member": MemberStatus(**member)})
+
+
+def _in_parts(facts: dict[str, Any]) -> NodeStatus:
+    """The status whose document has these facts."""
+    parts: dict[str, dict[str, Any]] = {}
+    for name, way in FACTS:
+        if name in facts:
+            part, _, last = way.rpartition(".")
+            parts.setdefault(part, {})[last] = facts[name]
+    roles = RoleCounts(**parts["counts.roles"])
+    return NodeStatus(
+        counts=Counts(roles=roles, **parts["counts"]), connections=ConnectionsStatus(**parts["connections"]),
+        peers=PeersStatus(**parts["peers"]), store=StoreStatus(**parts["store"]), **parts[""],
+    )
 
 
 class FakeNode:

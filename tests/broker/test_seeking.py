@@ -51,7 +51,7 @@ class OwnTopicsTests(SynchronousTestCase):
         topics = slave.broker.metadata.topics
         version = topics.version
         topics.entries.pop("New", None)
-        slave.broker.restore_topics()
+        slave.broker.lost_topics.restore()
         found = topics.get("New")
         assert found is not None
         self.assertGreaterEqual(found.read_queue_nums, 2)

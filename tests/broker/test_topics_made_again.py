@@ -78,7 +78,7 @@ class AgainCase(PopCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.parts.restore_topics()
+        self.parts.lost_topics.restore()
         if self.is_kept:  # as on a raft log
             self.patch(type(self.parts.store), "forget_topic", lambda store, topic: None)
 
@@ -204,7 +204,7 @@ class HalfTests(TransactionCase):
 
     def test_over(self) -> None:
         """It is not committed, and nobody is asked about it."""
-        self.parts.restore_topics()
+        self.parts.lost_topics.restore()
         self.assertEqual(self.end(self.half(key="warm up")).code, 0)
         half = self.half(key="old")
         self.parts.metadata.topics.delete("T1", 1)

@@ -19,6 +19,7 @@ from dledger.core.replica import DLedgerCore
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
 from dledger.core.state.member_state import MemberState, Outbox
+from dledger.core.state.recovered import RecoveredState
 from dledger.ledger.config import DLedgerConfig
 from dledger.ledger.group_name import GroupName
 from dledger.ledger.holes import Hole, joined_holes
@@ -392,9 +393,11 @@ class Bench:
         ledger = ListLedger() if ledger is None else ledger
         config = make_config(self_id, members, **options)
         core = DLedgerCore(
-            config=config, view=ledger, rng=random.Random(seed), term=term, voted_for=voted_for,
-            committed_index=committed_index, repair_end_index=repair_end_index, is_unsure=is_unsure,
-            forgot_terms=forgot_terms, group_name=GroupName("a" * 32, 1, True),
+            config=config, view=ledger, rng=random.Random(seed), recovered=RecoveredState(
+                term=term, voted_for=voted_for, committed_index=committed_index,
+                repair_end_index=repair_end_index, is_unsure=is_unsure, forgot_terms=forgot_terms,
+                group_name=GroupName("a" * 32, 1, True),
+            ),
         )
         bench = cls(core, ledger, config)
         bench.step(ev.Started())

@@ -6,7 +6,8 @@ from __future__ import annotations
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.core.election.elector import PROBE_TERM, STRAY_BEATS, STRAY_MS, Campaign
+from dledger.core.election.elector import Campaign
+from dledger.core.election.java_elections import PROBE_TERM, STRAY_BEATS, STRAY_MS
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
 from protocols.wire.codes import ResponseCode

@@ -62,7 +62,7 @@ class LeaderTests(SynchronousTestCase):
     def turns(self, bench: Bench) -> tuple[fx.Effect, ...]:
         """All turns that are asked for."""
         effects: tuple[fx.Effect, ...] = ()
-        while bench.core._turn_budget.is_spent:
+        while bench.core._leading.budget.is_spent:
             effects += bench.step(ev.TurnCame())
         return effects
 
@@ -132,7 +132,7 @@ class LeaderTests(SynchronousTestCase):
         for _ in range(100):
             if pushes(bench.seen, PushType.COMPARE, "n1"):
                 break
-            bench.core._beats.last_quorum_ms = bench.now_ms  # type: ignore[union-attr]
+            bench.core._leading.beats.last_quorum_ms = bench.now_ms  # type: ignore[union-attr]
             bench.tick(100)
         (compare,) = pushes(bench.seen, PushType.COMPARE, "n1")
         bench.answer(compare, told(ResponseCode.INCONSISTENT_STATE, end_index=end_index))
@@ -170,7 +170,7 @@ class LeaderTests(SynchronousTestCase):
         self.assertEqual(CHUNKS_REFUSED_MAX, 2)
         bench = self.leader()
         self.caught_up(bench)
-        bench.core._dispatchers["n1"]._chunks_refused = 1
+        bench.core._leading.dispatchers["n1"]._chunks_refused = 1
         self.assertFalse(any(one[2] for one in spans(self.refuse(bench, 1, 199))))
 
     def test_quota(self) -> None:
@@ -182,7 +182,7 @@ class LeaderTests(SynchronousTestCase):
         bench.core._member.committed_index = bench.ledger.ledger_end_index
         found = spans(self.caught_up(bench))
         self.assertEqual(found, [(1, 99, False), (100, 199, True)])
-        bench.core._beats.last_quorum_ms = bench.now_ms + 1000  # type: ignore[union-attr]
+        bench.core._leading.beats.last_quorum_ms = bench.now_ms + 1000  # type: ignore[union-attr]
         second = (*bench.tick(1000), *self.turns(bench))
         self.assertEqual(spans(second), [(200, 299, True), (300, 399, True)])
         bench = self.leader(**{**options, "peer_push_quota": 60 * KIB})

@@ -11,6 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.core.replica import DLedgerCore
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
+from dledger.core.state.recovered import RecoveredState
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import HeartBeatRequest, VoteRequest
 from tests.core.helpers import Bench, ListLedger, make_config, sent
@@ -35,8 +36,7 @@ class Group:
         for self_id in ("n0", "n1", "n2"):
             ledger, config = ListLedger(), make_config(self_id)
             core = DLedgerCore(
-                config=config, view=ledger, rng=random.Random(rng.random()), term=0, voted_for=None,
-                committed_index=-1,
+                config=config, view=ledger, rng=random.Random(rng.random()), recovered=RecoveredState(),
             )
             benches[self_id] = Bench(core, ledger, config)
         group = cls(rng, benches)

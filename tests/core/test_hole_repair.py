@@ -311,7 +311,7 @@ class LeaderTests(SynchronousTestCase):
         """When the entry behind a follower's hole differs, the search goes on below the hole; else not."""
         for equal_to, damaged, truncates_to in ((2, 3, 2), (8, 3, None), (6, 5, 6)):
             bench = Bench.make(ListLedger.of(*[1] * 9), term=3, committed_index=8).lead()
-            bench.core._dispatchers["n1"]._setbacks = DAMAGED_PATIENCE
+            bench.core._leading.dispatchers["n1"]._setbacks = DAMAGED_PATIENCE
             for _ in range(12):
                 request = pushes(bench.seen, peer_id="n1")[-1].request
                 assert isinstance(request, PushEntryRequest) and request.entries is not None

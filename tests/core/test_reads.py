@@ -376,7 +376,7 @@ class BeatTests(SynchronousTestCase):
             bench.run(600)
             bench.confirm("n1")
             bench.confirm("n2")
-        beats_now = bench.core._beats
+        beats_now = bench.core._leading.beats
         assert beats_now is not None
         self.assertLessEqual(len(beats_now._sent_ms), 4)
         self.assertLess(len(beats_now._outstanding), 100)

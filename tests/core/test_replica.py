@@ -360,7 +360,7 @@ class SyncTests(SynchronousTestCase):
             todo = [*todo[1:], *pushes(
                 bench.answer(todo[0], attrs.evolve(answer, wire_version=0)), peer_id="n2"
             )]
-        self.assertEqual(bench.core._quorum.watermark("n2"), 0)
+        self.assertEqual(bench.core._leading.quorum.watermark("n2"), 0)
         self.assertEqual(bench.core.committed_index, -1)
         self.assertEqual(kinds(self.flushed(bench))[:2], ["RecordCommit", "AnswerAppend"])
         self.assertEqual(bench.core.committed_index, 0)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.core.election.elector import JAVA_HEARD_MS, JAVA_SPARED_MS
+from dledger.core.election.java_elections import JAVA_HEARD_MS, JAVA_SPARED_MS
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
 from protocols.wire.codes import ResponseCode

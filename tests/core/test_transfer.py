@@ -186,7 +186,7 @@ class GivingTests(SynchronousTestCase):
         bench = leader("n2")
         self.assertEqual(asks(bench.request(ask_leader())), [])
         self.assertEqual(asks(bench.match("n1")), [("n1", 1)])
-        bench.core._transfer.advance(bench.core._dispatchers)
+        bench.core._transfer.advance(bench.core._leading.dispatchers)
         self.assertEqual(asks(bench.core.step(ev.Ticked(), bench.now_ms)), [])
 
     def test_takes_no_appends_meanwhile(self) -> None:

@@ -15,6 +15,7 @@ from dledger.machine import runner, writing
 from dledger.machine.files import snapshots
 from dledger.machine.files.snapshot_file import SnapshotRefused
 from dledger.machine.guarded import MachineFailed
+from dledger.machine.reading_ahead import BATCH_COUNT_MAX
 from dledger.machine.state_machine import RESULT_BYTES_MAX
 from dledger.node.reporting.health import health_problem, readiness_problems
 from dledger.values.errors import DamagedEntryError, DLedgerError
@@ -66,7 +67,7 @@ class FollowTests(SynchronousTestCase):
         for _ in range(8):
             rig.node.append([b"x"] * 3000)
             rig.pass_turns()
-        self.assertEqual(max(rig.journal.batches), runner.BATCH_COUNT_MAX)
+        self.assertEqual(max(rig.journal.batches), BATCH_COUNT_MAX)
 
     def test_damaged(self) -> None:
         """An entry that is damaged here is waited for."""
@@ -247,8 +248,8 @@ class SnapshotTests(SynchronousTestCase):
         """Two are kept, and the log is kept from the last entry of the older one on."""
         self.assertEqual([head.index for head in self.rig.snapshots.heads], [5, 8])
         self.assertEqual(self.rig.node.desk.needed_index, 4)
-        self.assertEqual(self.rig.node._keep_from_index(), 5)
-        self.assertEqual(HostedRig().run().node._keep_from_index(), 0)
+        self.assertEqual(self.rig.node.desks.keep_from_index(), 5)
+        self.assertEqual(HostedRig().run().node.desks.keep_from_index(), 0)
         status = self.rig.runner.status()
         self.assertEqual((status.snapshot_index, status.snapshots, status.snapshot_problem), (8, 3, ""))
         self.assertGreater(status.snapshot_size, 0)
@@ -272,7 +273,7 @@ class SnapshotTests(SynchronousTestCase):
 
     def test_results(self) -> None:
         """The last results of producers are in a snapshot."""
-        self.rig.node._appends.append_command(b"once", Origin("p", 0))
+        self.rig.node.desks.appends.append_command(b"once", Origin("p", 0))
         self.rig.pass_turns()
         for number in range(4):
             self.rig.append(b"%d" % number)

@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.client.answers.values import Entry
-from dledger.machine import runner
+from dledger.machine import failed_entry, reading_ahead
 from dledger.machine import skips as skips_module
 from dledger.machine.files.snapshot_file import SnapshotRefused
 from dledger.machine.skips import SKIPPED, UNSEEN, Skips
@@ -158,14 +158,14 @@ class SkipTests(SynchronousTestCase):
         rig.append(b"3")
         self.assertEqual([head.index for head in rig.snapshots.heads], [2])
         waiting = rig.runner.when_applied(9)
-        rig.node._appends.append_control(encode_skip(3))
+        rig.node.desks.appends.append_control(encode_skip(3))
         rig.pass_turns()
         self.assertEqual((rig.runner.state, rig.journal.bodies), ("running", [b"0", b"1", b"3"]))
         self.failureResultOf(waiting)
         rig = HostedRig(snapshot_entries=2).run()
         rig.append(b"0", b"1", b"bad")
         self.assertEqual([head.index for head in rig.snapshots.heads], [1, 3])
-        rig.node._appends.append_control(encode_skip(3))
+        rig.node.desks.appends.append_control(encode_skip(3))
         rig.pass_turns()
         self.assertIn("it has the entry 3, which is skipped", rig.runner.status().refused[0])
         self.assertEqual(rig.journal.bodies, [b"0", b"1"])
@@ -178,7 +178,7 @@ class SkipTests(SynchronousTestCase):
         made = []
         again = rig
         for _ in range(2):
-            rig.node._appends.append_control(encode_skip(2))
+            rig.node.desks.appends.append_control(encode_skip(2))
             for one in (rig, again):
                 one.runner.committed()
                 one.pass_turns()
@@ -194,7 +194,7 @@ class SkipTests(SynchronousTestCase):
         for entries, heads in ((1000, [4]), (0, [])):
             rig = HostedRig(disk=MemoryDisk(), snapshot_entries=entries, snapshot_bytes=0).run()
             rig.append(b"0", b"bad", b"1")
-            rig.node._appends.append_control(encode_skip(2))
+            rig.node.desks.appends.append_control(encode_skip(2))
             rig.pass_turns()
             self.assertEqual([head.index for head in rig.snapshots.heads], heads)
 
@@ -241,7 +241,7 @@ class SkipTests(SynchronousTestCase):
         """0 to 4, and an order to skip 3."""
         rig = HostedRig().run()
         rig.append(b"1", b"2", b"3", b"4")
-        rig.node._appends.append_control(encode_skip(3))
+        rig.node.desks.appends.append_control(encode_skip(3))
         rig.pass_turns()
         batch = rig.node.read_committed(0, max_bytes=100_000)
         assert batch is not None
@@ -254,7 +254,8 @@ class SkipTests(SynchronousTestCase):
         again = HostedRig(factory=BadJournal)
         again.node.read_committed = self.rig.node.read_committed  # type: ignore[method-assign]
         again.node._core = self.rig.node._core
-        self.patch(runner, "READ_BYTES", 100)
+        self.patch(reading_ahead, "READ_BYTES", 100)
+        self.patch(failed_entry, "READ_BYTES", 100)
         again.runner.start()
         again.pass_turns()
         self.assertEqual(again.runner.state, "failed")

@@ -26,7 +26,9 @@ from tests.mutants.readers_catalogue import READER_MUTANTS
 ELECTOR = "dledger.core.election.elector"
 HANDLER = "dledger.core.replication.handler"
 MEMBER = "dledger.core.state.member_state"
+JUDGE = "dledger.core.election.vote_judge"
 REPLICA = "dledger.core.replica"
+LEADERSHIP = "dledger.core.leadership"
 DISPATCHER = "dledger.core.replication.dispatcher"
 QUORUM = "dledger.core.state.quorum"
 READS = "dledger.core.replication.reads"
@@ -35,10 +37,10 @@ UNDECIDED = "dledger.core.state.undecided"
 WAITERS = "dledger.base.process.waiters"
 FLUSHER = "dledger.core.replication.flusher"
 DRIVER = "dledger.driver.driver"
-STORE = "dledger.storage.store.file_store"
+CUTS = "dledger.storage.store.store_cuts"
 FLUSH = "dledger.storage.store.store_flush"
 JOB = "dledger.base.disk.flush_job"
-RECOVERY = "dledger.storage.start.recovery"
+SCANNER = "dledger.storage.start.scanner"
 RECORDS = "dledger.storage.files.records"
 SEGMENT = "dledger.base.disk.segment"
 DIRECTORY = "dledger.storage.start.directory"
@@ -98,8 +100,8 @@ class Mutant:
 
 _ELECTIONS = (
     Mutant("double-vote", "a member votes for every candidate of a term", (
-        Patch(ELECTOR, "if member.voted_for is not None and member.voted_for != candidate:", "if False:"),
-        Patch(ELECTOR, "if member.leader_id is not None and member.leader_id != candidate:", "if False:"),
+        Patch(JUDGE, "if member.voted_for is not None and member.voted_for != candidate:", "if False:"),
+        Patch(JUDGE, "if member.leader_id is not None and member.leader_id != candidate:", "if False:"),
         Patch(MEMBER, 'assert self.voted_for in (None, candidate_id), "one vote in a term"', "pass"),
         Patch(MEMBER, "        if self.voted_for is None:\n", "        if True:\n"),
     ), faults=ELECTIONS, pace_s=1.0),
@@ -128,14 +130,14 @@ _ELECTIONS = (
     ), settings={"pre_vote": False, "min_vote_interval_ms": 100, "max_vote_interval_ms": 300},
        faults=("damage", "damage", "kill_all", "kill"), pace_s=0.7),
     Mutant("log-not-compared", "a vote is given to a candidate with an older log", (
-        Patch(ELECTOR, "if request.ledger_end_term < member.ledger_end_term:", "if False:"),
-        Patch(ELECTOR, "request.ledger_end_index < member.ledger_end_index", "False"),
+        Patch(JUDGE, "if request.ledger_end_term < member.ledger_end_term:", "if False:"),
+        Patch(JUDGE, "request.ledger_end_index < member.ledger_end_index", "False"),
     ), faults=ELECTIONS, pace_s=1.5),
     Mutant("term-gate-removed", "a request of a higher term does not raise the member's own", (
         Patch(REPLICA, "self._pass_term_gate(request.term, type(request).__name__)", "pass"),
     )),
     Mutant("repairing-member-votes", "a member that lost acknowledged entries gives its vote", (
-        Patch(ELECTOR, "if member.repair_end_index >= 0:\n            # Its log looks shorter",
+        Patch(JUDGE, "if member.repair_end_index >= 0:\n            # Its log looks shorter",
               "if False:\n            # Its log looks shorter"),
     ), settings={**SYNC, "check_point_interval": 1000}, faults=("damage", "kill", "kill_all")),
     Mutant("unsure-vote-counts", "a member that may have lost acknowledged entries votes as usual", (
@@ -151,7 +153,7 @@ _ELECTIONS = (
               "has_all = matched_index >= 0"),
     ), test="tests.core.test_unsure"),  # (the simulator notices it, too, but only once in 140 s)
     Mutant("forgotten-terms-known", "a member with a new disk is sure at the first entry of any term", (
-        Patch(REPLICA, "start_term=TERM_MAX if forgot_terms else term", "start_term=term"),
+        Patch(REPLICA, "start_term=TERM_MAX if recovered.forgot_terms else term", "start_term=term"),
     ), test="tests.core.test_unsure"),
     Mutant("sure-before-flush", "with sync, a member with a new disk is sure of unflushed entries", (
         Patch("dledger.core.replication.leaders_word",
@@ -187,7 +189,7 @@ _REPLICATION = (
         Patch(QUORUM, "if index < self.term_start_index or index <=", "if index <="),
     ), settings={"term_start_entry": False}, faults=ELECTIONS, pace_s=1.5),
     Mutant("marks-of-other-terms", "watermarks count entries of earlier terms that are not committed", (
-        Patch(REPLICA, "term_start_index=member.ledger_end_index + 1",
+        Patch(LEADERSHIP, "term_start_index=member.ledger_end_index + 1",
               "term_start_index=member.committed_index + 1"),
     ), settings={"term_start_entry": False}, faults=ELECTIONS, pace_s=1.5),
     Mutant("ack-before-write", "a follower acknowledges an append before it has written it", (
@@ -203,20 +205,20 @@ _REPLICATION = (
               "if True:"),
     ), settings=SYNC, faults=POWER),
     Mutant("leader-counts-unflushed", "with sync flushing a leader counts its unflushed entries", (
-        Patch(REPLICA, "            if not member.config.is_sync:\n                self._leader_holds",
-              "            if True:\n                self._leader_holds"),
+        Patch(LEADERSHIP, "        if not member.config.is_sync:\n            self.holds",
+              "        if True:\n            self.holds"),
     ), settings=SYNC, faults=POWER, group={"flush_us": 20_000, "delay_us": 100, "spread_us": 100}),
     Mutant("compare-not-highest", "TRUNCATE goes to a common index, not to the highest one", (
         Patch(DISPATCHER, "elif asked == member.ledger_end_index or search.differs == asked + 1:",
               "elif True:"),
         Patch(HANDLER, "if cuts_committed or index < self.matched_index:", "if False:"),
-        Patch(STORE, "if first_gone <= committed:", "if False:"),
+        Patch(CUTS, "if first_gone <= committed:", "if False:"),
     ), faults=LINKS, load={"bodies_max": 12, "think_us": 300_000}),
     Mutant("truncate-below-commit", "a late TRUNCATE cuts committed entries: old connections stay open, "
            "entries that were found equal are not spared, nor are committed ones", (
         *OLD_KEPT,
         Patch(HANDLER, "if cuts_committed or index < self.matched_index:", "if False:"),
-        Patch(STORE, "if first_gone <= committed:", "if False:"),
+        Patch(CUTS, "if first_gone <= committed:", "if False:"),
     ), faults=("heal_slowly",), pace_s=4.0, load={"think_us": 300_000, "bodies_max": 3}),
     Mutant("old-connection-kept", "requests that arrive late on a given-up connection are obeyed", (
         *OLD_KEPT,
@@ -314,7 +316,7 @@ _STORAGE = (
     ), settings={**SYNC, "check_point_interval": 1000}, pace_s=1.0,
        faults=("damage", "damage", "kill", "kill_all", "isolate")),
     Mutant("sound-rest-cut", "a damaged record costs all records behind it", (
-        Patch(RECOVERY, "        if index > self._settled_index:\n            return False\n",
+        Patch(SCANNER, "        if index > self._settled_index:\n            return False\n",
               "        return False\n"),
     ), settings={**SYNC, "check_point_interval": 1000}, faults=("rot", "rot", "kill", "kill_all")),
     Mutant("holes-never-mended", "no peer is asked for damaged entries", (

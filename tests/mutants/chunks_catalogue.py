@@ -9,7 +9,7 @@ from tests.mutants.patching import Patch
 
 _HANDLER = "dledger.core.replication.handler"
 _DISPATCHER = "dledger.core.replication.dispatcher"
-_STORE = "dledger.storage.store.file_store"
+_CUTS = "dledger.storage.store.store_cuts"
 _SUMS = "dledger.storage.store.chunk_sums"
 _CHECKS = "dledger.storage.files.chunk_checks"
 
@@ -27,7 +27,7 @@ CHUNK_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], .
               "    if False:"),
     ), {"test": "tests.storage.test_chunk_sums.TakingTests.test_rotten_at_the_leader"}),
     ("chunk-of-cut-entries", "a truncated leader tells the checksums of the entries that it has lost", (
-        Patch(_STORE, "        self._sums.cut(keep + 1)\n", ""),
+        Patch(_CUTS, "        self._sums.cut(keep + 1)\n", ""),
         Patch(_SUMS, " or not _is_of(chunk, records, units):", ":"),
     ), {**_LAGGING, "faults": ("isolate", "isolate", "split", "kill")}),
     ("chunk-not-committed", "a leader pushes chunks of entries that may never be committed", (

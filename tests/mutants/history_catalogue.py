@@ -19,7 +19,6 @@ MEMBER = "dledger.core.state.member_state"
 REPLICA = "dledger.core.replica"
 DISPATCHER = "dledger.core.replication.dispatcher"
 SEGMENT = "dledger.base.disk.segment"
-STORE = "dledger.storage.store.file_store"
 VIEW = "dledger.rocketmq.broker.ha.slave_view"
 
 HistoryRow: TypeAlias = tuple[str, str, tuple[Patch, ...], Mapping[str, object]]
@@ -34,7 +33,7 @@ HISTORY_MUTANTS: tuple[HistoryRow, ...] = (
     ("dledger-61", "an idle leader does not compare a follower that is back", (
         Patch(HANDLER, "ResponseCode.SUCCESS if self._is_in_step_here else ResponseCode.INCONSISTENT_STATE",
               "ResponseCode.SUCCESS"),
-        Patch(REPLICA, "            dispatcher.reconnected()\n", "            pass\n"),
+        Patch("dledger.core.leadership", "            dispatcher.reconnected()\n", "            pass\n"),
         Patch(DISPATCHER,
               "        if request_id in self._inflight:\n            self._is_unreachable = True\n",
               "        self._inflight.pop(request_id, None)\n"
@@ -51,7 +50,8 @@ HISTORY_MUTANTS: tuple[HistoryRow, ...] = (
         "group": {"flush_us": 50_000}, "load": {"think_us": 100_000}}),
     ("dledger-316", "a TRUNCATE of the leader cuts committed entries", (
         Patch(HANDLER, "        if cuts_committed or index < self.matched_index:\n", "        if False:\n"),
-        Patch(STORE, "        if first_gone <= committed:\n", "        if False:\n"),
+        Patch("dledger.storage.store.store_cuts", "        if first_gone <= committed:\n",
+              "        if False:\n"),
     ), {"script": "w14_truncate_below_commit"}),
     ("dledger-325", "a leader takes no term from an answer: who is ahead in term stays outside", (
         Patch(REPLICA, "            self._pass_term_gate(response.term, type(response).__name__)\n",

@@ -59,8 +59,8 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
               "            disk.unlink(path)"),
     ), {"test": "tests.machine.test_snapshots.SnapshotTests.test_falls_back"}),
     ("half-restored-machine", "a machine that could not restore a snapshot goes on with half of it", (
-        Patch(_RUNNER, "                self.machine = GuardedMachine(self._factory)\n",
-              "                pass\n"),
+        Patch(_RUNNER, "                    break\n                self._renew()\n",
+              "                    break\n                self._kept = KeptResults()\n"),
     ), {"test": "tests.machine.test_runner.SnapshotTests.test_restore_raises"}),
     ("exit-is-no-failure", "a machine that raises what is no Exception passes the guard", (
         Patch(_GUARD, "except BaseException as error:\n                raise _failed_at(entry.index",
@@ -87,7 +87,7 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
         Patch(_RUNNER, "            if self._entries.members.is_settled and", "            if False and"),
     ), {"test": "tests.machine.test_runner.SnapshotTests.test_ahead_of_the_log"}),
     ("expiry-before-snapshot", "expiry deletes entries that are in no snapshot", (
-        Patch("dledger.node.node", "(reads, self.desk.needed_index, readers)", "(reads, readers)"),
+        Patch("dledger.node.desks", "(reads, self.machine.needed_index, readers)", "(reads, readers)"),
     ), {"test": "tests.machine.test_runner.SnapshotTests.test_taken"}),
     ("install-older-than-committed", "a snapshot older than what is committed is installed", (
         Patch(_FETCH, "        if answer.index < lowest_index:", "        if False:"),
@@ -310,7 +310,7 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
         Patch("dledger.core.replication.handler", " or not member.membership.voters:", ":"),
     ), {"test": "tests.core.test_witnesses.WitnessTests.test_no_voters_known"}),
     ("members-behind-the-end", "a list of members that comes by TRUNCATE is not followed", (
-        Patch("dledger.storage.store.file_store",
+        Patch("dledger.storage.store.store_cuts",
               "self._write(keep + 1, last_term, layout, layout.configurations)",
               "self._write(keep + 1, last_term, layout)"),
     ), {"test": "tests.storage.test_configurations.CutTests.test_just_behind_the_end"}),

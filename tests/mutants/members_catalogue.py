@@ -11,7 +11,7 @@ _MEMBERSHIP = "dledger.ledger.membership"
 _CHANGES = "dledger.core.election.changes"
 _MEMBER = "dledger.core.state.member_state"
 _ELECTOR = "dledger.core.election.elector"
-_REPLICA = "dledger.core.replica"
+_LEADERSHIP = "dledger.core.leadership"
 _STORE = "dledger.storage.store.file_store"
 _LISTED = "dledger.storage.start.configurations"
 
@@ -36,7 +36,7 @@ MEMBER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], 
         Patch(_CHANGES, "        if member.committed_index < quorum.term_start_index:", "        if False:"),
     ), _CHANGING),
     ("quorum-of-the-old-list", "a leader counts by the members that the group had when it was elected", (
-        Patch(_REPLICA, "                self._quorum.membership = member.membership\n", ""),
+        Patch(_LEADERSHIP, "            self.quorum.membership = member.membership\n", ""),
     ), _CHANGING),
     ("learner-stands", "a member that does not count is a candidate", (
         Patch(_MEMBER, "            and self.is_voter and self.repair_end_index < 0",

@@ -40,9 +40,9 @@ PRODUCER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]]
     ), {"test": "tests.base.test_producers.JudgeTests.test_cut"}),
     ("newest-producers-forgotten", "a start puts the producers of the file behind those of the log", (
         Patch(_LIST, "        for run in saved:\n", "        for run in ():\n"),
-        Patch(_LIST, "        self.table, self.readers = table, readers\n",
+        Patch(_LIST, "        self.table = table\n",
               "        for run in saved:\n            if run.producer not in table._runs:\n"
-              "                table.note(run)\n        self.table, self.readers = table, readers\n"),
+              "                table.note(run)\n        self.table = table\n"),
     ), {"test": "tests.storage.test_producer_list.StartTests.test_histories"}),
     ("cut-producers-not-recalled", "a cut does not bring back whom the cut entries made the table forget", (
         Patch(_TABLE, "        while len(self._spare) > len(uncommitted):\n", "        while self._spare:\n"),

@@ -20,6 +20,7 @@ from dledger.driver.driver import Driver
 from dledger.ledger.config import DLedgerConfig
 from dledger.node.connections.peers import Peers
 from dledger.node.connections.server import MemberServer
+from dledger.node.host import MemberHost, NodeFiles
 from dledger.node.node import MakeDriver, Node
 from dledger.node.service import ForgetfulTerms
 from dledger.storage.files.term_file import TermVote
@@ -117,8 +118,12 @@ class Rig:
         self.thread = FakeThread()
         self.sent: list[tuple[str, int, Request]] = []
         self.node = Node(
-            config=self.config, store=self.store, terms=ForgetfulTerms(), vote=TermVote(), clock=self.clock,
-            rng=random.Random(1), run_in_thread=self.thread.run, wall_clock=lambda: (1e9, 4),
+            config=self.config,
+            files=NodeFiles(store=self.store, terms=ForgetfulTerms(), vote=TermVote()),
+            host=MemberHost(
+                clock=self.clock, rng=random.Random(1), run_in_thread=self.thread.run,
+                wall_clock=lambda: (1e9, 4),
+            ),
             make_driver=make_driver,
         )
         self.server = MemberServer(self.node.router, self.node.turn, note=self.node.note)
@@ -133,6 +138,11 @@ class Rig:
                 break
             self.clock.advance(0.02)
         return self
+
+    def feed_requests_to(self, take: Callable[..., None]) -> None:
+        """The core does not hear of requests; C{take} does."""
+        router: Any = self.node.router
+        router._feed = router.questions._feed = take
 
     def client(self, host: str = "") -> FakeClient:
         """Somebody connects. @param host: from there; empty: from another machine."""
@@ -155,8 +165,8 @@ class FakePeers(Peers):
         super().__init__(
             config=rig.config, dial=lambda _peer_id, _address: cast("Any", None), clock=rig.clock,
             turn=rig.node.turn, rng=random.Random(1),
-            answered=rig.node.answers_received, failed=rig.node.requests_failed,
-            connected=rig.node.peer_connected, greeting=rig.node.greeting,
+            answered=rig.node.peer_inputs.answered, failed=rig.node.peer_inputs.failed,
+            connected=rig.node.peer_inputs.connected, greeting=rig.node.greeting,
         )
         self._rig = rig
         self.absent: set[str] = set()

@@ -316,8 +316,8 @@ class ConnectionTests(SynchronousTestCase):
         self.assertEqual(answer, AppendResponse(
             group="default", leader_id="n0", term=answer.term, index=3, pos=147
         ))
-        self.assertEqual(rig.node.status().appends, 4)
-        self.assertEqual(rig.node.status().append_bytes, 4)
+        self.assertEqual(rig.node.status().counts.appends, 4)
+        self.assertEqual(rig.node.status().counts.append_bytes, 4)
 
     def test_expected_end(self) -> None:
         """From request to answer: taken behind the end, refused with the end, refused without a body."""

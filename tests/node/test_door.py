@@ -146,7 +146,7 @@ class TokenTests(DoorCase):
             for token in ("wrong", self.texts["ops"][:-1], self.texts["there"], self.lines[2].split()[2]):
                 self.assertIs(self.show(client, token).code, FORBIDDEN)
         self.assertEqual(self.may(client), [False] * 3)
-        self.assertEqual(self.rig.node.status().reports["token-refused"], 4)
+        self.assertEqual(self.rig.node.status().counts.reports["token-refused"], 4)
         self.assertNotIn(self.texts["there"], repr(logs))
         self.assertNotIn(self.texts["ops"], repr(MetadataRequest(token=self.texts["ops"])))
 
@@ -178,7 +178,7 @@ class TokenTests(DoorCase):
         door.refresh()
         self.rig.clock.advance(0)
         self.assertEqual([client.connection.is_open for client in clients.values()], [True, False, False])
-        self.assertEqual(self.rig.node.status().reports["token-withdrawn"], 2)
+        self.assertEqual(self.rig.node.status().counts.reports["token-withdrawn"], 2)
         self.assertIs(self.show(self.rig.client(), self.texts["ops"]).code, FORBIDDEN)
         self.assertEqual(self.may(self.with_token("new")), [True] * 3)
         self.assertEqual(self.may(clients["reader"]), [True, False, False])
@@ -295,7 +295,7 @@ class AddressTests(SynchronousTestCase):
             self.assertEqual([answer.code for answer in answers], [FORBIDDEN] * 3)
             for part in ("MEMBERSHIP is a change", "10.0.0.7", "change_hosts"):
                 self.assertIn(part, answers[0].reason)
-        self.assertEqual(self.rig.node.status().reports["request-forbidden"], 6)
+        self.assertEqual(self.rig.node.status().counts.reports["request-forbidden"], 6)
 
     def test_the_rest(self) -> None:
         """Everything else is taken from everywhere."""

@@ -14,6 +14,7 @@ from dledger.core.replica import DLedgerCore
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
 from dledger.core.state.mute import mute_answer
+from dledger.core.state.recovered import RecoveredState
 from dledger.driver.driver import SAVE_AGAIN_MS, Driver
 from dledger.ledger.membership import Membership
 from dledger.values.errors import DLedgerError, StoreError
@@ -423,8 +424,7 @@ class RealCoreTests(SynchronousTestCase):
         """Vote, first entry, write, commit, answer."""
         world, ledger = World(), ListLedger()
         core = DLedgerCore(
-            config=make_config(members=1), view=ledger, rng=random.Random(1), term=0, voted_for=None,
-            committed_index=-1,
+            config=make_config(members=1), view=ledger, rng=random.Random(1), recovered=RecoveredState(),
         )
         driver = Driver(core, ledger, world, world)
         driver.feed(ev.Started(), ev.Ticked())

@@ -11,6 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.ledger.config import DLedgerConfig
 from dledger.node.broker_hooks import Embedding
 from dledger.node.connections.server import MemberServer
+from dledger.node.host import MemberHost, NodeFiles
 from dledger.node.node import Node
 from dledger.node.service import ForgetfulTerms
 from dledger.storage.files.body_stamps import BodyStamps
@@ -39,8 +40,12 @@ class EmbeddingTests(SynchronousTestCase):
         self.store = MemoryStore.open(config)
         self.store.append_bodies((b"of an earlier term",), 1)
         self.node = Node(
-            config=config, store=self.store, terms=ForgetfulTerms(), vote=TermVote(term=1), clock=self.clock,
-            rng=random.Random(1), run_in_thread=FakeThread().run, wall_clock=lambda: (1e9, 4),
+            config=config,
+            files=NodeFiles(store=self.store, terms=ForgetfulTerms(), vote=TermVote(term=1)),
+            host=MemberHost(
+                clock=self.clock, rng=random.Random(1), run_in_thread=FakeThread().run,
+                wall_clock=lambda: (1e9, 4),
+            ),
             embedding=Embedding(
                 stamps=NamedTerms(), committed=lambda: self.heard.append("committed"),
                 role_changed=lambda: self.heard.append("role"),

@@ -14,6 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.core.replica import DLedgerCore
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
+from dledger.core.state.recovered import RecoveredState
 from dledger.driver.driver import Driver
 from dledger.ledger.config import DLedgerConfig
 from dledger.storage.store.memory_store import MemoryStore
@@ -61,7 +62,7 @@ class World:
         self.stopped: list[fx.StopMember] = []
         self.store = MemoryStore.open(config)
         self.core = DLedgerCore(
-            config=config, view=self.store, rng=rng, term=term, voted_for=None, committed_index=-1,
+            config=config, view=self.store, rng=rng, recovered=RecoveredState(term=term),
         )
         self.driver = Driver(self.core, self.store, self, self)
         self.driver.feed(ev.Started())

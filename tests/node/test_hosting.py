@@ -202,7 +202,7 @@ class WordTests(SynchronousTestCase):
         self.rig = HostedRig(peers="n0-127.0.0.1:1;n1-127.0.0.1:2", factory=MovedJournal)
         self.word = self.rig.node.members.machine
         self.told = ToldMachine(name="journal", version=2, state="running")
-        self.rig.node.snapshot_desk.told = lambda peer_id: MetadataResponse(  # type: ignore[method-assign]
+        self.rig.node.desks.snapshots.told = lambda peer_id: MetadataResponse(  # type: ignore[method-assign]
             machine=encode_told_machine(self.told)
         )
         self.rig.node.start()
@@ -310,7 +310,7 @@ class _Follower:
             rig.config, append=lambda *_: Deferred(), read_index=self.read_index,
             status=lambda: self.picture, now_ms=lambda: self.now_ms,
             broken=lambda error: None, counters=Counters(), producers=lambda: None,
-            append_order=lambda _: Deferred(), others=lambda: rig.node.snapshot_desk, feed=lambda _: None,
+            append_order=lambda _: Deferred(), others=lambda: rig.node.desks.snapshots, feed=lambda _: None,
             note=lambda *_: None,
         )
         made.machine = rig.runner

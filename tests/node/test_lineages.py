@@ -211,7 +211,7 @@ class NodeTests(SynchronousTestCase):
         self.assertNotEqual(voted.vote_result, VoteResult.ACCEPT)
         self.assertTrue(self.rig.store.identity.is_unsure)
         self.assertTrue(self.rig.node.status().member.is_unsure)
-        self.assertEqual(self.rig.node.status().reports["doubted"], 1)
+        self.assertEqual(self.rig.node.status().counts.reports["doubted"], 1)
 
     def test_not_doubted(self) -> None:
         """The same without that memory."""
@@ -248,7 +248,7 @@ class NodeTests(SynchronousTestCase):
         (told,) = self.client.answers()
         self.assertEqual(told.met_lineage, N1.encode())
         self.assertTrue(self.client.transport.disconnecting)
-        self.assertEqual(self.rig.node.status().reports["foreign-member"], 1)
+        self.assertEqual(self.rig.node.status().counts.reports["foreign-member"], 1)
 
     def test_an_incarnation_of_before(self) -> None:
         """A disk that is put back after another incarnation came, proven or not, is told, and noticed."""

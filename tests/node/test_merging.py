@@ -186,9 +186,9 @@ class FollowerTests(SynchronousTestCase):
         rig.thread.is_lazy = True
         leader.send(push(1), push(2), native=False)
         self.assertEqual(leader.answers(), [])
-        self.assertEqual(rig.node.router.unanswered, 1)
+        self.assertEqual(rig.node.router.questions.unanswered, 1)
         leader.connection.abort("away")
-        self.assertEqual(rig.node.router.unanswered, 0)
+        self.assertEqual(rig.node.router.questions.unanswered, 0)
 
     def test_member_stops(self) -> None:
         """Merged pushes that the core still holds are answered, each."""

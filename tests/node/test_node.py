@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.state import effects as fx
 from dledger.core.state.inputs import Ticked
-from dledger.node.node import HOUSE_KEEPING_INTERVAL_S
+from dledger.node.house_keeping import HOUSE_KEEPING_INTERVAL_S
 from dledger.storage.store.store_room import DeletedSegment
 from dledger.values.errors import DLedgerError, StoreError
 from protocols.wire.codes import ResponseCode
@@ -46,7 +46,7 @@ def make_leader(rig: Rig) -> None:
                     pre_vote=request.pre_vote, wire_version=1,
                 )
             if peer_id == "n1" and response is not None:
-                rig.node.answers_received(peer_id, [(request_id, response)])
+                rig.node.peer_inputs.answered(peer_id, [(request_id, response)])
         if rig.node.status().member.role == "leader":
             return
     raise AssertionError("no leader")
@@ -102,10 +102,10 @@ class LifeTests(SynchronousTestCase):
             rig.clock.advance(0.02)
             sent, rig.sent[:] = rig.sent[:], []
             for peer_id, request_id, _ in sent:
-                rig.node.requests_failed(peer_id, [(request_id, "not connected")])
+                rig.node.peer_inputs.failed(peer_id, [(request_id, "not connected")])
         self.assertNotEqual(rig.node.status().member.role, "leader")
-        self.assertIn("stepping-down", rig.node.status().reports)
-        rig.node.answers_received("n1", [(10**9, HeartBeatResponse())])
+        self.assertIn("stepping-down", rig.node.status().counts.reports)
+        rig.node.peer_inputs.answered("n1", [(10**9, HeartBeatResponse())])
         self.assertTrue(rig.node.is_running)
 
     def test_peers_of_another_version(self) -> None:
@@ -116,11 +116,11 @@ class LifeTests(SynchronousTestCase):
         asked = self.ask_on(rig, seconds=1.0)
         for peer_id in ("n1", "n2"):
             pushed = [one for one in asked if one[0] == peer_id and isinstance(one[2], PushEntryRequest)]
-            rig.node.requests_failed(peer_id, [(pushed[-1][1], "answer to PUSH has xIndex")], True)
+            rig.node.peer_inputs.failed(peer_id, [(pushed[-1][1], "answer to PUSH has xIndex")], True)
         self.assertNotEqual(rig.node.status().member.role, "leader")
-        self.assertIn("stepping-down", rig.node.status().reports)
+        self.assertIn("stepping-down", rig.node.status().counts.reports)
         self.assertEqual(self.ask_on(rig, seconds=30.0), [])
-        rig.node.peer_connected("n2")
+        rig.node.peer_inputs.connected("n2")
         self.assertNotEqual(self.ask_on(rig, seconds=30.0), [])
 
     def ask_on(self, rig: Rig, *, seconds: float) -> list[tuple[str, int, Request]]:
@@ -173,7 +173,7 @@ class FailureTests(SynchronousTestCase):
         self.assertIn("Input/output error", rig.node.reason)
         self.failureResultOf(pending, DLedgerError)
         self.assertTrue(any(event["log_level"] is LogLevel.critical for event in events))
-        self.assertEqual(rig.node.status().fsync_failures, 1)
+        self.assertEqual(rig.node.status().counts.fsync_failures, 1)
 
     def test_sync_waits_for_the_fsync(self) -> None:
         """And the answer comes with it."""
@@ -182,11 +182,11 @@ class FailureTests(SynchronousTestCase):
         pending = rig.node.append(b"a")
         rig.clock.advance(0)
         self.assertNoResult(pending)
-        self.assertGreater(rig.node.status().unsynced_bytes, 0)
+        self.assertGreater(rig.node.status().store.unsynced_bytes, 0)
         rig.thread.finish()
         self.assertEqual(self.successResultOf(pending).index, 0)
-        self.assertEqual(rig.node.status().unsynced_bytes, 0)
-        self.assertEqual(rig.node.status().fsync.count, 1)
+        self.assertEqual(rig.node.status().store.unsynced_bytes, 0)
+        self.assertEqual(rig.node.status().counts.fsync.count, 1)
 
     def test_bug_in_the_core(self) -> None:
         """Stops the member, loudly."""
@@ -273,8 +273,8 @@ class TimeTests(SynchronousTestCase):
         rig.clock.pump([0.1] * int(10 * HOUSE_KEEPING_INTERVAL_S + 2))
         self.assertEqual(seen.count("checkpoint"), 3)
         self.assertEqual(len(seen) - 3, 2)
-        self.assertEqual(rig.node.status().segments_deleted, 2)
-        self.assertEqual(rig.node.status().begin_moved, "/some/segment deleted: old enough")
+        self.assertEqual(rig.node.status().counts.segments_deleted, 2)
+        self.assertEqual(rig.node.status().store.begin_moved, "/some/segment deleted: old enough")
 
     def test_connections_are_looked_after(self) -> None:
         """A few times a second."""
@@ -289,18 +289,18 @@ class TimeTests(SynchronousTestCase):
         with capturedLogs() as events:
             rig.clock.advance(0.1)
         self.assertEqual([event for event in events if "stall_s" in event], [])
-        self.assertEqual(rig.node.status().stalls, 4)
+        self.assertEqual(rig.node.status().counts.stalls, 4)
         with capturedLogs() as events:
             rig.clock.advance(1.0)
         (event,) = [event for event in events if "stall_s" in event]
         self.assertAlmostEqual(event["stall_s"], 0.98)
-        self.assertAlmostEqual(rig.node.status().stall_s, 0.08 + 0.98)
+        self.assertAlmostEqual(rig.node.status().counts.stall_s, 0.08 + 0.98)
 
     def test_followers_hold_back_expiry(self) -> None:
         """As long as they were heard of lately."""
         rig = Rig(peers=PEERS)
         make_leader(rig)
-        self.assertEqual(rig.node._keep_from_index(), 0)
+        self.assertEqual(rig.node.desks.keep_from_index(), 0)
 
 
 class CallerTests(SynchronousTestCase):
@@ -357,7 +357,7 @@ class ReportTests(SynchronousTestCase):
         levels = [event["log_level"] for event in events]
         self.assertEqual(levels, [LogLevel.warn, LogLevel.warn, LogLevel.error])
         self.assertEqual((events[0]["term"], events[0]["self_id"]), (3, "n0"))
-        self.assertEqual(rig.node.status().reports, {"stepping-down": 2, "store-failed": 1})
+        self.assertEqual(rig.node.status().counts.reports, {"stepping-down": 2, "store-failed": 1})
 
     def test_ticks_report_nothing(self) -> None:
         """An idle leader is quiet."""

@@ -29,7 +29,7 @@ class PlaceTests(SynchronousTestCase):
     def test_refused(self) -> None:
         """METADATA has the sentence, any other request the code; nothing of them comes to the core."""
         fed: list[Any] = []
-        self.rig.node.router._feed = lambda *inputs: fed.extend(inputs)  # type: ignore[method-assign]
+        self.rig.feed_requests_to(lambda *inputs: fed.extend(inputs))
         for request in (
             MetadataRequest(**self.rig.base()), AppendRequest(**self.rig.base(), bodies=(b"x",)),
             GetRequest(**self.rig.base(), begin_index=0),

@@ -143,7 +143,7 @@ class LeaseTests(ReaderCase):
         """A leader counts the leases that it finds from its own beginning."""
         self.good("take")
         self.pass_time(0.9)
-        self.rig.node.reader_desk._leases.begin(99)  # as in a new term
+        self.rig.node.desks.readers._leases.begin(99)  # as in a new term
         self.refused(ResponseCode.LEASE_HELD, "p1", "take", holder="p2")
         self.pass_time(0.3)
         self.refused(ResponseCode.LEASE_HELD, "p1", "take", holder="p2")
@@ -241,17 +241,17 @@ class RefusalTests(ReaderCase):
         self.rig.store._producers.readers = None
         self.refused(ResponseCode.LEADER_NOT_READY, "damaged", "take")
         self.refused(ResponseCode.LEADER_NOT_READY, "damaged", "list", "")
-        self.assertEqual(self.rig.node.reader_desk.needed_index(), -1)
+        self.assertEqual(self.rig.node.desks.readers.needed_index(), -1)
         self.assertEqual(self.rig.node.status().readers, ())
 
     def test_pressure(self) -> None:
         """Too many at once are refused before anything is done."""
-        self.rig.node.reader_desk._asked = ASKED_MAX
+        self.rig.node.desks.readers._asked = ASKED_MAX
         self.refused(ResponseCode.LEADER_PENDING_FULL, "", "take")
 
     def test_a_broker(self) -> None:
         """A log to which a broker alone appends keeps no readers."""
-        self.rig.node.reader_desk._is_refused = True
+        self.rig.node.desks.readers._is_refused = True
         self.refused(ResponseCode.UNSUPPORTED, "a broker alone", "take")
 
     def test_told(self) -> None:
@@ -313,14 +313,14 @@ class OrderTests(ReaderCase):
         self.pass_time()
         codes = [answer.code for answer in self.client.answers()]
         self.assertEqual(codes, [ResponseCode.SUCCESS, ResponseCode.LEASE_HELD, ResponseCode.LEASE_HELD])
-        self.assertEqual(self.rig.node.reader_desk._under_way, {})
+        self.assertEqual(self.rig.node.desks.readers._under_way, {})
 
     def test_many_that_fail_at_once(self) -> None:
         """A thousand requests about one reader wait; when the leader steps down, each is answered."""
         first: Deferred[int] = Deferred()
         waits = [first]
         lost = DLedgerError(ResponseCode.NOT_LEADER)
-        desk = self.rig.node.reader_desk
+        desk = self.rig.node.desks.readers
         self.patch(desk._reads, "read_index", lambda: waits.pop() if waits else fail(lost))
         for _ in range(1000):
             self.client.send(ReaderRequest(
@@ -336,7 +336,7 @@ class OrderTests(ReaderCase):
     def test_void(self) -> None:
         """A decision that does not count, because another one came first, is not answered as made."""
         token = self.good("take").token
-        desk = self.rig.node.reader_desk
+        desk = self.rig.node.desks.readers
         append = desk._append
 
         def with_another_first(body: bytes) -> Any:
@@ -355,19 +355,19 @@ class KeepingTests(ReaderCase):
 
     def test_needed(self) -> None:
         """The first entry that a reader has not done stays, and so does the entry that says so."""
-        desk = self.rig.node.reader_desk
+        desk = self.rig.node.desks.readers
         self.assertGreater(desk.needed_index(), self.end)
         token = self.good("take").token
         self.assertEqual(desk.needed_index(), -1)
         self.good("commit", token=token, index=6)
         self.assertEqual(desk.needed_index(), 6)
-        self.assertEqual(self.rig.node._keep_from_index(), 7)
+        self.assertEqual(self.rig.node.desks.keep_from_index(), 7)
         self.good("forget")
         self.assertGreater(desk.needed_index(), self.end)
 
     def test_bound(self) -> None:
         """No further than the bound: then the reader learns that its entries are gone."""
-        desk = self.rig.node.reader_desk
+        desk = self.rig.node.desks.readers
         self.good("take")
         self.rig.node.append([b"x" * 100] * 20)
         self.pass_time()

@@ -59,7 +59,7 @@ class GetTests(ReadsTestCase):
     def test_a_turn_is_one_question(self) -> None:
         """All reads of all connections and local callers."""
         asked: list[ReadRequested] = []
-        self.rig.node._reads._request_reads = asked.append
+        self.rig.node.desks.reads._request_reads = asked.append
         other = self.rig.client()
         self.client.send(self.get(3), self.get(4))
         other.send(self.get(5))
@@ -86,7 +86,7 @@ class GetTests(ReadsTestCase):
 
     def test_up_to_the_read_index(self) -> None:
         """What was committed later than the read index is left for the next read."""
-        reads = self.rig.node._reads
+        reads = self.rig.node.desks.reads
         asked: list[ReadRequested] = []
         reads._request_reads = asked.append
         self.client.send(self.get(5), self.get(6))
@@ -148,8 +148,8 @@ class GetTests(ReadsTestCase):
         status = self.rig.node.status()
         self.assertEqual([(hole.first_index, hole.last_index) for hole in status.member.holes], [(3, 3)])
         self.assertTrue(status.member.is_repairing)
-        self.assertEqual(status.refusals["DISK_ERROR"], 5)
-        self.assertEqual(status.reports["entries-damaged"], 1)
+        self.assertEqual(status.counts.refusals["DISK_ERROR"], 5)
+        self.assertEqual(status.counts.reports["entries-damaged"], 1)
         self.assertEqual(self.successResultOf(self.appended()).index, 10)
 
     def appended(self) -> object:
@@ -292,9 +292,9 @@ class PullTests(ReadsTestCase):
     def test_longest_wait(self) -> None:
         """Nobody waits for ever."""
         self.client.send(self.pull(10, wait_ms=2**31 - 1))
-        self.rig.node._reads.sweep(self.rig.clock.seconds() + PULL_WAIT_MS_MAX / 1000 - 1)
+        self.rig.node.desks.reads.sweep(self.rig.clock.seconds() + PULL_WAIT_MS_MAX / 1000 - 1)
         self.assertEqual(self.client.answers(), [])
-        self.rig.node._reads.sweep(self.rig.clock.seconds() + PULL_WAIT_MS_MAX / 1000)
+        self.rig.node.desks.reads.sweep(self.rig.clock.seconds() + PULL_WAIT_MS_MAX / 1000)
         self.assertEqual(len(self.client.answers()), 1)
 
     def test_bounded_number_of_waiters(self) -> None:
@@ -357,7 +357,7 @@ class ParkTests(ReadsTestCase):
         self.client.connection.is_congested = True
         self.client.send(self.get(1, Consistency.COMMITTED))
         self.client.connection.abort("gone")
-        self.assertEqual(self.rig.node._reads._parked, {})
+        self.assertEqual(self.rig.node.desks.reads._parked, {})
 
 
 class LocalTests(ReadsTestCase):
@@ -409,12 +409,12 @@ class TurnTests(ReadsTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.turns: list[Callable[[], None]] = []
-        self.rig.node._reads._at_end_of_turn = self.turns.append
+        self.rig.node.desks.reads._at_end_of_turn = self.turns.append
 
     def bound(self, name: str, value: int) -> None:
         """Another bound of a turn."""
         self.patch(module, name, value)
-        self.rig.node._reads._next_turn()
+        self.rig.node.desks.reads._next_turn()
 
     def end_turn(self) -> None:
         """What was asked for the end of the turn happens."""
@@ -498,7 +498,7 @@ class TurnTests(ReadsTestCase):
         self.assertEqual(answers, 200)
         self.assertEqual(connection.account.held_bytes, 0)
         self.assertEqual(self.rig.server.budgets.answers.held, 0)
-        self.assertEqual(self.rig.node._reads._parked, {})
+        self.assertEqual(self.rig.node.desks.reads._parked, {})
 
     def test_waits_of_one_connection(self) -> None:
         """One connection cannot take all places."""
@@ -513,8 +513,8 @@ class TurnTests(ReadsTestCase):
         self.rig.clock.advance(0)
         self.end_turn()
         self.assertEqual((len(self.client.answers()), len(other.answers())), (3, 1))
-        self.assertEqual(self.rig.node._reads._waits_of, {})
+        self.assertEqual(self.rig.node.desks.reads._waits_of, {})
         self.client.send(*[self.pull(11, wait_ms=1000) for _ in range(3)])
         self.assertEqual(self.client.answers(), [])
         self.client.connection.abort("test")
-        self.assertEqual(self.rig.node._reads._waits_of, {})
+        self.assertEqual(self.rig.node.desks.reads._waits_of, {})

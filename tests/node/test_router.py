@@ -101,7 +101,7 @@ class DoorTests(SynchronousTestCase):
     def test_metadata_tells_health(self) -> None:
         """And where the administration is: in JSON only."""
         follower = Rig(peers=PEERS)
-        follower.node.told_admin = "0.0.0.0:8080"
+        follower.node.about.told_admin = "0.0.0.0:8080"
         follower.node.start()
         follower.clock.advance(0.3)
         client = follower.client()
@@ -118,7 +118,7 @@ class DoorTests(SynchronousTestCase):
         follower.node.start()
         follower.clock.advance(0.3)
         client, status, looks = follower.client(), follower.node.status, []
-        self.patch(follower.node, "status", lambda: looks.append(1) or status())
+        self.patch(follower.node.about, "_status", lambda: looks.append(1) or status())
         question = MetadataRequest(**follower.base())
         self.assertEqual(client.ask(question, native=False).health, "no leader known")
         self.assertEqual(client.ask(question, native=False).health, "no leader known")
@@ -133,8 +133,8 @@ class DoorTests(SynchronousTestCase):
         self.client.ask(GetRequest(group="other", remote_id="n0", begin_index=0))
         self.client.ask(GetRequest(begin_index=99, **self.rig.base()))
         status = self.rig.node.status()
-        self.assertEqual(status.refusals, {"UNKNOWN_GROUP": 1, "INDEX_OUT_OF_RANGE": 1})
-        self.assertEqual(status.requests, 2)
+        self.assertEqual(status.counts.refusals, {"UNKNOWN_GROUP": 1, "INDEX_OUT_OF_RANGE": 1})
+        self.assertEqual(status.counts.requests, 2)
 
     def test_refusals_of_the_core_are_counted(self) -> None:
         """A push that was merged with its neighbours counts as often as it was answered."""
@@ -145,18 +145,18 @@ class DoorTests(SynchronousTestCase):
             group="default", remote_id="n0", local_id="n1", leader_id="n1", term=5,
         )
         self.assertEqual(client.ask(beat).code, ResponseCode.SUCCESS)
-        self.assertEqual(rig.node.status().refusals, {})
+        self.assertEqual(rig.node.status().counts.refusals, {})
         self.assertEqual(client.ask(commit(term=1)).code, ResponseCode.INCONSISTENT_TERM)
-        self.assertEqual(rig.node.status().refusals, {"INCONSISTENT_TERM": 1})
+        self.assertEqual(rig.node.status().counts.refusals, {"INCONSISTENT_TERM": 1})
         client.send(*[append_push(index, term=1) for index in range(3)], native=False)
         self.assertEqual([answer.code for answer in client.answers()], [ResponseCode.INCONSISTENT_TERM] * 3)
-        self.assertEqual(rig.node.status().refusals, {"INCONSISTENT_TERM": 4})
+        self.assertEqual(rig.node.status().counts.refusals, {"INCONSISTENT_TERM": 4})
 
     def test_refused_pulls_are_counted(self) -> None:
         """Their answers have the same shape as good ones."""
         answer = self.client.ask(PullRequest(begin_index=-1, **self.rig.base()))
         self.assertEqual(answer.code, ResponseCode.INDEX_OUT_OF_RANGE)
-        self.assertEqual(self.rig.node.status().refusals, {"INDEX_OUT_OF_RANGE": 1})
+        self.assertEqual(self.rig.node.status().counts.refusals, {"INDEX_OUT_OF_RANGE": 1})
 
 
 class AppendTests(SynchronousTestCase):
@@ -217,7 +217,7 @@ class CoreTests(SynchronousTestCase):
         self.rig = Rig(peers=PEERS)
         self.rig.node.start()
         self.fed: list[ev.Input] = []
-        self.rig.node.router._feed = lambda *inputs: self.fed.extend(inputs)
+        self.rig.feed_requests_to(lambda *inputs: self.fed.extend(inputs))
 
     def tokens(self) -> list[int]:
         """Of the requests that the core got."""
@@ -226,7 +226,7 @@ class CoreTests(SynchronousTestCase):
     def test_one_read_one_feed(self) -> None:
         """In order, with tokens of their own."""
         feeds: list[int] = []
-        self.rig.node.router._feed = lambda *inputs: feeds.append(len(inputs))
+        self.rig.feed_requests_to(lambda *inputs: feeds.append(len(inputs)))
         self.rig.client().send(commit(), commit(), commit())
         self.assertEqual(feeds, [3])
 
@@ -235,27 +235,27 @@ class CoreTests(SynchronousTestCase):
         client, other = self.rig.client(), self.rig.client()
         client.send(commit())
         (token,) = self.tokens()
-        response = self.rig.node.refusals.refusal_of(commit(), DLedgerError(ResponseCode.SUCCESS))
+        response = self.rig.node.desks.refusals.refusal_of(commit(), DLedgerError(ResponseCode.SUCCESS))
         self.rig.node.reply(token, response)
         self.rig.node.reply(token, response)
         self.assertEqual(len(client.answers()), 1)
         self.assertEqual(other.answers(), [])
-        self.assertEqual(self.rig.node.router.unanswered, 0)
+        self.assertEqual(self.rig.node.router.questions.unanswered, 0)
 
     def test_abandoned(self) -> None:
         """What a lost connection had asked is dropped in the core, and its answers go nowhere."""
         client = self.rig.client()
         client.send(commit(), commit())
         first, second = self.tokens()
-        response = self.rig.node.refusals.refusal_of(commit(), DLedgerError(ResponseCode.SUCCESS))
+        response = self.rig.node.desks.refusals.refusal_of(commit(), DLedgerError(ResponseCode.SUCCESS))
         self.rig.node.reply(first, response)
         client.connection.abort("gone")
         self.assertEqual(
             self.fed[2:], [ev.RequestAbandoned(token=second), ev.PeerDisconnected(peer_id="n1")]
         )
         self.rig.node.reply(second, response)
-        self.assertEqual(self.rig.node.router.unanswered, 0)
-        self.assertEqual(self.rig.node.status().requests_abandoned, 1)
+        self.assertEqual(self.rig.node.router.questions.unanswered, 0)
+        self.assertEqual(self.rig.node.status().counts.requests_abandoned, 1)
 
     def test_a_new_connection_of_a_peer(self) -> None:
         """What was queued on the old one is dropped before the first request of the new one."""
@@ -367,7 +367,7 @@ class CoreTests(SynchronousTestCase):
         other = self.rig.node.transfer("n1")
         other.cancel()
         self.failureResultOf(other)
-        self.assertEqual(self.rig.node.router.unanswered, 0)
+        self.assertEqual(self.rig.node.router.questions.unanswered, 0)
 
     def test_votes_are_counted(self) -> None:
         """By their result."""
@@ -375,7 +375,7 @@ class CoreTests(SynchronousTestCase):
         client.send(VoteRequest(group="default", remote_id="n0", local_id="n1", leader_id="n1", term=1))
         (token,) = self.tokens()
         self.rig.node.reply(token, VoteResponse(vote_result=VoteResult.ACCEPT))
-        self.assertEqual(self.rig.node.status().votes, {"ACCEPT": 1})
+        self.assertEqual(self.rig.node.status().counts.votes, {"ACCEPT": 1})
 
     def test_our_fault(self) -> None:
         """An exception of ours stops the member; Twisted would only end the connection."""
@@ -383,7 +383,7 @@ class CoreTests(SynchronousTestCase):
         def wrong(*inputs: object) -> None:
             raise KeyError("wrong")
 
-        self.rig.node.router._feed = wrong
+        self.rig.feed_requests_to(wrong)
         self.rig.client().send(commit())
         self.assertEqual(self.rig.node.state, "failed")
         self.assertEqual(len(self.flushLoggedErrors(KeyError)), 1)
@@ -419,7 +419,7 @@ class StoppedTests(SynchronousTestCase):
         rig = Rig(peers=PEERS)
         rig.node.start()
         client = rig.client()
-        rig.node.router._feed = lambda *inputs: None
+        rig.feed_requests_to(lambda *inputs: None)
         client.send(commit())
         local = rig.node.transfer("n1")
         rig.node.abort("test")
@@ -439,7 +439,7 @@ class AbsentTests(SynchronousTestCase):
         self.rig = Rig(peers=PEERS)
         self.rig.node.start()
         self.fed: list[ev.Input] = []
-        self.patch(self.rig.node.router, "_feed", lambda *happened: self.fed.extend(happened))
+        self.rig.feed_requests_to(lambda *happened: self.fed.extend(happened))
         self.base = self.rig.base(local_id="n1", leader_id="n1", term=7)
 
     def binding(self) -> list[Request]:
@@ -454,7 +454,7 @@ class AbsentTests(SynchronousTestCase):
         for request in self.binding():
             self.assertIs(client.ask(request).code, ResponseCode.ILLEGAL_MEMBER_STATE)
         self.assertEqual(self.fed, [])
-        self.assertEqual(self.rig.node.status().reports["sender-absent"], 4)
+        self.assertEqual(self.rig.node.status().counts.reports["sender-absent"], 4)
 
     def test_present(self) -> None:
         """On the same connection, when it answers again."""
@@ -489,7 +489,7 @@ class TakenTests(SynchronousTestCase):
         second = self.rig.client()
         self.assertIs(second.ask(self.ask).code, ResponseCode.SUCCESS)
         self.assertIsNone(second.connection.peer_id)
-        self.assertEqual(self.rig.node.status().reports["claim-refused"], 1)
+        self.assertEqual(self.rig.node.status().counts.reports["claim-refused"], 1)
 
     def test_its_list_does_not_count(self) -> None:
         """Nor is it turned away for it."""
@@ -535,7 +535,7 @@ class RightsTests(SynchronousTestCase):
             self.assertEqual(client.ask(MetadataRequest(**rig.base())).code, 200)
             if not roles:
                 self.assertEqual(rig.store.ledger_end_index, -1)
-                self.assertEqual(rig.node.status().refusals["FORBIDDEN"], 6)
+                self.assertEqual(rig.node.status().counts.refusals["FORBIDDEN"], 6)
 
     def test_pull(self) -> None:
         """Reading in bulk is reading."""

@@ -28,12 +28,12 @@ from dledger.node.service import (
     LINGER_S,
     QUIET_S,
     STOP_TIME_OUT_S,
-    FlushThread,
     MemberService,
     listen_description,
     peer_endpoint,
     wall_clock,
 )
+from dledger.node.threads import FlushThread, MemberThreads
 from dledger.storage.start.configurations import MEMBERS_NAME
 from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DirectoryError
@@ -91,7 +91,8 @@ class ServiceTestCase(SynchronousTestCase):
         return MemberService(
             config, self.reactor, disk=OsDisk(), rng=random.Random(1), failed=self.failures.append,
             dial=lambda peer_id, _: self.endpoints[peer_id],
-            make_admin=make_admin, admin="tcp:8080", flush_thread=self.thread, make_machine=make_machine,
+            make_admin=make_admin, admin="tcp:8080", make_machine=make_machine,
+            threads=MemberThreads.of(self.reactor, flush=self.thread),
         )
 
     def run_for(self, seconds: float) -> None:
@@ -235,7 +236,7 @@ class UpTests(ServiceTestCase):
         again = MemoryReactorClock()
         other = MemberService(
             service.config, again, disk=OsDisk(), rng=random.Random(1), failed=self.failures.append,
-            flush_thread=FakeFlushThread(),
+            threads=MemberThreads.of(again, flush=FakeFlushThread()),
         )
         other.startService()
         self.assertEqual(len(self.failures), 1)

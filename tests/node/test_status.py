@@ -54,9 +54,9 @@ class CountersTests(SynchronousTestCase):
             ("follower", "n1"), ("follower", None), ("candidate", None), ("candidate", None),
             ("leader", "n0"), ("follower", None), ("candidate", None), ("follower", "n1"), ("follower", "n1"),
         ):
-            counters.note_role(role, leader_id)
-        self.assertEqual(counters.elections, {"undecided": 1, "won": 1, "lost": 1})
-        self.assertEqual(counters.leader_changes, 3)
+            counters.roles.note(role, leader_id)
+        self.assertEqual(counters.roles.elections, {"undecided": 1, "won": 1, "lost": 1})
+        self.assertEqual(counters.roles.leader_changes, 3)
 
     def test_count(self) -> None:
         """By name."""
@@ -84,13 +84,14 @@ class NodeStatusTests(SynchronousTestCase):
         client.send(PullRequest(begin_index=0, **rig.base()))
         client.answers()
         status = rig.node.status()
-        self.assertEqual((status.requests, status.gets, status.pulls), (3, 1, 1))
-        self.assertEqual((status.appends, status.append_bytes), (2, 4))
-        self.assertEqual(status.pulled_bytes, 2 * 48 + 4)
-        self.assertEqual((status.connections, status.pull_waiters, status.body_errors), (1, 0, 0))
+        self.assertEqual((status.counts.requests, status.counts.gets, status.counts.pulls), (3, 1, 1))
+        self.assertEqual((status.counts.appends, status.counts.append_bytes), (2, 4))
+        self.assertEqual(status.counts.pulled_bytes, 2 * 48 + 4)
+        self.assertEqual((status.connections.incoming, status.connections.body_errors), (1, 0))
+        self.assertEqual(status.pull_waiters, 0)
         self.assertEqual(status.member.committed_index, 1)
-        self.assertEqual(status.peer_addresses, {"n0": "127.0.0.1:20911"})
-        self.assertFalse(status.is_disk_full)
+        self.assertEqual(status.peers.addresses, {"n0": "127.0.0.1:20911"})
+        self.assertFalse(status.store.is_full)
 
     def test_before_the_start(self) -> None:
         """There is a picture from the first moment, and its tables are not the node's own."""
@@ -98,7 +99,7 @@ class NodeStatusTests(SynchronousTestCase):
         status = rig.node.status()
         self.assertEqual((status.state, status.uptime_s), ("starting", 0))
         count(rig.node.counters.reports, "x")
-        self.assertEqual(status.reports, {})
+        self.assertEqual(status.counts.reports, {})
 
     def test_frozen(self) -> None:
         """It is a value."""

@@ -15,6 +15,7 @@ from dledger.ledger.config import DLedgerConfig
 from dledger.node.broker_hooks import Embedding
 from dledger.node.node import Node
 from dledger.node.service import MemberService
+from dledger.node.threads import MemberThreads
 from dledger.raft_broker.raft_log import RaftLog
 from dledger.raft_broker.replication import RaftReplication
 from dledger.raft_broker.service import RaftBrokerService
@@ -106,7 +107,8 @@ class RaftCase(ServiceCase):
         def make_member(of_member: DLedgerConfig, embedding: Embedding) -> MemberService:
             return MemberService(
                 of_member, self.clock, disk=self.disk, rng=random.Random(1), failed=self.reasons.append,
-                listen=member, flush_thread=FakeFlushThread(), embedding=embedding,  # type: ignore[arg-type]
+                listen=member, embedding=embedding,  # type: ignore[arg-type]
+                threads=MemberThreads.of(self.clock, flush=FakeFlushThread()),
                 local_time=lambda: (WALL_S + self.clock.seconds(), 4),
             )
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.election.changes import MembershipChanges
-from dledger.core.election.elector import LeaderElector
+from dledger.core.election.vote_judge import VoteJudge
 from dledger.core.replication.handler import EntryHandler
 from dledger.core.state.member_state import MemberState
 from dledger.core.state.quorum import QuorumAckChecker
@@ -97,7 +97,7 @@ class BrokenGuardTests(SynchronousTestCase):
 
     def test_any_log_gets_the_vote(self) -> None:
         """A voter that does not compare the logs."""
-        with mock.patch.object(LeaderElector, "_judge_log", lambda *_: VoteResult.ACCEPT):
+        with mock.patch.object(VoteJudge, "_by_log", lambda *_: VoteResult.ACCEPT):
             self.finds("4")
 
     def test_vote_is_forgotten(self) -> None:

@@ -40,6 +40,7 @@ class StrangerTests(SynchronousTestCase):
         cluster.run(25)
         self.assertIs(cluster.leader, leader)
         self.assertEqual(cluster.members["n0"].core._member.term, term)
-        self.assertEqual([one.node.status().connections for one in cluster.members.values()], [2, 2, 2])
+        incoming = [one.node.status().connections.incoming for one in cluster.members.values()]
+        self.assertEqual(incoming, [2, 2, 2])
         cluster.settle()
         cluster.judge()

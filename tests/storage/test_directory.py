@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import OsDisk
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.storage.start import recovery
+from dledger.storage.start import scanner
 from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DirectoryError, StoreError
 from tests.storage.support import (
@@ -282,7 +282,7 @@ class CrashLeftoverTests(DoorCase):
 
     def test_first_index_file_missing_of_a_long_ledger(self) -> None:
         """Although only the end is scanned otherwise."""
-        with mock.patch.object(recovery, "SCAN_BACK_BYTES", 500):
+        with mock.patch.object(scanner, "SCAN_BACK_BYTES", 500):
             for forget in (False, True):
                 if forget:
                     self.forget_mark()

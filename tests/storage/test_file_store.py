@@ -203,7 +203,7 @@ class TruncateTests(HookedCase):
         size, offset = self.store.end_position, self.store.position_of(4)
         contents = sorted(self.disk.contents().items())
         before = b"".join(content for path, content in contents if "/data/" in path)
-        with mock.patch("dledger.storage.store.file_store.CUT_BYTES_MAX", size - offset - 1):
+        with mock.patch("dledger.storage.store.store_cuts.CUT_BYTES_MAX", size - offset - 1):
             self.store.truncate_to(entry_at(self.store, 3))
         kept = sorted(self.store.kept_files(), key=lambda one: one.path)
         whole = b"".join(self.disk.read_file(one.path) for one in kept[1:])
@@ -214,7 +214,7 @@ class TruncateTests(HookedCase):
         """Refused before anything has changed."""
         before = self.disk.contents()
         self.disk.failures = {("create", "set-aside"): NO_SPACE}
-        with mock.patch("dledger.storage.store.file_store.CUT_BYTES_MAX", 1):
+        with mock.patch("dledger.storage.store.store_cuts.CUT_BYTES_MAX", 1):
             with self.assertRaises(DLedgerError) as caught:
                 self.store.truncate_to(entry_at(self.store, 3))
         self.assertIs(caught.exception.code, ResponseCode.DISK_FULL)

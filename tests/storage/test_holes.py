@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.ledger.holes import HOLES_MAX, Hole, joined_holes
 from dledger.storage.files.hole_list import HOLES_NAME, HoleList, decode_holes, encode_holes
-from dledger.storage.start import recovery
+from dledger.storage.start import scanner
 from dledger.storage.store import hole_finder, hole_mending
 from dledger.storage.store.file_store import FileStore
 from dledger.values.errors import DamagedEntryError, DLedgerError
@@ -136,7 +136,7 @@ class StoreCase(SynchronousTestCase):
     def reopen(self) -> FileStore:
         """Start again, and forget the latest entries."""
         self.store.abandon()
-        with mock.patch.object(recovery, "SCAN_BACK_BYTES", 300):
+        with mock.patch.object(scanner, "SCAN_BACK_BYTES", 300):
             self.store = FileStore.open(config_of(**self.options), self.disk)
         return self.store
 
@@ -342,7 +342,7 @@ class ReadTests(StoreCase):
                                           end_position=self.position[51]))
         self.assertRaises(DamagedEntryError, entry_at, self.store, 9)  # not proven yet
         looks = 0
-        with mock.patch.object(hole_mending, "LOOK_BYTES", 600), mock.patch.object(recovery, "_CHUNK", 600):
+        with mock.patch.object(hole_mending, "LOOK_BYTES", 600), mock.patch.object(scanner, "_CHUNK", 600):
             while self.store.holes:
                 self.assertTrue(self.store.look_again())
                 looks += 1

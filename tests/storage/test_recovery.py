@@ -9,7 +9,7 @@ from unittest import mock
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.storage.files.commit_mark import read_mark
-from dledger.storage.start import recovery
+from dledger.storage.start import scanner
 from dledger.storage.store.file_store import FileStore
 from dledger.testing.world.disk import SimDisk
 from dledger.values.errors import DamagedEntryError, DirectoryError, StoreError
@@ -368,7 +368,7 @@ class ScanTests(SynchronousTestCase):
         """Of a long ledger only the end is read, after a clean stop and after a kill."""
         disk = HookedDisk()
         config = config_of(mapped_file_size_for_entry_data=1 << 22, mapped_file_size_for_entry_index=1 << 20)
-        with mock.patch.object(recovery, "SCAN_BACK_BYTES", 1 << 16):
+        with mock.patch.object(scanner, "SCAN_BACK_BYTES", 1 << 16):
             store = FileStore.open(config, disk)
             for _ in range(80):
                 store.append_bodies((b"x" * 950,) * 100, 1)
@@ -376,7 +376,7 @@ class ScanTests(SynchronousTestCase):
             store.append_bodies((b"x" * 950,) * 100, 1)
             for stop in (FileStore.abandon, FileStore.clean_close):
                 stop(store)
-                with mock.patch.object(recovery, "walk_records", wraps=recovery.walk_records) as walked:
+                with mock.patch.object(scanner, "walk_records", wraps=scanner.walk_records) as walked:
                     store = FileStore.open(config, disk)
                 self.assertEqual((store.ledger_end_index, store.repair_end_index), (8099, -1))
                 scanned = sum(len(call.args[0]) for call in walked.call_args_list)
@@ -386,7 +386,7 @@ class ScanTests(SynchronousTestCase):
     def test_java_ledger(self) -> None:
         """Without a mark the last files are read."""
         disk = HookedDisk()
-        with mock.patch.object(recovery, "SCAN_BACK_BYTES", 1024):
+        with mock.patch.object(scanner, "SCAN_BACK_BYTES", 1024):
             store = FileStore.open(config_of(), disk)
             for number in range(100):
                 store.append_bodies((bytes([number]) * 50,), 1)
@@ -406,7 +406,7 @@ class ScanTests(SynchronousTestCase):
         """Scanning starts in a late file, if index and data agree on its first record; else further back."""
         for damage in ("", "index", "pos", "term", "data", "blank", "no index"):
             disk = HookedDisk()
-            with mock.patch.object(recovery, "SCAN_BACK_BYTES", 1024):
+            with mock.patch.object(scanner, "SCAN_BACK_BYTES", 1024):
                 store = FileStore.open(config_of(), disk)
                 for number in range(100):
                     store.append_bodies((bytes([number]) * 50,), 1)
@@ -428,8 +428,8 @@ class ScanTests(SynchronousTestCase):
                 elif damage in ("data", "blank"):
                     magic = b"\xff" * 4 if damage == "blank" else b"xxxx"
                     disk.files[f"{ROOT}/data/{late:020d}"].data[0:4] = magic
-                with mock.patch.object(recovery.Scanner, "scan", autospec=True,
-                                       side_effect=recovery.Scanner.scan) as scan:
+                with mock.patch.object(scanner.Scanner, "scan", autospec=True,
+                                       side_effect=scanner.Scanner.scan) as scan:
                     store = FileStore.open(config_of(), disk)
                 started_at = scan.call_args.args[3]
                 if damage == "no index":
@@ -445,7 +445,7 @@ class ScanTests(SynchronousTestCase):
     def test_index_leads_nowhere(self) -> None:
         """A unit that points outside the data is no place to start from."""
         disk = HookedDisk()
-        with mock.patch.object(recovery, "SCAN_BACK_BYTES", 500):
+        with mock.patch.object(scanner, "SCAN_BACK_BYTES", 500):
             store = FileStore.open(config_of(), disk)
             for number in range(60):
                 store.append_bodies((bytes([number]) * 50,), 1)

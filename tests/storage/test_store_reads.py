@@ -8,7 +8,7 @@ from unittest import mock
 import attrs
 
 from dledger.storage.files.recent import ENTRIES_KEPT
-from dledger.storage.start import recovery
+from dledger.storage.start import scanner
 from dledger.storage.store.file_store import FileStore
 from dledger.storage.store.hole_finder import HoleFinder
 from dledger.storage.store.store_reads import StoreReads
@@ -163,7 +163,7 @@ class ColdReadTests(HookedCase):
     def test_preload_of_a_damaged_unit(self) -> None:
         """Nor at a start."""
         for byte in (5, 10, 11, 12, 15, 22):
-            with mock.patch.object(recovery, "SCAN_BACK_BYTES", 300):
+            with mock.patch.object(scanner, "SCAN_BACK_BYTES", 300):
                 self.setUp()
                 self.unit(20)[20 * 32 % INDEX_SIZE + byte] ^= 0x80
                 self.reopen()
@@ -171,7 +171,7 @@ class ColdReadTests(HookedCase):
 
     def test_terms_behind_a_deep_cut(self) -> None:
         """Entries that continue a term behind a cut before all that is remembered have that term."""
-        with mock.patch.object(recovery, "SCAN_BACK_BYTES", 300):
+        with mock.patch.object(scanner, "SCAN_BACK_BYTES", 300):
             self.reopen()
         copies = [entry_at(self.store, index) for index in range(60)]
         self.store.truncate_to(copies[9])

@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.rocketmq.broker.store.index.index_file import ENTRY_DECLARATION, HEADER_DECLARATION
 from dledger.rocketmq.broker.store.index.key_index import INDEX_MARK_DECLARATION
 from dledger.rocketmq.broker.store.log.log_mark import LOG_MARK_DECLARATION
-from dledger.rocketmq.broker.store.queues.consume_queue import UNIT_DECLARATION
+from dledger.rocketmq.broker.store.queues.queue_files import UNIT_DECLARATION
 from dledger.rocketmq.broker.store.records.checkpoint import CHECKPOINT_DECLARATION
 from dledger.storage.files.commit_mark import COMMIT_MARK_DECLARATION
 from dledger.storage.start.configurations import MEMBERS_DECLARATION

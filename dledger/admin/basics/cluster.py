@@ -348,13 +348,13 @@ class ClusterSurvey:
         status = self._node.status()
         me = status.member.self_id
         asked: dict[str, Deferred[MemberReport]] = {}
-        for member_id, address in sorted(status.peer_addresses.items()):
+        for member_id, address in sorted(status.peers.addresses.items()):
             if member_id != me:
                 story = self._ask_http if member_id in self._admin_urls else self._ask_log
                 asked[member_id] = Deferred.fromCoroutine(story(member_id, address))
         outcome = await Gathering(self._reactor, asked, deadline_s=self._deadline_s).outcome
         reports = []
-        for member_id, address in sorted(status.peer_addresses.items()):
+        for member_id, address in sorted(status.peers.addresses.items()):
             if member_id == me:
                 reports.append(_own_report(status, address))
                 continue
@@ -396,7 +396,7 @@ class ClusterSurvey:
         if self._members is None:
             status = self._node.status()
             self._members = Members(
-                status.peer_addresses,
+                status.peers.addresses,
                 group=status.member.group,
                 clock=self._reactor,
                 endpoint_for=tcp_endpoints(self._reactor, self._deadline_s),
@@ -426,9 +426,9 @@ def _own_report(status: NodeStatus, address: str) -> MemberReport:
         end_index=member.ledger_end_index,
         committed_index=member.committed_index,
         health=health_problem(status) or "",
-        begin_moved=status.begin_moved,
+        begin_moved=status.store.begin_moved,
         version=dledger.__version__,
-        members=tuple(sorted(status.peer_addresses)),
+        members=tuple(sorted(status.peers.addresses)),
     )
 
 

@@ -59,7 +59,7 @@ class Overview:
     @property
     def lag_bytes(self) -> Mapping[str, int]:
         """Bytes that each follower lacks; known to the leader only."""
-        return self.status.peer_lag_bytes if self.status is not None else {}
+        return self.status.peers.lag_bytes if self.status is not None else {}
 
 
 def overview_of(
@@ -131,9 +131,10 @@ def plotted_numbers(overview: Overview) -> JsonObject:
     times: JsonObject = {}
     status = overview.status
     if status is not None:
-        counters["Reactor stalled, seconds a second"] = status.stall_s
+        counters["Reactor stalled, seconds a second"] = status.counts.stall_s
         gauges["Appends without an answer"] = status.member.pending_appends
-        times = {"Appends, p50 and p99": _times(status.append_s), "Fsync, p50 and p99": _times(status.fsync)}
+        times = {"Appends, p50 and p99": _times(status.counts.append_s),
+                 "Fsync, p50 and p99": _times(status.counts.fsync)}
     return {
         "at_s": overview.at_s, "uptime_s": status.uptime_s if status is not None else 0.0,
         "counters": counters, "gauges": gauges, "times": times,

@@ -82,21 +82,21 @@ def _member(report: MemberReport, overview: Overview) -> Iterable[str]:
 
 def _facts(status: NodeStatus) -> str:
     """The numbers of the member itself."""
-    member, machine = status.member, status.machine
-    refusals = ", ".join(f"{name} {count:,}" for name, count in sorted(status.refusals.items()))
+    member, machine, store = status.member, status.machine, status.store
+    refusals = ", ".join(f"{name} {count:,}" for name, count in sorted(status.counts.refusals.items()))
     facts: list[tuple[str, str]] = [
         ("Up", span_text(status.uptime_s)),
-        ("Appends", f"{status.appends:,}, {size_text(status.append_bytes)}"),
+        ("Appends", f"{status.counts.appends:,}, {size_text(status.counts.append_bytes)}"),
         ("Without an answer", f"{member.pending_appends:,} appends, {member.pending_reads:,} reads"),
-        ("On stable storage", f"up to {member.flushed_index:,}, {size_text(status.unsynced_bytes)} behind"),
-        ("Disk", f"{size_text(status.disk_free_bytes)} of {size_text(status.disk_total_bytes)} free"),
-        ("Connections", f"{status.connections:,} open, {status.connections_refused:,} refused"),
-        ("Leaders so far", f"{status.leader_changes:,}"),
-        ("Reactor", f"missed {status.stalls:,} ticks, {status.stall_s:.1f} s"),
+        ("On stable storage", f"up to {member.flushed_index:,}, {size_text(store.unsynced_bytes)} behind"),
+        ("Disk", f"{size_text(store.free_bytes)} of {size_text(store.total_bytes)} free"),
+        ("Connections", f"{status.connections.incoming:,} open, {status.connections.refused:,} refused"),
+        ("Leaders so far", f"{status.counts.roles.leader_changes:,}"),
+        ("Reactor", f"missed {status.counts.stalls:,} ticks, {status.counts.stall_s:.1f} s"),
         ("Refusals", refusals or "none"),
-        ("Set aside", f"{status.set_aside_files:,} files, {size_text(status.set_aside_bytes)}"),
-        ("Begin moved", status.begin_moved or "not since the start"),
-        ("Files", status.store_path or "in memory"),
+        ("Set aside", f"{store.set_aside_files:,} files, {size_text(store.set_aside_bytes)}"),
+        ("Begin moved", store.begin_moved or "not since the start"),
+        ("Files", store.path or "in memory"),
     ]
     if machine is not None:
         facts.append((f"Machine {machine.name}", f"{machine.state}, {machine.lag:,} behind"))

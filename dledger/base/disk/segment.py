@@ -134,7 +134,8 @@ class SegmentReader:
 
     def show(self, offsets: Sequence[int], file_size: int) -> None:
         """These are the files now; files that are gone are closed."""
-        self.offsets, self.file_size = list(offsets), file_size
+        self.offsets = list(offsets)
+        self.file_size = file_size
         for offset in set(self._handles).difference(offsets):
             self._handles.pop(offset).close()
 

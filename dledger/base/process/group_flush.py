@@ -114,7 +114,8 @@ class GroupFlush(Generic[_Job]):
 
     def _ended(self, job: _Job) -> None:
         riders = self._riders
-        self._is_running, self._riders = False, []
+        self._is_running = False
+        self._riders = []
         rest, error = self._begin() if self._waiting else ([], None)
         for done in riders:
             done.callback(job)
@@ -124,7 +125,9 @@ class GroupFlush(Generic[_Job]):
     def _failed(self, failure: Failure) -> None:
         error = self._store.flush_failed(f"fsync: {failure.getErrorMessage()}")
         riders = self._riders + self._waiting
-        self._is_running, self._riders, self._waiting = False, [], []
+        self._is_running = False
+        self._riders = []
+        self._waiting = []
         self._tell(riders, error)
         self._tell_idle()
 

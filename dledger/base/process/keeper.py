@@ -63,7 +63,8 @@ class Keeper(Generic[_C]):
                 self._attempt.cancel()
 
     def _made(self, connection: _C) -> None:
-        self._attempt, self.connection = None, connection
+        self._attempt = None
+        self.connection = connection
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.called:  # the one before may have cancelled it

@@ -33,7 +33,8 @@ class TimeSearch:
         """
         self.found = end
         self.has_times = self.has_older = False
-        self._low, self._high = begin, end
+        self._low = begin
+        self._high = end
         self._wanted = max(moment_ms - SKEW_MS, 0)
 
     @property
@@ -45,7 +46,8 @@ class TimeSearch:
         """The first entry with a time, from the look's begin on."""
         self.has_times = True
         if time_ms >= self._wanted:
-            self.found, self._high = index, (self._low + self._high) // 2
+            self.found = index
+            self._high = (self._low + self._high) // 2
         else:
             self.has_older = True
             self._low = index + 1

@@ -88,7 +88,8 @@ class Numbers:
     def of(self, call: SendCall[_R]) -> tuple[str, int]:
         """Producer and number of the next body of a call to be sent."""
         if call.producer != self.producer:
-            call.producer, call.base = self.producer, self._next - call.sent
+            call.producer = self.producer
+            call.base = self._next - call.sent
         return call.producer, call.base + call.sent
 
     def used(self, number: int) -> None:
@@ -98,7 +99,8 @@ class Numbers:
     def given_up(self, call: SendCall[_R]) -> None:
         """Not all bodies of a call will be sent."""
         if call.producer == self.producer:
-            self.producer, self._next = self._new_id(), 0
+            self.producer = self._new_id()
+            self._next = 0
 
 
 #: A call, the number of its first body in the frame, and the number of its bodies there.
@@ -158,7 +160,8 @@ class PendingCalls(Generic[_R]):
             return False
         call.is_admitted = True
         self.queue.append(call)
-        self.count, self.bytes = count, size
+        self.count = count
+        self.bytes = size
         return True
 
     def put_off(self, call: SendCall[_R]) -> str:

@@ -302,7 +302,8 @@ class WindowedSender(Generic[_R]):
             if taken < number:
                 parts.append((call, first + taken, number - taken))
         rest = SentFrame(frame.number, parts, frame.count - count, 0, frame.sent_s)
-        frame.parts, frame.count = kept, count
+        frame.parts = kept
+        frame.count = count
         self._flight.frames.insert(self._flight.frames.index(frame) + 1, rest)
         self.hold_unknown(rest, error)
 

@@ -69,7 +69,8 @@ class Folding:
         episode.last_s = now_s
         if now_s - episode.logged_s < AGAIN_S:
             return None
-        episode.logged_s, episode.told = now_s, episode.times
+        episode.logged_s = now_s
+        episode.told = episode.times
         return {"times": episode.times, "since_s": round(now_s - episode.begin_s)}
 
     def sweep(self, now_s: float) -> list[tuple[tuple[Hashable, ...], Episode]]:

@@ -324,7 +324,8 @@ class SecuredEndpoint:
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
         """See L{IStreamClientEndpoint.connect}."""
         secure = TLSMemoryBIOFactory(self._creator, True, protocolFactory)
-        secure.protocol, secure.noisy = TLSMemoryBIOProtocol, False
+        secure.protocol = TLSMemoryBIOProtocol
+        secure.noisy = False
         inner: Callable[..., IProtocol] = _inner
         return self._endpoint.connect(secure).addCallback(inner)
 
@@ -422,7 +423,8 @@ class _Listening(ServerFactory):
         self._waiting: dict[_FirstByte, None] = {}  # oldest first
         self._secure = TLSMemoryBIOFactory(server, False, factory)
         # (Twisted's default gathers writes until the next turn; our connections have done so already.)
-        self._secure.protocol, self._secure.noisy = TLSMemoryBIOProtocol, False
+        self._secure.protocol = TLSMemoryBIOProtocol
+        self._secure.noisy = False
 
     def doStart(self) -> None:
         """See L{ServerFactory.doStart}."""

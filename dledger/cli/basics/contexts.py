@@ -361,7 +361,8 @@ class FromContext(click.Option):
 
     def __init__(self, *args: object, key: str, unless: str = "", **kwargs: object) -> None:
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
-        self.key, self.unless = key, unless
+        self.key = key
+        self.unless = unless
 
     def consume_value(
         self, ctx: click.Context, opts: Mapping[str, click.Parameter]

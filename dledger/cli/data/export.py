@@ -335,7 +335,9 @@ class _Command:
                     line = f"exported {part.first} to {part.last}: {part.rows} rows"
                     bar.console.print(line, highlight=False, soft_wrap=True)
 
-            exporter.on_progress, exporter.on_part, exporter.should_stop = show, part, stop.is_set
+            exporter.on_progress = show
+            exporter.on_part = part
+            exporter.should_stop = stop.is_set
             if self.follow:
                 self._follow(exporter, stop)
                 return

@@ -134,7 +134,8 @@ class Appender:
         is_exact: bool = False,
     ) -> None:
         """@param is_exact: number the bodies, so that each of them is in the log once."""
-        self._enveloping, self._is_enveloped = enveloping, enveloping.is_timed
+        self._enveloping = enveloping
+        self._is_enveloped = enveloping.is_timed
         self._numbers = Numbers(partial(new_producer_id, members.rng)) if is_exact else None
         self.sender: WindowedSender[Appended] = WindowedSender(
             self, clock=clock, turn=members.turn, limits=limits, numbers=self._numbers

@@ -21,7 +21,8 @@ class BlockingReader:
     """
 
     def __init__(self, thread: ReactorThread, reader: NamedReader) -> None:
-        self._thread, self._reader = thread, reader
+        self._thread = thread
+        self._reader = reader
         self._ready: deque[Entry] = deque()
         self._ahead: Outcome[list[Entry]] | None = None
 

@@ -155,17 +155,24 @@ class NamedReader:
         @param find_begin: finds the index of the last entries of programs, by their number, negative.
         """
         self.name = name
-        self._calls, self._tail_from, self._find_begin = calls, tail_from, find_begin
+        self._calls = calls
+        self._tail_from = tail_from
+        self._find_begin = find_begin
         self._clock = calls.client.clock
         self._request = ReaderRequest(
             name=name, holder=holder or _new_holder(calls.client.members.rng),
             lease_ms=int(lease_s * 1000), share=share, index=begin,
         )
         _check(reader_name_problem(name) or reader_name_problem(self._request.holder, "holder"))
-        self._lease_s, self._follow, self._timeout_s = lease_s, follow, timeout_s
+        self._lease_s = lease_s
+        self._follow = follow
+        self._timeout_s = timeout_s
         self._stop_index = -1
         self._is_placed = False
-        self._token, self._part_end, self._read_index, self._done_index = -1, -1, -1, -1
+        self._token = -1
+        self._part_end = -1
+        self._read_index = -1
+        self._done_index = -1
         self.handed_index = -1
         self._renewed_s = 0.0
         self._tail: Tail | None = None
@@ -298,9 +305,12 @@ class NamedReader:
                 call.cancel()
 
     def _begin(self, answer: ReaderResponse, asked_s: float) -> None:
-        self._token, self._part_end = answer.token, answer.end_index
-        self._read_index, self._done_index = answer.begin_index, answer.begin_index - 1
-        self.handed_index, self._renewed_s = -1, asked_s
+        self._token = answer.token
+        self._part_end = answer.end_index
+        self._read_index = answer.begin_index
+        self._done_index = answer.begin_index - 1
+        self.handed_index = -1
+        self._renewed_s = asked_s
         self._plan_renewal()
 
     async def _finish_part(self) -> None:

@@ -164,7 +164,8 @@ class Tail(ReadingAhead[list[Entry]]):
             if entries:
                 if not await self._is_same_group(connection):
                     continue
-                self.next_index, self._term_before = entries[-1].index + 1, entries[-1].term
+                self.next_index = entries[-1].index + 1
+                self._term_before = entries[-1].term
                 self._served()
                 shown = self._shown(entries)
                 if shown:
@@ -270,7 +271,9 @@ class Tail(ReadingAhead[list[Entry]]):
                 self._members, clock=self._clock, from_index=first, follow=False, timeout_s=self._timeout_s,
                 answer_timeout_s=self._answer_timeout_s, batch_bytes_max=self._batch_bytes_max,
             )
-            part.next_index, part._end_index, part._is_placed = first, end - 1, True
+            part.next_index = first
+            part._end_index = end - 1
+            part._is_placed = True
             part._group_id = self._group_id
             shown: list[int] = []
             while entries := await part.next_batch():

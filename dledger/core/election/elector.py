@@ -9,12 +9,9 @@ Elections: patience, pre-votes, votes, and their answers::
 Rule 1: the term is raised and made durable, with the own vote, before votes are requested; a member
 votes once in a term.
 Rule 2: a follower of a term's leader has voted in that term.
-Rule 3: before the term is raised, the peers are asked whether they would vote. A peer that speaks our
-wire gets a pre-vote. A Java peer gets METADATA, which says whether it knows a leader, and then a VOTE of
-C{PROBE_TERM}, which says whether its log is longer. None of these binds a peer.
+Rule 3: before the term is raised, the peers are asked whether they would vote. A pre-vote binds no peer.
 Rule 4: a follower's patience is its leader's: a leader that does not say how often it beats gets Java's.
-Rule 5: a member that is ahead in term of a Java leader, which keeps its quorum and ignores refusals,
-calls that leader up to its own term.
+Rule 5: what is there for Java's members alone is in L{dledger.core.election.java_elections}.
 Rule 6: a member that leads, or hears its leader, refuses votes without adopting their term, unless the
 leader announced that candidate or is it. A candidate that is left behind in a higher term refuses the
 leader's heartbeats; the leader adopts the term of that answer, and the next election ends in step.
@@ -36,6 +33,8 @@ from typing import Protocol
 
 import attrs
 
+from dledger.core.election.java_elections import JAVA_ROUND_MS, PROBE_TERM, JavaElections, is_java
+from dledger.core.election.vote_judge import VoteJudge
 from dledger.core.state.member_state import MemberState
 from dledger.ledger.config import JAVA_HEART_BEAT_TIME_INTERVAL_MS, JAVA_MAX_HEART_BEAT_LEAK
 from protocols.wire.codes import ResponseCode
@@ -63,29 +62,10 @@ from protocols.wire.ledger.messages import (
 HEART_BEAT_INTERVAL_MIN_MS = 100
 HEART_BEAT_INTERVAL_MAX_MS = JAVA_HEART_BEAT_TIME_INTERVAL_MS
 
-#: Term of a VOTE that binds no Java peer: Java compares the logs, then refuses it; its terms begin at 0.
-PROBE_TERM = -1
-
-#: A Java leader of a lower term has a quorum if it sends this many heartbeats over this many milliseconds:
-#: without a quorum it steps down at the first refusal.
-STRAY_BEATS = 3
-STRAY_MS = 2 * JAVA_HEART_BEAT_TIME_INTERVAL_MS - JAVA_HEART_BEAT_TIME_INTERVAL_MS // 4
-
-#: A Java leader that lives is heard within this time, milliseconds: an interval and a half. Later a Java
-#: candidate's vote counts although our own patience is longer, because Java's next attempt takes seconds.
-JAVA_HEARD_MS = JAVA_HEART_BEAT_TIME_INTERVAL_MS * 3 // 2
-
-#: While a Java leader is heard, one vote in this time, milliseconds, counts all the same: Java announces no
-#: transfer, and its leader with a quorum ignores the refusals of a member that is ahead in term.
-JAVA_SPARED_MS = 30_000
-
 #: A member that must never lead does so for a candidate that it refuses for its shorter log, and refused so
 #: before, longer ago than its own patience: another member that has the entries would have won by then.
 #: (Refusals further apart than this, milliseconds, do not belong together.)
 WARD_MEMORY_MS = 30_000
-
-#: The longest voting round of a Java candidate with a dead peer: wait for the votes, then pause.
-_JAVA_ROUND_MS = 2 * JAVA_HEART_BEAT_TIME_INTERVAL_MS
 
 #: A voter's log is longer than the candidate's.
 _LONGER_LOG = (VoteResult.REJECT_EXPIRED_LEDGER_TERM, VoteResult.REJECT_SMALL_LEDGER_END_INDEX)
@@ -139,14 +119,12 @@ class LeaderElector:
     _granted: set[str] = attrs.Factory(set)
     _unsure: set[str] = attrs.Factory(set)
     _not_ready: set[str] = attrs.Factory(set)
-    _stray_leader_id: str | None = None
-    _stray_beats: int = 0
-    _stray_since_ms: int = 0
     _behind: tuple[int, int] | None = None
     _expected: tuple[str, int, int] | None = None
     _asked_ms: dict[str, int] = attrs.Factory(dict)
-    _java_deposed_ms: int = -JAVA_SPARED_MS
     _has_yielded: bool = False
+    _java: JavaElections = attrs.Factory(lambda self: JavaElections(self.member), takes_self=True)
+    _judge: VoteJudge = attrs.Factory(lambda self: VoteJudge(self.member), takes_self=True)
 
     # -- patience ---------------------------------------------------------------------------
 
@@ -299,13 +277,10 @@ class LeaderElector:
         self._unsure = set()
         self._not_ready = set()
 
-    def _is_java(self, peer_id: str) -> bool:
-        return self.member.wire_versions.get(peer_id, 0) < 1
-
     def _ask(self, peer_id: str) -> None:
         if self.campaign is Campaign.VOTING:
             self._send_vote(peer_id, self.member.term)
-        elif self._is_java(peer_id):
+        elif is_java(self.member, peer_id):
             member = self.member
             self._send(peer_id, MetadataRequest(
                 group=member.config.group, remote_id=peer_id, local_id=member.self_id,
@@ -341,7 +316,7 @@ class LeaderElector:
         elif isinstance(response, VoteResponse):
             result = response.vote_result
             member.note_vote(peer_id, result)
-            is_probe = self.campaign is Campaign.ASKING and self._is_java(peer_id)
+            is_probe = self.campaign is Campaign.ASKING and is_java(self.member, peer_id)
             if result is VoteResult.ACCEPT or (is_probe and result is VoteResult.REJECT_EXPIRED_VOTE_TERM):
                 self._granted.add(peer_id)
             elif result is VoteResult.UNKNOWN and response.wire_version & WIRE_FLAG_UNSURE_VOTE:
@@ -351,10 +326,10 @@ class LeaderElector:
                 result is VoteResult.REJECT_ALREADY_HAS_LEADER and self.is_transfer
             ):
                 self._not_ready.add(peer_id)
-            elif result in _LONGER_LOG and self._is_java(peer_id):
+            elif result in _LONGER_LOG and is_java(self.member, peer_id):
                 # Java compares logs before terms and keeps its term: each term that we raise is one more
                 # for its own candidacy to catch up with. Its log can win and ours cannot: give it the time.
-                self._wait_for_round(_JAVA_ROUND_MS)
+                self._wait_for_round(JAVA_ROUND_MS)
         self._won()
 
     def on_request_failed(self, peer_id: str, request_id: int, reason: str) -> None:
@@ -417,17 +392,16 @@ class LeaderElector:
         silent_ms = now_ms - self._leader_heard_ms
         if self._leader_interval_ms:
             return silent_ms < self.patience_ms()
-        if silent_ms >= JAVA_HEARD_MS:
-            return False
-        if now_ms - self._java_deposed_ms >= JAVA_SPARED_MS:
-            self._java_deposed_ms = now_ms
-            return False
-        return True
+        return self._java.spares_leader(silent_ms)
 
     def on_vote(self, token: int, request: VoteRequest) -> None:
         """A candidate asks for a vote. The term gate has adopted a higher term, except that of a pre-vote."""
-        result = self._judge_pre_vote(request) if request.pre_vote else self._judge_vote(request)
         member = self.member
+        if request.pre_vote:
+            silent_ms = member.out.now_ms - self._leader_heard_ms
+            result = self._judge.pre_vote(request, is_leader_heard=silent_ms < self.patience_ms())
+        else:
+            result = self._judge.vote(request)
         if result is VoteResult.ACCEPT and not request.pre_vote:
             assert request.leader_id is not None
             member.vote(request.leader_id)
@@ -435,10 +409,10 @@ class LeaderElector:
                 self._wait_for_round(self.patience_ms())
         elif result in _LONGER_LOG:
             self._refused_its_log(request.leader_id)
-        elif result in _BEHIND_IN_TERM and self._is_better_java(request):
+        elif result in _BEHIND_IN_TERM and self._java.is_better(request):
             # It comes back with our term, then with the next one, and can win that. Raising the term at
             # our quicker pace would keep it behind for ever.
-            self._wait_for_round(_JAVA_ROUND_MS)
+            self._wait_for_round(JAVA_ROUND_MS)
         self._answer_vote(token, request, result)
 
     def _refused_its_log(self, candidate_id: str | None) -> None:
@@ -472,60 +446,6 @@ class LeaderElector:
             member.out.report("vote-answered", candidate_id=request.leader_id, term=request.term,
                               result=result.name)
 
-    def _is_better_java(self, request: VoteRequest) -> bool:
-        """Whether a Java candidate has entries that we lack, so that it can win and we cannot."""
-        member = self.member
-        if request.wire_version >= 1 or member.leader_id is not None:
-            return False
-        mine = (member.ledger_end_term, member.ledger_end_index)
-        return (request.ledger_end_term, request.ledger_end_index) > mine
-
-    def _judge_log(self, request: VoteRequest) -> VoteResult:
-        member = self.member
-        if request.ledger_end_term < member.ledger_end_term:
-            return VoteResult.REJECT_EXPIRED_LEDGER_TERM
-        if request.ledger_end_term == member.ledger_end_term and (
-            request.ledger_end_index < member.ledger_end_index
-        ):
-            return VoteResult.REJECT_SMALL_LEDGER_END_INDEX
-        return VoteResult.ACCEPT
-
-    def _judge_vote(self, request: VoteRequest) -> VoteResult:
-        member = self.member
-        candidate = request.leader_id
-        if not member.knows(candidate):
-            mine = candidate == member.self_id
-            return VoteResult.REJECT_UNEXPECTED_LEADER if mine else VoteResult.REJECT_UNKNOWN_LEADER
-        by_log = self._judge_log(request)
-        if by_log is not VoteResult.ACCEPT:
-            return by_log
-        if request.term < member.term:
-            return VoteResult.REJECT_EXPIRED_VOTE_TERM
-        if member.leader_id is not None and member.leader_id != candidate:
-            return VoteResult.REJECT_ALREADY_HAS_LEADER
-        if member.voted_for is not None and member.voted_for != candidate:
-            return VoteResult.REJECT_ALREADY_VOTED
-        if request.term < member.ledger_end_term:
-            return VoteResult.REJECT_TERM_SMALL_THAN_LEDGER
-        if member.repair_end_index >= 0:
-            # Its log looks shorter than the entries it once acknowledged: its vote could elect a leader
-            # that lacks a committed entry. No candidate counts UNKNOWN.
-            return VoteResult.UNKNOWN
-        return VoteResult.ACCEPT
-
-    def _judge_pre_vote(self, request: VoteRequest) -> VoteResult:
-        member = self.member
-        if not member.knows(request.leader_id):
-            return VoteResult.REJECT_UNKNOWN_LEADER
-        if request.term <= member.term:
-            return VoteResult.REJECT_EXPIRED_VOTE_TERM
-        silent_ms = member.out.now_ms - self._leader_heard_ms
-        if member.leader_id is not None and (member.is_leader or silent_ms < self.patience_ms()):
-            return VoteResult.REJECT_ALREADY_HAS_LEADER
-        if member.repair_end_index >= 0:
-            return VoteResult.UNKNOWN
-        return self._judge_log(request)
-
     def on_heart_beat(self, token: int, request: HeartBeatRequest) -> None:
         """A heartbeat of a leader. The term gate has adopted a higher term."""
         member = self.member
@@ -533,35 +453,12 @@ class LeaderElector:
         if code is ResponseCode.SUCCESS:
             self.heard_leader(request.heart_beat_interval_ms)
         elif code is ResponseCode.EXPIRED_TERM and request.wire_version < 1:
-            self._heard_stray(request)
+            self._java.heard_stray(request, self)
         flags = WIRE_FLAG_DISK_FULL if member.is_full else 0
         flags |= member.pace.flags(member.out.now_ms) | member.machine.flags
         member.out.reply(token, HeartBeatResponse(
             code=code, group=request.group, term=member.term, wire_version=HEART_BEAT_WIRE_VERSION | flags,
         ))
-
-    def _heard_stray(self, request: HeartBeatRequest) -> None:
-        """
-        A Java leader of a lower term beats. While it has a quorum it ignores our refusals, and its followers
-        know a leader, so that no election of ours can begin: without help this member stays outside.
-
-        One heartbeat of our term makes it a candidate of that term, which its own followers elect again. No
-        log is touched, and nobody follows us: Java adopts the term of a first heartbeat, and no more.
-        """
-        member, now_ms = self.member, self.member.out.now_ms
-        if member.leader_id is not None:
-            return  # a leader of our term is known, and the group is with that one
-        if request.leader_id != self._stray_leader_id:
-            self._stray_leader_id, self._stray_beats, self._stray_since_ms = request.leader_id, 0, now_ms
-        self._stray_beats += 1
-        if self._stray_beats < STRAY_BEATS or now_ms - self._stray_since_ms < STRAY_MS:
-            return
-        assert request.leader_id is not None
-        self._stray_leader_id = None
-        member.out.report("stray-leader-called", leader_id=request.leader_id, its_term=request.term,
-                          term=member.term)
-        base: MessageFields = {**member.base_fields(request.leader_id), "leader_id": member.self_id}
-        member.out.send(request.leader_id, HeartBeatRequest(**base), self)
 
     def accept_leader(self, leader_id: str | None, term: int) -> ResponseCode:
         """
@@ -588,7 +485,7 @@ class LeaderElector:
 
     def followed(self) -> None:
         """A leader was found: the round under way is void."""
-        self._stray_leader_id = None
+        self._java.stray_ended()
         self._behind = None
         self._jitter = self.rng.random()
         self._end_round()

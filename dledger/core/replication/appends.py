@@ -108,7 +108,8 @@ class PendingAppends:
             is_plain = is_control or not announcement.last_producer
             self._next_last = NOBODYS_WRITE if is_plain else announcement.end(len(bodies))
             assert not is_control or len(bodies) == 1, "a reader entry is alone in its write"
-            self._writing, self._producers_at = tuple(taken), announcement.at
+            self._writing = tuple(taken)
+            self._producers_at = announcement.at
             member.out.write(fx.WriteBodies(
                 first_index=member.ledger_end_index + 1, term=member.term, bodies=tuple(bodies),
                 producers_at=0 if is_control else announcement.at, runs=tuple(announcement.runs),

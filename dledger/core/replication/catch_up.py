@@ -160,8 +160,10 @@ class TurnBudget:
 
     def renew(self) -> None:
         """Another turn has come."""
-        self.entries, self.size = TURN_ENTRIES_MAX, TURN_BYTES_MAX
-        self.is_spent, self._is_fresh = False, True
+        self.entries = TURN_ENTRIES_MAX
+        self.size = TURN_BYTES_MAX
+        self.is_spent = False
+        self._is_fresh = True
 
     # -- the rate ------------------------------------------------------------------------------------
 
@@ -194,7 +196,8 @@ class TurnBudget:
         probe, now_ms = self.probe, self.out.now_ms
         if probe is None or index < probe.index:
             return
-        self.probe, self._served_ms = None, now_ms
+        self.probe = None
+        self._served_ms = now_ms
         took_ms = now_ms - probe.began_ms
         if took_ms >= SERVES_MS:
             return  # it waited for something else, perhaps for a follower that is behind
@@ -207,10 +210,12 @@ class TurnBudget:
             return
         is_slow = not probe.is_calm and took_ms > SLOW_FACTOR * max(self.calm_ms, LEAST_MS)
         if is_slow or self.mean_ms > MEAN_FACTOR * max(self.calm_mean_ms, LEAST_MEAN_MS):
-            self.rate, self._stepped_ms = max(self._rate_min, self.rate / 2), now_ms
+            self.rate = max(self._rate_min, self.rate / 2)
+            self._stepped_ms = now_ms
             self.mean_ms = self.calm_mean_ms
         else:
-            self.rate, self._stepped_ms = min(RATE_MAX, self.rate + RATE_STEP), now_ms
+            self.rate = min(RATE_MAX, self.rate + RATE_STEP)
+            self._stepped_ms = now_ms
 
     def leave(self, peer_id: str) -> None:
         """The follower lacks little now, or is compared again. With the last one, all is forgotten."""
@@ -218,6 +223,10 @@ class TurnBudget:
             return
         self._free_ms.pop(peer_id, None)
         if not self._unanswered:
-            self.probe, self.rate, self._calms = None, RATE_FIRST, 0
+            self.probe = None
+            self.rate = RATE_FIRST
+            self._calms = 0
             self.calm_ms = self.calm_mean_ms = self.mean_ms = 0.0
-            self._end_index, self._filled, self._rate_min = -1, (0, -1), RATE_MIN
+            self._end_index = -1
+            self._filled = (0, -1)
+            self._rate_min = RATE_MIN

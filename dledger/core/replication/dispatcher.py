@@ -9,8 +9,7 @@ The leader's view of one follower, and the next push to send to it::
        +--+--> TRUNCATE --done------------------------------+
 
 Rule 1: TRUNCATE is a command ("make this entry your last one"), so COMPARE must find the highest
-common index, not merely a common one. The search gallops: from the follower's end down in doubling
-steps to an entry that both hold, then it halves the gap. Equality is monotone (log matching).
+common index, not merely a common one (L{dledger.core.replication.common_index}).
 Rule 2: an answer counts only while its request is outstanding; a return to COMPARE forgets all requests.
 Rule 3: pushes to one follower leave in log order on one connection; the acknowledgement of a batch
 covers every entry below it. A new connection begins with COMPARE.
@@ -28,6 +27,7 @@ from typing import NamedTuple, Protocol
 import attrs
 
 from dledger.core.replication.catch_up import TurnBudget
+from dledger.core.replication.common_index import Search
 from dledger.core.state.member_state import MemberState
 from dledger.core.state.quota import Quota
 from dledger.values.errors import DamagedEntryError
@@ -86,22 +86,6 @@ class Inflight(NamedTuple):
     size: int
     sent_ms: int
     is_chunk: bool = False
-
-
-@attrs.define
-class Search:
-    """
-    The search for the highest common index.
-
-    @ivar equal: highest index known to be equal; -1 if none yet.
-    @ivar differs: lowest index known to differ; None if none yet.
-    @ivar index: next index to ask about; -1 to begin at the leader's end.
-    """
-
-    index: int = -1
-    equal: int = -1
-    differs: int | None = None
-    step: int = 1
 
 
 @attrs.define
@@ -235,19 +219,8 @@ class EntryDispatcher:
         if not begin_index <= search.index <= end_index:
             self.search = search = Search(index=end_index)
         if search.index <= member.view.holes_end_index:
-            self._step_out_of_hole(search, begin_index, end_index)
+            search.leave_hole(member.view.holes, begin_index, end_index)
         self._push(PushType.COMPARE, self._entry(search.index))
-
-    def _step_out_of_hole(self, search: Search, begin_index: int, end_index: int) -> None:
-        """Ask about an entry beside the hole instead, if that still tells something."""
-        hole = next((hole for hole in self.member.view.holes if hole.holds(search.index)), None)
-        if hole is None:
-            return
-        highest = end_index if search.differs is None else search.differs - 1
-        if hole.last_index < highest:
-            search.index = hole.last_index + 1
-        elif hole.first_index - 1 > search.equal and hole.first_index > begin_index:
-            search.index = hole.first_index - 1
 
     def _append(self) -> None:
         member, config = self.member, self.member.config
@@ -378,7 +351,9 @@ class EntryDispatcher:
 
     def reconnected(self) -> None:
         """A new connection to the follower is open: nothing on it follows before a COMPARE."""
-        self._is_unreachable, self._setbacks, self._chunks_refused = False, 0, 0
+        self._is_unreachable = False
+        self._setbacks = 0
+        self._chunks_refused = 0
         self._wait_until_ms = self.member.out.now_ms
         self.restart()
         self.dispatch()
@@ -404,7 +379,7 @@ class EntryDispatcher:
         if asked != search.index:
             return
         if response.code is ResponseCode.DISK_ERROR:
-            if self._search_above(asked, response):
+            if search.above(asked, min(response.end_index, self.member.ledger_end_index)):
                 return
             if self._setbacks < DAMAGED_PATIENCE:
                 self._set_back("COMPARE answered DISK_ERROR")
@@ -421,7 +396,7 @@ class EntryDispatcher:
             elif asked == member.ledger_end_index or search.differs == asked + 1:
                 self._enter_truncate(asked)
             else:
-                self._search_between(response)
+                search.between(min(response.end_index, member.ledger_end_index))
         elif response.end_index < begin_index or response.begin_index > member.ledger_end_index:
             self._enter_truncate(begin_index)  # no common entry: the follower starts at our begin
         elif asked > response.end_index:
@@ -429,50 +404,9 @@ class EntryDispatcher:
             # differ.
             search.index = response.end_index
         else:
-            search.differs = asked
-            self._search_below(response)
-
-    def _search_above(self, asked: int, response: PushEntryResponse) -> bool:
-        """
-        The follower has lost the entry asked about to damage: ask about the next one instead.
-
-        @return: whether there is a next one. If that differs, or there is none, the follower cannot keep
-            C{asked}: the search goes on below, and the TRUNCATE makes it owe the entries that it may have
-            acknowledged.
-        """
-        search = self.search
-        highest = min(response.end_index, self.member.ledger_end_index)
-        if search.differs is not None:
-            highest = min(highest, search.differs - 1)
-        if asked >= highest:
-            return False
-        search.index = asked + 1
-        return True
-
-    def _search_between(self, response: PushEntryResponse) -> None:
-        """The ledgers are equal at C{search.equal}: search above it."""
-        search = self.search
-        if search.differs is None:
-            # The follower's ledger is longer: ask about the highest index that both have.
-            search.index = min(response.end_index, self.member.ledger_end_index)
-        else:
-            search.index = (search.equal + search.differs) // 2
-
-    def _search_below(self, response: PushEntryResponse) -> None:
-        """The ledgers differ at C{search.differs}: search below it, in doubling steps or by halves."""
-        search = self.search
-        assert search.differs is not None
-        lowest = max(self.member.view.ledger_begin_index, response.begin_index)
-        if search.equal >= 0:
-            if search.differs == search.equal + 1:
-                self._enter_truncate(search.equal)
-            else:
-                search.index = (search.equal + search.differs) // 2
-        elif search.differs <= lowest:
-            self._enter_truncate(self.member.view.ledger_begin_index)
-        else:
-            search.index = max(lowest, search.differs - search.step)
-            search.step *= 2
+            last_common = search.below(asked, max(begin_index, response.begin_index), begin_index)
+            if last_common is not None:
+                self._enter_truncate(last_common)
 
     # -- changes of state -------------------------------------------------------------------
 

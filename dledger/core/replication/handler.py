@@ -243,7 +243,8 @@ class EntryHandler:
 
     def _truncated(self, token: int, request: PushEntryRequest) -> None:
         index = self.member.ledger_end_index
-        self.matched_index, self._matched_channel = index, self._channel
+        self.matched_index = index
+        self._matched_channel = self._channel
         self.is_in_step = True
         self._learn_commit(request)
         self._answer_when_durable(token, request, index)

@@ -123,7 +123,8 @@ class LeadersWord:
         ):  # fmt: skip
             return
         if response.term == member.term and response.end_index >= -1:
-            self._term, self._end_index = member.term, response.end_index
+            self._term = member.term
+            self._end_index = response.end_index
             if response.end_index < 0 and member.ledger_end_index < 0:
                 self.sure()  # neither has an entry, so no push will come
             self.check()  # the entries may have come before this answer
@@ -166,7 +167,8 @@ class LeadersWord:
             self._ask_java(search)
             return
         self._search = None
-        self._term, self._end_index = member.term, search.low
+        self._term = member.term
+        self._end_index = search.low
         if search.low < 0 and member.ledger_end_index < 0:
             self.sure()  # neither has an entry, so no push will come
         self.check()
@@ -187,7 +189,8 @@ class LeadersWord:
     def heard_commit(self, is_java: bool, index: int) -> None:
         """A COMMIT of the leader found this member in step: a Java leader's ledger ended at C{index}."""
         if is_java:
-            self._term, self._end_index = self.member.term, index
+            self._term = self.member.term
+            self._end_index = index
 
     def check(self) -> None:
         """Entries came, were flushed, or the leader's end became known."""
@@ -218,7 +221,9 @@ class LeadersWord:
     def on_doubted(self, doubted: DirectoryDoubted) -> None:
         """The directory is not the one that it was: terms, votes, entries may be missing. It is recorded."""
         member = self.member
-        member.is_unsure, member.start_term, self._term = True, TERM_MAX, -1
+        member.is_unsure = True
+        member.start_term = TERM_MAX
+        self._term = -1
         member.out.report("doubted", reason=doubted.reason, ledger_end_index=member.ledger_end_index)
         self.step_down(doubted.reason)
 

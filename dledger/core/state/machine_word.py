@@ -30,7 +30,8 @@ class MachineWord:
 
     def checked(self, checked: MachineChecked) -> None:
         """The machine of this member was looked at."""
-        self.runs, self.is_unfit = checked.runs, checked.is_unfit
+        self.runs = checked.runs
+        self.is_unfit = checked.is_unfit
 
     def heard(self, peer_id: str, wire_version: int) -> None:
         """A peer answered a heartbeat."""

@@ -290,7 +290,8 @@ class MemberState:
             for member_id, address in told.membership.addresses.items():
                 if member_id != self.self_id and len(found) < INTRODUCED_MAX:
                     found.setdefault(member_id, address)
-        self._told, self.introduced = kept, found
+        self._told = kept
+        self.introduced = found
         self._known = frozenset({*first, *found}) - {self.self_id}
 
     @property
@@ -420,7 +421,8 @@ class MemberState:
 
     def ticked(self) -> None:
         """A tick has come."""
-        self.awake_ms, self._ticked_ms = self._ticked_ms, self.out.now_ms
+        self.awake_ms = self._ticked_ms
+        self._ticked_ms = self.out.now_ms
 
     def refresh_end(self) -> None:
         """Read the end of the changed ledger again."""

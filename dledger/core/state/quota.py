@@ -22,7 +22,8 @@ class Quota:
         """Bytes that may still be sent in this second."""
         second = now_ms // 1000
         if second != self._second:
-            self._second, self._spent = second, 0
+            self._second = second
+            self._spent = 0
         return self.per_second - self._spent
 
     def spend(self, size: int) -> None:

@@ -102,7 +102,8 @@ class SnapshotFetch:
         self._clock = clock
         self._run_in_thread = run_in_thread
         self._self_id = self_id
-        self._machine, self._machine_version = machine, machine_version
+        self._machine = machine
+        self._machine_version = machine_version
         self._oldest_version = oldest_version
         self._lowest_index = lowest_index
         self._cancel: Callable[[], None] | None = None
@@ -187,7 +188,8 @@ class SnapshotFetch:
                 self._check_use(answer)
                 problem = _problem_of(answer, incoming)
                 if not problem:
-                    incoming.index, incoming.term = answer.index, answer.index_term
+                    incoming.index = answer.index
+                    incoming.term = answer.index_term
                     incoming.size = answer.size
                     return answer.data
             tries += 1

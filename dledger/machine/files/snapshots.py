@@ -81,7 +81,8 @@ class SnapshotDirectory:
 
     def look(self) -> None:
         """Find the sound snapshots; remove what an interrupted write left. @raise OSError: of the disk."""
-        self.heads, self.refused = [], []
+        self.heads = []
+        self.refused = []
         self._disk.makedirs(self.path)
         for name in (_UNFINISHED, _INCOMING):
             self._remove(os.path.join(self.path, name))

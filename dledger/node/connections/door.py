@@ -97,7 +97,8 @@ class Door:
         @param changers: who may do that then; None: this machine's loopback interface.
         @param is_closed: and clients may do nothing else then.
         """
-        self._rights_of, self._tokens = rights_of, tokens
+        self._rights_of = rights_of
+        self._tokens = tokens
         self._changers = changers or ChangeHosts()
         knows_clients = rights_of is not None or tokens is not None
         self._is_closed = is_closed and not knows_clients

@@ -89,7 +89,8 @@ class Lineages:
         @param end_calls: ends the connection on which somebody speaks for a member, with a reason.
         @param recheck: asks the member at its address for a sign of life.
         """
-        self._end_calls, self._recheck = end_calls, recheck
+        self._end_calls = end_calls
+        self._recheck = recheck
 
     @property
     def told(self) -> str:

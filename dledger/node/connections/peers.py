@@ -493,7 +493,8 @@ class _Peer(Factory):
                 self._is_foreign = False
                 self.told = told = greeting
             self._answered_beside(beside)
-        self._unheard, self._heard_s = 0, self._turn.seconds()
+        self._unheard = 0
+        self._heard_s = self._turn.seconds()
         if answers:
             self._answered(self._peer_id, answers)
         if told is not None:  # last: this may end the connection, because the member is elsewhere now

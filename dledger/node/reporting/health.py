@@ -87,7 +87,7 @@ def _problems(status: NodeStatus) -> Iterator[str]:
             f"repairing: entries up to {member.repair_end_index} were lost to damage and are "
             f"not back yet; it has them up to {member.ledger_end_index}"
         )
-    if status.is_disk_full:
+    if status.store.is_full:
         yield "disk full: it stores no entries until there is room"
     if status.machine is not None and status.machine.state == "failed":
         yield f"its state machine has stopped, the log goes on: {status.machine.reason}"

@@ -59,19 +59,85 @@ class Histogram:
         return HistogramStatus(bounds=self.bounds, counts=tuple(self._counts), total=self._total)
 
 
-@attrs.define
-class Counters:
+@attrs.frozen(kw_only=True)
+class RoleCounts:
     """
-    The counts since the node started.
+    @ivar leader_changes: how often this member learned of a leader other than the last one.
+    @ivar elections: result to number of candidacies of this member: C{won}, C{lost} to another member, or
+        C{undecided}, no majority in time.
+    """
 
-    @ivar client_requests: those of C{requests} that came from connections of clients.
+    leader_changes: int = 0
+    elections: Mapping[str, int] = attrs.Factory(dict)
+
+
+@attrs.define
+class RoleCounters:
+    """The counts of role changes since the node started, see L{RoleCounts}."""
+
+    leader_changes: int = 0
+    elections: dict[str, int] = attrs.Factory(dict)
+    _role: object = None
+    _leader_id: object = None
+
+    def note(self, role: object, leader_id: object) -> None:
+        """Count a change of the role, the term or the leader."""
+        if leader_id is not None and leader_id != self._leader_id:
+            self._leader_id = leader_id
+            self.leader_changes += 1
+        if self._role == "candidate":
+            count(self.elections, {"leader": "won", "follower": "lost"}.get(str(role), "undecided"))
+        self._role = role
+
+    def status(self) -> RoleCounts:
+        """A snapshot of the counts."""
+        return RoleCounts(leader_changes=self.leader_changes, elections=dict(self.elections))
+
+
+@attrs.frozen(kw_only=True)
+class Counts:
+    """
+    The counts of a node at one moment, since it started.
+
+    @ivar appends, append_bytes: committed entries, and bytes of their bodies, of this node's callers.
     @ivar refusals: response code name to number of answers with it, except successes.
     @ivar reports: event name of the core to number of reports.
     @ivar votes: vote result name to number of this member's answers with it.
-    @ivar elections: result to number of candidacies of this member: C{won}, C{lost} to another member, or
-        C{undecided}, no majority in time.
+    @ivar fsync: durations of successful fsyncs.
     @ivar append_s: seconds from a proposal to the commit of its entries; one observation for each proposal.
     @ivar batches: number of entries that were proposed at once.
+    @ivar scrubbed_bytes, scrub_passes: bytes of closed segments that were checked again, and passes over all.
+    @ivar stalls, stall_s: ticks that the reactor missed, and their total duration in seconds.
+    """
+
+    requests: int
+    requests_abandoned: int
+    appends: int
+    append_bytes: int
+    gets: int
+    pulls: int
+    pulled_bytes: int
+    refusals: Mapping[str, int]
+    reports: Mapping[str, int]
+    votes: Mapping[str, int]
+    fsync: HistogramStatus
+    fsync_failures: int
+    stalls: int
+    stall_s: float
+    segments_deleted: int
+    scrubbed_bytes: int = 0
+    scrub_passes: int = 0
+    append_s: HistogramStatus = HistogramStatus(bounds=(), counts=(0,), total=0.0)
+    batches: HistogramStatus = HistogramStatus(bounds=(), counts=(0,), total=0.0)
+    roles: RoleCounts = RoleCounts()
+
+
+@attrs.define
+class Counters:
+    """
+    Counts for L{Counts}, since the node started.
+
+    @ivar client_requests: those of C{requests} that came from connections of clients.
     """
 
     requests: int = 0
@@ -88,16 +154,13 @@ class Counters:
     scrub_passes: int = 0
     requests_abandoned: int = 0
     segments_deleted: int = 0
-    leader_changes: int = 0
     refusals: dict[str, int] = attrs.Factory(dict)
     reports: dict[str, int] = attrs.Factory(dict)
     votes: dict[str, int] = attrs.Factory(dict)
     fsync: Histogram = attrs.Factory(Histogram)
-    elections: dict[str, int] = attrs.Factory(dict)
     append_s: Histogram = attrs.Factory(Histogram)
     batches: Histogram = attrs.Factory(lambda: Histogram(bounds=BATCH_BUCKETS))
-    _role: object = None
-    _leader_id: object = None
+    roles: RoleCounters = attrs.Factory(RoleCounters)
 
     def stalled(self, ticks: int, tick_ms: int) -> float:
         """Count ticks that the reactor has missed. @return: seconds that they make."""
@@ -106,14 +169,17 @@ class Counters:
         self.stall_s += stall_s
         return stall_s
 
-    def note_role(self, role: object, leader_id: object) -> None:
-        """Count a change of the role, the term or the leader."""
-        if leader_id is not None and leader_id != self._leader_id:
-            self._leader_id = leader_id
-            self.leader_changes += 1
-        if self._role == "candidate":
-            count(self.elections, {"leader": "won", "follower": "lost"}.get(str(role), "undecided"))
-        self._role = role
+    def status(self) -> Counts:
+        """A snapshot of the counts."""
+        return Counts(
+            requests=self.requests, requests_abandoned=self.requests_abandoned, appends=self.appends,
+            append_bytes=self.append_bytes, gets=self.gets, pulls=self.pulls, pulled_bytes=self.pulled_bytes,
+            refusals=dict(self.refusals), reports=dict(self.reports), votes=dict(self.votes),
+            fsync=self.fsync.status(), fsync_failures=self.flush_failures, stalls=self.stalls,
+            stall_s=self.stall_s, segments_deleted=self.segments_deleted, scrubbed_bytes=self.scrubbed_bytes,
+            scrub_passes=self.scrub_passes, append_s=self.append_s.status(), batches=self.batches.status(),
+            roles=self.roles.status(),
+        )
 
 
 def count(table: dict[str, int], name: str, by: int = 1) -> None:
@@ -170,6 +236,63 @@ class MachineStatus:
 
 
 @attrs.frozen(kw_only=True)
+class ConnectionsStatus:
+    """
+    The connections of a node, from peers and clients. Defaults: it does not listen yet.
+
+    @ivar incoming: number of those that are open.
+    @ivar refused: connections refused at the bound.
+    @ivar replaced: connections ended for newer ones.
+    @ivar answers_held_bytes: bytes of answers to GET and PULL that were made and not read yet.
+    @ivar unfinished_frame_bytes: bytes of frames whose end has not come.
+    @ivar wire_errors: connections aborted because the peer broke the format, to peers, too.
+    @ivar body_errors: requests refused because of a malformed body.
+    """
+
+    incoming: int = 0
+    refused: int = 0
+    replaced: int = 0
+    answers_held_bytes: int = 0
+    unfinished_frame_bytes: int = 0
+    wire_errors: int = 0
+    body_errors: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class PeersStatus:
+    """
+    @ivar connected: peer id to whether this member has a connection to it.
+    @ivar addresses: member id to C{host:port}, this member included.
+    @ivar lag_bytes: of a leader, peer id to bytes of records that the peer lacks; -1 if not known.
+    """
+
+    connected: Mapping[str, bool]
+    addresses: Mapping[str, str]
+    lag_bytes: Mapping[str, int]
+
+
+@attrs.frozen(kw_only=True)
+class StoreStatus:
+    """
+    @ivar path: directory of the files; empty for a memory store.
+    @ivar unsynced_bytes: bytes written but not known to be on stable storage.
+    @ivar free_bytes, total_bytes: bytes of the store's file system; -1 if not known.
+    @ivar is_full: whether appends are refused because the disk is full.
+    @ivar set_aside_files, set_aside_bytes: files of cut data that were kept beside the ledger.
+    @ivar begin_moved: which segment retention deleted last, and why; empty if none since the start.
+    """
+
+    path: str
+    unsynced_bytes: int
+    free_bytes: int = -1
+    total_bytes: int = -1
+    is_full: bool = False
+    set_aside_files: int = 0
+    set_aside_bytes: int = 0
+    begin_moved: str = ""
+
+
+@attrs.frozen(kw_only=True)
 class NodeStatus:
     """
     The status of one node at one moment.
@@ -177,91 +300,31 @@ class NodeStatus:
     @ivar member: the core's status.
     @ivar listen: its listening address, for people; empty before it listens.
     @ivar admin: listening address of its HTTP administration; empty without one.
-    @ivar store_path: directory of its files; empty for a memory store.
     @ivar state: C{starting}, C{running}, C{stopping}, C{stopped} or C{failed}.
     @ivar reason: why it stopped or failed.
     @ivar uptime_s: seconds since it started.
-    @ivar connections: number of incoming connections, from peers and clients.
-    @ivar connections_refused: connections refused at the bound.
-    @ivar connections_replaced: connections ended for newer ones.
-    @ivar answers_held_bytes: bytes of answers to GET and PULL that were made and not read yet.
-    @ivar unfinished_frame_bytes: bytes of frames whose end has not come.
-    @ivar peers_connected: peer id to whether this member has a connection to it.
-    @ivar peer_addresses: member id to C{host:port}, this member included.
-    @ivar appends, append_bytes: committed entries, and bytes of their bodies, of this node's callers.
-    @ivar refusals: response code name to number of answers with it, except successes.
-    @ivar reports: event name of the core to number of reports.
-    @ivar votes: vote result name to number of this member's answers with it.
-    @ivar fsync: durations of successful fsyncs.
-    @ivar elections, append_s, batches: see L{Counters}.
-    @ivar peer_lag_bytes: of a leader, peer id to bytes of records that the peer lacks; -1 if not known.
-    @ivar unsynced_bytes: bytes written but not known to be on stable storage.
-    @ivar scrubbed_bytes, scrub_passes: bytes of closed segments that were checked again, and passes over all.
-    @ivar stalls, stall_s: ticks that the reactor missed, and their total duration in seconds.
-    @ivar wire_errors: connections aborted because the peer broke the format.
-    @ivar body_errors: requests refused because of a malformed body.
-    @ivar leader_changes: how often this member learned of a leader other than the last one.
     @ivar pull_waiters: PULLs and local callers that wait for entries.
-    @ivar disk_free_bytes, disk_total_bytes: bytes of the store's file system; -1 if not known.
-    @ivar is_disk_full: whether appends are refused because the disk is full.
     @ivar healthy_lag_entries: the option of that name.
-    @ivar set_aside_files, set_aside_bytes: files of cut data that were kept beside the ledger.
     @ivar tls_expires_s: end of the TLS certificate, seconds since 1970; -1 without TLS.
     @ivar machine: of its state machine; None without one.
     @ivar readers: the named readers that it knows.
-    @ivar begin_moved: which segment retention deleted last, and why; empty if none since the start.
     """
 
     member: MemberStatus
     listen: str
     admin: str
-    store_path: str
     state: str
     reason: str
     uptime_s: float
-    connections: int
-    connections_refused: int
-    connections_replaced: int
-    answers_held_bytes: int
-    unfinished_frame_bytes: int
-    peers_connected: Mapping[str, bool]
-    peer_addresses: Mapping[str, str]
-    requests: int
-    requests_abandoned: int
-    appends: int
-    append_bytes: int
-    gets: int
-    pulls: int
-    pulled_bytes: int
-    refusals: Mapping[str, int]
-    reports: Mapping[str, int]
-    votes: Mapping[str, int]
-    fsync: HistogramStatus
-    fsync_failures: int
-    unsynced_bytes: int
-    stalls: int
-    stall_s: float
-    wire_errors: int
-    body_errors: int
+    counts: Counts
+    connections: ConnectionsStatus
+    peers: PeersStatus
+    store: StoreStatus
     pull_waiters: int
-    leader_changes: int
-    segments_deleted: int
-    disk_free_bytes: int
-    disk_total_bytes: int
-    is_disk_full: bool
     healthy_lag_entries: int = 0
-    begin_moved: str = ""
-    set_aside_files: int = 0
-    set_aside_bytes: int = 0
-    scrubbed_bytes: int = 0
-    scrub_passes: int = 0
     tls_expires_s: float = -1.0
     machine: MachineStatus | None = None
     readers: tuple[ReaderInfo, ...] = ()
-    elections: Mapping[str, int] = attrs.Factory(dict)
-    append_s: HistogramStatus = HistogramStatus(bounds=(), counts=(0,), total=0.0)
-    batches: HistogramStatus = HistogramStatus(bounds=(), counts=(0,), total=0.0)
-    peer_lag_bytes: Mapping[str, int] = attrs.Factory(dict)
 
 
 class WrittenLedger(Protocol):

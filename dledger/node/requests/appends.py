@@ -225,7 +225,9 @@ class AppendGate:
         ))
         self._pending[token] = self._claims
         self._turn_bytes += self._bytes
-        self._bodies, self._claims, self._bytes = [], [], 0
+        self._bodies = []
+        self._claims = []
+        self._bytes = 0
 
     def _asked_end(self) -> None:
         self._is_end_asked = False
@@ -342,7 +344,9 @@ class AppendGate:
         unproposed = [*self._claims]
         for proposal in self._proposals:
             unproposed = self._pending.pop(proposal.token, []) + unproposed
-        self._claims, self._bodies, self._proposals = [], [], []
+        self._claims = []
+        self._bodies = []
+        self._proposals = []
         self._tell_failed(unproposed, ResponseCode.NOT_LEADER, term=-1, index=-1, leader_id=None)
         self._proposed_s.clear()
         pending, self._pending = self._pending, {}

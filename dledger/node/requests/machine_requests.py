@@ -191,10 +191,14 @@ class MachineDesk:
         self._now_ms = now_ms
         # (A leader of this group leads without a quorum for this time, at most.)
         self._patience_ms = config.heart_beat_time_interval_ms * config.max_heart_beat_leak
-        self._commands_max, self._commands = config.max_pending_requests_num, 0
+        self._commands_max = config.max_pending_requests_num
+        self._commands = 0
         self._broken = broken
-        self._producers, self._append_order = producers, append_order
-        self._others, self._feed, self._word = others, feed, MachineChecked(runs=False, is_unfit=False)
+        self._producers = producers
+        self._append_order = append_order
+        self._others = others
+        self._feed = feed
+        self._word = MachineChecked(runs=False, is_unfit=False)
         self._watch = MachineWatch(config.self_id, self._told_text, note)
         self._counters = counters
 

@@ -33,7 +33,9 @@ class MachineWatch:
         @param told_by: the text of a member; None: nothing yet.
         @param note: reports an event.
         """
-        self._self_id, self._told_by, self._note = self_id, told_by, note
+        self._self_id = self_id
+        self._told_by = told_by
+        self._note = note
         self._read: dict[str, tuple[str, ToldMachine | None]] = {}
         self.differs = self.outdated = self.in_doubt = ""
         self._compared = ""

@@ -101,7 +101,8 @@ class _Leases:
     def begin(self, term: int) -> None:
         """This member leads in C{term}."""
         if term != self._term:
-            self._term, self._heard_ms = term, {}
+            self._term = term
+            self._heard_ms = {}
 
     def heard(self, name: str, token: int) -> None:
         """The process with this token is there."""
@@ -140,10 +141,14 @@ class ReaderDesk:
         @param broken: called with an exception that is a bug of ours.
         @param is_refused: the log is a broker's, which alone appends.
         """
-        self._group, self._hold_bytes = config.group, config.readers_hold_bytes
-        self._ledger, self._core = ledger, core
-        self._append, self._reads = append, reads
-        self._broken, self._counters = broken, counters
+        self._group = config.group
+        self._hold_bytes = config.readers_hold_bytes
+        self._ledger = ledger
+        self._core = core
+        self._append = append
+        self._reads = reads
+        self._broken = broken
+        self._counters = counters
         self._is_refused = is_refused
         self._leases = _Leases(now_ms)
         self._under_way: dict[str, InTurn] = {}

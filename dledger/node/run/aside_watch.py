@@ -27,8 +27,11 @@ class AsideWatch:
     """
 
     def __init__(self, store: AsideLedger, log: Logger, self_id: str) -> None:
-        self.files, self.size = -1, 0
-        self._store, self._log, self._self_id = store, log, self_id
+        self.files = -1
+        self.size = 0
+        self._store = store
+        self._log = log
+        self._self_id = self_id
         self._told = 0
 
     def look(self) -> None:
@@ -42,4 +45,5 @@ class AsideWatch:
             )
         if new or self.files < 0:
             kept = self._store.kept_files()
-            self.files, self.size = len(kept), sum(one.size for one in kept)
+            self.files = len(kept)
+            self.size = sum(one.size for one in kept)

@@ -365,7 +365,8 @@ class Reads:
 
     def _next_turn(self) -> None:
         """Another turn may serve as much again, parked reads first."""
-        self._reads_left, self._bytes_left = READS_PER_TURN, READ_BYTES_PER_TURN
+        self._reads_left = READS_PER_TURN
+        self._bytes_left = READ_BYTES_PER_TURN
         if self._parked:
             self._serve_parked(list(self._parked))
 

@@ -87,7 +87,9 @@ class OpenSpans:
 
     def __init__(self, spans: Spans, *, has_machine: bool = False, spans_max: int = SPANS_MAX) -> None:
         """@param has_machine: roots are kept until a state machine has applied their entries."""
-        self._spans, self._has_machine, self._spans_max = spans, has_machine, spans_max
+        self._spans = spans
+        self._has_machine = has_machine
+        self._spans_max = spans_max
         self._open = self.left_out = 0
         self._appends: dict[int, _Append] = {}
         self._written: deque[_Written] = deque()

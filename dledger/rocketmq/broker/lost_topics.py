@@ -9,9 +9,14 @@ them: the deletion is written before it is answered, and the messages of the top
 
 from __future__ import annotations
 
-import attrs
+from collections.abc import Callable
 
-from dledger.rocketmq.broker.metadata.tables import BEGINS_AT, TopicConfig
+import attrs
+from twisted.logger import Logger
+
+from dledger.rocketmq.broker.common.config import BrokerConfig
+from dledger.rocketmq.broker.metadata.tables import BEGINS_AT, TopicConfig, Topics
+from dledger.rocketmq.broker.store.commit_log_store import CommitLogStore
 from dledger.rocketmq.broker.store.queries import offset_at
 from dledger.rocketmq.broker.store.store import MessageStore
 
@@ -77,3 +82,86 @@ class TopicsAtStart:
 def _has_since(store: MessageStore, topic: str, queue_id: int, since_ms: int) -> bool:
     queue = store.queues.get(topic, queue_id)
     return queue is not None and offset_at(store, topic, queue_id, since_ms) < queue.next_index
+
+
+class LostTopics:
+    """
+    Adds the topics that a crash took, when this broker becomes a master, and when a message goes to one.
+
+    Invariant: C{_table_ms} is the time of the table before this broker added something.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self, config: BrokerConfig, store: MessageStore, topics: Topics, *, wall_ms: Callable[[], int],
+        changed: Callable[[], None],
+    ) -> None:
+        """
+        @param topics: as read from the file, before something is added.
+        @param changed: called when a topic was added later.
+        """
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._wall_ms = wall_ms
+        self._changed = changed
+        self._at_start = TopicsAtStart()
+        self._table_ms = 0
+        self.note_table()
+
+    def note_table(self) -> None:
+        """The table is as it was read, or copied from the last master."""
+        self._table_ms = self._topics.version.timestamp if self._topics.entries else 0
+
+    def restore(self) -> None:
+        """
+        Called when the store is ready: a master adds the topics that a crash took (L{lost_topics}). A
+        slave of a plain log adds those of its queues, until it has its master's table, and serves them. (A
+        raft log keeps the queues of deleted topics.)
+
+        @raise StoreError: the log or a queue cannot be read.
+        """
+        topics, config = self._topics, self._config
+        if config.is_slave:
+            if isinstance(self._store, CommitLogStore):
+                nums = config.default_topic_queue_nums
+                topics.show(lost_topics(self._store, frozenset(topics.entries), table_ms=0, queue_nums=nums))
+            return
+        for name in topics.begin_within(self._store.log.record_end, self._wall_ms()):
+            self.log.warn("topic {topic} would begin after the end of the log: it is shown whole", topic=name)
+        self._at_start = TopicsAtStart(
+            frozenset(topics.entries), self._table_ms, self._store.log.end_offset, self._wall_ms()
+        )
+        lost = lost_topics(
+            self._store, self._at_start.known, table_ms=self._table_ms,
+            queue_nums=config.default_topic_queue_nums,
+        )
+        for topic in lost:
+            topics.put(topic, self._wall_ms())
+        if lost:
+            self.log.warn(
+                "{count} topics have messages that are younger than {file}, as after a crash; they are added "
+                "to it: {names}", count=len(lost), file=topics.file_name,
+                names=", ".join(topic.topic_name for topic in lost[:10]),
+            )  # fmt: skip
+        topics.log_end = lambda: self._store.log.record_end
+
+    def delivers(self, topic: str, queue_id: int, offset: int, stored_ms: int) -> None:
+        """A delayed message, which was stored at this time, goes to this queue."""
+        if self._at_start.lost(topic, offset, stored_ms):
+            self._add_lost(topic, queue_id, "delayed")
+
+    def commits(self, topic: str, queue_id: int, stored_ms: int) -> None:
+        """A half message, which was first stored at this time, goes to this queue."""
+        if self._at_start.lost_half(topic, stored_ms):
+            self._add_lost(topic, queue_id, "half")
+
+    def _add_lost(self, topic: str, queue_id: int, kind: str) -> None:
+        topics = self._topics
+        if topic not in topics.entries:
+            nums = self._config.default_topic_queue_nums
+            topics.put(lost_topic(topic, queue_id, queue_nums=nums), self._wall_ms())
+            self.log.warn("topic {topic} was lost, and has a {kind} message: it is added",
+                          topic=topic, kind=kind)  # fmt: skip
+            self._changed()

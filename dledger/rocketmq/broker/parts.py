@@ -29,7 +29,7 @@ from twisted.python.failure import Failure
 from dledger.base.process.descriptors import connections_allowed
 from dledger.rocketmq.answering.answering import CONNECTIONS_MAX
 from dledger.rocketmq.answering.changes import ChangeGate
-from dledger.rocketmq.answering.refusals import Code, CommandGroup, RefusalCounts, Refused
+from dledger.rocketmq.answering.refusals import CommandGroup, RefusalCounts
 from dledger.rocketmq.broker.access.accounts import read_credentials
 from dledger.rocketmq.broker.admin.cleaning import Cleaning
 from dledger.rocketmq.broker.admin.client_queries import ClientQueries
@@ -58,9 +58,8 @@ from dledger.rocketmq.broker.delays.recalls import RecallCommands
 from dledger.rocketmq.broker.delays.schedule import ScheduleMessageService
 from dledger.rocketmq.broker.delays.timers import TimerService
 from dledger.rocketmq.broker.door.gate import AccessGate, GuardedNatives, broker_change
-from dledger.rocketmq.broker.door.request_rights import topics_of
 from dledger.rocketmq.broker.door.router import CommandRouter
-from dledger.rocketmq.broker.lost_topics import TopicsAtStart, lost_topic, lost_topics
+from dledger.rocketmq.broker.lost_topics import LostTopics
 from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.name_server import BrokerIdentity, NameServerRegistrar
 from dledger.rocketmq.broker.popping.acks import PopAcks
@@ -75,6 +74,7 @@ from dledger.rocketmq.broker.puts.topic_checks import TopicChecks
 from dledger.rocketmq.broker.puts.unique_ids import UniqueIds
 from dledger.rocketmq.broker.replication import BrokerSurroundings, CommitLogKind, LogKind, ReplicationNeeds
 from dledger.rocketmq.broker.replies import ReplyCommands
+from dledger.rocketmq.broker.route_questions import RouteQuestions
 from dledger.rocketmq.broker.sending.long_sends import LongSends
 from dledger.rocketmq.broker.sending.native import NativeCommands
 from dledger.rocketmq.broker.sending.plain_sends import PlainSends
@@ -82,23 +82,14 @@ from dledger.rocketmq.broker.sending.send_back import SendBack
 from dledger.rocketmq.broker.sending.sends import Sends
 from dledger.rocketmq.broker.store.commit_log_store import CommitLogStore
 from dledger.rocketmq.broker.store.log_reads import LogReads
-from dledger.rocketmq.broker.store.queries import record_at
 from dledger.rocketmq.broker.store.queues.consume_queues import open_queues_max
+from dledger.rocketmq.broker.stored_topics import stored_topics
 from dledger.rocketmq.broker.transactions.check import TransactionCheckService
 from dledger.rocketmq.broker.transactions.commands import TransactionCommands
 from dledger.rocketmq.broker.transactions.ends import TransactionEnds
 from dledger.rocketmq.broker.upkeep import MetadataSaver
-from dledger.values.errors import StoreError
 from dledger.values.hosts import ChangeHosts
-from protocols.rocketmq.commands import NotAsked
 from protocols.turn import Turn
-from protocols.wire.errors import WireError
-from protocols.wire.remoting import RemotingCommand
-from protocols.wire.rocketmq.message import decode_message
-
-GET_ROUTE_BY_TOPIC = 105
-#: Seconds that a name server may take to tell a route.
-ROUTE_TIMEOUT_S = 3.0
 
 #: Ticks (seconds) between two checks of the free disk space; as cleanResourceInterval.
 HOUSE_KEEPING_TICKS = 10
@@ -108,6 +99,7 @@ class BrokerParts(BrokerEvents):
     """
     One broker; the L{BrokerEvents} of its parts.
 
+    @ivar lost_topics: adds the topics that a crash took.
     @ivar own: its address for clients; known when its first port listens.
     @ivar replication: stores and replicates the log.
     @ivar browser: reads messages for its pages.
@@ -134,7 +126,8 @@ class BrokerParts(BrokerEvents):
         self.refusals = RefusalCounts()
         self.turn = Turn(clock, self._turn_failed)
         self.gate = AccessGate(
-            config.acl_file, topics_at=self._topics_at, retries_in=self._retries_in,
+            config.acl_file, topics_at=lambda offset: stored_topics(self.store, offset),
+            retries_in=self._retries_in,
             reply_topic=f"{config.broker_cluster_name}_REPLY_TOPIC",
         ) if config.acl_enable else None
         own = config.acl_credentials_file
@@ -178,8 +171,9 @@ class BrokerParts(BrokerEvents):
             self.store.abandon()
             raise
         restore_options(config, metadata.changed_options)
-        self._topics_ms = metadata.topics.version.timestamp if metadata.topics.entries else 0
-        self._at_start = TopicsAtStart()
+        self.lost_topics = LostTopics(  # before topics are added below
+            config, self.store, metadata.topics, wall_ms=self.wall_ms, changed=self.topics_changed
+        )
         for path in metadata.restored:
             self.log.warn("{path} was restored from its .bak", path=path)
         if not config.is_slave:
@@ -205,19 +199,20 @@ class BrokerParts(BrokerEvents):
         )
         self.schedule = ScheduleMessageService(
             store, metadata.delay_offsets, metadata.topics, pipeline, own=own,
-            clock=self._around.reactor, wall_ms=wall_ms, delivers=self._delivers,
+            clock=self._around.reactor, wall_ms=wall_ms, delivers=self.lost_topics.delivers,
         )
 
         self.timers = TimerService(
             store, metadata, pipeline, own=own, clock=self._around.reactor, wall_ms=wall_ms,
-            delivers=self._delivers,
+            delivers=self.lost_topics.delivers,
         )
 
     def _make_consuming(self) -> None:
         config, store, metadata, wall_ms = self.config, self.store, self.metadata, self.wall_ms
         slow_bytes, clock, gate = usual_slow_bytes(), self._around.reactor, self.gate
         visible = all_visible if gate is None else gate.visible
-        self.consumer_table, self.producer_table = ConsumerTable(), ProducerTable()
+        self.consumer_table = ConsumerTable()
+        self.producer_table = ProducerTable()
         self.pulls = PullCommands(
             config, store, metadata, self.consumer_table, clock=clock, wall_ms=wall_ms,
             slow_bytes=slow_bytes, visible=visible,
@@ -232,7 +227,7 @@ class BrokerParts(BrokerEvents):
         ends = TransactionEnds()
         self.transactions = TransactionCommands(
             config, store, metadata, self.pipeline, ends=ends, own=self.own, wall_ms=wall_ms,
-            commits=self._commits,
+            commits=self.lost_topics.commits,
         )
         self.checks_of_halves = TransactionCheckService(
             config, store, metadata, self.pipeline, self.producer_table, ends, own=self.own, clock=clock,
@@ -269,8 +264,8 @@ class BrokerParts(BrokerEvents):
             self.pulls, self.consumers, self.offsets, self.key_queries, self.locks, self.admin,
             RecallCommands(config, metadata, self.timers, wall_ms=self.wall_ms),
             *self._queries(), RefusedCommands(), Assignments(
-                config, metadata, table, route_of=self._route_of, seconds=self._around.reactor.seconds,
-                wall_ms=self.wall_ms, save=self._save_and_settle,
+                config, metadata, table, route_of=RouteQuestions(config.name_servers, self.client).ask,
+                seconds=self._around.reactor.seconds, wall_ms=self.wall_ms, save=self._save_and_settle,
             ),
             ResetOffsets(config, store, metadata, table, wall_ms=self.wall_ms),
             TableCommands(metadata), self.send_back, self.transactions, self.replies, self.pops,
@@ -301,21 +296,6 @@ class BrokerParts(BrokerEvents):
         ), Cleaning(
             config, store, metadata, keep_house=lambda: self.replication.keep_house(at_any_hour=True)
         )
-
-    def _route_of(self, topic: str) -> Deferred[RemotingCommand]:
-        """Ask the name servers for the queues of a topic, one after the other."""
-        return Deferred.fromCoroutine(self._ask_route(topic))
-
-    async def _ask_route(self, topic: str) -> RemotingCommand:
-        problem = "there is no name server"
-        for address in self.config.name_servers:
-            try:
-                return await self.client.ask(address, RemotingCommand(
-                    code=GET_ROUTE_BY_TOPIC, opaque=0, ext_fields={"topic": topic}
-                ), timeout_s=ROUTE_TIMEOUT_S)  # fmt: skip
-            except Exception as error:
-                problem = str(error)
-        raise NotAsked(problem)
 
     # -- events: see dledger.rocketmq.broker.basics.events -------------------------------------------------
 
@@ -355,7 +335,7 @@ class BrokerParts(BrokerEvents):
 
     def topics_changed(self) -> None:
         """See L{BrokerEvents}."""
-        # The next tick saves the table. A crash before that loses no topic, see restore_topics.
+        # The next tick saves the table. A crash before that loses no topic, see LostTopics.
         self.registrar.topics_changed()
 
     # -- life cycle, except files and ports ----------------------------------------------------------
@@ -388,64 +368,11 @@ class BrokerParts(BrokerEvents):
         self._stop_delivering()
         if not self.config.is_slave:
             # As it was copied from the last master: what is added below must not make it look younger.
-            topics = self.metadata.topics
-            self._topics_ms = topics.version.timestamp if topics.entries else 0
+            self.lost_topics.note_table()
             add_system_topics(self.metadata, self.config, self.wall_ms())
-            self.restore_topics()
+            self.lost_topics.restore()
             self._start_delivering()
         self.registrar.role_changed()
-
-    def restore_topics(self) -> None:
-        """
-        Called when the store is ready: a master adds the topics that a crash took, see L{lost_topics}. A
-        slave of a plain log adds those of its queues, until it has its master's table, and serves them. (A
-        raft log keeps the queues of deleted topics.)
-
-        @raise StoreError: the log or a queue cannot be read.
-        """
-        topics, config = self.metadata.topics, self.config
-        if config.is_slave:
-            if isinstance(self.store, CommitLogStore):
-                nums = config.default_topic_queue_nums
-                topics.show(lost_topics(self.store, frozenset(topics.entries), table_ms=0, queue_nums=nums))
-            return
-        for name in topics.begin_within(self.store.log.record_end, self.wall_ms()):
-            self.log.warn("topic {topic} would begin after the end of the log: it is shown whole", topic=name)
-        self._at_start = TopicsAtStart(
-            frozenset(topics.entries), self._topics_ms, self.store.log.end_offset, self.wall_ms()
-        )
-        lost = lost_topics(
-            self.store, self._at_start.known, table_ms=self._topics_ms,
-            queue_nums=config.default_topic_queue_nums,
-        )
-        for topic in lost:
-            topics.put(topic, self.wall_ms())
-        if lost:
-            self.log.warn(
-                "{count} topics have messages that are younger than {file}, as after a crash; they are added "
-                "to it: {names}", count=len(lost), file=topics.file_name,
-                names=", ".join(topic.topic_name for topic in lost[:10]),
-            )  # fmt: skip
-        topics.log_end = lambda: self.store.log.record_end
-
-    def _delivers(self, topic: str, queue_id: int, offset: int, stored_ms: int) -> None:
-        """A delayed message, which was stored at this time, goes to this queue."""
-        if self._at_start.lost(topic, offset, stored_ms):
-            self._add_lost(topic, queue_id, "delayed")
-
-    def _commits(self, topic: str, queue_id: int, stored_ms: int) -> None:
-        """A half message, which was first stored at this time, goes to this queue."""
-        if self._at_start.lost_half(topic, stored_ms):
-            self._add_lost(topic, queue_id, "half")
-
-    def _add_lost(self, topic: str, queue_id: int, kind: str) -> None:
-        topics = self.metadata.topics
-        if topic not in topics.entries:
-            nums = self.config.default_topic_queue_nums
-            topics.put(lost_topic(topic, queue_id, queue_nums=nums), self.wall_ms())
-            self.log.warn("topic {topic} was lost, and has a {kind} message: it is added",
-                          topic=topic, kind=kind)  # fmt: skip
-            self.topics_changed()
 
     def tick(self) -> None:
         """Do the periodic work. Called once a second, also before L{begin}."""
@@ -465,7 +392,7 @@ class BrokerParts(BrokerEvents):
         metadata = self.metadata
         period = max(1, round(self.config.flush_consumer_offset_interval / 1000))
         is_due = metadata.topics.is_dirty or metadata.groups.is_dirty or self._ticks % period == 0
-        if is_due and self.store.is_ready:  # before, restore_topics needs the file as it is
+        if is_due and self.store.is_ready:  # before, LostTopics needs the file as it is
             self.saver.save()
         if not self._has_ceased:
             self.replication.tick()
@@ -488,22 +415,6 @@ class BrokerParts(BrokerEvents):
         self.reads.answer_waiting()
 
     # -- facts ----------------------------------------------------------------------------------
-
-    def _topics_at(self, offset: int) -> tuple[str, ...]:
-        """
-        The topics to which a reader of the message that begins at an offset of the log needs the right; none:
-        no message begins there.
-
-        @raise Refused: it cannot be read, so nobody knows who may see it.
-        """
-        try:
-            record = record_at(self.store, offset)
-            if record is None:
-                return ()
-            found = decode_message(record)
-            return topics_of(found.topic, found.properties)
-        except (OSError, StoreError, WireError) as error:
-            raise Refused(Code.SYSTEM_ERROR, f"the message at {offset} cannot be read: {error}") from error
 
     def _retries_in(self, topic: str) -> Iterable[tuple[str, str]]:
         groups, topics = self.metadata.groups.entries, self.metadata.topics.entries

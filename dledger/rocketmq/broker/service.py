@@ -203,7 +203,7 @@ class BrokerService(Service):
             self.log.info("{role}: dispatching {bytes} bytes of messages of the last run",
                           role=self.role, bytes=behind)  # fmt: skip
         await broker.store.start()
-        broker.restore_topics()
+        broker.lost_topics.restore()
         for endpoint in (self._ports.clients, self._ports.fast):
             if endpoint is not None and self._is_usable():
                 await self._listen(broker, endpoint)

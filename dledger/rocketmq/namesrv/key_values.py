@@ -183,7 +183,9 @@ class KeyValues:
             for change in accepted:
                 change.done.errback(Refused(Code.SYSTEM_ERROR, reason))
             return
-        self._tables, self.entries, self.bytes = tables, entries, size
+        self._tables = tables
+        self.entries = entries
+        self.bytes = size
         for change in accepted:
             change.done.callback(None)
 

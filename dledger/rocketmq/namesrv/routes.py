@@ -255,7 +255,8 @@ class RouteTable:
         if group is None:
             group = self.groups[asked.name] = BrokerGroup(cluster=asked.cluster, name=asked.name)
         if self._is_5:
-            group.acting, group.zone = bool(asked.acting), asked.zone
+            group.acting = bool(asked.acting)
+            group.zone = asked.zone
         names = self.clusters.setdefault(asked.cluster, set())
         if asked.name not in names:
             names.add(asked.name)

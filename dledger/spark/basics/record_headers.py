@@ -141,8 +141,10 @@ class Place:
         self.chain_crc = None
         if chunk.count and is_sound[-1]:
             last = headers[-1]
-            self.next, self.end = chunk.first + chunk.count, int(last["pos"]) + int(last["size"])
-            self.term, self.chain_crc = int(last["term"]), int(last["chain_crc"])
+            self.next = chunk.first + chunk.count
+            self.end = int(last["pos"]) + int(last["size"])
+            self.term = int(last["term"])
+            self.chain_crc = int(last["chain_crc"])
 
 
 def sound_headers(

@@ -325,10 +325,12 @@ class Exporter:
             self._close_part(log, self._next)
         if self._writer is None:
             self._writer = self._open_part()
-            self._part_bytes, self._began_ms = 0, now_ms
+            self._part_bytes = 0
+            self._began_ms = now_ms
         self._writer.write(batch)
         self._last = run
-        self._next, self._end_position = run.next, run.position + run.size
+        self._next = run.next
+        self._end_position = run.position + run.size
         self._part_bytes += run.size
         self._progress = attrs.evolve(
             self._progress, rows=self._progress.rows + batch.num_rows,

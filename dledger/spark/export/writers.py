@@ -96,7 +96,8 @@ class ParquetWriter:
                 self._path, self._schema, compression=self._compression, use_dictionary=repeating,
             )
         table = pa.Table.from_batches(self._batches, schema=self._schema)
-        self._batches, self._bytes = [], 0
+        self._batches = []
+        self._bytes = 0
         self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
 
     def close(self) -> None:
@@ -221,7 +222,8 @@ class JsonLinesWriter:
         with open(self._path, "a" if self._is_begun else "w", encoding="utf-8", newline="\n") as file:
             file.writelines(self._texts)
         self._is_begun = True
-        self._texts, self._characters = [], 0
+        self._texts = []
+        self._characters = 0
 
     def close(self) -> None:
         """See L{Writer.close}."""

@@ -385,8 +385,10 @@ class ArchiveLog:
                          "its header or its body does not match its checksum")
         count = chunk.count if is_usable.all() else int(np.argmin(is_usable))
         last = headers[count - 1]
-        walk.index, walk.position = walk.index + count, walk.position + int(starts[count])
-        walk.term, walk.chain_crc = int(last["term"]), int(last["chain_crc"])
+        walk.index += count
+        walk.position += int(starts[count])
+        walk.term = int(last["term"])
+        walk.chain_crc = int(last["chain_crc"])
         return attrs.evolve(chunk, starts=starts[: count + 1])
 
     # -- finding a record -----------------------------------------------------------------------

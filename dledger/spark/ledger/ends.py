@@ -100,7 +100,9 @@ class MemberFiles:
             raise ReadError(f"{path} cannot be read: {error}") from None
         self.data = SegmentReader(_DISK, data_path, handles_max=_HANDLES_MAX)
         self.index = SegmentReader(_DISK, f"{self.path}/index", handles_max=_HANDLES_MAX)
-        self.begin_index, self.committed_index, self.missing = 0, -1, ""
+        self.begin_index = 0
+        self.committed_index = -1
+        self.missing = ""
         self._said: set[str] = set()
 
     def look(self) -> None:

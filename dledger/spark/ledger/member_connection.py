@@ -147,7 +147,8 @@ class MemberConnection:
         """
         self.member_id = member_id
         self._tls = tls
-        self._address, self._timeout_s = address, timeout_s
+        self._address = address
+        self._timeout_s = timeout_s
         self._group = group
         self._opaque = 0
         token = _token(token_file, address, is_secure=tls is not None)

@@ -93,7 +93,8 @@ class MembersLog:
         self._extent = Extent(begin=0, end=0)
         self._looked: dict[int, tuple[int, int]] = {}
         #: The id of the group, asked for once; the records tell logs of one group apart.
-        self._group_id, self._is_named = "", False
+        self._group_id = ""
+        self._is_named = False
         self._said: set[str] = set()
         #: From then on members are asked for all that they say, not only for their ends.
         self._asks_more_s = 0.0
@@ -121,7 +122,8 @@ class MembersLog:
         if time.monotonic() >= self._asks_more_s:
             self._asks_more_s = time.monotonic() + _ASK_MORE_S
         if not self._is_named:
-            self._group_id, self._is_named = self._common_id(heard), True
+            self._group_id = self._common_id(heard)
+            self._is_named = True
         end = max(answer.committed_index for answer in heard.answers.values()) + 1
         note = f"{_EARLIER}{heard.unheard}" if heard.begin and heard.unheard else ""
         self._extent = Extent(begin=heard.begin, end=max(end, heard.begin), note=note)

@@ -50,7 +50,8 @@ class TermBefore:
 
     def __init__(self, log: ScannedLog) -> None:
         self._log = log
-        self._next, self._term = -1, -1
+        self._next = -1
+        self._term = -1
 
     def begins(self, chunk: Chunk, headers: FixedParts, is_sound: Mask) -> Mask:
         """

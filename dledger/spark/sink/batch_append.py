@@ -172,12 +172,18 @@ class BatchAppend:
         @param attempts_max: of attempts whose requests have no known outcome.
         @param is_strict: false: where the proof is missing, warn and go on.
         """
-        self._log, self._rows = log, rows
-        self._sink, self._batch = sink, batch
-        self._new_run, self._sleep = new_run, sleep
-        self._settle_s, self._frame_bytes = settle_s, frame_bytes
-        self._search_from, self._attempts_max = search_from, attempts_max
-        self._is_new, self._is_strict = is_new, is_strict
+        self._log = log
+        self._rows = rows
+        self._sink = sink
+        self._batch = batch
+        self._new_run = new_run
+        self._sleep = sleep
+        self._settle_s = settle_s
+        self._frame_bytes = frame_bytes
+        self._search_from = search_from
+        self._attempts_max = attempts_max
+        self._is_new = is_new
+        self._is_strict = is_strict
         self._runs: list[str] = []
         self._quiet_from = -1
         self._appended = self._late_rows = 0
@@ -223,7 +229,8 @@ class BatchAppend:
         self._late_rows = 0
         begin = self._log.append([self._marker(MarkerKind.BEGIN)])
         if self._is_new:
-            self._search_from, self._is_new = begin, False
+            self._search_from = begin
+            self._is_new = False
         found = self._search(begin)
         if found.end is not None:
             self._compare(found.end)

@@ -282,7 +282,8 @@ class _OpenPiece:
         self._directory = directory
         self._file = PartFile(disk, f"{directory}/{piece_name(position, position)}{PART_SUFFIX}")
         self._digest = hashlib.sha256()
-        self.position, self.end_position = position, position
+        self.position = position
+        self.end_position = position
         self._first_index = first_index
 
     def write(self, records: bytes) -> None:

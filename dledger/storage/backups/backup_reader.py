@@ -124,7 +124,8 @@ def _piece_batches(
             if file.size() != piece.size:
                 raise StoreError(f"{path} has {file.size()} bytes, but the manifest says {piece.size}",
                                  file=path)
-            walk.index, walk.position = piece.first_index, piece.position
+            walk.index = piece.first_index
+            walk.position = piece.position
             yield from _checked(file, manifest, piece, walk)
         finally:
             file.close()
@@ -228,7 +229,8 @@ def _verified(
                 pace(len(batch.records))
         except StoreError as error:
             report.findings.append(_finding(error, f"{directory}/{piece.name}"))
-            walk.chain_crc, walk.term = None, -1
+            walk.chain_crc = None
+            walk.term = -1
         else:
             report.entries += piece.last_index - piece.first_index + 1
             report.data_bytes += piece.size

@@ -57,7 +57,8 @@ class MetMembers:
             data = disk.read_file(path) if disk.exists(path) else b""
         except OSError:
             data = b""
-        self._met, self._past = decode_met(data), decode_past(data)
+        self._met = decode_met(data)
+        self._past = decode_past(data)
 
     @property
     def met(self) -> Mapping[str, Lineage]:

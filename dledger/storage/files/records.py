@@ -384,6 +384,17 @@ class Walk:
     count: int = 0
     length: int = 0
 
+    def reach(
+        self, index: int, position: int, *, term: int, chain_crc: int | None, count: int, length: int
+    ) -> None:
+        """The walk has come to the record C{index}."""
+        self.index = index
+        self.position = position
+        self.term = term
+        self.chain_crc = chain_crc
+        self.count = count
+        self.length = length
+
 
 def _walk_run(
     data: bytes, at: Walk, *, max_count: int, one_term: bool, size_max: int, units: list[bytes] | None
@@ -400,8 +411,10 @@ def _walk_run(
         return False
     if units is not None:
         units.append(found.units)
-    at.index, at.position, at.term = at.index + count, at.position + count * size, found.term
-    at.chain_crc, at.count, at.length = found.chain_crc, at.count + count, at.length + count * size
+    at.reach(
+        at.index + count, at.position + count * size, term=found.term, chain_crc=found.chain_crc,
+        count=at.count + count, length=at.length + count * size,
+    )
     return True
 
 
@@ -459,8 +472,7 @@ def walk_records(
         expected += 1
         count += 1
         offset = end
-    at.index, at.position, at.term, at.chain_crc = expected, position, last_term, chain
-    at.count, at.length = count, offset
+    at.reach(expected, position, term=last_term, chain_crc=chain, count=count, length=offset)
     if what:
         raise DamagedRecord(expected, position, what, is_chain_broken=is_chain_broken)
 

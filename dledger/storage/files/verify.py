@@ -382,11 +382,13 @@ class _Verifier:
         for index in range(walk.index + 1, min(walk.index + 1000, self._report.settled_index + 1)):
             unit = reader.unit(index)
             if unit is not None and unit[1] > walk.position and reader.data.base(unit[1]) >= 0:
-                walk.index, walk.position = index, unit[1]
+                walk.index = index
+                walk.position = unit[1]
                 return True
         if walk.index < 0 or walk.index >= self._report.settled_index:
             return False
-        walk.position, walk.index = file_end, walk.index + 1
+        walk.position = file_end
+        walk.index += 1
         return True
 
     def _check_blank(self, walk: Walk, size: int, file_end: int) -> None:

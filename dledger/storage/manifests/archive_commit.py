@@ -79,7 +79,8 @@ class Commits:
         if known[-1:] != [manifest.generation]:
             raise self._busy()  # the name was free again: others have gone on meanwhile, and removed theirs
         place.replace(manifest.slot_name, data)
-        self.manifest, self._newest = manifest, manifest.generation
+        self.manifest = manifest
+        self._newest = manifest.generation
         oldest = 0 if before is None else before.generation
         for generation in known:
             if generation < oldest:

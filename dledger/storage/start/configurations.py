@@ -264,4 +264,5 @@ class ConfigurationList:
                 if is_new:
                     raise DLedgerError(ResponseCode.DISK_FULL, reason=str(error)) from error
                 # Nothing of the ledger is listed wrongly: a start drops what the ledger does not hold.
-        self._known, self.current = known, known[-1] if known else None
+        self._known = known
+        self.current = known[-1] if known else None

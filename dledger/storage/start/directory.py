@@ -23,7 +23,6 @@ from dledger.storage.files.commit_mark import COMMIT_MARK_NAME, CommitMark, Mark
 from dledger.storage.files.hole_list import HoleList
 from dledger.storage.files.properties import read_checkpoint
 from dledger.storage.start.recovery import (
-    FoundLedger,
     adjacent,
     begin_crc_of,
     check_beginning,
@@ -33,6 +32,7 @@ from dledger.storage.start.recovery import (
     highest_indexed,
     without_torn_end,
 )
+from dledger.storage.start.scanner import FoundLedger
 from dledger.values.errors import DirectoryError, StoreError
 
 LEDGER_LOCK_NAME = "lock"

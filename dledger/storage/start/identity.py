@@ -395,7 +395,8 @@ class MemberIdentity:
             self._record(self._now, may_wait=True)
 
     def _record(self, identity: Identity, *, may_wait: bool = False) -> None:
-        self._now, self._is_owed = identity, False
+        self._now = identity
+        self._is_owed = False
         with self._guard.storing("writing the identity failed"):
             if self._file is None:
                 return

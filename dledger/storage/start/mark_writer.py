@@ -34,7 +34,8 @@ class MarkWriter:
         self._mark = mark
         self.durable = ledger.end
         self._index_end_position = ledger.end_position
-        self._begin_position, self.begin_crc = mark.begin_position, mark.begin_crc
+        self._begin_position = mark.begin_position
+        self.begin_crc = mark.begin_crc
 
     def note_begin(self) -> None:
         """Record the first record: it changed, or was written just now."""
@@ -50,7 +51,9 @@ class MarkWriter:
         @raise OSError: it could not be written, and no file may go.
         """
         before = self._begin_position, self.begin_crc
-        self._begin_position, self.begin_crc = position, begin_crc_of(self._ledger.data, position)
+        crc = begin_crc_of(self._ledger.data, position)
+        self._begin_position = position
+        self.begin_crc = crc
         try:
             self._file.write_durably(self._now())
         except OSError:
@@ -84,7 +87,8 @@ class MarkWriter:
         self.durable = end
         self._index_end_position = min(self._index_end_position, end.position)
         if end.index < self._ledger.begin_index:
-            self._begin_position, self.begin_crc = -1, 0
+            self._begin_position = -1
+            self.begin_crc = 0
         mark = self._now()
         if repair_end_index is not None:
             mark = attrs.evolve(mark, repair_end_index=repair_end_index)

@@ -108,7 +108,9 @@ class _Growing:
         self.records_crc = crc32(layout.records, self.records_crc)
         self.units_crc = crc32(layout.units, self.units_crc)
         self.count += len(layout.positions)
-        self.size, self.end_position, self.chain_crc = size, layout.end_position, layout.chain_crc
+        self.size = size
+        self.end_position = layout.end_position
+        self.chain_crc = layout.chain_crc
 
 
 class ChunkSums:

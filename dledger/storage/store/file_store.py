@@ -4,13 +4,12 @@ The ledger in Java's files, written so that acknowledged entries survive.
 
 Rule 1: a write is laid out and checked before a file is touched; a refusal has changed nothing.
 Rule 2: any later failure is a L{StoreError}; the store then refuses everything but L{FileStore.abandon}.
-Rule 3: the mark is lowered durably before entries that it records are cut, and the cut is zeroed durably
-before anything is written there.
 
-This module appends and truncates. The other parts of a store are L{dledger.storage.store.store_reads},
-L{dledger.storage.store.store_flush}, L{dledger.storage.store.store_room} and
-L{dledger.storage.start.mark_writer}; they share one L{dledger.storage.start.open_ledger.OpenLedger}. Of terms
-the store knows only that they never fall from one entry to the next; it knows nothing of votes and roles.
+This module appends. The other parts of a store are L{dledger.storage.store.store_cuts},
+L{dledger.storage.store.store_reads}, L{dledger.storage.store.store_flush},
+L{dledger.storage.store.store_room} and L{dledger.storage.start.mark_writer}; they share one
+L{dledger.storage.start.open_ledger.OpenLedger}. Of terms the store knows only that they never fall from one
+entry to the next; it knows nothing of votes and roles.
 
 Source: DLedgerMmapFileStore.java (0.3.1.2); differs: docs/divergence.md W5, W13, W14, W16, W18, W21.
 """
@@ -19,8 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Self
-
-import attrs
 
 from dledger.base.disk.disk import Disk, File
 from dledger.base.disk.set_aside import KeptFile, kept_files
@@ -33,7 +30,7 @@ from dledger.storage.files.body_stamps import BodyStamps
 from dledger.storage.files.chunk_checks import check_pushed
 from dledger.storage.files.commit_mark import COMMIT_MARK_NAME, MarkFile
 from dledger.storage.files.reader_table import ReaderTable
-from dledger.storage.files.records import Layout, check_batch, pack_bodies
+from dledger.storage.files.records import Layout, pack_bodies
 from dledger.storage.start.configurations import (
     MEMBERS_NAME,
     ConfigurationFound,
@@ -51,26 +48,22 @@ from dledger.storage.start.identity import (
     recorded_identity,
 )
 from dledger.storage.start.mark_writer import MarkWriter
-from dledger.storage.start.open_ledger import End, OpenLedger
+from dledger.storage.start.open_ledger import OpenLedger
 from dledger.storage.store.chunk_sums import ChunkSums
 from dledger.storage.store.hole_finder import HoleFinder
 from dledger.storage.store.hole_mending import HoleMending
 from dledger.storage.store.producer_list import ProducerList
 from dledger.storage.store.record_writer import RecordWriter
 from dledger.storage.store.scrub import SegmentScrub
+from dledger.storage.store.store_cuts import StoreCuts, StoreParts
 from dledger.storage.store.store_flush import LedgerFlush, StoreFlush
 from dledger.storage.store.store_reads import StoreReads
 from dledger.storage.store.store_room import DeletedSegment, StoreRoom
 from dledger.values.errors import DamagedEntryError, DLedgerError, StoreError
 from protocols.wire.codes import ResponseCode
-from protocols.wire.errors import WireError
 from protocols.wire.ledger.batches import EntryBatch, EntryChunk
-from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE, decode_header
+from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
 from protocols.wire.ledger.own.configuration import CONFIGURATION_CHANNEL, encode_configuration
-
-#: A leader's TRUNCATE of more bytes than this is set aside first. Less is zeroed: a short tail that was never
-#: committed is raft's normal cut after a change of leader.
-CUT_BYTES_MAX = 1024 * 1024
 
 
 class FileStore:
@@ -88,13 +81,15 @@ class FileStore:
         self._lock = lock
         self._data = recovered.data
         self._index = recovered.index
-        self._storing, self._writing = ledger.guard.storing, ledger.guard.storing("writing failed")
+        self._storing = ledger.guard.storing
+        self._writing = ledger.guard.storing("writing failed")
         self._marks = MarkWriter(ledger, mark_file, recovered.mark)
         finder = HoleFinder(ledger, self._marks)
         self._reads = StoreReads(ledger, self._marks, recovered.found.scanned_from_index, finder)
         self._mending = HoleMending(ledger, finder)
         scrub = SegmentScrub(ledger, self._marks, finder)
-        self.scrub, self.scrub_from = scrub.step, scrub.begin_at
+        self.scrub = scrub.step
+        self.scrub_from = scrub.begin_at
         self._flush = StoreFlush(ledger, self._marks)
         self._sums = ChunkSums(ledger)
         self.identity = MemberIdentity(config, disk, ledger.guard)
@@ -103,6 +98,11 @@ class FileStore:
         self._producers = ProducerList(ledger, self._reads, scanned_from=recovered.found.walked_from_index)
         self._room = StoreRoom(ledger, self._marks, self._producers.before_expiry)
         self._records = RecordWriter(ledger, self._room)
+        self._cuts = StoreCuts(StoreParts(
+            ledger=ledger, data=self._data, index=self._index, marks=self._marks, reads=self._reads,
+            sums=self._sums, members=self._members, producers=self._producers, room=self._room,
+            flush=self._flush,
+        ), self._write)
 
     @classmethod
     def open(cls, config: DLedgerConfig, disk: Disk, *, boot_id: str = "") -> Self:
@@ -351,7 +351,8 @@ class FileStore:
         ledger.end_index = first + layout.entries - 1
         term_before, ledger.end_term = ledger.end_term, term
         ledger.end_position = layout.end_position
-        ledger.chain_crc, ledger.is_end_proven = layout.chain_crc, True
+        ledger.chain_crc = layout.chain_crc
+        ledger.is_end_proven = True
         self._reads.written(layout, first, term_before)
         self._sums.written(first, term, layout, is_listed=bool(listed))
         if announced or listed or term != term_before:
@@ -375,149 +376,8 @@ class FileStore:
         @raise DLedgerError: INCONSISTENT_STATE or DISK_FULL, and nothing has changed.
         @raise StoreError: a write or fsync failed.
         """
-        index = entry.first_index
-        begin, end = self._ledger.begin_index, self._ledger.end_index
-        if anew:
-            self._start_anew(entry, told)
-        elif begin >= 0 and begin <= index <= end and self.holds(entry):
-            self._refuse_below_commit(index + 1)
-            if index < end:
-                self._cut(index, None)
-            elif self._marks.durable.index < end:
-                self._flush.sync()
-        elif begin >= 0 and begin <= index <= end + 1:
-            self._refuse_below_commit(index)
-            self._cut(index - 1, self._fitting(entry))
-        elif begin < 0 and index == 0:
-            self._cut(-1, self._fitting(entry))
-        else:
-            self._start_anew(entry, told)
+        self._cuts.truncate_to(entry, anew=anew, told=told)
         self._producers.hole_shrank()
-
-    def _refuse_below_commit(self, first_gone: int) -> None:
-        # Paired with the assert in the core: a majority holds the committed entries, so a leader that
-        # cuts one of them is not our leader.
-        committed = self._ledger.committed_index
-        if first_gone <= committed:
-            raise DLedgerError(ResponseCode.INCONSISTENT_STATE, reason="committed entries would be cut",
-                               first_index_cut=first_gone, committed_index=committed)
-
-    def _before(self, index: int) -> tuple[int, int, int | None]:
-        """Term, end position and C{chainCrc} of the entry before C{index}; there may be none."""
-        ledger = self._ledger
-        if index == ledger.end_index + 1:
-            return ledger.end_term, ledger.end_position, ledger.chain_crc
-        if index == ledger.begin_index:
-            return -1, self.position_of(index), (0 if index == 0 else None)
-        last = self._reads.read_range(index - 1, end_index=index - 1, max_bytes=0)
-        header = decode_header(last.records)
-        return header.term, header.pos + header.size, header.chain_crc
-
-    def _fitting(self, entry: EntryBatch) -> Layout:
-        term, end_position, chain = self._before(entry.first_index)
-        return check_batch(
-            attrs.evolve(entry, count=1), first_index=entry.first_index, last_term=term,
-            end_position=end_position, previous_chain_crc=chain, file_size=self._data.file_size,
-        )
-
-    def _cut(self, keep: int, layout: Layout | None) -> None:
-        """Make C{keep} the last entry, and write the one of C{layout} behind it; durable."""
-        ledger = self._ledger
-        if keep == ledger.end_index and layout is not None and ledger.holes.end_index <= keep:
-            last_term = layout.terms[-1][1] if layout.terms else ledger.end_term
-            self._write(keep + 1, last_term, layout, layout.configurations)
-            return self._flush.sync()
-        term, position, chain = self._before(keep + 1)
-        written_end, units_end = ledger.end_position, (ledger.end_index + 1) * INDEX_UNIT_SIZE
-        with self._storing("truncating failed"):
-            if layout is not None:
-                self._room.make(keep + 1, layout)
-            kept = position if layout is None else layout.positions[0]
-            is_large = written_end - position > CUT_BYTES_MAX
-            if is_large:
-                self._room.or_refused(
-                    lambda: ledger.aside.bytes_of(self._data, position, ledger.end_term),
-                    "set aside what a leader cuts", self._data.file_size,
-                )  # fmt: skip
-            owed = None
-            if ledger.holes.end_index > keep:
-                # It may have acknowledged the entries that it lacks, and is about to forget that it did.
-                owed = max(ledger.repair_end_index, ledger.end_index)
-            end = End(index=keep, term=term, position=position)
-            self._room.or_refused(lambda: self._flush.lower(end, repair_end_index=owed), "record a cut")
-            ledger.repair_end_index = ledger.repair_end_index if owed is None else owed
-            if is_large:
-                ledger.aside.files_behind(self._data, kept, ledger.end_term, written_end=written_end)
-            for segments, segments_end, first_kept, first_zero in (
-                (self._data, written_end, kept, position),
-                (self._index, units_end, (keep + 1) * INDEX_UNIT_SIZE, (keep + 1) * INDEX_UNIT_SIZE),
-            ):
-                is_same = segments.base(segments_end) == segments.base(first_kept)
-                segments.cut(first_kept, segments_end if is_same else None)
-                if segments.base(first_zero) != segments.base(first_kept):
-                    segments.zero(first_zero, segments.base(first_zero) + segments.file_size)
-            self._flush.sync_files()
-        ledger.begin_index = ledger.begin_index if 0 <= ledger.begin_index <= keep else -1
-        ledger.end_index, ledger.end_term = keep, term
-        ledger.end_position, ledger.chain_crc, ledger.is_end_proven = position, chain or 0, True
-        ledger.holes.cut(keep + 1)
-        self._reads.cut(keep + 1)
-        self._sums.cut(keep + 1)
-        self._members.cut(keep + 1)
-        self._producers.cut(keep + 1)
-        if layout is not None:
-            self._write_after_cut(keep + 1, layout.terms[-1][1] if layout.terms else term, layout)
-        assert ledger.begin_index >= 0
-        self._flush.sync()
-
-    def _start_anew(self, entry: EntryBatch, told: tuple[Membership, ...]) -> None:
-        try:
-            header = decode_header(entry.records)
-        except WireError as error:
-            raise DLedgerError(ResponseCode.INCONSISTENT_STATE, reason=str(error)) from None
-        index, ledger = entry.first_index, self._ledger
-        facts = {"index": index, "pos": header.pos, "begin": ledger.begin_index, "end": ledger.end_index}
-        if header.pos < 0 or header.pos % self._data.file_size:
-            raise DLedgerError(
-                ResponseCode.INCONSISTENT_STATE,
-                reason="the ledger does not reach this entry, and only the first record of a file can "
-                       "begin a new ledger", **facts,
-            )
-        self._refuse_below_commit(index)
-        layout = check_batch(
-            attrs.evolve(entry, count=1), first_index=index, last_term=-1, end_position=header.pos,
-            previous_chain_crc=0 if index == 0 else None, file_size=self._data.file_size,
-        )
-        with self._storing("starting anew failed"):
-            self._room.require(self._data.step + self._index.step)
-            self._producers.before_expiry(ledger.committed_index)
-            # Until the new beginning is durable, the mark must record the end of the acknowledged entries.
-            owed = max(self._marks.durable.index, ledger.repair_end_index)
-            end = End(index=-1, term=-1, position=header.pos)
-            self._room.or_refused(lambda: self._flush.lower(end, repair_end_index=owed), "record a cut")
-            ledger.aside.files_behind(self._data, -1, ledger.end_term, written_end=ledger.end_position)
-            while self._index.offsets:
-                self._index.drop_last()
-        ledger.begin_index, ledger.end_index, ledger.end_term = -1, index - 1, -1
-        ledger.end_position, ledger.chain_crc = header.pos, 0
-        ledger.holes.cut(-1)
-        self._reads.begin_anew(index)
-        self._sums.begin_anew()
-        self._members.begin_anew(index, ledger.committed_index, told)
-        self._producers.begin_anew(index)
-        ledger.committed_index = max(ledger.committed_index, index - 1)
-        self._write_after_cut(index, header.term, layout)
-        self._flush.sync()
-
-    def _write_after_cut(self, first: int, term: int, layout: Layout) -> None:
-        """As L{_write}, when there is no way back. @raise StoreError: it failed, also for want of room."""
-        self._members.note_after_cut(layout.configurations)
-        try:
-            self._write(first, term, layout)
-        except StoreError:
-            raise
-        except DLedgerError as error:  # the ledger is smaller than before, and there is still no room
-            raise self._ledger.guard.fail(str(error)) from error
 
     def record_commit(self, committed_index: int) -> None:
         """Record the last index that readers may see; the next flush or checkpoint writes it."""

@@ -16,8 +16,8 @@ from dledger.ledger.holes import Hole
 from dledger.storage.files.records import DamagedRecord, Walk, chain_of
 from dledger.storage.start.mark_writer import MarkWriter
 from dledger.storage.start.open_ledger import OpenLedger
-from dledger.storage.start.recovery import Scanner
 from dledger.storage.start.resync import Gap
+from dledger.storage.start.scanner import Scanner
 from dledger.values.errors import DamagedEntryError
 from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
 

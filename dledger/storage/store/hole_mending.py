@@ -24,7 +24,7 @@ from dledger.base.disk.unreadable import BLOCK
 from dledger.ledger.holes import Hole
 from dledger.storage.files.records import DamagedRecord, Layout, Walk, check_batch, walk_records
 from dledger.storage.start.open_ledger import OpenLedger
-from dledger.storage.start.recovery import Scanner
+from dledger.storage.start.scanner import Scanner
 from dledger.storage.store.hole_finder import HoleFinder
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
@@ -93,7 +93,8 @@ class HoleMending:
             ledger.data.sync()
             ledger.index.sync()
             if passed > hole.last_index == ledger.end_index:
-                ledger.chain_crc, ledger.is_end_proven = walk.chain_crc or 0, True
+                ledger.chain_crc = walk.chain_crc or 0
+                ledger.is_end_proven = True
             self._shrink(hole, passed, None)
         return True
 
@@ -135,7 +136,8 @@ class HoleMending:
             ledger.data.sync()
             ledger.index.sync()
             if entries.last_index == ledger.end_index:
-                ledger.chain_crc, ledger.is_end_proven = layout.chain_crc, True
+                ledger.chain_crc = layout.chain_crc
+                ledger.is_end_proven = True
             self._shrink(hole, entries.last_index + 1, layout.end_position)
 
     def _write(self, hole: Hole, entries: EntryBatch, layout: Layout, end: int) -> None:

@@ -117,7 +117,8 @@ class ProducerList:
         except DamagedEntryError:
             self.table = self.readers = None
             return
-        self.table, self.readers = table, readers
+        self.table = table
+        self.readers = readers
         self._saved_index = saved_index
         is_any = bool(len(table) or readers.at(ledger.committed_index))
         self._is_changed = is_any and not (self._has_file and saved_index == ledger.end_index)
@@ -261,7 +262,8 @@ class ProducerList:
         """The ledger goes on at C{begin_index}, behind entries that it never had."""
         committed_index, self._is_changed = self._ledger.committed_index, True
         if self.table is None or self.readers is None:
-            self.table, self.readers = SequenceTable(PRODUCERS_MAX), ReaderTable()
+            self.table = SequenceTable(PRODUCERS_MAX)
+            self.readers = ReaderTable()
         self.table.begin_anew(committed_index, begin_index)
         self.readers.cut(committed_index + 1)
 
@@ -289,7 +291,8 @@ class ProducerList:
         has_grown = abs(position - self._saved_position) >= SAVE_EVERY_BYTES
         if job is not None and self._is_changed and self.table is not None and has_grown:
             index, content = self._content()
-            self._is_changed, self._saved_position = False, position
+            self._is_changed = False
+            self._saved_position = position
             job.add_step(lambda: self._write(index, content))
         return job
 
@@ -315,7 +318,8 @@ class ProducerList:
         """Without room, do nothing: it is written later. @raise OSError: writing failed."""
         try:
             self._ledger.disk.write_file(self._path, content)
-            self._has_file, self._saved_index = True, index
+            self._has_file = True
+            self._saved_index = index
         except OSError as error:
             self._is_changed = True
             if not is_no_room(error):

@@ -21,7 +21,7 @@ from dledger.storage.files.recent import PIECE_BYTES, RecentBatches, RecentEntri
 from dledger.storage.files.records import DamagedRecord, Layout, Walk, walk_records
 from dledger.storage.start.mark_writer import MarkWriter
 from dledger.storage.start.open_ledger import OpenLedger
-from dledger.storage.start.recovery import Scanner
+from dledger.storage.start.scanner import Scanner
 from dledger.storage.store.hole_finder import HoleFinder
 from dledger.values.errors import DamagedEntryError
 from protocols.wire.ledger.batches import EntryBatch

@@ -21,7 +21,7 @@ from dledger.storage.files.records import Layout
 from dledger.storage.manifests.archived_note import read_note
 from dledger.storage.start.mark_writer import MarkWriter
 from dledger.storage.start.open_ledger import OpenLedger
-from dledger.storage.start.recovery import Scanner
+from dledger.storage.start.scanner import Scanner
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.entry import INDEX_UNIT_SIZE

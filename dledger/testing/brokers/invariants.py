@@ -310,7 +310,8 @@ class HAInvariants:
             require_ha(not is_lost or is_kept, 8,
                        f"{slave.host} held {begin}..{was_end} and had reported {held.reported_offset}; now "
                        f"it holds {log.begin_offset}..{end}, and nothing else has the rest")
-            held.shadow_begin, held.shadow = log.begin_offset, b""
+            held.shadow_begin = log.begin_offset
+            held.shadow = b""
             held.is_resolving = False
             held.reported_offset = min(held.reported_offset, end)
         if power_lost:

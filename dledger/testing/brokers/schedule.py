@@ -192,7 +192,8 @@ class HAWorld:
         self._fault_rng = random.Random(f"{seed} faults")
         self._is_over = False
         network = self.network = ByteNetwork(self.clock, random.Random(f"{seed} network"))
-        network.delay_us, network.spread_us = options.delay_us, options.spread_us
+        network.delay_us = options.delay_us
+        network.spread_us = options.spread_us
         network.piece_bytes = options.piece_size
         self.store = StoreConfig(
             store_path_root_dir=ROOT, mapped_file_size_commit_log=FILE_SIZE, message_index_enable=False

@@ -16,7 +16,7 @@ import attrs
 
 from dledger.ledger.config import DLedgerConfig
 from dledger.storage.files.term_file import TermVote
-from dledger.storage.store import file_store
+from dledger.storage.store import store_cuts
 from dledger.storage.store.memory_store import MemoryStore
 from dledger.testing.crashes.disk import CrashDisk
 from dledger.testing.crashes.engine import Story
@@ -303,7 +303,7 @@ class LedgerStory:
 
 @contextmanager
 def _cuts_are_large() -> Iterator[None]:
-    with mock.patch.object(file_store, "CUT_BYTES_MAX", CUT_BYTES):
+    with mock.patch.object(store_cuts, "CUT_BYTES_MAX", CUT_BYTES):
         yield
 
 
@@ -478,7 +478,9 @@ def _cut_in_hole(actor: LedgerActor) -> None:
     entry, log = actor.entry(3), attrs.evolve(actor.log, entries=actor.log.entries[:4])
     actor.promise(log, floor=3)
     actor.store.truncate_to(entry)
-    actor.log, actor.flushed, actor.damaged = log, 3, frozenset()
+    actor.log = log
+    actor.flushed = 3
+    actor.damaged = frozenset()
     actor.promise()
     actor.append(50, 50, 50, 50, 50)
     actor.flush()

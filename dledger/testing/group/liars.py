@@ -88,7 +88,8 @@ class Liar:
         self.subjects = [subject for subject in SUBJECTS if rng.random() < rng.choice((0.15, 0.5))]
         self.corrupted = 0.0
         if rng.random() < 0.25 or not self.subjects:
-            self.subjects, self.corrupted = [], rng.choice((0.002, 0.02, 0.2))
+            self.subjects = []
+            self.corrupted = rng.choice((0.002, 0.02, 0.2))
         self._types = tuple(kind for subject in self.subjects for kind in SUBJECTS[subject])
         self._chance = rng.choice((0.02, 0.1, 0.5, 1.0))
         self._pause_us = int(rng.choice((0.05, 0.3, 2)) * SECOND_US)

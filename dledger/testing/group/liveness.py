@@ -47,7 +47,8 @@ class LivenessWatch:
 
     def _follow(self, voters: list[SimMember]) -> None:
         """The voters of the group are others: begin anew."""
-        self._voters, self._quorum = voters, len(voters) // 2 + 1
+        self._voters = voters
+        self._quorum = len(voters) // 2 + 1
         self._majorities = [
             chosen for chosen in combinations(voters, self._quorum)
             if not all(member.config.never_lead for member in chosen)

@@ -21,7 +21,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-import attrs
 import click
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.python.failure import Failure
@@ -29,6 +28,13 @@ from twisted.python.failure import Failure
 from dledger.ledger.config import from_mapping
 from dledger.node.node import Node
 from dledger.node.requests.appends import AppendResult
+from dledger.testing.group.expectations import (
+    Expectations,
+    ScriptedGroup,
+    ScriptFailed,
+    expect_same,
+    member_of,
+)
 from dledger.testing.group.injection.injector import Injector
 from dledger.testing.group.members.cluster import SECOND_US, GroupOptions, SimCluster
 from dledger.testing.group.members.member import SimMember
@@ -55,20 +61,6 @@ _PATIENT = 1_000_000
 _T = TypeVar("_T")
 
 
-class ScriptFailed(AssertionError):
-    """An expectation does not hold, or a command makes no sense; the message names the line."""
-
-
-@attrs.define
-class _Group:
-    """The group that C{nodes} made, and the answers in it."""
-
-    cluster: SimCluster
-    injector: Injector
-    answers: dict[str, tuple[str, int, tuple[bytes, ...]]] = attrs.Factory(dict)
-    elections: bool = False
-
-
 class Scenario:
     """
     One script, run line by line.
@@ -81,7 +73,7 @@ class Scenario:
         self._lines = text.splitlines()
         self._name = name
         self._seed = seed
-        self._group: _Group | None = None
+        self._group: ScriptedGroup | None = None
 
     def run(self, *, rewrite: bool = False) -> None:
         """
@@ -116,10 +108,7 @@ class Scenario:
         return self._group.cluster
 
     def _member(self, member_id: str) -> SimMember:
-        found = self._cluster.members.get(member_id)
-        if found is None:
-            raise ScriptFailed(f"there is no member {member_id!r}")
-        return found
+        return member_of(self._cluster, member_id)
 
     def _command(self, words: list[str]) -> None:
         method: Callable[..., None] | None = getattr(self, f"_do_{words[0]}", None)
@@ -153,7 +142,7 @@ class Scenario:
         cluster = SimCluster(options, self._seed)
         cluster.restarts_us = None
         cluster.network.cut_chance = 0
-        self._group = _Group(cluster, Injector(cluster))
+        self._group = ScriptedGroup(cluster, Injector(cluster))
         for member in cluster.members.values():
             self._boot(member)
 
@@ -441,82 +430,10 @@ class Scenario:
     # -- expectations ---------------------------------------------------------------------------------
 
     def _do_expect(self, what: str, *words: str) -> None:
-        """C{expect WHAT ...}: see the methods below."""
-        method: Callable[..., None] | None = getattr(self, f"_expect_{what}", None)
-        if method is None:
-            raise ScriptFailed(f"there is no expectation {what!r}")
-        method(*words)
-
-    def _expect_leader(self, member_id: str) -> None:
-        leader = self._cluster.leader
-        found = leader.member_id if leader else "none"
-        _same(member_id, found, "leader")
-
-    def _expect_role(self, member_id: str, role: str) -> None:
-        member = self._member(member_id)
-        _same(role, member.core.status().role if member.is_up else "down", f"role of {member_id}")
-
-    def _expect_term(self, member_id: str, term: str) -> None:
-        _same(int(term), self._member(member_id).core.status().term, f"term of {member_id}")
-
-    def _expect_log(self, member_id: str, *bodies: str) -> None:
-        _same(" ".join(bodies), " ".join(self._bodies(self._member(member_id))), f"log of {member_id}")
-
-    def _expect_last(self, member_id: str, body: str) -> None:
-        _same(body, self._bodies(self._member(member_id))[-1], f"last entry of {member_id}")
-
-    def _expect_terms(self, member_id: str, *terms: str) -> None:
-        mirror = self._cluster.invariants.mirror(member_id)
-        _same(" ".join(terms), " ".join(map(str, mirror.terms)), f"terms of {member_id}")
-
-    def _expect_committed(self, member_id: str, index: str) -> None:
-        _same(int(index), self._member(member_id).core.committed_index, f"committed index of {member_id}")
-
-    def _expect_repairing(self, member_id: str, answer: str) -> None:
-        repairing = self._member(member_id).core.status().is_repairing
-        _same(answer, "yes" if repairing else "no", f"repairing of {member_id}")
-
-    def _expect_refused(self, member_id: str, *words: str) -> None:
-        """C{expect refused n1 votes}: n1 does not start, and the reason has these words."""
-        member = self._member(member_id)
-        _same("refused", "started" if member.start() else "refused", f"start of {member_id}")
-        if " ".join(words) not in str(member.start_error):
-            raise ScriptFailed(f"{member_id} does not start for another reason: {member.start_error}")
-
-    def _expect_answer(self, label: str, code: str, index: str | None = None) -> None:
-        assert self._group is not None
-        found = self._group.answers.get(label, ("none", -1, ()))
-        _same(code, found[0], f"answer to {label}")
-        if index is not None:
-            _same(int(index), found[1], f"index in the answer to {label}")
-
-    def _expect_body(self, label: str, body: str) -> None:
-        assert self._group is not None
-        found = self._group.answers.get(label, ("none", -1, ()))
-        read = " ".join(given.decode() or "-" for given in found[2]) or found[0]
-        _same(body, read, f"body read by {label}")
-
-    def _expect_same(self) -> None:
-        logs = {member_id: self._bodies(member) for member_id, member in self._cluster.members.items()}
-        model = next(iter(logs.values()))
-        for member_id, log in logs.items():
-            _same(" ".join(model), " ".join(log), f"log of {member_id}")
-
-    def _expect_pushes(self, source: str, target: str, kind: str, relation: str, count: str) -> None:
-        found = self._member(source).driver.pushes.get((target, PushType[kind]), 0)
-        holds = found < int(count) if relation == "<" else found == int(count)
-        if not holds:
-            raise ScriptFailed(f"{source} sent {target} {found} times {kind}, expected {relation} {count}")
-
-    def _bodies(self, member: SimMember) -> list[str]:
-        mirror = self._cluster.invariants.mirror(member.member_id)
-        bodies: list[str] = []
-        index = mirror.begin_index
-        while index <= mirror.end_index:
-            batch = member.ledger.read_range(index, end_index=mirror.end_index, max_bytes=1 << 20)
-            bodies += [body.decode() or "-" for body in bodies_of(batch)]
-            index = batch.last_index + 1
-        return bodies
+        """C{expect WHAT ...}: see L{Expectations}."""
+        if self._group is None:
+            raise ScriptFailed("a script begins with 'nodes'")
+        Expectations(self._group).check(what, words)
 
     def _status(self, number: int, *, rewrite: bool) -> int:
         """Compare (or rewrite) the indented lines behind C{status}."""
@@ -525,7 +442,7 @@ class Scenario:
         while end < len(self._lines) and self._lines[end].startswith("    "):
             end += 1
         if not rewrite:
-            _same("\n".join(self._lines[number:end]), "\n".join(told), "status")
+            expect_same("\n".join(self._lines[number:end]), "\n".join(told), "status")
         self.printed.extend(told)
         return end
 
@@ -539,11 +456,6 @@ def _typed(settings: dict[str, str]) -> dict[str, object]:
     peers = ";".join(f"n{number}-sim:{number + 1}" for number in range(9))
     config = from_mapping({"peers": peers, **settings})
     return {name: getattr(config, name) for name in settings}
-
-
-def _same(expected: object, found: object, what: str) -> None:
-    if expected != found:
-        raise ScriptFailed(f"{what}: expected {expected}, found {found}")
 
 
 @click.command()

@@ -56,9 +56,12 @@ class SimCommands:
         body_bytes_max: int,
     ) -> None:
         """@param poison: share of commands that stop every machine."""
-        self._history, self._rules = cluster.history, rules
-        self._name, self._rng = name, rng
-        self._poison, self._body_bytes_max = poison, body_bytes_max
+        self._history = cluster.history
+        self._rules = rules
+        self._name = name
+        self._rng = rng
+        self._poison = poison
+        self._body_bytes_max = body_bytes_max
         self._count = self._lives = 0
         self._sequence = -1
         self._numbered: _Numbered | None = None
@@ -117,7 +120,9 @@ class SimCommands:
         is_first = now.attempts == 1
         is_lost = isinstance(error, OutOfSequence) or error.code is ResponseCode.SEQUENCE_FORGOTTEN
         if is_lost or now.attempts >= ATTEMPTS_MAX:
-            self._lives, self._sequence = self._lives + 1, -1  # its producer is forgotten: a new one
+            # its producer is forgotten: a new one
+            self._lives += 1
+            self._sequence = -1
         elif is_first and isinstance(error, AppendFailed):
             self._sequence -= 1
         else:

@@ -19,6 +19,7 @@ from dledger.ledger.config import DLedgerConfig
 from dledger.node.broker_hooks import Embedding
 from dledger.node.node import Node
 from dledger.node.service import MemberService
+from dledger.node.threads import MemberThreads
 from dledger.raft_broker.service import RaftBrokerService
 from dledger.rocketmq.broker.common.config import broker_from_mapping
 from dledger.rocketmq.broker.parts import BrokerParts
@@ -96,7 +97,8 @@ class SimRaftBroker:
         """Start a process on the content of the disk, unless one runs."""
         if self.is_up:
             return
-        self.is_up, self._is_stopping = True, False
+        self.is_up = True
+        self._is_stopping = False
         self.boots += 1
         process = self.process = SimProcess(self.world.clock, self._rng, self)
         process.run("start", self._start, process)
@@ -124,7 +126,8 @@ class SimRaftBroker:
                 with_values(of_member, TIMING), reactor, disk=self.disk, rng=rng, failed=self._failed,
                 listen=StreamServer(world.network, host, process),
                 dial=lambda peer_id, _: StreamClient(world.network, host, process, peer_id),
-                boot_id=boot_id, flush_thread=thread(), local_time=lambda: (self.wall_s(), 12),
+                boot_id=boot_id, local_time=lambda: (self.wall_s(), 12),
+                threads=MemberThreads.of(reactor, flush=thread()),
                 embedding=embedding,
             )
 

@@ -67,8 +67,10 @@ def explore(
     level: list[tuple[GroupState, Way]] = [(first, None)]
     while level and not found.broken and len(seen) < states_max:
         level = _next_level(group, level, seen, found, states_max)
-        found.states, found.depth = len(seen), found.depth + 1
-        found.member_states, found.steps = len(group.table.states), group.table.steps_made
+        found.states = len(seen)
+        found.depth += 1
+        found.member_states = len(group.table.states)
+        found.steps = group.table.steps_made
         if progress is not None:
             progress(found)
     found.is_complete = not level and not found.broken
@@ -90,7 +92,8 @@ def _next_level(
             try:
                 after = group.after(state, move)
             except Broken as broken:
-                found.broken, found.way = str(broken), [*_in_words(way), words]
+                found.broken = str(broken)
+                found.way = [*_in_words(way), words]
                 return []
             key = group.key(after)
             if key not in seen:

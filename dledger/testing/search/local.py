@@ -43,7 +43,9 @@ SEARCHED_CHANGES = (REMOVE, ADD, PROMOTE)
 RENAMINGS = tuple(permutations(range(len(MEMBER_IDS))))
 
 #: Of the core, all that a step may read, besides its L{MemberState}.
-_PARTS = ("_elector", "_handler", "_flusher", "_appends", "_dispatchers", "_quorum", "_is_ready", "_changes")
+_PARTS = ("_elector", "_handler", "_flusher", "_appends", "_changes")
+#: Of the part of the core that leads, likewise.
+_OF_LEADING = ("dispatchers", "quorum", "is_ready")
 #: Of the state of a member. The others are the same in all states of the search.
 _OF_STATE = (
     "role", "leader_id", "term", "voted_for", "committed_index", "ledger_end_index", "ledger_end_term",
@@ -192,6 +194,7 @@ def freeze_member(member: SearchedMember) -> Frozen:
     return (
         tuple(freeze(getattr(core._member, name)) for name in _OF_STATE),
         tuple(freeze(getattr(core, name)) for name in _PARTS),
+        tuple(freeze(getattr(core._leading, name)) for name in _OF_LEADING),
         freeze(member.ledger), freeze(member.terms), member.flush, freeze(member.asked),
     )
 
@@ -300,7 +303,7 @@ class _Happenings:
     def reconnected(self, event: Event) -> None:
         """The connection to a peer is gone, with all that was on it, and there is a new one."""
         member, peer_id = self.member, MEMBER_IDS[event.peer]
-        dispatcher = member.core._dispatchers.get(peer_id)
+        dispatcher = member.core._leading.dispatchers.get(peer_id)
         for request_id in list(dispatcher._inflight) if dispatcher is not None else ():
             self.run.feed(ev.RequestFailed(peer_id=peer_id, request_id=request_id, reason="connection lost"))
         self.run.feed(ev.PeerConnected(peer_id=peer_id))
@@ -414,8 +417,10 @@ class LocalTable:
             committed_index=core.committed_index, entries=ledger.entries, durable=ledger.durable,
             is_flushing=member.flush is not None,
             waiting=tuple((MEMBER_IDS.index(sender), number) for sender, number in member.asked.values()),
-            inflight=tuple(MEMBER_IDS.index(peer_id) for peer_id, dispatcher in core._dispatchers.items()
-                           if dispatcher.inflight),
+            inflight=tuple(
+                MEMBER_IDS.index(peer_id) for peer_id, dispatcher in core._leading.dispatchers.items()
+                if dispatcher.inflight
+            ),
             voters=frozenset(core._member.membership.voters),
             learners=frozenset(core._member.membership.learners),
         )

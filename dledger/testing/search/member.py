@@ -28,6 +28,7 @@ from dledger.core.replication.proofs import BeginProof
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
 from dledger.core.state.member_state import Role
+from dledger.core.state.recovered import RecoveredState
 from dledger.driver.driver import Driver
 from dledger.ledger.chunks import ChunkSum
 from dledger.ledger.config import DLedgerConfig
@@ -231,7 +232,8 @@ class SearchedLedger:
         index = entry.first_index
         assert not anew and index <= len(self.entries), "no ledger of the search begins later"
         self.entries = (*self.entries[:index], entries_in(entry)[0])
-        self.durable, self.is_cut = len(self.entries), True
+        self.durable = len(self.entries)
+        self.is_cut = True
 
     def flushed(self, end_index: int) -> None:
         """An fsync ended that had begun when the ledger ended at C{end_index}."""
@@ -268,7 +270,8 @@ class SearchedTerms:
 
     def save(self, term: int, voted_for: str | None) -> None:
         """Save both."""
-        self.term, self.voted_for = term, voted_for
+        self.term = term
+        self.voted_for = voted_for
 
     def check_point(self) -> None:
         """Nothing is owed."""
@@ -302,10 +305,10 @@ class SearchedMember:
     @classmethod
     def begin(cls, config: DLedgerConfig, ledger: SearchedLedger, terms: SearchedTerms) -> SearchedMember:
         """A process starts on these files."""
-        core = DLedgerCore(
-            config=config, view=ledger, rng=CHANCE, term=terms.term, voted_for=terms.voted_for,
-            committed_index=ledger.committed_index, group_name=ledger.identity.group_name,
-        )
+        core = DLedgerCore(config=config, view=ledger, rng=CHANCE, recovered=RecoveredState(
+            term=terms.term, voted_for=terms.voted_for, committed_index=ledger.committed_index,
+            group_name=ledger.identity.group_name,
+        ))
         member = cls(config, core, ledger, terms)
         StepRun(member).feed(ev.Started())
         return member
@@ -406,56 +409,68 @@ def settle(member: SearchedMember) -> dict[int, tuple[str, int]]:
     state.refused_by.clear()  # nobody is told that it was removed
     state.leader_committed_index = -1
     elector = core._elector
-    elector._deadline_ms, elector._last_tick_ms, elector._leader_heard_ms = _FUTURE_MS, NOW_MS, _PAST_MS
-    elector._leader_interval_ms, elector._jitter = 0, 0.0
+    elector._deadline_ms = _FUTURE_MS
+    elector._last_tick_ms = NOW_MS
+    elector._leader_heard_ms = _PAST_MS
+    elector._leader_interval_ms = 0
+    elector._jitter = 0.0
     elector._asked_ms.clear()
-    for dispatcher in core._dispatchers.values():
+    for dispatcher in core._leading.dispatchers.values():
         _settle_dispatcher(dispatcher)
-    core._turn_budget.entries, core._turn_budget.size = TURN_ENTRIES_MAX, TURN_BYTES_MAX
+    core._leading.budget.entries = TURN_ENTRIES_MAX
+    core._leading.budget.size = TURN_BYTES_MAX
     _settle_follower(member)
-    beats = core._beats
+    beats = core._leading.beats
     if beats is not None:
-        beats.last_round, beats.confirmed_round = 1, 0
-        beats._sent_ms, beats.last_quorum_ms, beats._last_sent_ms = {1: NOW_MS}, NOW_MS, NOW_MS
+        beats.last_round = 1
+        beats.confirmed_round = 0
+        beats._sent_ms = {1: NOW_MS}
+        beats.last_quorum_ms = beats._last_sent_ms = NOW_MS
         beats._outstanding.clear()
         beats._answered.clear()
     core._appends._waiting._forget_stale()
     if core._changes._pending is not None:
         core._changes._pending.deadline_ms = _FUTURE_MS
-    core._next_term_start_ms = NOW_MS + 1
+    core._leading.next_term_start_ms = NOW_MS + 1
     return numbers
 
 
 def _settle_follower(member: SearchedMember) -> None:
     core = member.core
     handler, flusher = core._handler, core._flusher
-    handler._channel, handler._refused, handler.is_diverged = -1, 0, False
+    handler._channel = -1
+    handler._refused = 0
+    handler.is_diverged = False
     handler._durable._forget_stale()
     if member.flush is not None:
         member.flush = 1, member.flush[1]
         flusher._under_way = 1
     else:
         member.ledger.is_cut = False
-    flusher._next_id, flusher._last_start_ms = 2, _PAST_MS
+    flusher._next_id = 2
+    flusher._last_start_ms = _PAST_MS
     if not member.config.is_sync:
         # Nothing waits for an fsync, and only processes end: no fsync is needed.
         flusher._last_start_ms = NOW_MS
-        core._member.flushed_index, member.ledger.durable = core.ledger_end_index, len(member.ledger.entries)
+        core._member.flushed_index = core.ledger_end_index
+        member.ledger.durable = len(member.ledger.entries)
 
 
 def _settle_dispatcher(dispatcher: EntryDispatcher) -> None:
     config = dispatcher.member.config
-    dispatcher._last_push_ms, dispatcher._wait_until_ms = NOW_MS, _PAST_MS
+    dispatcher._last_push_ms = NOW_MS
+    dispatcher._wait_until_ms = _PAST_MS
     dispatcher._pushes_max = dispatcher._pushes_fine = config.max_inflight_pushes
     dispatcher._setbacks = 0
     dispatcher._is_unreachable = dispatcher._is_behind = False
-    dispatcher.quota._second, dispatcher.quota._spent = -1, 0
+    dispatcher.quota._second = -1
+    dispatcher.quota._spent = 0
 
 
 def _renumber(core: DLedgerCore) -> dict[int, tuple[str, int]]:
     """Number the requests that matter, for each peer by age; forget the others: they count as lost."""
     out, numbers = core._out, {}
-    current = set(map(id, core._dispatchers.values()))
+    current = set(map(id, core._leading.dispatchers.values()))
     known, counts = out._owners, dict.fromkeys(others_of(core), 0)
     out._owners = {}
     for request_id, (peer_id, owner, _) in sorted(known.items()):
@@ -470,7 +485,7 @@ def _renumber(core: DLedgerCore) -> dict[int, tuple[str, int]]:
             numbers[request_id] = peer_id, counts[peer_id]
             out._owners[request_of(core, peer_id, counts[peer_id])] = peer_id, owner, NOW_MS
     renamed = {old: request_of(core, *place) for old, place in numbers.items()}
-    for dispatcher in core._dispatchers.values():
+    for dispatcher in core._leading.dispatchers.values():
         dispatcher._inflight = {
             renamed[old]: pushed._replace(sent_ms=NOW_MS) for old, pushed in dispatcher._inflight.items()
         }
@@ -503,13 +518,13 @@ def end_patience(core: DLedgerCore) -> None:
 
 def end_quorum(core: DLedgerCore) -> None:
     """A leader that hears no quorum steps down at the next tick."""
-    assert core._beats is not None
-    core._beats.last_quorum_ms = -NOW_MS
+    assert core._leading.beats is not None
+    core._leading.beats.last_quorum_ms = -NOW_MS
 
 
 def end_push(core: DLedgerCore, peer_id: str) -> None:
     """The answer to the pushes to C{peer_id} is late at the next tick."""
-    dispatcher = core._dispatchers[peer_id]
+    dispatcher = core._leading.dispatchers[peer_id]
     dispatcher._inflight = {
         number: pushed._replace(sent_ms=-NOW_MS) for number, pushed in dispatcher._inflight.items()
     }

@@ -216,7 +216,8 @@ class SimDisk:
         self.read_us = self.lag_us = 0
         self.is_full = self.copies_on_write = False
         self.failing_reads = self.failing_writes = self.failing_syncs = self.countdown = 0
-        self.failing_opens, self.used_ratio = 0, 0.5
+        self.failing_opens = 0
+        self.used_ratio = 0.5
         self._rearm()
 
     def _rearm(self) -> None:

@@ -66,7 +66,8 @@ class MachineDisk(SimDisk):
         """A file has another content, durably."""
         inode = self._inode(path)
         inode.pending.clear()
-        inode.data, inode.durable = bytearray(data), bytearray(data)
+        inode.data = bytearray(data)
+        inode.durable = bytearray(data)
 
     def end_process(self) -> None:
         """See L{SimDisk.end_process}."""

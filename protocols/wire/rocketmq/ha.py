@@ -190,5 +190,6 @@ class TransferReader:
     def _begin(self, data: bytes | memoryview, at: int) -> int:
         offset, body_size = TRANSFER_HEADER.unpack_from(data, at)
         _check_header(offset, body_size, self._body_size_max)
-        self._offset, self._left = offset, body_size
+        self._offset = offset
+        self._left = body_size
         return self._left

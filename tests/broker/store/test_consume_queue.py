@@ -10,7 +10,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import Disk, OsDisk
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.rocketmq.broker.store.queues.consume_queue import FILLER_SIZE, UNIT, ConsumeQueue, IsTorn, Unit
+from dledger.rocketmq.broker.store.queues.consume_queue import ConsumeQueue
+from dledger.rocketmq.broker.store.queues.queue_files import FILLER_SIZE, UNIT, IsTorn, Unit
 from dledger.rocketmq.broker.store.records.store_config import UNIT_SIZE
 from dledger.testing.world.disk import SimDisk
 from dledger.values.errors import DirectoryError

@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.base.disk.disk import DiskSpace, OsDisk
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.rocketmq.broker.store.log.log_mark import LOG_MARK_NAME
-from dledger.rocketmq.broker.store.queues.consume_queue import UNIT
+from dledger.rocketmq.broker.store.queues.queue_files import UNIT
 from dledger.rocketmq.broker.store.records.checkpoint import decode_checkpoint
 from dledger.rocketmq.broker.store.records.store_config import UNIT_SIZE
 from dledger.rocketmq.broker.store.store import CHECKPOINT_TICKS, TICK_S

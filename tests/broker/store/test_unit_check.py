@@ -6,7 +6,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.rocketmq.broker.store.queues.consume_queue import Unit
+from dledger.rocketmq.broker.store.queues.queue_files import Unit
 from dledger.rocketmq.broker.store.queues.unit_check import TornUnits, points_to_record
 from dledger.rocketmq.broker.store.records.records import NewMessage
 from protocols.wire.rocketmq.message import Host

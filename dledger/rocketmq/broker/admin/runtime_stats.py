@@ -59,7 +59,9 @@ class RuntimeStats:
         self._samples.append((now_s, now))
         day = self._today()
         if day != self._day:
-            self._day, self._yesterday, self._morning = day, self._morning, now
+            self._day = day
+            self._yesterday = self._morning
+            self._morning = now
 
     def per_second(self, name: str, window_s: float = WINDOWS_S[0]) -> float:
         """Average rise of a counter per second over the last C{window_s} seconds; 0.0 while unknown."""

@@ -30,4 +30,5 @@ class BrokerRole:
 
     def become(self, name: str, broker_id: int) -> None:
         """Take another role."""
-        self.name, self.broker_id = name, broker_id
+        self.name = name
+        self.broker_id = broker_id

@@ -82,7 +82,8 @@ class QueueLocks(CommandGroup):
             return True
         if found.client_id != client_id and now_ms - found.asked_ms <= EXPIRED_MS:
             return False
-        found.client_id, found.asked_ms = client_id, now_ms
+        found.client_id = client_id
+        found.asked_ms = now_ms
         return True
 
     def _unlock(self, connection: CommandConnection, request: RemotingCommand) -> None:

@@ -33,7 +33,7 @@ from dledger.rocketmq.broker.metadata.tables import Topics
 from dledger.rocketmq.broker.puts.halves import real_place
 from dledger.rocketmq.broker.puts.puts import NotPut, PutPipeline
 from dledger.rocketmq.broker.store.queries import record_at
-from dledger.rocketmq.broker.store.queues.consume_queue import Unit
+from dledger.rocketmq.broker.store.queues.queue_files import Unit
 from dledger.rocketmq.broker.store.records.plain_records import PlainMessage
 from dledger.rocketmq.broker.store.records.records import SCHEDULE_TOPIC, NewMessage
 from dledger.rocketmq.broker.store.store import MessageStore

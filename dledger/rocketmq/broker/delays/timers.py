@@ -34,7 +34,7 @@ from dledger.rocketmq.broker.metadata.tables import PERM_READ, PERM_WRITE, Topic
 from dledger.rocketmq.broker.puts.halves import real_place
 from dledger.rocketmq.broker.puts.puts import NotPut, Put, PutPipeline
 from dledger.rocketmq.broker.store.queries import record_at
-from dledger.rocketmq.broker.store.queues.consume_queue import Unit
+from dledger.rocketmq.broker.store.queues.queue_files import Unit
 from dledger.rocketmq.broker.store.records.plain_records import PlainMessage
 from dledger.rocketmq.broker.store.records.records import NewMessage
 from dledger.rocketmq.broker.store.store import MessageStore
@@ -120,7 +120,8 @@ class TimerService:
         self.stop()
         self._is_running = True
         self._bound = self._store.log.record_end
-        self._read_at, self._noted_at = self._begin(TIMED_TOPIC), self._begin(DONE_TOPIC)
+        self._read_at = self._begin(TIMED_TOPIC)
+        self._noted_at = self._begin(DONE_TOPIC)
         self._again(0.0)
 
     def _begin(self, topic: str) -> int:

@@ -226,7 +226,8 @@ class FlushedPuts:
         self._puts.fire(reached, PutStatus.PUT_OK)
 
     def _failed(self, failure: Failure) -> None:
-        self._is_asked, self._is_broken = False, True
+        self._is_asked = False
+        self._is_broken = True
         waiting = self._puts.take_all()
         self._tell_failed(failure)
         self._puts.fire(waiting, PutStatus.UNKNOWN_ERROR)

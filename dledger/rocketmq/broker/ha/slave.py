@@ -171,7 +171,8 @@ class HAFollower(Factory):
         """
         if master == self._master and endpoint is not None and self._endpoint is not None:
             return
-        self._endpoint, self._master = endpoint, master
+        self._endpoint = endpoint
+        self._master = master
         self._wait_ms = float(self._config.ha_reconnect_min)
         if self._wait is not None:
             self._wait.cancel()

@@ -253,7 +253,8 @@ class DelayOffsets(_Offsets):
     def load(self, data: bytes) -> None:
         """See L{FileTable.load}."""
         version, table = _parse_offsets(data)
-        self._table, self.version = _queues(table, "offsets of delay levels"), version
+        self._table = _queues(table, "offsets of delay levels")
+        self.version = version
         self.is_dirty = False
 
     def adopt(self, data: bytes, keep: Set[str] = frozenset()) -> bool:
@@ -262,6 +263,7 @@ class DelayOffsets(_Offsets):
         theirs = {**self._table, **_queues(table, "offsets of delay levels")}
         if (theirs, version) == (self._table, self.version):
             return False
-        self._table, self.version = theirs, version
+        self._table = theirs
+        self.version = version
         self.is_dirty = True
         return True

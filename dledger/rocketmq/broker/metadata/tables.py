@@ -366,7 +366,8 @@ class ConfigTable(Generic[_Entry]):
             return False
         self.kept = tuple(sorted(name for name in keep & self.entries.keys() if name not in entries))
         entries.update({name: self.entries[name] for name in self.kept})
-        self.version, self.entries = version, entries
+        self.version = version
+        self.entries = entries
         self._rest.update({name: rest[name] for name in self._carried if name in rest})
         self.is_dirty = True
         return True
@@ -540,7 +541,8 @@ class RequestModes:
         theirs = to_object(read_document(data).get("messageRequestModeMap"), "messageRequestModeMap")
         if theirs == self._map:
             return False
-        self._map, self.is_dirty = theirs, True
+        self._map = theirs
+        self.is_dirty = True
         return True
 
     def names(self) -> list[str]:

@@ -16,7 +16,8 @@ from enum import Enum
 import attrs
 
 from dledger.rocketmq.broker.store.log.commit_log import CommitLog
-from dledger.rocketmq.broker.store.queues.consume_queue import FILLER_SIZE, ConsumeQueue, Unit
+from dledger.rocketmq.broker.store.queues.consume_queue import ConsumeQueue
+from dledger.rocketmq.broker.store.queues.queue_files import FILLER_SIZE, Unit
 from dledger.rocketmq.broker.store.records.records import check_record, store_timestamp_of
 from dledger.rocketmq.broker.store.store import MessageStore
 from dledger.values.errors import StoreError

@@ -92,7 +92,9 @@ class History:
     @staticmethod
     def _void(call: Call) -> None:
         if call.kind == "append" and call.outcome == "ok":
-            call.outcome, call.ended, call.index = "unknown", NEVER, -1
+            call.outcome = "unknown"
+            call.ended = NEVER
+            call.index = -1
         elif call.kind != "append" and call.ended != NEVER:
             call.outcome = "failed"
 

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import attrs
 
-from dledger.core.election.elector import PROBE_TERM
+from dledger.core.election.java_elections import PROBE_TERM
 from dledger.core.replica import DLedgerCore
 from dledger.core.state.member_state import MemberState, Role
 from dledger.ledger.config import DLedgerConfig
@@ -531,7 +531,8 @@ class GroupInvariants:
             stored = self._stored(member)
             require(stored is not None and (stored.term, stored.voted_for) == (term, voted_for), 6,
                     f"{member.member_id} saved term {term} and vote {voted_for}, its disk holds {stored}")
-        member.persisted_term, member.persisted_vote = term, voted_for
+        member.persisted_term = term
+        member.persisted_vote = voted_for
         self._seen[member.member_id].saved_term = term
         self._seen[member.member_id].follows = ""
 

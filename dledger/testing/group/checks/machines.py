@@ -88,7 +88,8 @@ class RegisterMachine(StateMachine):
     name = "registers"
 
     def __init__(self, frailty: Frailty | None = None) -> None:
-        self.chain, self.last_index = 0, -1
+        self.chain = 0
+        self.last_index = -1
         self.registers: dict[bytes, int] = {}
         self._frailty = frailty or Frailty()
 

@@ -75,7 +75,9 @@ class WatchedDriver(Driver):
         self._ticks = 0
         self._awaited: list[tuple[Request, Callable[[Response], None]]] = []
         self._listeners: dict[int, Callable[[Response], None]] = {}
-        member.core, member.ledger = core, cast("Store", ledger)  # (the store of a node has the ledger)
+        # (the store of a node has the ledger)
+        member.core = core
+        member.ledger = cast("Store", ledger)
         super().__init__(self, ledger, WatchedTerms(terms, member), WatchedAround(around, self))
 
     def listen_for(self, request: Request, done: Callable[[Response], None]) -> None:

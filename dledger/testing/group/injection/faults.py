@@ -188,7 +188,8 @@ class Nemesis:
 
     def _spikes(self) -> None:
         network = self._cluster.network
-        network.spike, network.spike_us = self._rng.choice((0.02, 0.2)), self._while_us(3)
+        network.spike = self._rng.choice((0.02, 0.2))
+        network.spike_us = self._while_us(3)
         self._clock.after(self._while_us(10), self._no_spikes)
 
     def _no_spikes(self) -> None:

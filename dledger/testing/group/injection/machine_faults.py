@@ -41,7 +41,9 @@ class MachineTroubles:
     def __init__(
         self, cluster: SimCluster, rules: MachineRules, rng: random.Random, *, seconds: float
     ) -> None:
-        self._cluster, self._rules, self._rng = cluster, rules, rng
+        self._cluster = cluster
+        self._rules = rules
+        self._rng = rng
         self._until_us = int(seconds * SECOND_US)
         self.skips = 0
 

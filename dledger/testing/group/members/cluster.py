@@ -135,7 +135,8 @@ class SimCluster:
         self.network = GroupNetwork(self.clock, self.random("network"), frozenset((*ids, *spare_ids)))
         self.network.hides_make = options.hides_wire_version
         self.network.has_uncommitted = self._has_uncommitted
-        self.network.delay_us, self.network.spread_us = options.delay_us, options.spread_us
+        self.network.delay_us = options.delay_us
+        self.network.spread_us = options.spread_us
         self.bugs = BugWatch()
         configs = {member_id: self._config(member_id) for member_id in ids}
         self.is_sync = all(config.is_sync for config in configs.values())

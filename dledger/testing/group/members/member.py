@@ -20,6 +20,7 @@ from dledger.ledger.config import DLedgerConfig
 from dledger.node.node import Node
 from dledger.node.run.store import Store
 from dledger.node.service import MemberService
+from dledger.node.threads import MemberThreads
 from dledger.storage.files.term_file import TERM_FILE_NAME, TERM_TWIN_NAME
 from dledger.testing.group.checks.chunks import ChunkRules
 from dledger.testing.group.checks.invariants import GroupInvariants
@@ -136,7 +137,8 @@ class SimMember:
         """
         assert not self.is_up
         world, rng, host = self.world, self._rng, self.member_id
-        self.is_up, self._is_stopping = True, False
+        self.is_up = True
+        self._is_stopping = False
         self.boots += 1
         self.start_error = ""
         self.disk.now_s = world.clock.now_us / 1e6
@@ -155,12 +157,14 @@ class SimMember:
             self.config, whole_reactor(reactor), disk=self.disk, rng=rng, failed=self._failed,
             listen=StreamServer(network, host, process),
             dial=lambda peer_id, _: StreamClient(network, host, process, peer_id),
-            boot_id=f"boot {self.disk.power_cuts}", flush_thread=self.thread, local_time=self._local_time,
+            boot_id=f"boot {self.disk.power_cuts}", local_time=self._local_time,
             make_driver=self._make_driver,
             make_machine=None if world.machines is None else partial(
                 world.machines.make, member_id=host, disk=self.disk, clock=whole_reactor(reactor)
             ),
-            machine_thread=self._snapshots_thread, calls_thread=self._calls_thread,
+            threads=MemberThreads(
+                flush=self.thread, snapshots=self._snapshots_thread, calls=self._calls_thread
+            ),
         )
         process.run("start", self._start, self.service)
         return self.is_up
@@ -177,7 +181,8 @@ class SimMember:
         self, core: DLedgerCore, ledger: Ledger, terms: Terms, around: Surroundings
     ) -> WatchedDriver:
         self.driver = WatchedDriver(core, ledger, terms, around, member=self)
-        self.persisted_term, self.persisted_vote = core._member.term, core._member.voted_for
+        self.persisted_term = core._member.term
+        self.persisted_vote = core._member.voted_for
         if ledger.producers is not None:
             ledger.producers.producers_max = PRODUCERS_MAX
         self.world.invariants.started(self)
@@ -254,7 +259,8 @@ class SimMember:
         self._losses += 1
         self.damaged.clear()
         self.is_small_damaged = False
-        self.persisted_term, self.persisted_vote = 0, None
+        self.persisted_term = 0
+        self.persisted_vote = None
         self.world.invariants.forget(self)
 
     @property

@@ -327,7 +327,8 @@ class CommitLog:
             self._secure_first()
             segments.pwrite(data, offset)
         log.end = offset + len(data)
-        log.walk, log.bodies = walk, bodies
+        log.walk = walk
+        log.bodies = bodies
         self._events.grown()
 
     def _secure_first(self) -> None:

@@ -144,7 +144,8 @@ class LogFlusher:
         """Bring everything to stable storage, on this thread. @raise StoreError: syncing failed."""
         with self._log.guard.storing("syncing the commit log"):
             self._log.segments.sync()
-        self.flushed_offset, self.flushed_record_end = self._log.end, self._log.walk.end
+        self.flushed_offset = self._log.end
+        self.flushed_record_end = self._log.walk.end
 
     def close_clean(self) -> None:
         """

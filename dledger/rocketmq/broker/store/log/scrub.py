@@ -98,15 +98,18 @@ class Scrub:
         if self._is_reading or not self._rate or log.broken:
             return
         if 0 <= self._wanted < self.offset:
-            self.offset, self._needs = self._wanted, 0
+            self.offset = self._wanted
+            self._needs = 0
         self._wanted = -1
         if self.offset < log.begin_offset:
-            self.offset, self._needs = log.begin_offset, 0
+            self.offset = log.begin_offset
+            self._needs = 0
         end = log.flushed_record_end
         if self.offset >= end:
             if self.rounds == 0 or self.offset > log.begin_offset:
                 self.rounds += 1
-            self.offset, self._needs = log.begin_offset, 0
+            self.offset = log.begin_offset
+            self._needs = 0
             return
         self._is_reading = True
         rate = self._rate * (1 if self.rounds else START_FACTOR)
@@ -151,7 +154,8 @@ class Scrub:
             self.log.error("checking the log at {offset}: {reason}", offset=self.offset, reason=problem)
         self._problem = problem
         size = self._log.file_size
-        self.offset, self._needs = self.offset - self.offset % size + size, 0
+        self.offset = self.offset - self.offset % size + size
+        self._needs = 0
 
     def _done(self, _: object) -> None:
         self._is_reading = False

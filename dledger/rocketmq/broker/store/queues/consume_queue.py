@@ -30,96 +30,31 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from typing import NamedTuple, TypeAlias
-
-from construct import Int32sb, Int64sb, Struct
+from typing import TypeAlias
 
 from dledger.base.disk.disk import Disk, File
-from dledger.base.disk.segment import SegmentList, file_name, list_segments
+from dledger.base.disk.segment import file_name, list_segments
+from dledger.rocketmq.broker.store.queues.queue_files import (
+    FILLER_SIZE,
+    UNIT,
+    IsTorn,
+    QueueSegments,
+    Unit,
+    has_unit_below,
+)
 from dledger.rocketmq.broker.store.records.store_config import UNIT_SIZE
 from dledger.values.errors import DirectoryError
-from protocols.wire.layout import struct_of
 
-UNIT_DECLARATION = Struct(
-    "offset" / Int64sb,  # of the record in the log
-    "size" / Int32sb,  # of the record
-    "tags_code" / Int64sb,  # hash of its tags, or its delivery time, ms
-)
-UNIT = struct_of(UNIT_DECLARATION)
-assert UNIT.size == UNIT_SIZE
-
-#: Size in a unit that represents no message.
-FILLER_SIZE = 0x7FFFFFFF
 _FILLER = UNIT.pack(0, FILLER_SIZE, 0)
 _NONE: frozenset[int] = frozenset()
 
 #: Bytes of new units in memory above which L{ConsumeQueue.put} writes them.
 PENDING_BYTES_MAX = 256 * 1024
-#: Files that one queue keeps open, except those with writes since the last flush.
-HANDLES_MAX = 2
 _READ_BYTES = 1024 * 1024 // UNIT_SIZE * UNIT_SIZE
 #: Stretches of unreadable units that are passed in one direction when the next readable one is looked for.
 _STRETCHES_MAX = 16
 
 _Predicate: TypeAlias = "Callable[[tuple[int, int, int]], bool]"
-
-
-class Unit(NamedTuple):
-    """
-    The location of one message.
-
-    @ivar queue_offset: its index in the queue.
-    @ivar offset: of its record in the log.
-    @ivar size: of its record, bytes.
-    """
-
-    queue_offset: int
-    offset: int
-    size: int
-    tags_code: int
-
-
-#: Whether a power cut took the beginning of a unit. The second argument is the offset in the unit before it;
-#: -1: there is none.
-IsTorn: TypeAlias = Callable[[Unit, int], bool]
-
-
-class _Segments(SegmentList):
-    """
-    Files that use disk space only as they fill: there are many queues, most of them small.
-
-    @ivar unsynced: offsets of closed files whose writes may not be on stable storage.
-    """
-
-    def __init__(self, disk: Disk, directory: str, file_size: int, offsets: tuple[int, ...] = ()) -> None:
-        super().__init__(disk, directory, file_size, offsets)
-        self._handles_max = HANDLES_MAX
-        self.unreadable.opened()  # units are derived from the log
-        self.unsynced: set[int] = set()
-
-    def shed(self) -> None:
-        """Close all files, also those with writes since the last flush; none may be in a flush."""
-        assert not self.busy, "a flush uses the files"
-        self.unsynced.update(self.dirty)
-        self.close()
-
-    def take_unsynced(self) -> list[str]:
-        """Paths of the closed files that the next flush must open, and count them as clean."""
-        paths = [self.path(offset) for offset in sorted(self.unsynced) if self.has(offset)]
-        self.unsynced.clear()
-        return paths
-
-    def create(self, offset: int) -> None:
-        """See L{SegmentList.create}; the file has its length, but no disk space is reserved."""
-        assert not self.offsets or offset == self.offsets[-1] + self.file_size, (offset, self.offsets[-1])
-        self._disk.makedirs(self.directory)
-        file = self._disk.open(self.path(offset), create=True)
-        self.offsets.append(offset)
-        self._handles[offset] = file
-        self.dirty[offset] = file
-        self.directory_dirty = True
-        file.pwrite(b"\0", self.file_size - 1)
-        self._shed(offset)
 
 
 class ConsumeQueue:
@@ -142,7 +77,7 @@ class ConsumeQueue:
     """
 
     def __init__(self, disk: Disk, directory: str, file_size: int, offsets: tuple[int, ...] = ()) -> None:
-        self._segments = _Segments(disk, directory, file_size, offsets)
+        self._segments = QueueSegments(disk, directory, file_size, offsets)
         self._pending = bytearray()
         self._begin_index = offsets[0] // UNIT_SIZE if offsets else 0
         self.next_index = self._begin_index
@@ -186,7 +121,7 @@ class ConsumeQueue:
                 f"{directory}/{file_name(listing.unfinished[0])} has {listing.unfinished_size} bytes, but "
                 f"mapped_file_size_consume_queue={file_size}: start with the size of its files"
             )
-        has_lost = any(_has_unit_below(disk, directory, offset, log_end) for offset in behind_gap)
+        has_lost = any(has_unit_below(disk, directory, offset, log_end) for offset in behind_gap)
         if has_lost:
             losing()
         # Files whose creation a crash interrupted, or before which a power cut took one.
@@ -584,16 +519,3 @@ class ConsumeQueue:
     def close(self) -> None:
         """Close the files; they are opened again when needed."""
         self._segments.close()
-
-
-def _has_unit_below(disk: Disk, directory: str, offset: int, log_end: int) -> bool:
-    """Whether a file begins with the unit of a record before C{log_end}."""
-    file = disk.open(f"{directory}/{file_name(offset)}")
-    try:
-        data = file.pread(UNIT_SIZE, 0)
-    finally:
-        file.close()
-    if len(data) < UNIT_SIZE:
-        return False
-    position, size, _ = UNIT.unpack(data)
-    return bool(size > 0 and 0 <= position < log_end)

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from dledger.rocketmq.broker.store.queues.consume_queue import FILLER_SIZE, ConsumeQueue
+from dledger.rocketmq.broker.store.queues.consume_queue import ConsumeQueue
+from dledger.rocketmq.broker.store.queues.queue_files import FILLER_SIZE
 
 
 def index_at(queue: ConsumeQueue, log_offset: int) -> int:

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import attrs
 
-from dledger.rocketmq.broker.store.queues.consume_queue import Unit
+from dledger.rocketmq.broker.store.queues.queue_files import Unit
 from dledger.rocketmq.broker.store.records.records import fixed_size_of
 from protocols.wire.rocketmq.layout import FIXED_PARTS, HEAD, MAGIC_V2, TOPIC_LENGTHS
 

@@ -21,8 +21,9 @@ import attrs
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from dledger.rocketmq.broker.store.queues.consume_queue import FILLER_SIZE, UNIT, ConsumeQueue, Unit
+from dledger.rocketmq.broker.store.queues.consume_queue import ConsumeQueue
 from dledger.rocketmq.broker.store.queues.consume_queues import ConsumeQueues
+from dledger.rocketmq.broker.store.queues.queue_files import FILLER_SIZE, UNIT, Unit
 from dledger.rocketmq.broker.store.queues.queue_list import QueueKey
 from dledger.rocketmq.broker.store.queues.reput import Dispatcher, Puts
 from dledger.rocketmq.broker.store.records.message_log import MessageLog
@@ -70,7 +71,8 @@ class _Found:
             return False
         if not index:
             self.units.clear()
-            self.following, self.shift = 0, 0
+            self.following = 0
+            self.shift = 0
         if self.has_missed:
             self.following = max(index - self.shift, self.following)
             self.has_missed = False

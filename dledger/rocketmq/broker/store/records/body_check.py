@@ -47,8 +47,12 @@ class BodyCheck:
     def copy(self) -> BodyCheck:
         """An independent walk from the same state."""
         twin = BodyCheck(self._file_size, self.fed)
-        twin._start, twin._end, twin._head = self._start, self._end, self._head
-        twin._left, twin._crc, twin._wanted = self._left, self._crc, self._wanted
+        twin._start = self._start
+        twin._end = self._end
+        twin._head = self._head
+        twin._left = self._left
+        twin._crc = self._crc
+        twin._wanted = self._wanted
         return twin
 
     def feed(self, data: bytes | memoryview) -> None:
@@ -113,8 +117,11 @@ class BodyCheck:
         if not 0 <= body <= length - body_at:
             raise WireError(f"log at {start + at}: bodyLength={body} in a record of {length}")
         following = at + int(length)
-        self._start, self._end = start + at, start + following
-        self._left, self._crc, self._wanted = body, 0, wanted
+        self._start = start + at
+        self._end = start + following
+        self._left = body
+        self._crc = 0
+        self._wanted = wanted
         if body:
             self._take(view, at + body_at)
         return min(following, size)

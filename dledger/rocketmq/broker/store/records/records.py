@@ -387,7 +387,9 @@ class RecordWalk:
     def copy(self) -> RecordWalk:
         """An independent walk from the same state."""
         twin = RecordWalk(self._file_size, self.end)
-        twin._fed, twin._next, twin._head = self._fed, self._next, self._head
+        twin._fed = self._fed
+        twin._next = self._next
+        twin._head = self._head
         return twin
 
     def feed(self, data: bytes | memoryview) -> None:
@@ -420,7 +422,8 @@ class RecordWalk:
                 self._head = bytes(data[at - start :])
                 break
             following = at + whole
-        self.end, self._next = at, following
+        self.end = at
+        self._next = following
 
     def _short_road(self, data: bytes | memoryview, start: int) -> int:
         """

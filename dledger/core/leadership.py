@@ -1,0 +1,200 @@
+# -*- test-case-name: tests.core.test_replica -*-
+"""
+What a member does while it leads, and only then: it beats, replicates (L{EntryDispatcher}), and commits the
+entries that a quorum holds (L{QuorumAckChecker}).
+
+Rule 1: a leader's own entries are dispatched once C{EntriesWritten} reports them.
+Rule 2: entries of earlier terms commit with one of this term, which the leader writes if it needs one.
+Rule 3: when leading ends, late answers to its requests are ignored, and all who wait are answered.
+
+Source: DLedgerEntryPusher.QuorumAckChecker, Raft 5.4.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+
+from dledger.core.election.changes import MembershipChanges
+from dledger.core.election.transfer import LeadershipTransfer
+from dledger.core.replication.appends import PendingAppends
+from dledger.core.replication.catch_up import TurnBudget
+from dledger.core.replication.dispatcher import EntryDispatcher, dispatch_to_members, take_turns
+from dledger.core.replication.reads import HeartBeats, LinearizableReads
+from dledger.core.state import effects as fx
+from dledger.core.state import inputs as ev
+from dledger.core.state.member_state import MemberState
+from dledger.core.state.quorum import QuorumAckChecker
+from protocols.wire.codes import ResponseCode
+
+
+@attrs.define
+class Leadership:
+    """
+    Invariant: C{quorum} and C{beats} are set exactly while the member leads; else C{dispatchers} is empty.
+
+    @ivar step_down: ends this leadership for a reason.
+    @ivar budget: what may be pushed in one turn.
+    @ivar is_ready: whether everything that an earlier leader may have committed is committed here.
+    @ivar next_term_start_ms: when the entry that begins the term is written again, if it was refused.
+    """
+
+    member: MemberState
+    appends: PendingAppends
+    changes: MembershipChanges
+    reads: LinearizableReads
+    transfer: LeadershipTransfer
+    budget: TurnBudget
+    step_down: Callable[[str], None]
+    dispatchers: dict[str, EntryDispatcher] = attrs.Factory(dict)
+    quorum: QuorumAckChecker | None = None
+    beats: HeartBeats | None = None
+    is_ready: bool = False
+    next_term_start_ms: int = 0
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether the member leads."""
+        return self.quorum is not None
+
+    def begin(self) -> None:
+        """The member leads from now on; L{open} follows."""
+        member = self.member
+        self.quorum = QuorumAckChecker(
+            term=member.term, term_start_index=member.ledger_end_index + 1, membership=member.membership
+        )
+        self.beats = HeartBeats(
+            member, self._round_confirmed, self._beat_refused, self._follower_heard,
+            last_quorum_ms=member.out.now_ms,
+        )
+        dispatch_to_members(self.dispatchers, member, self, self.budget)
+        # If all its entries are committed, no other commit index is higher.
+        self.is_ready = member.committed_index == member.ledger_end_index
+
+    def open(self) -> None:
+        """Beat for the first time, and begin to replicate."""
+        assert self.beats is not None
+        self.beats.start_round()
+        self._write_term_start()
+        for dispatcher in self.dispatchers.values():
+            dispatcher.dispatch()
+
+    def _write_term_start(self) -> None:
+        """Write an entry of this term, unless there is one: entries of earlier terms commit with it."""
+        member = self.member
+        assert self.quorum is not None
+        if self.is_ready or not member.config.term_start_entry or member.ward_id is not None:
+            return
+        if member.ledger_end_index < self.quorum.term_start_index:
+            self.next_term_start_ms = self.member.out.now_ms + member.config.max_wait_ack_time_ms
+            self.member.out.write(fx.WriteBodies(
+                first_index=member.ledger_end_index + 1, term=member.term, bodies=(member.term_start_body,),
+            ))
+
+    def end(self) -> None:
+        """The member does not lead any more, if it did."""
+        if self.quorum is None:
+            return
+        assert self.beats is not None
+        self.member.ward_id = None
+        # Late answers to requests of this leadership are ignored.
+        self.beats.retire()
+        for dispatcher in self.dispatchers.values():
+            dispatcher.retire()
+        self.quorum = self.beats = None
+        self.dispatchers = {}
+        self.is_ready = False
+        self.member.leader_id = None
+        self.changes.fail_all()
+        self.appends.leadership_ended()
+        self.reads.fail_all(ResponseCode.NOT_LEADER)
+
+    # -- time ---------------------------------------------------------------------------------
+
+    def lacks_quorum(self, patience_ms: int) -> bool:
+        """Beat if it is time. @return: whether no quorum was heard for longer than C{patience_ms}."""
+        assert self.beats is not None
+        self.beats.tick()
+        return self.member.out.now_ms - self.beats.last_quorum_ms > patience_ms
+
+    def tick(self) -> None:
+        """Time passed."""
+        for dispatcher in self.dispatchers.values():
+            dispatcher.tick()
+        if self.member.out.now_ms >= self.next_term_start_ms:
+            self._write_term_start()  # the first attempt was refused, for example by a full disk
+
+    def on_turn_came(self, _: ev.TurnCame) -> None:
+        """Push what the turns before had no room for."""
+        take_turns(self.dispatchers, self.budget)
+
+    def reconnected(self, peer_id: str) -> None:
+        """There is a new connection to the peer."""
+        if (dispatcher := self.dispatchers.get(peer_id)) is not None:
+            dispatcher.reconnected()
+
+    # -- entries ------------------------------------------------------------------------------
+
+    def on_written(self, written: ev.EntriesWritten) -> None:
+        """Entries of this leader are in the ledger: push them."""
+        member = self.member
+        assert self.quorum is not None
+        if self.quorum.membership is not member.membership:
+            self.quorum.membership = member.membership
+            dispatch_to_members(self.dispatchers, member, self, self.budget)
+        self.appends.on_written(written)
+        self.changes.on_written(member.ledger_end_index)
+        for dispatcher in self.dispatchers.values():
+            dispatcher.dispatch()
+        if not member.config.is_sync:
+            self.holds(member.ledger_end_index)
+
+    def follower_holds(self, peer_id: str, index: int) -> None:
+        """A follower acknowledged every entry up to C{index}."""
+        assert self.quorum is not None
+        if self.quorum.record(peer_id, index) and index > self.member.committed_index:
+            self._update_committed_index()
+        if self.transfer.transferee_id == peer_id:
+            self.transfer.advance(self.dispatchers)
+
+    def holds(self, index: int) -> None:
+        """This member holds every entry up to C{index}."""
+        assert self.quorum is not None
+        has_risen, membership = self.quorum.record(self.member.self_id, index), self.member.membership
+        # Without sync no other member has these entries yet. The quorum may be smaller with the last of them.
+        if has_risen and (self.member.config.is_sync or membership.quorum == 1 or membership.index == index):
+            self._update_committed_index()
+
+    def _update_committed_index(self) -> None:
+        assert self.quorum is not None and self.beats is not None
+        member = self.member
+        index = self.quorum.quorum_index
+        if member.config.is_sync and member.has_java_peer:
+            # A Java follower acknowledges from its page cache: one copy, this one, is to be on a disk.
+            index = min(index, member.flushed_index)
+            if index < self.quorum.term_start_index:
+                return  # the flush ended before this term: earlier terms commit with an entry of this one
+        if not member.commit(index):
+            return
+        self.appends.committed(index)
+        self.changes.committed(index)
+        if self.budget.probe is not None:
+            self.budget.committed(index)
+        if not self.is_ready and index >= self.quorum.term_start_index - 1:
+            self.is_ready = True
+            self.reads.ready(self.beats)
+
+    # -- what followers say -------------------------------------------------------------------
+
+    def _round_confirmed(self) -> None:
+        if self.beats is not None:
+            self.reads.confirmed(self.beats)
+
+    def _beat_refused(self, code: ResponseCode) -> None:
+        if code is ResponseCode.INCONSISTENT_LEADER:
+            self.step_down("another leader in this term")
+
+    def _follower_heard(self, peer_id: str) -> None:
+        if peer_id in self.dispatchers:  # else it was removed meanwhile
+            self.dispatchers[peer_id].reachable()

@@ -1,0 +1,102 @@
+# -*- test-case-name: tests.node.test_node -*-
+"""The parts of a member that answer requests, put together: each kind of request has its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+
+from dledger.node.belonging import Belonging
+from dledger.node.requests.about import Told
+from dledger.node.requests.appends import AppendGate
+from dledger.node.requests.machine_requests import MachineDesk
+from dledger.node.requests.readers import ReaderDesk
+from dledger.node.requests.refusals import Refusals
+from dledger.node.requests.router import Answerers, Introductions, RequestRouter
+from dledger.node.requests.snapshots import SnapshotDesk
+from dledger.node.run.inside import MemberInside
+from dledger.node.run.keeping import keep_from_index
+from dledger.node.run.reads import Reads
+from protocols.turn import Turn
+
+
+class Desks:
+    """
+    @ivar router: receives the requests of connections.
+    @ivar refusals: answers requests that are refused.
+    @ivar machine, readers: answer the requests to the state machine, if there is one, and of readers.
+    @ivar snapshots: exchanges snapshots with other members.
+    """
+
+    def __init__(
+        self, inside: MemberInside, turn: Turn, belonging: Belonging, *, told: Callable[[], Told],
+        takes_appends: bool,
+    ) -> None:
+        """
+        @param told: what METADATA tells about this member besides the core's facts.
+        @param takes_appends: no: the program in this process alone appends.
+        """
+        config, store, core, counters = inside.config, inside.store, inside.core, inside.counters
+        broken = inside.voice.broken
+        next_token = count(1).__next__
+        self._core = core
+        self.refusals = Refusals(core, inside.feed, counters)
+        self.appends = AppendGate(
+            group=config.group, ledger=store, propose=inside.feed, at_end_of_turn=turn.work,
+            at_end_of_read=turn.soon, seconds=inside.seconds, next_token=next_token, counters=counters,
+            shared_count_max=max(1, min(64, config.max_pending_requests_num // 16)),
+        )
+        self.reads = Reads(
+            group=config.group, store=store, committed_index=lambda: core.committed_index,
+            request_reads=inside.feed, at_end_of_turn=turn.work, next_token=next_token,
+            seconds=inside.seconds, refuse=self.refusals.refuse, counters=counters,
+        )
+        self.machine = MachineDesk(
+            config, append=self.appends.append_command, read_index=self.reads.read_index, status=core.status,
+            producers=lambda: store.producers, now_ms=inside.now_ms,
+            append_order=self.appends.append_control, broken=broken, counters=counters,
+            others=lambda: self.snapshots, feed=inside.feed, note=inside.voice.note,
+        )
+        self.snapshots = SnapshotDesk(
+            config=config, members=core.members, machine=lambda: self.machine.machine, now_ms=inside.now_ms,
+            counters=counters,
+        )
+        self.readers = ReaderDesk(
+            config=config, ledger=store, core=core, reads=self.reads, now_ms=inside.now_ms,
+            append=self.appends.append_control, broken=broken, counters=counters,
+            is_refused=not takes_appends,
+        )
+        self.router = RequestRouter(
+            inside, Answerers(
+                appends=self.appends, reads=self.reads, machine=self.machine, readers=self.readers,
+                snapshots=self.snapshots,
+            ), self.refusals, Introductions(
+                greeting=belonging.greeting, greeted=belonging.contacts.greeted, told=told,
+            ), next_token=next_token, takes_appends=takes_appends,
+        )
+
+    def keep_from_index(self) -> int:
+        """First index that expiry must keep."""
+        reads, readers = self.reads.slowest_index() - 1, self.readers.needed_index()
+        return keep_from_index(self._core.status(), (reads, self.machine.needed_index, readers))
+
+    def drop_to_index(self) -> int:
+        """See L{SnapshotDesk.drop_to_index}."""
+        return self.snapshots.drop_to_index(self._core.status())
+
+    def sweep(self, now_s: float) -> None:
+        """Time passed: what has waited too long is answered."""
+        self.reads.sweep(now_s)
+        self.machine.sweep(now_s)
+        self.readers.sweep()
+
+    def committed(self) -> None:
+        """More entries are known to be committed."""
+        self.reads.committed()
+        self.machine.committed()
+
+    def stop(self) -> None:
+        """The member has stopped: answer all who wait."""
+        self.appends.stop()
+        self.reads.stop()
+        self.router.stop()

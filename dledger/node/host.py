@@ -1,0 +1,57 @@
+# -*- test-case-name: tests.node.test_node -*-
+"""The things that a member is given: its files, and the clocks and threads of its process."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import attrs
+from twisted.internet.interfaces import IReactorTime
+
+from dledger.base.disk.disk import DiskSpace
+from dledger.base.process.threads import RunInThread
+from dledger.core.state.recovered import RecoveredState
+from dledger.driver.driver import Terms
+from dledger.node.run.store import Store
+from dledger.storage.files.term_file import TermVote
+
+
+@attrs.frozen(kw_only=True)
+class NodeFiles:
+    """
+    @ivar store: the ledger.
+    @ivar terms: where term and vote are kept.
+    @ivar vote: what was kept there when it was opened.
+    """
+
+    store: Store
+    terms: Terms
+    vote: TermVote
+
+    @property
+    def recovered(self) -> RecoveredState:
+        """The state of the member when it ended."""
+        store, identity = self.store, self.store.identity
+        return RecoveredState(
+            term=self.vote.term, voted_for=self.vote.voted_for, committed_index=store.committed_index,
+            repair_end_index=store.repair_end_index, is_unsure=identity.is_unsure,
+            forgot_terms=identity.forgot_terms, group_name=identity.group_name,
+        )
+
+
+@attrs.frozen(kw_only=True)
+class MemberHost:
+    """
+    @ivar clock: monotonic.
+    @ivar wall_clock: seconds since 1970, and the local hour.
+    @ivar rng: the only source of chance of the member.
+    @ivar run_in_thread: runs fsyncs, one at a time.
+    @ivar disk_space: of the file system of the store; None: there is none.
+    """
+
+    clock: IReactorTime
+    wall_clock: Callable[[], tuple[float, int]]
+    rng: random.Random
+    run_in_thread: RunInThread
+    disk_space: Callable[[], DiskSpace] | None = None

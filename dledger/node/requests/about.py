@@ -1,0 +1,90 @@
+# -*- test-case-name: tests.node.test_status -*-
+"""What a member tells about itself to others: where it listens, and how it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import attrs
+
+from dledger.core.status import MemberStatus
+from dledger.node.connections.peers import Peers
+from dledger.node.connections.server import MemberServer
+from dledger.node.reporting.health import told_health
+from dledger.node.reporting.status import (
+    ConnectionsStatus,
+    NodeStatus,
+    PeersStatus,
+    WrittenLedger,
+    bytes_behind,
+)
+
+
+@attrs.frozen
+class Told:
+    """
+    What METADATA tells about a member besides the core's facts.
+
+    @ivar admin: C{host:port} of the HTTP administration; empty for none.
+    @ivar health: reason why the member does not serve; empty if it serves.
+    @ivar machine: its state machine as a text; empty for none.
+    """
+
+    admin: str
+    health: str
+    machine: str = ""
+
+
+class AboutMember:
+    """
+    @ivar listen: its listening address, for people; empty before it listens.
+    @ivar admin: listening address of the HTTP administration, for people; empty without one.
+    @ivar told_admin: C{host:port} of it for the other members; empty if they cannot ask there.
+    """
+
+    def __init__(self, status: Callable[[], NodeStatus], machine: Callable[[], str]) -> None:
+        """@param machine: tells of the state machine; empty for none."""
+        self.listen = ""
+        self.admin = ""
+        self.told_admin = ""
+        self._status = status
+        self._machine = machine
+        self._told: Told | None = None
+
+    def told(self) -> Told:
+        """Made at most once between two sweeps, however often METADATA is asked for."""
+        if self._told is None:
+            self._told = Told(self.told_admin, told_health(self._status()), self._machine())
+        return self._told
+
+    def sweep(self) -> None:
+        """Time passed: what was told may not be true any more."""
+        self._told = None
+
+
+def connections_status(server: MemberServer | None, peers: Peers | None) -> ConnectionsStatus:
+    """The connections of a member. @param server, peers: None: it has none yet."""
+    if server is None or peers is None:
+        return ConnectionsStatus()
+    return ConnectionsStatus(
+        incoming=server.connections, refused=server.connections_refused,
+        replaced=server.connections_replaced, answers_held_bytes=server.budgets.answers.held,
+        unfinished_frame_bytes=server.budgets.unfinished.held,
+        wire_errors=server.wire_errors + peers.wire_errors, body_errors=server.body_errors,
+    )
+
+
+def peers_status(
+    member: MemberStatus, ledger: WrittenLedger, peers: Peers | None, addresses: Mapping[str, str]
+) -> PeersStatus:
+    """
+    The other members as this one sees them.
+
+    @param addresses: of all members, by id.
+    """
+    return PeersStatus(
+        connected=peers.connected if peers is not None else {}, addresses=addresses,
+        lag_bytes={
+            peer.peer_id: bytes_behind(ledger, peer.match_index, unknown=-1) for peer in member.peers
+        } if member.role == "leader" else {},
+    )

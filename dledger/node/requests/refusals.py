@@ -1,0 +1,83 @@
+# -*- test-case-name: tests.node.test_router -*-
+"""Answers to requests that are refused: the only place where a L{DLedgerError} becomes a response code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import attrs
+
+from dledger.core.state.inputs import StoreFailed
+from dledger.node.connections.greeting import KnownMembers
+from dledger.node.reporting.status import Counters, count
+from dledger.values.errors import DLedgerError, StoreError
+from protocols.ledger.connection import ServerConnection
+from protocols.ledger.interfaces import Ticket
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import WIRE_VERSION
+from protocols.wire.ledger.messages import (
+    MESSAGES,
+    MembershipResponse,
+    MetadataRequest,
+    MetadataResponse,
+    Request,
+    Response,
+)
+
+
+class CoreView(Protocol):
+    """The part of the core needed here."""
+
+    @property
+    def leader_id(self) -> str | None:
+        """Leader of the current term, if known."""
+
+    @property
+    def is_diverged(self) -> bool:
+        """Whether this member and its leader cannot agree on the ledger."""
+
+    @property
+    def ledger_end_index(self) -> int:
+        """Last index of this member's ledger, inclusive; -1 if it is empty."""
+
+    @property
+    def members(self) -> KnownMembers:
+        """The members of the group."""
+
+    def metadata(self, request: MetadataRequest) -> MetadataResponse:
+        """The members and the leader."""
+
+
+class Refusals:
+    """Answers requests that are refused, for the router and for the parts that it routes to."""
+
+    def __init__(self, core: CoreView, feed: Callable[..., None], counters: Counters) -> None:
+        self._core = core
+        self._feed = feed
+        self._counters = counters
+
+    def refuse(
+        self, connection: ServerConnection, ticket: Ticket, request: Request, error: DLedgerError
+    ) -> None:
+        """Answer with a refusal: base fields of the request, the code, and the leader if known."""
+        count(self._counters.refusals, error.code.name)
+        connection.answer(ticket, self.refusal_of(request, error))
+        if isinstance(error, StoreError):
+            self._feed(StoreFailed(reason=str(error)))
+
+    def refusal_of(self, request: Request, error: DLedgerError) -> Response:
+        """The answer that carries C{error}."""
+        response_class = MESSAGES[request.kind][1]
+        refusal = response_class(
+            code=error.code, group=request.group, remote_id=request.remote_id, local_id=request.local_id,
+            leader_id=self._core.leader_id, term=request.term, wire_version=WIRE_VERSION,
+        )
+        if isinstance(refusal, MetadataResponse) and error.code is ResponseCode.TOO_MANY_CLIENTS:
+            return attrs.evolve(refusal, health=str(error.facts.get("reason", "")))
+        if isinstance(refusal, MetadataResponse) and error.code is ResponseCode.NOT_LEADER:
+            # This member stops: it may be the last one of those that the client knows.
+            return attrs.evolve(refusal, peers=self._core.members.membership.addresses)
+        if isinstance(refusal, MembershipResponse):
+            return attrs.evolve(refusal, reason=str(error.facts.get("reason", "")))
+        return refusal

@@ -1,0 +1,102 @@
+# -*- test-case-name: tests.broker.store.test_consume_queue -*-
+"""
+The files of a consume queue, and the layout of its units.
+
+There are many queues, most of them small: a file uses disk space only as it fills, and few are open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+from construct import Int32sb, Int64sb, Struct
+
+from dledger.base.disk.disk import Disk
+from dledger.base.disk.segment import SegmentList, file_name
+from dledger.rocketmq.broker.store.records.store_config import UNIT_SIZE
+from protocols.wire.layout import struct_of
+
+UNIT_DECLARATION = Struct(
+    "offset" / Int64sb,  # of the record in the log
+    "size" / Int32sb,  # of the record
+    "tags_code" / Int64sb,  # hash of its tags, or its delivery time, ms
+)
+UNIT = struct_of(UNIT_DECLARATION)
+assert UNIT.size == UNIT_SIZE
+
+#: Size in a unit that represents no message.
+FILLER_SIZE = 0x7FFFFFFF
+#: Files that one queue keeps open, except those with writes since the last flush.
+HANDLES_MAX = 2
+
+
+class Unit(NamedTuple):
+    """
+    The location of one message.
+
+    @ivar queue_offset: its index in the queue.
+    @ivar offset: of its record in the log.
+    @ivar size: of its record, bytes.
+    """
+
+    queue_offset: int
+    offset: int
+    size: int
+    tags_code: int
+
+
+#: Whether a power cut took the beginning of a unit. The second argument is the offset in the unit before it;
+#: -1: there is none.
+IsTorn: TypeAlias = Callable[[Unit, int], bool]
+
+
+class QueueSegments(SegmentList):
+    """
+    Files that use disk space only as they fill: there are many queues, most of them small.
+
+    @ivar unsynced: offsets of closed files whose writes may not be on stable storage.
+    """
+
+    def __init__(self, disk: Disk, directory: str, file_size: int, offsets: tuple[int, ...] = ()) -> None:
+        super().__init__(disk, directory, file_size, offsets)
+        self._handles_max = HANDLES_MAX
+        self.unreadable.opened()  # units are derived from the log
+        self.unsynced: set[int] = set()
+
+    def shed(self) -> None:
+        """Close all files, also those with writes since the last flush; none may be in a flush."""
+        assert not self.busy, "a flush uses the files"
+        self.unsynced.update(self.dirty)
+        self.close()
+
+    def take_unsynced(self) -> list[str]:
+        """Paths of the closed files that the next flush must open, and count them as clean."""
+        paths = [self.path(offset) for offset in sorted(self.unsynced) if self.has(offset)]
+        self.unsynced.clear()
+        return paths
+
+    def create(self, offset: int) -> None:
+        """See L{SegmentList.create}; the file has its length, but no disk space is reserved."""
+        assert not self.offsets or offset == self.offsets[-1] + self.file_size, (offset, self.offsets[-1])
+        self._disk.makedirs(self.directory)
+        file = self._disk.open(self.path(offset), create=True)
+        self.offsets.append(offset)
+        self._handles[offset] = file
+        self.dirty[offset] = file
+        self.directory_dirty = True
+        file.pwrite(b"\0", self.file_size - 1)
+        self._shed(offset)
+
+
+def has_unit_below(disk: Disk, directory: str, offset: int, log_end: int) -> bool:
+    """Whether a file begins with the unit of a record before C{log_end}."""
+    file = disk.open(f"{directory}/{file_name(offset)}")
+    try:
+        data = file.pread(UNIT_SIZE, 0)
+    finally:
+        file.close()
+    if len(data) < UNIT_SIZE:
+        return False
+    position, size, _ = UNIT.unpack(data)
+    return bool(size > 0 and 0 <= position < log_end)
