@@ -9,10 +9,18 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.spark.sink.batch_append import BatchAppend
 from dledger.spark.sink.group_log import GroupLog
 from dledger.spark.sink.markers import MarkerKind, SinkMarker, encode_marker
 from dledger.spark.sink.options import SinkOptions
-from dledger.spark.sink.sink_log import OutOfStepError, PlacedBodies, SinkError
+from dledger.spark.sink.sink_log import (
+    BatchRows,
+    OutOfStepError,
+    PlacedBodies,
+    SinkError,
+    digest_of_all,
+    producer_of,
+)
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import pack_record
 from protocols.wire.ledger.messages import AppendOnceRequest, AppendOnceResponse, Request, Response
@@ -25,13 +33,14 @@ class Leader(FakeMember):
     """
     Takes appends.
 
+    @ivar producer: whose appends it takes.
     @ivar asked: number and bodies of each request.
     @ivar answers: what it answers to appends, one after the other; then it takes them.
     """
 
     def __init__(self, member_id: str = "n0", records: list[bytes] | None = None) -> None:
         super().__init__(member_id, records or records_of([b""]))
-        self.role = "leader"
+        self.role, self.producer = "leader", "p"
         self.asked: list[tuple[int, tuple[bytes, ...]]] = []
         self.answers: list[Response | bytes | Cut | None] = []
         self.answer = self.answer_of_leader
@@ -40,7 +49,7 @@ class Leader(FakeMember):
         """The next answer."""
         if not isinstance(request, AppendOnceRequest):
             return self.sound_answer(request)
-        assert request.producer == "p"
+        assert request.producer == self.producer
         self.asked.append((request.sequence, request.bodies))
         if self.answers:
             return self.answers.pop(0)
@@ -161,6 +170,29 @@ class GroupLogTests(SynchronousTestCase):
         leader.answers = [AppendOnceResponse(code=ResponseCode.TERM_CHANGED)] * 1000
         self.refused(lambda: self.make(leader, timeout_ms=50).append("p", 0, [b"a"]),
                      "n0 answered TERM_CHANGED, count=1; rows may be in the log. The batch is continued")
+
+    def test_bodies_of_others(self) -> None:
+        """
+        The first batch of a new sink asks no member for an entry, and a later one for the last one of the
+        sink alone.
+        """
+        done = SinkMarker(kind=MarkerKind.DONE, sink="s", batch=1, run="0" * 16, count=3)
+        records = records_of([b"x"] * 5000 + [encode_marker(done)] + [b"x"] * 5000)
+        for batch, answers, pulls in (
+            (0, [AppendOnceResponse(code=ResponseCode.UNKNOWN_PRODUCER)], []),
+            (2, [AppendOnceResponse(code=ResponseCode.SEQUENCE_GAP, last_sequence=4),
+                 AppendOnceResponse(index=5000, pos=0, count=1, is_repeated=True)], [5000]),
+        ):
+            leader = Leader(records=records)
+            leader.answers = list(answers)
+            leader.producer = producer_of("s")
+            rows = BatchRows(count=2, digest=digest_of_all((b"a", b"b")), all=lambda: iter((b"a", b"b")))
+            outcome = BatchAppend(
+                self.make(leader), rows, sink="s", batch=batch, new_run=lambda: "1" * 16, frame_bytes=100,
+                sleep=lambda _: None, settle_s=0.0,
+            ).run()
+            self.assertEqual((outcome.appended, leader.pulls), (2, pulls), batch)
+            self.assertEqual(leader.asked[-1][1][1:3], (b"a", b"b"))
 
     def test_reads(self) -> None:
         """Markers with their indexes; rows behind one, up to the count, the end, or another term."""
