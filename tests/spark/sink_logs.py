@@ -9,7 +9,7 @@ from typing import Protocol
 
 import attrs
 
-from dledger.base.producers import Known, NotedRun, SequenceTable
+from dledger.ledger.producers import Known, NotedRun, SequenceTable
 from dledger.spark.sink.batch_append import BatchAppend
 from dledger.spark.sink.markers import MarkerKind, SinkMarker, decode_marker, encode_marker
 from dledger.spark.sink.sink_log import (

@@ -11,12 +11,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
-from dledger.base.rights import ClientRole
-from dledger.commands.main import cli
-from dledger.spark.options import options_of_tls
-from dledger.spark.scan import Scan
+from dledger.cli.main import cli
+from dledger.spark.basics.options import options_of_tls
+from dledger.spark.scans.scan import Scan
 from dledger.spark.sink.markers import MarkerKind, decode_marker
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.values.rights import ClientRole
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendRequest
 from tests.processes.asking import Asker
 from tests.processes.members import Group

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.spark.log import ScanWarning
+from dledger.spark.basics.log import ScanWarning
 from dledger.spark.sink.markers import MarkerKind, decode_marker
 from dledger.spark.sink.sink_log import OutOfStepError, SinkError, TakenOverError, producer_of
 from protocols.wire.ledger.producers import PRODUCER_ID_BYTES_MAX

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.producers import NotedRun
+from dledger.ledger.producers import NotedRun
 from dledger.spark.sink.markers import MarkerKind, decode_marker
 from dledger.spark.sink.sink_log import SinkError
 from tests.spark.sink_logs import SETTLE_S, EarlierSink, MemoryLog

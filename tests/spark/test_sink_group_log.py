@@ -21,7 +21,7 @@ from dledger.spark.sink.sink_log import (
     digest_of_all,
     producer_of,
 )
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.entry import pack_record
 from protocols.wire.ledger.messages import AppendOnceRequest, AppendOnceResponse, Request, Response
 from tests.spark.members import Cut, FakeMember, records_of

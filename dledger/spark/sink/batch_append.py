@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import attrs
 
-from dledger.spark.log import skipped
+from dledger.spark.basics.log import skipped
 from dledger.spark.sink.earlier import STEP_MAX, FoundBatch, find_batch
 from dledger.spark.sink.markers import MarkerKind, SinkMarker, encode_marker
 from dledger.spark.sink.sink_log import (
