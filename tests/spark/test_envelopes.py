@@ -21,7 +21,7 @@ from dledger.spark.basics.options import OptionError
 from dledger.spark.export.exporter import Exporter, ExportSettings, ExportSource
 from dledger.spark.ledger.columns import ENTRY_COLUMNS, ENVELOPE_COLUMNS
 from dledger.spark.scans.scan import Scan
-from dledger.spark.sink.batch_append import SinkError, digest_of_all
+from dledger.spark.sink.sink_log import SinkError, digest_of_all
 from dledger.spark.source import LogStreamReader
 from protocols.wire.ledger.envelopes import ENVELOPE_MAGIC, envelope_head
 from protocols.wire.ledger.producers import PRODUCER_CHANNEL

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from click.testing import CliRunner
@@ -13,11 +14,16 @@ from pyspark.sql.streaming import StreamingQuery
 from dledger.cli.main import cli
 from dledger.spark.basics.options import options_of_tls
 from dledger.spark.scans.scan import Scan
+from dledger.spark.sink.markers import MarkerKind, decode_marker
 from dledger.values.rights import ClientRole
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.messages import AppendRequest
+from tests.processes.asking import Asker
 from tests.processes.members import Group
 from tests.processes.test_tls import TlsCase
 from tests.spark.ledgers import Ledger
 from tests.spark.sessions import patiently, rows_of, spark
+from tests.spark.sink_logs import EarlierSink
 from tests.spark.test_groups import recipe
 from tests.spark.test_live import LiveCase
 
@@ -59,8 +65,49 @@ class SinkCase(LiveCase):
         self.assertIn(said, str(error))
 
 
+class MemberLog:
+    """The log of one member, for an earlier version of the sink."""
+
+    def __init__(self, group: Group) -> None:
+        self._member = group.members["n0"]
+
+    @property
+    def entries(self) -> range:
+        """As many as it has."""
+        answer = self._member.metadata()
+        assert answer is not None
+        return range(answer.end_index + 1)
+
+    def put(self, bodies: Iterable[bytes]) -> None:
+        """One request."""
+        with Asker(self._member.address, native=True, seconds=30.0) as asker:
+            answer = asker.ask(AppendRequest(group="default", remote_id="n0", bodies=tuple(bodies)))
+        assert answer.code is ResponseCode.SUCCESS, answer
+
+    def new_term(self) -> None:
+        """There is one leader alone."""
+        raise NotImplementedError
+
+
 class JobTests(SinkCase):
     """C{df.write}."""
+
+    def test_from_an_earlier_version(self) -> None:
+        """
+        A job that an earlier version has begun appends only what is missing, and one that it has completed
+        nothing; then the next one.
+        """
+        earlier = EarlierSink(MemberLog(self.group), sink="nightly")
+        earlier.whole(4, numbers(50))
+        earlier.begin(5)
+        earlier.rows(5, *numbers(30))
+        self.write(frame_of(50), sinkId="nightly", batchId=5, settleMs=0)
+        self.assertEqual(self.read(), numbers(50) * 2)
+        self.write(frame_of(50), sinkId="nightly", batchId=5)
+        self.write(frame_of(7), sinkId="nightly", batchId=6)
+        EarlierSink(MemberLog(self.group), sink="other").whole(1, numbers(9))
+        self.write(frame_of(9), sinkId="other", batchId=1)
+        self.assertEqual(self.read(), [*numbers(50), *numbers(50), *numbers(7), *numbers(9)])
 
     def test_rows(self) -> None:
         """
@@ -73,8 +120,8 @@ class JobTests(SinkCase):
         expected = [*numbers(500), *numbers(3)]
         self.assertEqual(self.read(), expected)
         marked = self.read(includeMarkers="true")
-        # BEGIN, ROWS and END; and with three requests.
-        self.assertEqual(len(marked), len(expected) + 3 + 5)
+        # One in front of the rows of each request, and one behind the last row.
+        self.assertEqual(len(marked), len(expected) + 2 + 4)
         self.group.wait_settled()
         path = str(self.group.members["n0"].ledger_path)
         out = str(self.directory / "out")
@@ -158,10 +205,7 @@ class SinkStreamTests(SinkCase):
         self.source.commit()
         self.run_query()
         self.assertEqual(self.read(), numbers(100))
-        commits = self.directory / "checkpoint" / "commits"
-        last = max(commits.glob("[0-9]*"), key=lambda path: int(path.name))
-        last.unlink()
-        (commits / f".{last.name}.crc").unlink()
+        self.forget_last()
         self.source.append(numbers(10))
         self.source.commit()
         self.run_query()
@@ -170,6 +214,36 @@ class SinkStreamTests(SinkCase):
         error = self.assertRaises(PySparkException, self.run_query)
         self.assertIn("sinkId belongs to another query", str(error))
         self.assertEqual(self.read(), [*numbers(100), *numbers(10)])
+
+    def test_from_an_earlier_version(self) -> None:
+        """
+        A query whose batches an earlier version has appended goes on. The last one, which Spark has not noted
+        as done, is not appended again.
+        """
+        self.source.append(numbers(100))
+        self.source.commit()
+        self.run_query(sinkId="for-the-checkpoint")
+        self.assertEqual(self.read(), numbers(100))
+        earlier, log = EarlierSink(MemberLog(self.group), sink="copy"), numbers(100)
+        batches = [log[:40], log[40:80], log[80:]]
+        marked = self.read(includeMarkers="true")
+        counts = [marker.count for body in marked if (marker := decode_marker(body)) is not None
+                  and marker.kind is MarkerKind.DONE]
+        self.assertEqual(counts, [len(batch) for batch in batches])
+        for number, batch in enumerate(batches):
+            earlier.whole(number, batch)
+        self.forget_last()
+        self.source.append(numbers(10))
+        self.source.commit()
+        self.run_query()
+        self.assertEqual(self.read(), [*numbers(100), *numbers(100), *numbers(10)])
+
+    def forget_last(self) -> None:
+        """Spark does not know that its last batch is done."""
+        commits = self.directory / "checkpoint" / "commits"
+        last = max(commits.glob("[0-9]*"), key=lambda path: int(path.name))
+        last.unlink()
+        (commits / f".{last.name}.crc").unlink()
 
     def test_recipe(self) -> None:
         """The stream of the documents."""

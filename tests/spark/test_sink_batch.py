@@ -1,16 +1,18 @@
 # -*- test-case-name: tests.spark.test_sink_batch -*-
-"""One batch in a log in memory: what it reads, what it refuses, and when it waits."""
+"""One batch in a log in memory: what it reads, what it refuses, and who goes on."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.spark.basics.log import ScanWarning
-from dledger.spark.sink.batch_append import SinkError, TakenOverError
-from tests.spark.sink_logs import SETTLE_S, SINK, Crash, MemoryLog, unknown
+from dledger.spark.sink.markers import MarkerKind, decode_marker
+from dledger.spark.sink.sink_log import OutOfStepError, SinkError, TakenOverError, producer_of
+from protocols.wire.ledger.producers import PRODUCER_ID_BYTES_MAX
+from tests.spark.sink_logs import SINK, Crash, MemoryLog, NoAnswer
 
 ROWS = (b"a", b"b", b"c")
 
@@ -32,26 +34,46 @@ class BatchTests(SynchronousTestCase):
         self.log.fault = lambda at, _: (count, Crash()) if at == number else None
         self.assertRaises(Crash, self.log.driver(ROWS, batch).run)
 
+    def read_of_others(self) -> set[int]:
+        """Indexes of bodies of others that were read since the last call."""
+        read, self.log.read = self.log.read, set()
+        return {index for index in read if self.log.entries[index][1] == b"x"}
+
+    def kinds(self) -> list[MarkerKind]:
+        """Of the markers in the log."""
+        found = [decode_marker(body) for _, body in self.log.entries]
+        return [marker.kind for marker in found if marker is not None]
+
     def test_no_rows(self) -> None:
         """A batch without rows leaves no trace."""
         self.log.restart((), 5)
         self.assertEqual(len(self.log.entries), 1)
 
-    def test_reads_back_to_the_last_end(self) -> None:
-        """No further than to the batch before, and for a new name not at all; the first batch reads all."""
+    def test_one_request(self) -> None:
+        """A small batch is one request: its rows between the two markers."""
+        self.log.restart(ROWS)
+        self.assertEqual(self.log.appends, 1)
+        self.assertEqual(self.kinds(), [MarkerKind.PIECE, MarkerKind.DONE])
+        self.assertEqual(self.log.bodies(), list(ROWS))
+
+    def test_reads_nothing_of_others(self) -> None:
+        """
+        Neither the first batch of a new sink reads a body that others appended, nor a later one, nor one
+        that is run again; a batch that was interrupted reads its own rows.
+        """
         self.log.other(*[b"x"] * 5000)
         self.log.restart(ROWS, 0)
-        self.assertGreater(self.log.reads, 5000)
-        self.log.other(*[b"x"] * 100)
-        self.log.reads = 0
-        self.log.restart(ROWS, 1)
-        self.assertLess(self.log.reads, 1100)
-        self.log.other(*[b"x"] * 100)
-        self.log.reads = 0
+        self.assertEqual(self.log.read, set())
+        for batch in (1, 2):
+            self.log.other(*[b"x"] * 3000)
+            self.log.restart(ROWS, batch)
+            self.assertEqual(len(self.log.read), 1)
+            self.assertEqual(self.read_of_others(), set())
+        self.log.other(*[b"x"] * 3000)
+        self.assertEqual(self.log.restart(ROWS, 2).appended, 0)
+        self.assertEqual(self.read_of_others(), set())
         self.log.restart(ROWS, 0, sink="other", is_new=True)
-        self.assertEqual(self.log.reads, 0)
-        self.log.restart(ROWS, 0, sink="third", search_from=len(self.log.entries) - 10)
-        self.assertEqual(self.log.reads, 10)
+        self.assertEqual(self.log.read, set())
 
     def test_another_sink(self) -> None:
         """Batches of other sinks do not count."""
@@ -69,13 +91,21 @@ class BatchTests(SynchronousTestCase):
         self.assertEqual(self.log.bodies(), list(ROWS))
 
     def test_older(self) -> None:
-        """A batch behind a later one of the same sink."""
+        """A batch behind a later one of the same sink, complete or not."""
         self.log.restart(ROWS, 3)
         self.refused(lambda: self.log.restart(ROWS, 2), "comes behind batch 3, which is in the log at index")
+        self.die(1, 2, batch=4)
+        self.refused(lambda: self.log.restart(ROWS, 3), "comes behind batch 4, which is in the log at index")
+
+    def test_next(self) -> None:
+        """A batch behind one that nobody has completed."""
+        self.die(1, 2, batch=4)
+        self.assertEqual(self.log.restart(ROWS, 5).appended, 3)
+        self.assertEqual(self.log.bodies(), [b"a", *ROWS])
 
     def test_other_rows(self) -> None:
         """A batch that was begun with rows that it does not have any more."""
-        self.die(1, 4)
+        self.die(0, 4)
         self.refused(lambda: self.log.restart((b"a", b"x"), 0), "2 rows that an earlier run has appended")
         outcome = self.log.restart((b"a", b"x"), 0, is_strict=False)
         self.assertEqual((outcome.appended, outcome.doubled), (1, 0))
@@ -84,8 +114,8 @@ class BatchTests(SynchronousTestCase):
 
     def test_expired(self) -> None:
         """
-        Without the end of the batch before it is not known what of this one has expired; of the first batch
-        it is, if no marker is left.
+        Where the last entries of the sink have expired, it is not known what of this batch has; nor where
+        pieces of the batch have.
         """
         self.log.restart(ROWS, 4)
         self.log.first = len(self.log.entries)
@@ -94,114 +124,100 @@ class BatchTests(SynchronousTestCase):
         self.refused(lambda: self.log.restart(ROWS, 5), "the end of the batch before it has expired")
         self.assertEqual(self.log.restart(ROWS, 5, is_strict=False).appended, 3)
         self.assertEqual(len(self.flushWarnings()), 1)
+        self.log.appends = 0
+        self.log.fault = lambda at, _: (2, Crash()) if at == 3 else None
+        self.assertRaises(Crash, self.log.driver(ROWS, 6, frame_bytes=1).run)
+        pieces = [index for index, (_, body) in enumerate(self.log.entries)
+                  if (found := decode_marker(body)) is not None and found.batch == 6]
+        self.log.first = pieces[-1]
+        self.refused(lambda: self.log.restart(ROWS, 6), "the end of the batch before it has expired")
+        self.log.first = pieces[0]
+        self.assertEqual(self.log.restart(ROWS, 6).appended, 0)
 
-    def test_expired_in_the_middle(self) -> None:
-        """A batch whose rows are all there goes on, although the end of the batch before has expired."""
-        self.log.restart(ROWS, 4)
-        self.die(1, 3, batch=5)
-        self.log.first = len(self.log.entries) - 5
-        self.assertEqual(self.log.restart(ROWS, 5).appended, 1)
-
-    def test_waits(self) -> None:
-        """Once, and only if a request may be under way."""
-        waits: list[float] = []
-        self.log.restart(ROWS, 0, sleep=waits.append)
-        self.assertEqual(waits, [])
-        self.die(1, 1, batch=1)
-        self.log.restart(ROWS, 1, sleep=waits.append)
-        self.assertEqual(waits, [SETTLE_S])
-        self.log.restart(ROWS, 1, sleep=waits.append)
-        self.assertEqual(waits, [SETTLE_S])
-
-    def test_waits_again(self) -> None:
-        """As long as the other run goes on during the pause."""
-        self.die(1, 1)
-        waits: list[float] = []
-
-        def sleep(seconds: float) -> None:
-            waits.append(seconds)
-            if len(waits) < 3:
-                self.assertRaises(Crash, other.run)
-
-        self.log.fault, other = lambda *_: None, self.log.driver(ROWS, sleep=self.die_at_once)
-        self.log.restart(ROWS, sleep=sleep)
-        self.assertEqual(len(waits), 3)
-        self.assertEqual(self.log.bodies(), list(ROWS))
-
-    def die_at_once(self, _seconds: float) -> None:
-        """Instead of a pause."""
-        raise Crash
-
-    def test_own_late_begin(self) -> None:
-        """A BEGIN of an earlier attempt of the same process takes nothing over."""
-        late: list[bytes] = []
-
-        def fault(at: int, bodies: Sequence[bytes]) -> tuple[int, BaseException] | None:
-            late.extend(bodies if at == 0 else ())
-            return (0, unknown()) if at == 0 else None
-
-        self.log.fault = fault
-        self.log.between = lambda at: self.log.put([late.pop()]) if at == 3 else None
-        self.assertEqual(self.log.driver(ROWS, frame_bytes=1).run().doubled, 0)
-        self.assertEqual(self.log.bodies(), list(ROWS))
-
-    def test_far_apart(self) -> None:
-        """Markers are found behind any number of other entries, also when an END comes late."""
-        others = [b"x"] * 3000
-        ends: list[bytes] = []
-
-        def fault(at: int, bodies: Sequence[bytes]) -> tuple[int, BaseException] | None:
-            ends.extend(bodies if at == 2 else ())
-            return (0, Crash()) if at == 2 else None
-
-        self.log.appends, self.log.fault = 0, fault
-        self.assertRaises(Crash, self.log.driver(ROWS, 0).run)
-        self.log.restart(ROWS, 0)
-        for number in (1, 2, 3):
-            self.log.appends = 0
-            # A batch that goes on has a second BEGIN in front of its rows.
-            self.log.fault = lambda at, bodies, number=number: (  # type: ignore[misc]
-                (len(bodies), Crash()) if at == min(number, 2) else None)
-            self.assertRaises(Crash, self.log.driver(ROWS, 1, frame_bytes=1).run)
-            self.log.put(ends)
-            self.log.other(*others)
-        self.assertEqual(self.log.restart(ROWS, 1).appended, 0)
-        self.assertEqual(self.log.lacking(ROWS, ROWS), (Counter(), Counter()))
-
-    def test_late_rows_of_the_batch_before(self) -> None:
-        """Rows that come behind the end of their batch are counted by the next one, wherever they come."""
-        for moment in (-1, 1, 2, 3):
-            self.log = MemoryLog()
-            late: list[Sequence[bytes]] = []
-
-            def fault(
-                at: int, bodies: Sequence[bytes], late: list[Sequence[bytes]] = late
-            ) -> tuple[int, BaseException] | None:
-                late.extend([bodies] if at == 1 else ())
-                return (0, Crash()) if at == 1 else None
-
-            self.log.fault = fault
-            self.assertRaises(Crash, self.log.driver(ROWS, 0).run)
-            self.assertEqual(self.log.restart(ROWS, 0).late, 0)
-            if moment < 0:
-                self.log.put(late.pop())
-            self.log.appends = 0
-            self.log.between = lambda at, moment=moment, late=late: (  # type: ignore[misc]
-                self.log.put(late.pop()) if at == moment else None)
-            outcome = self.log.driver(ROWS[:2], 1, frame_bytes=1).run()
-            self.assertEqual((outcome.late, outcome.doubled), (len(ROWS), 0), moment)
-            self.assertEqual(self.log.restart(ROWS, 2).late, 0)
-            self.assertEqual(self.log.lacking(ROWS, ROWS[:2], ROWS), (Counter(), Counter(ROWS)))
+    def test_looks_in_vain(self) -> None:
+        """An entry that goes while it is asked for: what comes in its place is passed by."""
+        self.log.other(*[b"x"] * 3000)
+        self.die(0, 2)
+        self.log.other(*[b"x"] * 10)
+        real = self.log.last_sequence(producer_of(SINK))
+        self.log.last_sequence = lambda _: real + 1  # type: ignore[method-assign]
+        self.log.restart(ROWS)
+        self.assertEqual(self.log.lacking(ROWS), (Counter(), Counter()))
+        self.assertLess(len(self.read_of_others()), 3)
+        self.assertEqual(self.kinds(), [MarkerKind.PIECE, MarkerKind.LOOK, MarkerKind.PIECE, MarkerKind.DONE])
+        del self.log.last_sequence
+        self.assertEqual(self.log.restart(ROWS).appended, 0)
 
     def test_gives_up(self) -> None:
-        """After a number of requests without an outcome."""
-        self.log.fault = lambda *_: (0, unknown("no answer"))
+        """After a number of attempts that are disturbed."""
+        self.log.fault = lambda *_: (0, OutOfStepError("the last one is 7"))
         run = self.log.driver(ROWS, attempts_max=3).run
-        self.refused(run, "gave up after 3 attempts, the last one: no answer")
+        self.refused(run, "gave up after 3 attempts, the last one: the last one is 7")
         self.assertEqual(self.log.ran, 3)
 
     def test_taken_over(self) -> None:
-        """A foreign BEGIN ends the run, also that of an earlier batch."""
-        self.log.between = lambda at: at == 2 and self.log.restart(ROWS, 1)
+        """Behind its first request a driver that finds its number taken ends; the other one goes on."""
+        self.log.between = lambda at: at == 1 and self.log.restart(ROWS, 0, frame_bytes=1)
         error = self.assertRaises(TakenOverError, self.log.driver(ROWS, 0, frame_bytes=1).run)
-        self.assertIn(f"sink {SINK!r}: another run of the sink (000000000000000", str(error))
+        self.assertIn(f"sink {SINK!r}: another run of the sink has begun: two drivers", str(error))
+        self.assertEqual(self.log.bodies(), list(ROWS))
+
+    def rival_comes(self, rows: tuple[bytes, ...], batch: int, bodies: int) -> None:
+        """
+        The next request has no outcome, and nothing of it is in the log; before it is sent again, another
+        driver appends C{bodies} bodies of its only request, and dies.
+        """
+        def fault(at: int, _: object) -> tuple[int, BaseException]:
+            self.log.fault = lambda *_: None
+            rival = self.log.driver(rows, batch, frame_bytes=len(rows), search_from=-1)
+            real, self.log.fault = self.log.fault, lambda at, _: (bodies, Crash())
+            self.assertRaises(Crash, rival.run)
+            self.log.fault = real
+            return 0, NoAnswer()
+
+        self.log.fault = fault
+
+    def test_others_under_its_number(self) -> None:
+        """After a request without an outcome, as many entries of another query are not taken for its own."""
+        self.rival_comes((b"y", b"z", b"w"), 0, 3)
+        self.refused(lambda: self.log.driver(ROWS[:1], 0).run(), "2 rows that an earlier run has appended")
+        self.log = MemoryLog()
+        self.rival_comes(ROWS, 0, 2)
+        self.log.between = lambda _: None
+        self.assertEqual(self.log.driver(ROWS, 0, frame_bytes=1).run().appended, 2)
+        self.assertEqual(self.log.bodies(), list(ROWS))
+
+    def test_taken_over_in_the_same_words(self) -> None:
+        """The same rows under the same numbers, after a request without an outcome, are another driver's."""
+        def between(at: int) -> None:
+            if at == 1:
+                self.log.fault = lambda at, _: (0, NoAnswer()) if at == 1 else None
+
+        self.log.between = between
+        numbered = self.log.numbered
+
+        def rival(producer: str, sequence: int, bodies: list[bytes]) -> object:
+            if self.log.appends == 2:
+                self.log.numbered = numbered  # type: ignore[method-assign]
+                self.log.restart(ROWS, 0, frame_bytes=1)
+            return numbered(producer, sequence, bodies)
+
+        self.log.numbered = rival  # type: ignore[method-assign,assignment]
+        self.assertRaises(TakenOverError, self.log.driver(ROWS, 0, frame_bytes=1).run)
+        self.assertEqual(self.log.bodies(), list(ROWS))
+
+    def test_first_request_disturbed(self) -> None:
+        """Rows of a driver that died come late: they are counted, and not appended again."""
+        self.log.restart(ROWS, 0)
+        rival = self.log.driver(ROWS[::-1], 1, frame_bytes=1)
+        self.log.appends, self.log.between = 0, lambda at: at == 1 and self.log.restart(ROWS, 1)
+        self.assertEqual(rival.run().appended, 0)
+        self.assertEqual(self.log.bodies(), list(ROWS) * 2)
+
+    def test_producers(self) -> None:
+        """No two names have one producer, and each id is short enough."""
+        names = ["x", "x" * 59, "x" * 60, "x" * 64, "x" * 63 + "y", "y" + "x" * 63]
+        found = {producer_of(name) for name in names}
+        self.assertEqual(len(found), len(names))
+        self.assertLessEqual(max(map(len, found)), PRODUCER_ID_BYTES_MAX)
+        self.assertEqual(producer_of("orders"), "sink:orders")

@@ -9,13 +9,21 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.spark.sink.batch_append import NoOutcomeError, SinkError
+from dledger.spark.sink.batch_append import BatchAppend
 from dledger.spark.sink.group_log import GroupLog
 from dledger.spark.sink.markers import MarkerKind, SinkMarker, encode_marker
 from dledger.spark.sink.options import SinkOptions
+from dledger.spark.sink.sink_log import (
+    BatchRows,
+    OutOfStepError,
+    PlacedBodies,
+    SinkError,
+    digest_of_all,
+    producer_of,
+)
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.entry import pack_record
-from protocols.wire.ledger.messages import AppendRequest, AppendResponse, Request, Response
+from protocols.wire.ledger.messages import AppendOnceRequest, AppendOnceResponse, Request, Response
 from tests.spark.members import Cut, FakeMember, records_of
 
 MARKER = SinkMarker(kind=MarkerKind.ROWS, sink="s", batch=1, run="0" * 16, count=3)
@@ -25,25 +33,27 @@ class Leader(FakeMember):
     """
     Takes appends.
 
-    @ivar asked: the bodies of each request.
+    @ivar producer: whose appends it takes.
+    @ivar asked: number and bodies of each request.
     @ivar answers: what it answers to appends, one after the other; then it takes them.
     """
 
     def __init__(self, member_id: str = "n0", records: list[bytes] | None = None) -> None:
         super().__init__(member_id, records or records_of([b""]))
-        self.role = "leader"
-        self.asked: list[tuple[bytes, ...]] = []
+        self.role, self.producer = "leader", "p"
+        self.asked: list[tuple[int, tuple[bytes, ...]]] = []
         self.answers: list[Response | bytes | Cut | None] = []
         self.answer = self.answer_of_leader
 
     def answer_of_leader(self, request: Request) -> Response | bytes | Cut | None:
         """The next answer."""
-        if not isinstance(request, AppendRequest):
+        if not isinstance(request, AppendOnceRequest):
             return self.sound_answer(request)
-        self.asked.append(request.bodies)
+        assert request.producer == self.producer
+        self.asked.append((request.sequence, request.bodies))
         if self.answers:
             return self.answers.pop(0)
-        return AppendResponse(index=40, pos=0, count=len(request.bodies))
+        return AppendOnceResponse(index=40, pos=0, count=len(request.bodies))
 
 
 class GroupLogTests(SynchronousTestCase):
@@ -68,35 +78,61 @@ class GroupLogTests(SynchronousTestCase):
         """One request; the index is that of the first body."""
         leader = Leader()
         log = self.make(leader)
-        self.assertEqual([log.append([b"a", b"b"]), log.append([b"c"])], [40, 40])
-        self.assertEqual(leader.asked, [(b"a", b"b"), (b"c",)])
+        self.assertEqual(log.append("p", 0, [b"a", b"b"]), PlacedBodies(index=40, count=2))
+        leader.answers = [AppendOnceResponse(index=30, pos=0, count=1, is_repeated=True)]
+        self.assertEqual(log.append("p", 2, [b"c", b"d"]), PlacedBodies(index=30, count=1, is_repeated=True))
+        self.assertEqual(leader.asked, [(0, (b"a", b"b")), (2, (b"c", b"d"))])
 
     def test_leader_is_found(self) -> None:
         """A member that does not lead names the others."""
         leader, follower = Leader("n1"), FakeMember("n0", records_of([b""]))
         follower.peers = {"n0": follower.address, "n1": leader.address}
         self.addCleanup(leader.close)
-        self.assertEqual(self.make(follower).append([b"a"]), 40)
+        self.assertEqual(self.make(follower).append("p", 0, [b"a"]).index, 40)
+
+    def test_last_sequence(self) -> None:
+        """A number that nobody has asks for the last one."""
+        leader = Leader()
+        leader.answers = [
+            AppendOnceResponse(code=ResponseCode.LEADER_NOT_READY),
+            AppendOnceResponse(code=ResponseCode.SEQUENCE_GAP, last_sequence=17),
+            AppendOnceResponse(code=ResponseCode.UNKNOWN_PRODUCER),
+        ]
+        log = self.make(leader)
+        self.assertEqual([log.last_sequence("p"), log.last_sequence("p")], [17, -1])
+        self.assertEqual({sequence for sequence, _ in leader.asked}, {2**62})
+        self.refused(lambda: log.last_sequence("p"), "does not tell what it knows of 'p'")
+
+    def test_out_of_step(self) -> None:
+        """The log does not have the entry before."""
+        for code in (ResponseCode.SEQUENCE_GAP, ResponseCode.UNKNOWN_PRODUCER,
+                     ResponseCode.SEQUENCE_FORGOTTEN):
+            leader = Leader()
+            leader.answers = [AppendOnceResponse(code=code, last_sequence=3)]
+            error = self.assertRaises(OutOfStepError, self.make(leader).append, "p", 5, [b"a"])
+            self.assertIn(f"{code.name} for number 5 of 'p', the last one is 3", str(error))
 
     def test_passing_refusals(self) -> None:
-        """The same bodies are sent again: the leader is full, or leads no more."""
+        """The same bodies are sent again: the leader is full, or leads no more. None of it was written."""
         leader = Leader()
-        leader.answers = [AppendResponse(code=code, count=1) for code in (
-            ResponseCode.LEADER_PENDING_FULL, ResponseCode.NOT_LEADER, ResponseCode.LEADER_TRANSFERRING)]
-        self.assertEqual(self.make(leader).append([b"a"]), 40)
-        self.assertEqual(leader.asked, [(b"a",)] * 4)
+        leader.answers = [AppendOnceResponse(code=code, count=1) for code in (
+            ResponseCode.LEADER_PENDING_FULL, ResponseCode.NOT_LEADER, ResponseCode.LEADER_NOT_READY,
+            ResponseCode.LEADER_TRANSFERRING)]
+        self.assertEqual(self.make(leader).append("p", 7, [b"a"]), PlacedBodies(index=40, count=1))
+        self.assertEqual(leader.asked, [(7, (b"a",))] * 5)
 
     def test_deadline(self) -> None:
         """Refusals end, and so does the search for a leader."""
         leader = Leader()
-        leader.answers = [AppendResponse(code=ResponseCode.LEADER_PENDING_FULL)] * 1000
-        self.refused(lambda: self.make(leader, timeout_ms=50).append([b"a"]),
+        leader.answers = [AppendOnceResponse(code=ResponseCode.LEADER_PENDING_FULL)] * 1000
+        self.refused(lambda: self.make(leader, timeout_ms=50).append("p", 0, [b"a"]),
                      "has taken no rows for 50 ms (timeoutMs): n0 refuses: LEADER_PENDING_FULL")
         follower = FakeMember("n0", records_of([b""]))
-        self.refused(lambda: self.make(follower, timeout_ms=50).append([b"a"]),
+        self.refused(lambda: self.make(follower, timeout_ms=50).append("p", 0, [b"a"]),
                      "no leader found (n0: it is follower, without a leader)")
         follower.close()
-        self.refused(lambda: self.make(follower, timeout_ms=50).append([b"a"]), "n0: no connection to")
+        self.refused(lambda: self.make(follower, timeout_ms=50).append("p", 0, [b"a"]),
+                     "n0: no connection to")
 
     def test_final_refusals(self) -> None:
         """They end the batch, with the reason."""
@@ -107,21 +143,56 @@ class GroupLogTests(SynchronousTestCase):
             (ResponseCode.DISK_FULL, "refuses rows: DISK_FULL"),
         ):
             leader = Leader()
-            leader.answers = [AppendResponse(code=code)]
-            self.refused(partial(self.make(leader).append, [b"a", b"abc"]), said)
+            leader.answers = [AppendOnceResponse(code=code)]
+            self.refused(partial(self.make(leader).append, "p", 0, [b"a", b"abc"]), said)
 
     def test_no_outcome(self) -> None:
-        """A connection that ends, half an answer, codes that say nothing of the log, and a wrong count."""
+        """
+        A connection that ends, half an answer, codes that say nothing of the log, and a wrong count: the same
+        bodies are sent again under the same number, and the outcome says that there was such an answer.
+        """
         for answer in (
-            None, Cut(b"\xd1\x01"), b"x" * 100, AppendResponse(code=ResponseCode.WAIT_QUORUM_ACK_TIMEOUT),
-            AppendResponse(code=ResponseCode.TERM_CHANGED), AppendResponse(index=40, pos=0, count=1),
+            None, Cut(b"\xd1\x01"), b"x" * 100, AppendOnceResponse(code=ResponseCode.WAIT_QUORUM_ACK_TIMEOUT),
+            AppendOnceResponse(code=ResponseCode.TERM_CHANGED), AppendOnceResponse(index=40, pos=0, count=3),
+            AppendOnceResponse(index=40, pos=0, count=0), AppendOnceResponse(index=-1, pos=0, count=2),
         ):
             leader = Leader()
-            leader.answers = [answer]
+            leader.answers = [answer, AppendOnceResponse(code=ResponseCode.NOT_LEADER)]
             log = self.make(leader)
-            self.assertRaises(NoOutcomeError, log.append, [b"a", b"b"])
-            self.assertEqual(leader.asked, [(b"a", b"b")])
-            self.assertEqual(log.append([b"c"]), 40)
+            placed = PlacedBodies(index=40, count=2, was_unknown=True)
+            self.assertEqual(log.append("p", 3, [b"a", b"b"]), placed)
+            self.assertEqual(leader.asked, [(3, (b"a", b"b"))] * 3)
+            self.assertFalse(log.append("p", 5, [b"c"]).was_unknown)
+
+    def test_no_outcome_for_good(self) -> None:
+        """The error says that rows may be there."""
+        leader = Leader()
+        leader.answers = [AppendOnceResponse(code=ResponseCode.TERM_CHANGED)] * 1000
+        self.refused(lambda: self.make(leader, timeout_ms=50).append("p", 0, [b"a"]),
+                     "n0 answered TERM_CHANGED, count=1; rows may be in the log. The batch is continued")
+
+    def test_bodies_of_others(self) -> None:
+        """
+        The first batch of a new sink asks no member for an entry, and a later one for the last one of the
+        sink alone.
+        """
+        done = SinkMarker(kind=MarkerKind.DONE, sink="s", batch=1, run="0" * 16, count=3)
+        records = records_of([b"x"] * 5000 + [encode_marker(done)] + [b"x"] * 5000)
+        for batch, answers, pulls in (
+            (0, [AppendOnceResponse(code=ResponseCode.UNKNOWN_PRODUCER)], []),
+            (2, [AppendOnceResponse(code=ResponseCode.SEQUENCE_GAP, last_sequence=4),
+                 AppendOnceResponse(index=5000, pos=0, count=1, is_repeated=True)], [5000]),
+        ):
+            leader = Leader(records=records)
+            leader.answers = list(answers)
+            leader.producer = producer_of("s")
+            rows = BatchRows(count=2, digest=digest_of_all((b"a", b"b")), all=lambda: iter((b"a", b"b")))
+            outcome = BatchAppend(
+                self.make(leader), rows, sink="s", batch=batch, new_run=lambda: "1" * 16, frame_bytes=100,
+                sleep=lambda _: None, settle_s=0.0,
+            ).run()
+            self.assertEqual((outcome.appended, leader.pulls), (2, pulls), batch)
+            self.assertEqual(leader.asked[-1][1][1:3], (b"a", b"b"))
 
     def test_reads(self) -> None:
         """Markers with their indexes; rows behind one, up to the count, the end, or another term."""

@@ -19,10 +19,10 @@ from dledger.spark.sink.markers import (
 from protocols.wire.ledger.own.own_entries import MARKER_BYTES, MARKER_MAGIC
 from tests.spark.members import records_of
 
-MARKER = SinkMarker(kind=MarkerKind.ROWS, sink="orders", batch=7, run="0123456789abcdef", count=3, since=90)
+MARKER = SinkMarker(kind=MarkerKind.PIECE, sink="orders", batch=7, run="0123456789abcdef", count=3, since=90)
 #: As docs/wire-format.md shows it, without the blanks at its end.
 GOLDEN = (
-    b'dledger-sink/1 8d6f7c1d {"kind":"rows","sink":"orders","batch":7,"run":"0123456789abcdef","count":3,'
+    b'dledger-sink/1 c811b10f {"kind":"piece","sink":"orders","batch":7,"run":"0123456789abcdef","count":3,'
     b'"since":90,"digest":"0000000000000000"}'
 )
 

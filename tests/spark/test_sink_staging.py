@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.spark.sink.batch_append import SinkError, digest_of_all
+from dledger.spark.sink.sink_log import SinkError, digest_of_all
 from dledger.spark.sink.staging import StagedRows, body_column, rows_of_tasks, stage
 
 _MAX = 4 * 1024 * 1024 - 48

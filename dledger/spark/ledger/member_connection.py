@@ -30,8 +30,8 @@ from protocols.wire.ledger.entry import BLANK_DECLARATION, ENTRY_HEADER_SIZE
 from protocols.wire.ledger.json_bodies import decode_response, encode_request
 from protocols.wire.ledger.messages import (
     UNCHECKED,
-    AppendRequest,
-    AppendResponse,
+    AppendOnceRequest,
+    AppendOnceResponse,
     MetadataRequest,
     MetadataResponse,
     PullRequest,
@@ -314,20 +314,24 @@ class MemberConnection:
         return Pulled(first_index=fields["first_index"], count=fields["count"],
                       committed_index=fields["committed_index"], records=memoryview(rest)[at:])
 
-    def append(self, bodies: tuple[bytes, ...]) -> AppendResponse:
+    def append_once(
+        self, producer: str, sequence: int, bodies: tuple[bytes, ...]
+    ) -> AppendOnceResponse:
         """
-        Append C{bodies} in one request; behind another request on this connection, as members want it for
-        large ones.
+        Append numbered bodies in one request; behind another request on this connection, as members want it
+        for large ones.
 
         @raise Trouble: the outcome is not known.
         """
-        self.send(AppendRequest(group=self._group, remote_id=self.member_id, bodies=bodies))
-        header, rest = self._frame(RequestCode.APPEND)
+        self.send(AppendOnceRequest(
+            group=self._group, remote_id=self.member_id, producer=producer, sequence=sequence, bodies=bodies
+        ))
+        header, rest = self._frame(RequestCode.APPEND_ONCE)
         try:
             _, answer = decode_frame(bytes(header + rest))
         except WireError as error:
             raise Trouble(str(error)) from None
-        assert isinstance(answer, AppendResponse)
+        assert isinstance(answer, AppendOnceResponse)
         return answer
 
     def close(self) -> None:

@@ -1,18 +1,25 @@
 # -*- test-case-name: tests.spark.test_sink_batch,tests.spark.test_sink_crashes -*-
 """
-Appends the rows of one batch, each once, whatever happened to earlier attempts.
+Appends the rows of one batch, each once, no matter what happened to earlier attempts.
 
-    BEGIN ... ROWS row row row  ROWS row row  END        entries of others may lie between the pieces
+    PIECE row row row     PIECE row row DONE        two requests; entries of others may lie between them
 
-Rule 1: an attempt begins with a BEGIN marker of a new run, and only then reads: what is in front of that
-marker does not change any more. It counts the rows of the batch that are there, of any run, and appends the
-others.
-Rule 2: rows travel in one request behind their ROWS marker, and a member writes a request as one piece: the
-entries behind the marker, as far as they have its term, are those rows. One request is under way at a time.
-Rule 3: if a request has no known outcome, or another run has begun the batch, a request may still be under
-way: the attempt waits C{settle_s}, and begins again with rule 1.
-Rule 4: behind every answer the writer looks at the entries that others have put in between. A BEGIN of
-another run takes the batch over: this run ends, and appends nothing more.
+A sink is a producer of the group (docs/exactly-once.md): its entries, rows and markers, are numbered, and the
+log takes each number once, in order. The number is no number of a row, because Spark promises no order of
+rows when it runs a batch again.
+
+Rule 1: an attempt asks the group for the last number of the sink, and looks at that entry: a DONE says which
+batch is complete. Else a batch was interrupted: its rows are read and taken away from this one. It never
+reads what is not the sink's, except to find the PIECE in front of the last row of an interrupted batch.
+Rule 2: the first request gets the next number. If somebody else was first, nothing was appended, and the
+attempt begins again with rule 1: more of the batch may be there.
+Rule 3: one request is under way at a time. If a later one finds its number taken, another driver appends,
+and this one ends. So at each append the log has exactly what this attempt has read or appended.
+Rule 4: after a request without an outcome the same one is sent again. If the answer is that its number was
+taken, the first entry there is read: it is the marker of this request, with the run of this attempt, or the
+entries are another driver's.
+Rule 5: a member writes a request as one piece: the entries behind a PIECE, as far as they have its term, are
+its rows.
 
 Rows are compared as a multiset, by a digest of each: Spark may run the batch again in another order.
 
@@ -23,121 +30,50 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from hashlib import blake2b
-from typing import Protocol
 
 import attrs
 
 from dledger.spark.basics.log import skipped
+from dledger.spark.sink.earlier import STEP_MAX, FoundBatch, find_batch
 from dledger.spark.sink.markers import MarkerKind, SinkMarker, encode_marker
+from dledger.spark.sink.sink_log import (
+    BatchOutcome,
+    BatchRows,
+    OutOfStepError,
+    PlacedBodies,
+    SinkError,
+    SinkLog,
+    TakenOverError,
+    digest_of,
+    producer_of,
+)
+from protocols.wire.ledger.push_layout import BODIES_MAX
 
-#: Most rows in one request.
-_FRAME_ROWS_MAX = 4096
-#: The search for markers goes back in steps, in entries: the first, and the longest.
-_STEP, _STEP_MAX = 1024, 1 << 16
-_DIGEST_MAX = 1 << 64
-
-
-class SinkError(Exception):
-    """The batch cannot be appended; the message says what is in the log, and what to do."""
-
-
-class TakenOverError(SinkError):
-    """Another run of the same sink appends the batch."""
-
-
-class NoOutcomeError(Exception):
-    """What was sent may be in the log, now or later."""
+#: Most rows in one request: besides two markers.
+_FRAME_ROWS_MAX = BODIES_MAX - 2
+#: Pause after a request of another run came first, seconds.
+_PAUSE_S = 0.1
 
 
 class _Disturbed(Exception):
-    """Rows of the batch have come that were counted as missing."""
-
-
-def digest_of(row: bytes) -> int:
-    """64 bits that tell rows apart."""
-    return int.from_bytes(blake2b(row, digest_size=8).digest())
-
-
-def digest_of_all(rows: Iterable[bytes]) -> int:
-    """64 bits that tell batches apart, whatever the order of their rows."""
-    return sum(map(digest_of, rows)) % _DIGEST_MAX
-
-
-class SinkLog(Protocol):
-    """The group's log, as far as a batch needs it."""
-
-    def append(self, bodies: Sequence[bytes]) -> int:
-        """
-        Append C{bodies} as one piece; returns the index of the first one, once all are committed.
-
-        @raise NoOutcomeError: they may be in the log, now or later.
-        @raise SinkError: they are certainly not in the log, and will not be taken.
-        """
-
-    def first_index(self) -> int:
-        """The first entry that is still there. @raise ReadError: it cannot be found out."""
-
-    def markers(self, begin: int, end: int) -> list[tuple[int, SinkMarker]]:
-        """
-        Markers from C{begin} to C{end} (exclusive) with their indexes.
-
-        @raise ReadError: the entries cannot be read.
-        """
-
-    def rows_behind(self, index: int, count: int, end: int) -> list[bytes]:
-        """
-        The bodies of at most C{count} entries behind C{index}, in front of C{end}, as far as they have the
-        same term.
-
-        @raise ReadError: they cannot be read.
-        """
+    """The log has other entries of the sink than were read: begin again."""
 
 
 @attrs.frozen(kw_only=True)
-class BatchRows:
+class _Standing:
     """
-    The rows of a batch.
+    The entries of the batch that are there.
 
-    @ivar count, digest: of all rows; the latter is the sum of L{digest_of}.
-    @ivar all: each row in order, each time it is called.
-    """
-
-    count: int
-    digest: int
-    all: Callable[[], Iterator[bytes]]
-
-
-@attrs.frozen(kw_only=True)
-class BatchOutcome:
-    """
-    A batch is in the log.
-
-    @ivar appended: rows that this call has appended; the others were there.
-    @ivar doubled: rows that are there twice, because a request came later than C{settle_s}.
-    @ivar late: likewise, rows of earlier batches that came behind the end of theirs.
+    @ivar sequence: the next one of the sink.
+    @ivar since: index of the last marker of the batch; 0: there is none.
+    @ivar held: digests of the rows that are there.
+    @ivar end: the marker that says that all of it is there.
     """
 
-    appended: int
-    doubled: int = 0
-    late: int = 0
-
-
-@attrs.define(kw_only=True)
-class _Found:
-    """
-    The state of a batch in the log, in front of a BEGIN marker.
-
-    @ivar since: no marker of the batch is in front of this index.
-    @ivar is_bounded: false: earlier entries have expired, and may have been markers of the batch.
-    @ivar last_foreign: index of the last marker of the batch by a run of another process; -1: none.
-    """
-
-    pieces: list[tuple[int, SinkMarker]]
-    end: SinkMarker | None
-    since: int
-    is_bounded: bool
-    last_foreign: int = -1
+    sequence: int
+    since: int = 0
+    held: Counter[int] = attrs.Factory(Counter)
+    end: SinkMarker | None = None
 
 
 class BatchAppend:
@@ -159,23 +95,26 @@ class BatchAppend:
         sleep: Callable[[float], None],
         settle_s: float,
         frame_bytes: int,
-        search_from: int = 0,
+        search_from: int = -1,
         is_new: bool = False,
         attempts_max: int = 20,
         is_strict: bool = True,
     ) -> None:
         """
         @param new_run: gives another 16 hexadecimal digits each time.
+        @param settle_s: pause after which no request of an earlier version is under way.
         @param frame_bytes: of rows in one request, but at least one row.
-        @param search_from: no marker of the sink is in front of this index.
-        @param is_new: nobody has used this name of a sink before, so nothing is searched.
-        @param attempts_max: of attempts whose requests have no known outcome.
+        @param search_from: where the group does not know the sink: no marker of it is in front of this index;
+            -1: not told, then nothing is searched for batch 0.
+        @param is_new: nobody has used this name of a sink before.
+        @param attempts_max: of attempts that others disturb.
         @param is_strict: false: where the proof is missing, warn and go on.
         """
         self._log = log
         self._rows = rows
         self._sink = sink
         self._batch = batch
+        self._producer = producer_of(sink)
         self._new_run = new_run
         self._sleep = sleep
         self._settle_s = settle_s
@@ -186,7 +125,7 @@ class BatchAppend:
         self._is_strict = is_strict
         self._runs: list[str] = []
         self._quiet_from = -1
-        self._appended = self._late_rows = 0
+        self._appended = 0
 
     def run(self) -> BatchOutcome:
         """
@@ -197,17 +136,14 @@ class BatchAppend:
         """
         if not self._rows.count:
             return BatchOutcome(appended=0)  # a batch without rows leaves no trace
-        problem: Exception = _Disturbed("another run of the sink has begun the batch")
-        for attempt in range(self._attempts_max):
-            if attempt:
-                self._sleep(self._settle_s)
+        problem: Exception | None = None
+        for _ in range(self._attempts_max):
+            self._runs.append(self._new_run())
             try:
-                outcome = self._attempt()
-            except (NoOutcomeError, _Disturbed) as error:
+                return self._attempt()
+            except (OutOfStepError, _Disturbed) as error:
                 problem = error
-                continue
-            if outcome is not None:
-                return outcome
+            self._sleep(_PAUSE_S)
         raise SinkError(
             f"{self._name}: gave up after {self._attempts_max} attempts, the last one: {problem}. Some rows "
             "may be in the log; the batch is continued when it is run again"
@@ -223,81 +159,148 @@ class BatchAppend:
             digest=f"{digest:016x}",
         ))
 
-    def _attempt(self) -> BatchOutcome | None:
-        """One attempt; None: another process may have a request under way, so another one must follow."""
-        self._runs.append(self._new_run())
-        self._late_rows = 0
-        begin = self._log.append([self._marker(MarkerKind.BEGIN)])
-        if self._is_new:
-            self._search_from = begin
-            self._is_new = False
-        found = self._search(begin)
-        if found.end is not None:
-            self._compare(found.end)
-            return BatchOutcome(appended=self._appended, late=self._late_rows)
-        if found.last_foreign > self._quiet_from:
-            self._quiet_from = begin
-            return None
-        self._check_bounded(found)
-        missing, surplus = self._missing(found, begin)
-        index = begin + 1
-        for piece in self._frames(missing):
-            marker = self._marker(MarkerKind.ROWS, count=len(piece), since=found.since)
-            at = self._log.append([marker, *piece])
+    def _attempt(self) -> BatchOutcome:
+        standing = self._standing()
+        if standing.end is not None:
+            self._compare(standing.end)
+            return BatchOutcome(appended=self._appended)
+        missing, surplus = self._missing(standing.held)
+        sequence, since, is_first = standing.sequence, standing.since, True
+        for piece, is_last in _with_last(self._frames(missing)):
+            bodies = [self._marker(MarkerKind.PIECE, count=len(piece), since=since), *piece] if piece else []
+            if is_last:
+                bodies.append(self._marker(
+                    MarkerKind.DONE, count=self._rows.count, digest=self._rows.digest
+                ))
+            since = self._append(sequence, bodies, is_first=is_first)
+            sequence, is_first = sequence + len(bodies), False
             self._appended += len(piece)
-            self._look_between(index, at)
-            index = at + 1 + len(piece)
-        digest = self._rows.digest
-        at = self._log.append([self._marker(
-            MarkerKind.END, count=self._rows.count, since=index, digest=digest
-        )])
-        surplus += self._late(index, at)
-        return BatchOutcome(appended=self._appended, doubled=surplus, late=self._late_rows)
+        return BatchOutcome(appended=self._appended, doubled=surplus)
 
-    # -- reading --------------------------------------------------------------------------------
+    # -- what is there --------------------------------------------------------------------------
 
-    def _search(self, begin: int) -> _Found:
-        """The state of the batch in front of C{begin}; its pieces come newest first."""
+    def _standing(self) -> _Standing:
+        if self._is_new:
+            self._is_new = False  # a second attempt has something to find
+            return _Standing(sequence=0)
+        last = self._log.last_sequence(self._producer)
+        if last < 0 and (self._batch or self._search_from >= 0):
+            return self._earlier(0, max(self._search_from, 0))
+        sequence = last + 1
         first = max(self._log.first_index(), 0)
-        stop = max(first, self._search_from)
-        is_bounded = first <= self._search_from
-        found = _Found(pieces=[], end=None, since=begin, is_bounded=is_bounded)
-        is_ended = False  # what is in front of an END was looked at by the run that appended it
-        position, step = begin, _STEP
-        while position > stop:
-            start = max(stop, position - step)
-            for index, marker in reversed(self._log.markers(start, position)):
-                if marker.sink != self._sink:
-                    continue
-                self._note(found, index, marker)
-                is_ended |= marker.kind is MarkerKind.END
-                if not is_ended:
-                    self._count_late(index, marker, begin)
-                if (marker.kind is MarkerKind.ROWS and marker.batch == self._batch) or (
-                    marker.kind is MarkerKind.END and marker.batch < self._batch
-                ):
-                    if marker.since >= first:
-                        found.is_bounded = True
-                        stop = max(stop, marker.since)
-            position, step = start, min(2 * step, _STEP_MAX)
-        return found
+        while last >= 0:
+            index = self._place_of(last)
+            if index < first:
+                return self._expired(sequence)
+            found = self._near(index, first)
+            if found is not None and found[1].kind is MarkerKind.LOOK:
+                last -= 1
+                continue
+            return self._from_marker(found, index, sequence, first)
+        return _Standing(sequence=sequence)
 
-    def _note(self, found: _Found, index: int, marker: SinkMarker) -> None:
+    def _place_of(self, sequence: int) -> int:
+        """Index of an entry of this sink."""
+        # If the entry has gone with a leader that had not committed it, this comes in its place.
+        return self._log.append(self._producer, sequence, [self._marker(MarkerKind.LOOK)]).index
+
+    def _near(self, index: int, first: int) -> tuple[int, SinkMarker] | None:
+        """The marker of this sink at C{index}, or the next one in front of it; None: it has expired."""
+        end, step = index + 1, 1
+        while end > first:
+            begin = max(end - step, first)
+            for at, marker in reversed(self._log.markers(begin, end)):
+                if marker.sink == self._sink:
+                    return at, marker
+            end, step = begin, min(2 * step, STEP_MAX)
+        return None
+
+    def _from_marker(
+        self, found: tuple[int, SinkMarker] | None, index: int, sequence: int, first: int
+    ) -> _Standing:
+        """@param index: of the last entry of the sink; C{found}: the marker there, or in front of it."""
+        if found is None:
+            return self._expired(sequence)
+        at, marker = found
         if marker.batch > self._batch:
-            raise SinkError(
-                f"{self._name} comes behind batch {marker.batch}, which is in the log at index {index}: "
-                "sinkId belongs to another query, or the checkpoint is older than the log. Take another "
-                "sinkId for another query"
-            )
+            self._comes_late(at, marker)
+        if marker.kind is MarkerKind.BEGIN:
+            return self._earlier(sequence, max(self._search_from, 0))
         if marker.batch < self._batch:
-            return
-        found.since = min(found.since, index)
-        if marker.run not in self._runs:
-            found.last_foreign = max(found.last_foreign, index)
-        if marker.kind is MarkerKind.ROWS:
-            found.pieces.append((index, marker))
-        elif marker.kind is MarkerKind.END:
-            found.end = marker
+            return _Standing(sequence=sequence)
+        if marker.kind is MarkerKind.DONE:
+            return _Standing(sequence=sequence, end=marker)
+        return self._interrupted(at, marker, index, sequence, first)
+
+    def _interrupted(
+        self, at: int, marker: SinkMarker, index: int, sequence: int, first: int
+    ) -> _Standing:
+        """The rows of a batch that has pieces, the last one at C{at}."""
+        since, end = at, index + 1
+        held: Counter[int] = Counter()
+        while marker.kind is MarkerKind.PIECE:
+            held.update(map(digest_of, self._log.rows_behind(at, marker.count, end)))
+            if not marker.since:
+                return _Standing(sequence=sequence, since=since, held=held)
+            end, at = at, marker.since
+            if at < first:
+                return self._expired(sequence)
+            found = self._near(at, at)
+            if found is None:
+                raise SinkError(f"{self._name}: its marker at index {end} names one at {at}, where none is")
+            marker = found[1]
+        # The batch was begun by an earlier version; its rows are in front of this BEGIN.
+        before = find_batch(
+            self._log, self._sink, self._batch, self._runs, begin=at, search_from=max(self._search_from, 0)
+        )
+        self._check_later(before)
+        self._check_bounded(before)
+        return _Standing(sequence=sequence, since=since, held=held + self._held(before, at))
+
+    def _earlier(self, sequence: int, search_from: int) -> _Standing:
+        """The group does not know what the sink has appended: search the log for it."""
+        while True:
+            begin = self._append(sequence, [self._marker(MarkerKind.BEGIN)], is_first=True)
+            sequence += 1
+            found = find_batch(
+                self._log, self._sink, self._batch, self._runs, begin=begin, search_from=search_from
+            )
+            self._check_later(found)
+            if found.end is not None:
+                return _Standing(sequence=sequence, end=found.end)
+            if found.last_foreign <= self._quiet_from:
+                self._check_bounded(found)
+                return _Standing(sequence=sequence, since=begin, held=self._held(found, begin))
+            self._quiet_from = begin
+            self._sleep(self._settle_s)
+            self._runs.append(self._new_run())
+
+    def _held(self, found: FoundBatch, end: int) -> Counter[int]:
+        held: Counter[int] = Counter()
+        for index, marker in found.pieces:
+            held.update(map(digest_of, self._log.rows_behind(index, marker.count, end)))
+        return held
+
+    def _check_later(self, found: FoundBatch) -> None:
+        if found.later is not None:
+            self._comes_late(*found.later)
+
+    def _check_bounded(self, found: FoundBatch) -> None:
+        if not found.is_bounded and (self._batch or found.last_foreign >= 0):
+            self._object_to_expiry()
+
+    def _expired(self, sequence: int) -> _Standing:
+        self._object_to_expiry()
+        return _Standing(sequence=sequence)
+
+    # -- refusals -------------------------------------------------------------------------------
+
+    def _comes_late(self, index: int, marker: SinkMarker) -> None:
+        raise SinkError(
+            f"{self._name} comes behind batch {marker.batch}, which is in the log at index {index}: "
+            "sinkId belongs to another query, or the checkpoint is older than the log. Take another "
+            "sinkId for another query"
+        )
 
     def _compare(self, end: SinkMarker) -> None:
         if (end.count, end.digest) == (self._rows.count, f"{self._rows.digest:016x}"):
@@ -308,9 +311,7 @@ class BatchAppend:
             "query gives other rows when a batch is run again", "the rows that are in the log stay"
         )
 
-    def _check_bounded(self, found: _Found) -> None:
-        if found.is_bounded or (not self._batch and found.last_foreign < 0):
-            return
+    def _object_to_expiry(self) -> None:
         self._object(
             f"{self._name}: the end of the batch before it has expired, so it is not known whether rows of "
             "this one have", "the rows that are not in the log are appended"
@@ -321,11 +322,10 @@ class BatchAppend:
             raise SinkError(f"{what}. With option failOnDataLoss=false {otherwise}")
         skipped(f"{what}; {otherwise}")
 
-    def _missing(self, found: _Found, begin: int) -> tuple[Iterator[bytes], int]:
+    # -- appending ------------------------------------------------------------------------------
+
+    def _missing(self, held: Counter[int]) -> tuple[Iterator[bytes], int]:
         """The rows that the log does not have, and how many it has twice."""
-        held: Counter[int] = Counter()
-        for index, marker in found.pieces:
-            held.update(map(digest_of, self._log.rows_behind(index, marker.count, begin)))
         if not held:
             return self._rows.all(), 0
         wanted = Counter(map(digest_of, self._rows.all()))
@@ -347,8 +347,6 @@ class BatchAppend:
             else:
                 yield row
 
-    # -- appending ------------------------------------------------------------------------------
-
     def _frames(self, rows: Iterator[bytes]) -> Iterator[list[bytes]]:
         piece: list[bytes] = []
         size = 0
@@ -358,36 +356,38 @@ class BatchAppend:
                 piece, size = [], 0
             piece.append(row)
             size += len(row)
-        if piece:
-            yield piece
+        yield piece  # empty, if no row is missing
 
-    def _others(self, begin: int, end: int) -> Iterator[tuple[int, SinkMarker]]:
-        """Markers of this sink that are not of the present run."""
-        if begin < end:
-            for index, marker in self._log.markers(begin, end):
-                if marker.sink == self._sink and marker.run != self._runs[-1]:
-                    yield index, marker
+    def _append(self, sequence: int, bodies: Sequence[bytes], *, is_first: bool) -> int:
+        """Append bodies whose first one is a marker of this run. @return: index of that one."""
+        try:
+            placed = self._log.append(self._producer, sequence, bodies)
+        except OutOfStepError as error:
+            if is_first:
+                raise
+            raise SinkError(f"{self._name}: the log lacks entries that were acknowledged: {error}") from None
+        if placed.is_repeated and not (placed.was_unknown and self._is_ours(placed, bodies)):
+            if is_first:
+                raise _Disturbed("another run of the sink has begun the batch")
+            raise TakenOverError(
+                f"{self._name}: another run of the sink has begun: two drivers write with the same sinkId. "
+                "This one ends"
+            )
+        if placed.count < len(bodies):
+            raise _Disturbed(f"a leader died when it had {placed.count} of {len(bodies)} entries")
+        return placed.index
 
-    def _look_between(self, begin: int, end: int) -> None:
-        for index, marker in self._others(begin, end):
-            if marker.kind is MarkerKind.BEGIN and marker.run not in self._runs:
-                raise TakenOverError(
-                    f"{self._name}: another run of the sink ({marker.run}, batch {marker.batch}) has begun: "
-                    "two drivers write with the same sinkId. This one ends"
-                )
-            if marker.kind is MarkerKind.ROWS and marker.batch == self._batch:
-                raise _Disturbed(f"rows of an earlier request came late, behind index {begin}")
-            self._count_late(index, marker, end)
+    def _is_ours(self, placed: PlacedBodies, bodies: Sequence[bytes]) -> bool:
+        """Whether the entries that have the numbers of C{bodies} are those: each run has its markers."""
+        found = self._log.markers(placed.index, placed.index + 1)
+        return bool(found) and encode_marker(found[0][1]) == bodies[0]
 
-    def _late(self, begin: int, end: int) -> int:
-        """Rows of the batch in front of its END marker that were not counted."""
-        count = 0
-        for index, marker in self._others(begin, end):
-            self._count_late(index, marker, end)
-            if marker.kind is MarkerKind.ROWS and marker.batch == self._batch:
-                count += len(self._log.rows_behind(index, marker.count, end))
-        return count
 
-    def _count_late(self, index: int, marker: SinkMarker, end: int) -> None:
-        if marker.kind is MarkerKind.ROWS and marker.batch < self._batch:
-            self._late_rows += len(self._log.rows_behind(index, marker.count, end))
+def _with_last(pieces: Iterable[list[bytes]]) -> Iterator[tuple[list[bytes], bool]]:
+    """Each piece, and whether it is the last one."""
+    held: list[list[bytes]] = []
+    for piece in pieces:
+        if held:
+            yield held.pop(), False
+        held.append(piece)
+    yield from ((piece, True) for piece in held)

@@ -3,9 +3,8 @@
 The log of a group for the sink: appends at the leader, reads from any member; blocking, without Twisted.
 
 Rule 1: one request is under way at a time, on one connection.
-Rule 2: only bodies that were certainly not taken are sent again, until C{timeoutMs} is over: after a refusal
-that precedes the write, or if nothing was sent. All else that happens behind the first byte is an outcome
-that is not known.
+Rule 2: numbered bodies are sent again until C{timeoutMs} is over, also after an outcome that is not known:
+the log takes each number once. The answer then tells that there was such an outcome.
 """
 
 from __future__ import annotations
@@ -16,28 +15,38 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
-from dledger.ledger.append_refusals import FINAL, PASSING
+from dledger.ledger.append_refusals import FINAL, OUT_OF_SEQUENCE, PASSING
 from dledger.spark.basics.log import PAUSE_MAX_S, PAUSE_S
 from dledger.spark.basics.record_headers import Place, sound_headers
 from dledger.spark.ledger.member_connection import MemberConnection, NotNative, Trouble
 from dledger.spark.ledger.members import MembersLog, parse_bootstrap
-from dledger.spark.sink.batch_append import NoOutcomeError, SinkError
 from dledger.spark.sink.markers import SinkMarker, markers_in
 from dledger.spark.sink.options import SinkOptions
+from dledger.spark.sink.sink_log import OutOfStepError, PlacedBodies, SinkError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
-from protocols.wire.ledger.messages import MetadataResponse
+from protocols.wire.ledger.messages import AppendOnceResponse, MetadataResponse
+from protocols.wire.ledger.producers import SEQUENCE_MAX
+
+#: Refusals of a leader that will take the bodies later.
+_OF_A_LEADER = (ResponseCode.LEADER_PENDING_FULL, ResponseCode.LEADER_NOT_READY)
+#: Answers to a number that no producer has, which say what the last one is.
+_ABOUT_LAST = (*OUT_OF_SEQUENCE, ResponseCode.SEQUENCE_FORGOTTEN)
 
 
 @attrs.frozen
 class _Refused(Exception):
-    """A refusal that precedes the write, and may pass."""
+    """Nothing was appended now; it may be later."""
 
     why: str
 
 
+class _NoOutcome(_Refused):
+    """What was sent may be in the log, now or later."""
+
+
 class GroupLog:
-    """See L{dledger.spark.sink.batch_append.SinkLog}. The caller closes it."""
+    """See L{dledger.spark.sink.sink_log.SinkLog}. The caller closes it."""
 
     def __init__(self, options: SinkOptions) -> None:
         """@raise OptionError: C{bootstrap} makes no sense."""
@@ -50,39 +59,64 @@ class GroupLog:
 
     # -- appending ------------------------------------------------------------------------------
 
-    def append(self, bodies: Sequence[bytes]) -> int:
-        """See L{dledger.spark.sink.batch_append.SinkLog.append}."""
+    def last_sequence(self, producer: str) -> int:
+        """See L{dledger.spark.sink.sink_log.SinkLog.last_sequence}."""
+        answer, _ = self._asked(producer, SEQUENCE_MAX, (b"",))  # (Its body is never taken.)
+        if answer.code not in _ABOUT_LAST:
+            raise SinkError(f"group {self._options.group!r} does not tell what it knows of {producer!r}")
+        return answer.last_sequence
+
+    def append(self, producer: str, sequence: int, bodies: Sequence[bytes]) -> PlacedBodies:
+        """See L{dledger.spark.sink.sink_log.SinkLog.append}."""
+        answer, was_unknown = self._asked(producer, sequence, tuple(bodies))
+        if answer.code in _ABOUT_LAST:
+            raise OutOfStepError(f"{answer.code.name} for number {sequence} of {producer!r}, the last one is "
+                                 f"{answer.last_sequence}")
+        return PlacedBodies(index=answer.index, count=answer.count, is_repeated=answer.is_repeated,
+                      was_unknown=was_unknown)
+
+    def _asked(
+        self, producer: str, sequence: int, bodies: tuple[bytes, ...]
+    ) -> tuple[AppendOnceResponse, bool]:
+        """The answer of a leader, and whether an attempt before had no known outcome."""
         deadline, pause = time.monotonic() + self._options.timeout_ms / 1000, PAUSE_S
+        was_unknown = False
         while True:
             try:
-                return self._append_at(self._connected(), tuple(bodies))
+                return self._ask(self._connected(), producer, sequence, bodies), was_unknown
             except _Refused as refused:
                 problem = refused.why
+                was_unknown |= isinstance(refused, _NoOutcome)
             if time.monotonic() >= deadline:
+                there = "; rows may be in the log" if was_unknown else ""
                 raise SinkError(
                     f"group {self._options.group!r} has taken no rows for {self._options.timeout_ms} ms "
-                    f"(timeoutMs): {problem}. The batch is continued when it is run again"
+                    f"(timeoutMs): {problem}{there}. The batch is continued when it is run again"
                 )
             time.sleep(pause)
             pause = min(2 * pause, PAUSE_MAX_S)
 
-    def _append_at(self, leader: MemberConnection, bodies: tuple[bytes, ...]) -> int:
+    def _ask(
+        self, leader: MemberConnection, producer: str, sequence: int, bodies: tuple[bytes, ...]
+    ) -> AppendOnceResponse:
         try:
-            answer = leader.append(bodies)
+            answer = leader.append_once(producer, sequence, bodies)
         except Trouble as trouble:
             self._leave()
-            raise NoOutcomeError(f"{leader.member_id}: {trouble}") from None
+            raise _NoOutcome(f"{leader.member_id}: {trouble}") from None
         code = answer.code
-        if code is ResponseCode.SUCCESS and answer.count == len(bodies) and answer.index >= 0:
-            return answer.index
+        if code in _ABOUT_LAST:
+            return answer
+        if code is ResponseCode.SUCCESS and 1 <= answer.count <= len(bodies) and answer.index >= 0:
+            return answer
         if code in PASSING:
-            if code is not ResponseCode.LEADER_PENDING_FULL:
+            if code not in _OF_A_LEADER:
                 self._leave()
             raise _Refused(f"{leader.member_id} refuses: {code.name}")
         if code in FINAL:
             raise SinkError(self._final(leader.member_id, code, max(map(len, bodies))))
         self._leave()
-        raise NoOutcomeError(f"{leader.member_id} answered {code.name}, count={answer.count}")
+        raise _NoOutcome(f"{leader.member_id} answered {code.name}, count={answer.count}")
 
     def _final(self, member_id: str, code: ResponseCode, longest: int) -> str:
         """Why these bodies will never be taken."""
@@ -145,18 +179,18 @@ class GroupLog:
     # -- reading --------------------------------------------------------------------------------
 
     def first_index(self) -> int:
-        """See L{dledger.spark.sink.batch_append.SinkLog.first_index}."""
+        """See L{dledger.spark.sink.sink_log.SinkLog.first_index}."""
         return self._log.extent(needs_begin=True).begin
 
     def markers(self, begin: int, end: int) -> list[tuple[int, SinkMarker]]:
-        """See L{dledger.spark.sink.batch_append.SinkLog.markers}."""
+        """See L{dledger.spark.sink.sink_log.SinkLog.markers}."""
         return [
             (chunk.first + at, marker)
             for chunk in self._log.chunks(begin, end, with_data=True) for at, marker in markers_in(chunk)
         ]
 
     def rows_behind(self, index: int, count: int, end: int) -> list[bytes]:
-        """See L{dledger.spark.sink.batch_append.SinkLog.rows_behind}."""
+        """See L{dledger.spark.sink.sink_log.SinkLog.rows_behind}."""
         rows: list[bytes] = []
         place, term = Place(), -1
         for chunk in self._log.chunks(index, min(index + 1 + count, end), with_data=True):

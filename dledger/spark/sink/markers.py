@@ -6,6 +6,10 @@ A marker is an entry whose body is L{MARKER_BYTES} long and begins with L{MARKER
 of the rest in hexadecimal, a blank, JSON, blanks up to the length (L{protocols.wire.ledger.own.own_entries}).
 So it can be read in C{dledger tail --control}, and found by its size.
 
+The sink of this version writes C{piece} and C{done}, as numbered entries of its producer, in the requests
+that have the rows. C{begin}, C{rows} and C{end} are those of earlier versions, which numbered nothing; a
+sink that goes on behind them writes one more C{begin} (L{dledger.spark.sink.earlier}).
+
 Rule: a body that only begins like a marker is none. The sink itself refuses such rows
 (L{RESERVED_PREFIX}), and in bodies of other writers the CRC does not match by accident.
 
@@ -43,6 +47,11 @@ _HEX = re.compile(r"[0-9a-f]{16}", re.ASCII)
 class MarkerKind(StrEnum):
     """What a marker says."""
 
+    PIECE = "piece"
+    DONE = "done"
+    #: Asks for the place of an entry. It says nothing where it is in the log.
+    LOOK = "look"
+    #: Of earlier versions.
     BEGIN = "begin"
     ROWS = "rows"
     END = "end"
@@ -76,11 +85,11 @@ class SinkMarker:
     @ivar sink: the option C{sinkId}.
     @ivar batch: number of the batch.
     @ivar run: of the process that appended it, 16 random hexadecimal digits.
-    @ivar count: C{rows}: the next C{count} entries of the same term are rows of the batch; C{end}: rows of
-        the whole batch.
-    @ivar since: C{rows}: no marker of the batch is in front of this index; C{end}: no marker of a later batch
-        is. 0 in C{begin}.
-    @ivar digest: C{end}: sum of the digests of all rows; else zeros.
+    @ivar count: C{piece}, C{rows}: the next C{count} entries of the same term are rows of the batch;
+        C{done}, C{end}: rows of the whole batch.
+    @ivar since: C{piece}: index of the marker of the batch before this one, 0: there is none; C{rows}: no
+        marker of the batch is in front of this index; C{end}: no marker of a later batch is. 0 in others.
+    @ivar digest: C{done}, C{end}: sum of the digests of all rows; else zeros.
     """
 
     kind: MarkerKind = attrs.field(converter=MarkerKind)

@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 
 from dledger.ledger.config import ENTRY_HEADER_BYTES, MAX_RECORD_BYTES
 from dledger.spark.basics.envelopes import guarded_bodies
-from dledger.spark.sink.batch_append import BatchRows, SinkError, digest_of_all
 from dledger.spark.sink.markers import RESERVED_PREFIX
+from dledger.spark.sink.sink_log import BatchRows, SinkError, digest_of_all
 
 #: Largest body that a member with segments of the usual size can store.
 _BODY_BYTES_MAX = MAX_RECORD_BYTES - ENTRY_HEADER_BYTES

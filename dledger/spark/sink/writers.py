@@ -84,10 +84,9 @@ class _Writer(Shipped):
                 search_from=options.search_from, is_new=not options.sink_id,
                 is_strict=options.fail_on_data_loss,
             ).run()
-        for count, what in ((outcome.doubled, f"of batch {batch}"), (outcome.late, "of the batch before")):
-            if count:
-                skipped(f"sink {self._name!r}: {count} rows {what} are in the log twice: a request came more "
-                        f"than {options.settle_ms} ms (settleMs) late")
+        if outcome.doubled:
+            skipped(f"sink {self._name!r}: {outcome.doubled} rows of batch {batch} are in the log twice: a "
+                    "request of an earlier version of the sink came late")
 
 
 class LogBatchWriter(_Writer, DataSourceArrowWriter):
