@@ -81,7 +81,7 @@ class _Walked:
     """
 
     position: int
-    data: bytes
+    data: memoryview
     starts: Offsets
     stop: str
 
@@ -300,8 +300,8 @@ class SparkCommitLog:
         if at == 0 and stop == "more":
             stop = "end"  # no file, or a file that was cut
         return _Walked(
-            position=position, data=data[:at], starts=np.append(follow, np.array(starts, dtype=np.int64)),
-            stop=stop,
+            position=position, data=memoryview(data)[:at], stop=stop,
+            starts=np.append(follow, np.array(starts, dtype=np.int64)),
         )
 
     def narrowed(self, begin: int, end: int) -> tuple[int, int]:
@@ -475,9 +475,9 @@ def _candidates(data: bytes, position: int) -> tuple[Offsets, Offsets]:
     octets = np.frombuffer(data, dtype=np.uint8)
     starts = np.flatnonzero(octets[_MAGIC_AT : _MAGIC_AT + room] == _MAGIC_BEGIN[0])
     for at, octet in enumerate(_MAGIC_BEGIN[1:], _MAGIC_AT + 1):
-        starts = starts[octets[starts + at] == octet]
+        starts = np.compress(octets[starts + at] == octet, starts)
     heads = gather(data, starts, HEAD_DTYPE)
-    magic = heads["magic"]
+    magic = heads["magic"].astype(np.int32)
     is_fit = (magic == MAGIC_V1) | (magic == MAGIC_V2)
     is_fit &= (heads["physical_offset"] == position + starts) & (heads["size"] >= MIN_MESSAGE_SIZE)
     starts = starts[is_fit]
