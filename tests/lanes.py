@@ -107,7 +107,7 @@ SUITES = {
     ), together=(
         ("test_export", "test_sidecar", "test_export_sources", "test_scan", "test_sink_crashes",
          "test_choice", "test_export_follow", "test_export_writers", "test_sink_batch", "test_sink_markers",
-         "test_options", "test_own_rows", "test_arrow", "test_message_shapes"),
+         "test_options", "test_own_rows", "test_arrow", "test_message_shapes", "test_topic_queues"),
         ("test_seam", "test_members", "test_messages", "test_member_tls", "test_executor", "test_envelopes",
          "test_export_files", "test_bodies", "test_sink_group_log", "test_sink_options",
          "test_sink_staging", "test_scale", "test_docs"),
@@ -118,7 +118,7 @@ SUITES = {
         ("test_seam", "test_executor", "test_envelopes", "test_sink_options", "test_sink_markers",
          "test_options", "test_sink_staging", "test_docs", "test_export", "test_scan", "test_sink_crashes",
          "test_choice", "test_sink_batch", "test_archive", "test_own_rows",
-         "test_arrow", "test_message_shapes"),
+         "test_arrow", "test_message_shapes", "test_topic_queues"),
     ), prepare="tests.spark.jvms"),
 }  # fmt: skip
 

@@ -25,11 +25,12 @@ import numpy as np
 
 from dledger.base.disk.disk import ReadOnlyDisk
 from dledger.base.disk.segment import SegmentReader, offsets_in
-from dledger.spark.log import Chunk, DamageError, Extent, Offsets, ReadError, lost, skipped
+from dledger.spark.log import Chunk, DamageError, Extent, LogPart, Offsets, ReadError, lost, skipped
 from dledger.spark.messages import HEAD_DTYPE
 from dledger.spark.options import OptionError, ScanOptions
 from dledger.spark.proof import Proof, of_bytes
 from dledger.spark.queue_ends import CHECKPOINT_NAME, ToldEnd, store_root, told_end
+from dledger.spark.queue_road import QueueRoad
 from dledger.spark.record_headers import gather
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.layout import HEAD, HEAD_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MIN_MESSAGE_SIZE
@@ -115,6 +116,7 @@ class SparkCommitLog:
         self._is_compared = False
         #: Files that were searched to their ends once; a file that was empty then is read from its beginning.
         self._looked_through: set[int] = set()
+        self._road: QueueRoad | None = None
 
     def _list(self) -> None:
         offsets = _offsets_in(self._files.directory)
@@ -324,6 +326,15 @@ class SparkCommitLog:
                 begin = base
         return begin, end
 
+    def _queue_road(self) -> QueueRoad:
+        if self._road is None:
+            self._road = QueueRoad(self._options, self._files, self._first_stored_ms)
+        return self._road
+
+    def wanted(self, parts: list[LogPart]) -> list[LogPart]:
+        """The parts in which there may be messages of the topics, by the queues if C{byQueues} is set."""
+        return self._queue_road().wanted(parts) if self._options.by_queues else parts
+
     def _first_stored_ms(self, base: int) -> int:
         """Store time of the first message of a file; -1: it is not sound."""
         head = self._files.pread(HEAD_SIZE, base)
@@ -418,6 +429,8 @@ class SparkCommitLog:
         self._list()
         if begin < self._files.offsets[0]:
             begin = lost(self._options, begin, self._files.offsets[0], end=end)
+        if self._options.by_queues:
+            begin = yield from self._queue_road().chunks(begin, end)
         position, unreadable = self._first_from(begin, end), 0
         while position < end:
             walked = self._walk(position, self._options.fetch_bytes)
@@ -461,6 +474,8 @@ class SparkCommitLog:
 
     def close(self) -> None:
         """See L{dledger.spark.log.ScannedLog.close}."""
+        if self._road is not None:
+            self._road.close()
         self._files.close()
 
 

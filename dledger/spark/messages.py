@@ -178,7 +178,7 @@ def find(data: bytes | memoryview, starts: Offsets, ends: Offsets, physical: Off
                  topic_ends=topic_ends, properties=properties)
 
 
-def _pieces(data: bytes | memoryview, begins: Offsets, ends: Offsets) -> pa.Array:
+def cut_out(data: bytes | memoryview, begins: Offsets, ends: Offsets) -> pa.Array:
     """The bytes from each begin to its end; pieces are in order and do not overlap."""
     edges = np.empty(2 * len(begins), dtype=np.int32)
     edges[0::2], edges[1::2] = begins, ends
@@ -242,7 +242,7 @@ class MessageDecoder(Decoder):
             is_message = kept & (ends > starts)
             physical = headers["pos"].astype(np.int64) + DLEDGER_BODY_OFFSET
         else:
-            physical = chunk.first + starts
+            physical = chunk.first + starts if chunk.positions is None else chunk.positions
         numbers = np.flatnonzero(is_message)
         is_sound = np.zeros(chunk.count, dtype=np.bool_)
         large = numbers[(ends - starts)[numbers] >= MIN_MESSAGE_SIZE]
@@ -282,10 +282,10 @@ class MessageDecoder(Decoder):
         return by_time(self._options, found.stored_ms)
 
     def _by_topic(self, found: Found) -> NDArray[np.bool_]:
-        return by_topic(self._options, _pieces(found.data, found.topic, found.topic_ends))
+        return by_topic(self._options, cut_out(found.data, found.topic, found.topic_ends))
 
     def _by_properties(self, found: Found) -> NDArray[np.bool_]:
-        return by_properties(self._options, _pieces(found.data, found.properties, found.ends))
+        return by_properties(self._options, cut_out(found.data, found.properties, found.ends))
 
     def _checked(self, found: Found) -> tuple[Found, list[bytes]]:
         """
@@ -303,7 +303,7 @@ class MessageDecoder(Decoder):
                 first, last = found.body[at], found.body_ends[at]
                 is_sound[at] = first == last or crc32(view[first:last]) & 0x7FFFFFFF == recorded[at]
         sound = found.only(is_sound)
-        topics = _pieces(sound.data, sound.topic, sound.topic_ends)
+        topics = cut_out(sound.data, sound.topic, sound.topic_ends)
         texts = _texts(topics)
         if texts is None:
             are_texts = [_is_text(topic) for topic in topics.to_pylist()]
@@ -351,7 +351,8 @@ class MessageDecoder(Decoder):
         except WireError as error:
             what = str(error)
         name = f"entry {chunk.first + at}" if self._in_entries else f"the message at {physical[at]}"
-        place = f"{chunk.place} at {chunk.place_at + int(chunk.starts[at])}"
+        place_at = chunk.place_at + int(chunk.starts[at])
+        place = f"{chunk.place} at {place_at if chunk.positions is None else int(physical[at])}"
         raise DamageError(f"{name} is no sound message: {place}: {what}. "
                           "With option failOnDamage=false it is skipped")
 
@@ -360,7 +361,7 @@ class MessageDecoder(Decoder):
     ) -> pa.RecordBatch:
         properties = None
         if self._names & {"properties", *_FROM_PROPERTIES}:
-            properties = PropertyColumns.of(_pieces(found.data, found.properties, found.ends))
+            properties = PropertyColumns.of(cut_out(found.data, found.properties, found.ends))
         arrays = [
             self._bodies(found, unpacked) if column.name.lower() == "body"
             else self._column(column, found, headers, properties) for column in self._columns
@@ -384,7 +385,7 @@ class MessageDecoder(Decoder):
         if name == "topic":
             if found.topics is not None:
                 return found.topics
-            return _pieces(found.data, found.topic, found.topic_ends).cast(pa.string())
+            return cut_out(found.data, found.topic, found.topic_ends).cast(pa.string())
         if name == "borntimestamp":
             return _times(found.head["born_timestamp"].astype(np.int64))
         if name == "storetimestamp":
@@ -395,7 +396,7 @@ class MessageDecoder(Decoder):
         return pa.array(found.prepared)
 
     def _bodies(self, found: Found, unpacked: list[bytes]) -> pa.Array:
-        stored = _pieces(found.data, found.body, found.body_ends)
+        stored = cut_out(found.data, found.body, found.body_ends)
         if not unpacked:
             return stored
         rows = np.arange(len(stored))
