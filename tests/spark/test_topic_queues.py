@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from dledger.base.disk.disk import ReadOnlyDisk
+from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.disk.segment import SegmentReader
+from dledger.spark.commit_log import SparkCommitLog
 from dledger.spark.options import OptionError
 from dledger.spark.scan import Scan
 from protocols.wire.rocketmq.layout import MAGIC_BLANK
 from protocols.wire.rocketmq.message import encode_message, make_message
+from tests.broker.support import LOG_SIZE, Opened, message, plain
 from tests.spark.test_scan import LedgerCase
 
 SIZE = 16_384
@@ -273,3 +276,35 @@ class MisfitTests(QueueCase):
         self.check("orders")
         self.check("rare")
         self.assertEqual(self.said, [])
+
+
+class OwnBrokerTests(QueueCase):
+    """A store that a broker of ours has written."""
+
+    def test_same_rows(self) -> None:
+        """Its queues fit, so that nothing but the end of the log is walked."""
+        self.said = self.warned()
+        disk = MemoryDisk(modified_s=0.0)
+        opened = Opened(disk)
+        opened.settle()
+        self.successResultOf(opened.started)
+        chance = random.Random(5)
+        for number in range(200):
+            one = message(chance.randbytes(90), topic=TOPICS[chance.randrange(2)], queue_id=number % 2)
+            opened.store.append_plain(plain([one]), 1_000_000 + 1_000 * number)
+        opened.settle()
+        opened.close()
+        self.path = os.path.abspath(self.mktemp())
+        for name in disk.files:
+            path = Path(self.path, name.removeprefix("base/"))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(disk.read_file(name))
+        for topic in TOPICS[:2]:
+            self.check(topic)
+            self.assertGreater(len(self.rows(topics=topic)), 60)
+        self.assertEqual(self.said, [])
+        log = Scan.of({"path": self.path, "format": "rocketmq", "topics": "orders", "byQueues": "true"}).log()
+        self.addCleanup(log.close)
+        assert isinstance(log, SparkCommitLog)
+        log.extent()
+        self.assertGreater(log._queue_road().trusted_end, 2 * LOG_SIZE)
