@@ -127,9 +127,9 @@ class SoundTests(QueueCase):
     def test_same_rows(self) -> None:
         """Of each topic, and of several; whole, in small parts and chunks, in a range, and by time."""
         self.said = self.warned()
-        for topics in (*TOPICS, "orders,rare", "rare,payments,orders"):
+        for topics in ("orders", "rare", "rare,payments,orders"):
             cases: tuple[dict[str, object], ...] = (
-                {}, {"minPartitions": 1, "fetchBytes": 700}, {"minPartitions": 40, "fetchBytes": 3000},
+                {}, {"minPartitions": 1, "fetchBytes": 2000}, {"minPartitions": 25, "fetchBytes": 3000},
                 {"startingOffsets": self.units["orders", 0][20][0] + 1, "endingOffsets": 9 * SIZE + 5},
                 {"storedFrom": self.times[3], "storedBefore": self.times[6], "clockBackMs": 10},
             )
@@ -227,7 +227,7 @@ class MisfitTests(QueueCase):
         original = list(self.queue())
         asked = sum(unit[0] < (FILES - 1) * SIZE for unit in original)
         other = self.units["payments", 0][5]
-        ways: tuple[dict[str, object], ...] = ({"minPartitions": 1, "fetchBytes": 2000}, {"minPartitions": 9})
+        ways: tuple[dict[str, object], ...] = ({"minPartitions": 1, "fetchBytes": 4000}, {"minPartitions": 5})
         expected = self.rows(topics="orders")
         for at in (0, 1, asked // 2, asked - 1):
             here, ahead = original[:at], original[at + 1 :]
