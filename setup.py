@@ -95,7 +95,7 @@ setup(
         ],
         "protocols": ["py.typed"],
     },
-    entry_points={"console_scripts": ["dledger = dledger.commands.main:main"]},
+    entry_points={"console_scripts": ["dledger = dledger.cli.main:main"]},
     install_requires=[
         "attrs>=23.2",
         "click>=8.1",

@@ -12,8 +12,8 @@ import time
 import dledger.aio
 from benchmarks.client_load import CALLS
 from benchmarks.load import LoadError, Meter, Sample
-from dledger.base.errors import DLedgerError
-from dledger.client.values import AppendError
+from dledger.client.answers.values import AppendError
+from dledger.values.errors import DLedgerError
 
 
 def run_aio(*, peers: str, group: str, body: bytes, window: int, warm_up_s: float, seconds: float) -> Sample:

@@ -13,10 +13,10 @@ from functools import partial
 from typing import Any
 
 from benchmarks.load import LoadError, Meter, Sample
-from dledger.base.tls_files import TlsFiles
-from dledger.client.appender import AppendOutcome
+from dledger.client.answers.values import AppendError
+from dledger.client.calls.appender import AppendOutcome
 from dledger.client.client import LogClient
-from dledger.client.values import AppendError
+from dledger.values.tls_files import TlsFiles
 
 #: Number of calls that share the window.
 CALLS = 8

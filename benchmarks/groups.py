@@ -16,8 +16,8 @@ import attrs
 
 from benchmarks.load import LoadError, Sample, load_in_child
 from benchmarks.peers import PEERS, MissingPeerError, check_names
-from dledger.base.rights import ClientRole
-from dledger.base.tls_files import TlsFiles
+from dledger.values.rights import ClientRole
+from dledger.values.tls_files import TlsFiles
 from tests.base.keys import KeyRoom
 from tests.processes.children import Child, ChildError, TalkingChild
 from tests.processes.members import Group, Member

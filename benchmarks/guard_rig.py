@@ -21,7 +21,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.config import DLedgerConfig
+from dledger.ledger.config import DLedgerConfig
 from dledger.node.service import MemberService
 
 GROUP_NAME = "guard"

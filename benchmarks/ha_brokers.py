@@ -21,7 +21,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from benchmarks.load import LoadError, Sample
-from dledger.base.commands.java_json import read_document
+from dledger.rocketmq.answering.java_json import read_document
 from tests.interop.ha import RUNTIME_INFO, BrokerError, ask
 from tests.interop.rocketmq import class_path, write_properties
 from tests.processes.children import Child, ChildError, TalkingChild, free_triple, wait_until

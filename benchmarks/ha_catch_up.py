@@ -25,11 +25,11 @@ import attrs
 
 from benchmarks.ha_brokers import ASYNC_MASTER, JAVA, PATIENCE_S, SLAVE, TOPIC, Broker, make_broker
 from dledger.base.disk.disk import OsDisk
-from dledger.broker.common.events import BrokerEvents
-from dledger.broker.store.commit_log import CommitLog
-from dledger.broker.store.log_start import inspect_log
-from dledger.broker.store.records import NewMessage
-from dledger.broker.store.store_config import StoreConfig
+from dledger.rocketmq.broker.basics.events import BrokerEvents
+from dledger.rocketmq.broker.store.log.commit_log import CommitLog
+from dledger.rocketmq.broker.store.log.log_start import inspect_log
+from dledger.rocketmq.broker.store.records.records import NewMessage
+from dledger.rocketmq.broker.store.records.store_config import StoreConfig
 from protocols.wire.rocketmq.message import Host
 from tests.interop.ha import BrokerError
 from tests.processes.children import ChildError, wait_until

@@ -29,7 +29,7 @@ import attrs
 import click
 
 from benchmarks.common import median
-from dledger.base.tls_files import TlsFiles
+from dledger.values.tls_files import TlsFiles
 
 ROOT = Path(__file__).resolve().parents[1]
 _OPAQUE = re.compile(rb'"opaque":(-?\d+)')
@@ -165,7 +165,7 @@ class NativeFrames:
     """Append requests as native frames; appends that become possible at the same time share one."""
 
     def __init__(self, *, group: str, remote_id: str, body: bytes) -> None:
-        from protocols.framing import FrameBuffer
+        from protocols.wire.framing import FrameBuffer
         from protocols.wire.ledger.messages import AppendRequest
         from protocols.wire.ledger.push import decode_frame, encode_request_frame
 

@@ -32,7 +32,7 @@ import click
 
 from benchmarks.common import console, median, number, probe_machine, table, work_directory, write_json
 from benchmarks.spark_scan import build, processor_seconds
-from dledger.spark.scan import Scan
+from dledger.spark.scans.scan import Scan
 from dledger.spark.session import session
 from protocols.wire.rocketmq.layout import MAGIC_BLANK, START
 from protocols.wire.rocketmq.message import encode_message, make_message
@@ -43,7 +43,7 @@ _BODY_BYTES = 100
 #: Reads its share of the parts, told in its arguments; prints its times.
 _READER = """
 import json, os, sys, time
-from dledger.spark.scan import Scan
+from dledger.spark.scans.scan import Scan
 options, cpu, of, number = json.loads(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 os.sched_setaffinity(0, {cpu})
 scan = Scan.of(options)

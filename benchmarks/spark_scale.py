@@ -27,16 +27,16 @@ import numpy as np
 
 from benchmarks.common import number, probe_machine, table, work_directory, write_json
 from dledger.base.disk.disk import OsDisk, OsFile
-from dledger.spark.ends import UNIT_DTYPE
-from dledger.spark.scan import Scan
-from dledger.storage.archive_manifest import (
+from dledger.spark.ledger.ends import UNIT_DTYPE
+from dledger.spark.scans.scan import Scan
+from dledger.storage.files.commit_mark import COMMIT_MARK_NAME, CommitMark, encode_mark
+from dledger.storage.manifests.archive_manifest import (
     SLOT_NAMES,
     ArchiveManifest,
     ArchivePiece,
     encode_archive_manifest,
     generation_name,
 )
-from dledger.storage.commit_mark import COMMIT_MARK_NAME, CommitMark, encode_mark
 from protocols.wire.ledger.entry import ENTRY_HEADER, INDEX_UNIT_SIZE, MAGIC
 
 SEGMENT_BYTES = 1 << 30

@@ -14,8 +14,8 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from dledger.spark.log import LogPart
-from dledger.spark.scan import Scan
+from dledger.spark.basics.log import LogPart
+from dledger.spark.scans.scan import Scan
 from dledger.spark.source import DLedgerDataSource, LogBatchReader
 from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
 

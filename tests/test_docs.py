@@ -2,7 +2,7 @@
 """
 The names in the documents must exist: options, codes, weaknesses, links, tests, functions.
 
-A name in backquotes that begins with a package of ours (C{dledger.base.quorum.held_by},
+A name in backquotes that begins with a package of ours (C{dledger.values.quorum.held_by},
 C{tests.core.test_quorum.HeldByTests}) is looked up in the source.
 """
 
@@ -15,9 +15,9 @@ from pathlib import Path
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.commands.main import cli
-from dledger.config import DLedgerConfig
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.cli.main import cli
+from dledger.ledger.config import DLedgerConfig
+from protocols.wire.codes import ResponseCode
 from tests.mutants.catalogue import MUTANTS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -235,9 +235,9 @@ class CheckerTests(SynchronousTestCase):
     def test_exists(self) -> None:
         """Packages, modules, classes, methods, constants, attributes."""
         for name in (
-            "dledger.core", "dledger.core.inputs", "dledger.core.inputs.Ticked",
-            "dledger.node.driver.Driver.feed",
-            "dledger.config.FLUSH_SYNC", "dledger.config.DLedgerConfig.group",
+            "dledger.core", "dledger.core.state.inputs", "dledger.core.state.inputs.Ticked",
+            "dledger.driver.driver.Driver.feed",
+            "dledger.ledger.config.FLUSH_SYNC", "dledger.ledger.config.DLedgerConfig.group",
             "tests.scenarios", "protocols.wire.ledger.messages.VoteRequest.leader_id",
         ):  # fmt: skip
             self.assertTrue(exists(name), name)
@@ -245,9 +245,9 @@ class CheckerTests(SynchronousTestCase):
     def test_does_not_exist(self) -> None:
         """A typing error anywhere in the name is found."""
         for name in (
-            "dledger.cor", "dledger.core.input", "dledger.core.inputs.Tocked",
-            "dledger.node.driver.Driver.feet",
-            "dledger.config.FLUSH", "dledger.node.driver.Driver.feed.more",
+            "dledger.cor", "dledger.core.input", "dledger.core.state.inputs.Tocked",
+            "dledger.driver.driver.Driver.feet",
+            "dledger.ledger.config.FLUSH", "dledger.driver.driver.Driver.feed.more",
         ):  # fmt: skip
             self.assertFalse(exists(name), name)
 
@@ -257,6 +257,6 @@ class CheckerTests(SynchronousTestCase):
 
     def test_links_and_names_are_found(self) -> None:
         """The patterns match links and names."""
-        text = "see [there](docs/a.md#b) and `dledger.base.quorum.held_by`, `self.x`"
+        text = "see [there](docs/a.md#b) and `dledger.values.quorum.held_by`, `self.x`"
         self.assertEqual(_LINK.findall(text), ["docs/a.md#b"])
-        self.assertEqual(_NAME.findall(text), ["dledger.base.quorum.held_by"])
+        self.assertEqual(_NAME.findall(text), ["dledger.values.quorum.held_by"])

@@ -52,7 +52,7 @@ class TreeTests(SynchronousTestCase):
     def test_packages_are_found(self) -> None:
         """The walk finds packages: with an empty list no rule could be broken."""
         modules = module_names(ROOT)
-        for name in ("dledger", "dledger.core", "dledger.core.inputs", "protocols.wire.ledger.codes"):
+        for name in ("dledger", "dledger.core", "dledger.core.state.inputs", "protocols.wire.ledger.codes"):
             self.assertIn(name, modules)
 
     def test_core_brings_nothing_along(self) -> None:
@@ -73,9 +73,9 @@ class CheckerTests(SynchronousTestCase):
     KNOWN = {
         name: None
         for name in (
-            "dledger", "dledger.core", "dledger.core.effects", "dledger.core.status",
-            "dledger.node", "dledger.node.driver", "dledger.base.disk.disk", "dledger.client",
-            "dledger.client.client", "dledger.storage.file_store", "dledger.broker.service",
+            "dledger", "dledger.core", "dledger.core.state.effects", "dledger.core.status",
+            "dledger.node", "dledger.driver.driver", "dledger.base.disk.disk", "dledger.client",
+            "dledger.client.client", "dledger.storage.store.file_store", "dledger.rocketmq.broker.service",
             "dledger.spark", "dledger.spark.export", "dledger.spark.export.exporter",
             "protocols.wire", "protocols.wire.ledger.entry", "protocols.wire.ledger.messages",
             "protocols.wire.ledger.push",
@@ -95,8 +95,8 @@ class CheckerTests(SynchronousTestCase):
 
     def test_relative_import(self) -> None:
         """The meaning of an import must not depend on the place of its module."""
-        self.assertRefused("dledger.core.elector", "from . import inputs", "relative import")
-        self.assertRefused("dledger.core.elector", "from .inputs import Ticked", "relative import")
+        self.assertRefused("dledger.core.election.elector", "from . import inputs", "relative import")
+        self.assertRefused("dledger.core.election.elector", "from .inputs import Ticked", "relative import")
 
     def test_uncovered_module(self) -> None:
         """A new package needs a row before it can be used."""
@@ -105,28 +105,28 @@ class CheckerTests(SynchronousTestCase):
     def test_core_is_pure(self) -> None:
         """The core has neither time nor I/O nor threads nor logging, in no place of a module."""
         for name in ("time", "os", "logging", "threading", "asyncio", "socket", "datetime"):
-            self.assertRefused("dledger.core.elector", f"import {name}", f"{name} is refused")
-            self.assertRefused("dledger.core.elector", f"def f():\n    import {name}", f"{name} is refused")
-        self.assertRefused("dledger.core.elector", "from os import path", "os.path is refused")
-        self.assertRefused("dledger.core.elector", "from twisted.python import log", "not a third party")
-        self.assertRefused("dledger.core.elector", "import construct", "not a third party")
+            self.assertRefused("dledger.core.election.elector", f"import {name}", f"{name} is refused")
+            self.assertRefused("dledger.core.election.elector", f"def f():\n    import {name}", f"{name} is refused")
+        self.assertRefused("dledger.core.election.elector", "from os import path", "os.path is refused")
+        self.assertRefused("dledger.core.election.elector", "from twisted.python import log", "not a third party")
+        self.assertRefused("dledger.core.election.elector", "import construct", "not a third party")
 
     def test_core_and_the_wire(self) -> None:
         """The core knows messages and codes, not bytes."""
-        self.assertAllowed("dledger.core.elector", "from protocols.wire.ledger.messages import VoteRequest")
+        self.assertAllowed("dledger.core.election.elector", "from protocols.wire.ledger.messages import VoteRequest")
         for statement in (
             "from protocols.wire.ledger.entry import BLANK", "from protocols.wire.ledger import entry",
             "from dledger.base.disk import disk",
         ):
-            self.assertRefused("dledger.core.elector", statement, "not below")
+            self.assertRefused("dledger.core.election.elector", statement, "not below")
 
     def test_chance_is_an_argument(self) -> None:
         """The type may be named; the global generator and new generators may not be used."""
-        self.assertAllowed("dledger.core.elector", "import random\ndef f(rng: random.Random) -> None: ...")
-        self.assertRefused("dledger.core.elector", "import random\nrandom.random()", "global generator")
-        self.assertRefused("dledger.core.elector", "import random\nx = random.randint", "global generator")
-        self.assertRefused("dledger.core.elector", "from random import choice", "global generator")
-        self.assertRefused("dledger.core.elector", "import random\nr = random.Random(1)", "is not made")
+        self.assertAllowed("dledger.core.election.elector", "import random\ndef f(rng: random.Random) -> None: ...")
+        self.assertRefused("dledger.core.election.elector", "import random\nrandom.random()", "global generator")
+        self.assertRefused("dledger.core.election.elector", "import random\nx = random.randint", "global generator")
+        self.assertRefused("dledger.core.election.elector", "from random import choice", "global generator")
+        self.assertRefused("dledger.core.election.elector", "import random\nr = random.Random(1)", "is not made")
         self.assertRefused("dledger.client.client", "import random\nrandom.random()", "global generator")
         self.assertAllowed("dledger.client.client", "import random\nr = random.Random()")
 
@@ -134,23 +134,23 @@ class CheckerTests(SynchronousTestCase):
         """Layer 0 knows neither ledgers nor Twisted."""
         self.assertRefused("protocols.wire.ledger.push", "from dledger.core import effects", "not below")
         self.assertRefused("protocols.wire.ledger.push", "import twisted", "not a third party")
-        self.assertRefused("protocols.framing", "import twisted", "not a third party")
+        self.assertRefused("protocols.wire.framing", "import twisted", "not a third party")
         self.assertRefused("protocols.ledger.remoting", "import dledger", "not below")
         self.assertAllowed("protocols.ledger.remoting", "from twisted.internet.protocol import Protocol")
 
     def test_storage_below_twisted(self) -> None:
         """Storage knows neither the core nor Twisted."""
-        self.assertRefused("dledger.storage.file_store", "from dledger.core import effects", "not below")
-        self.assertRefused("dledger.storage.file_store", "from twisted.internet import defer", "not a third")
+        self.assertRefused("dledger.storage.store.file_store", "from dledger.core import effects", "not below")
+        self.assertRefused("dledger.storage.store.file_store", "from twisted.internet import defer", "not a third")
 
     def test_connections_and_storage_do_not_meet(self) -> None:
         """The rest of the node introduces them to each other."""
-        self.assertRefused("dledger.node.peers", "from dledger.storage import file_store", "not below")
-        self.assertRefused("dledger.node.peers", "from dledger.core import effects", "not below")
+        self.assertRefused("dledger.node.connections.peers", "from dledger.storage import file_store", "not below")
+        self.assertRefused("dledger.node.connections.peers", "from dledger.core import effects", "not below")
 
     def test_driver_runs_in_a_simulation(self) -> None:
         """The driver is the one part of the node without Twisted."""
-        self.assertRefused("dledger.node.driver", "from twisted.internet import defer", "not a third party")
+        self.assertRefused("dledger.driver.driver", "from twisted.internet import defer", "not a third party")
         self.assertAllowed("dledger.node.node", "from twisted.internet import defer")
 
     def test_nobody_looks_up(self) -> None:
@@ -173,18 +173,18 @@ class CheckerTests(SynchronousTestCase):
         for_others = "if not TYPE_CHECKING:\n    import dledger.client"
         self.assertRefused("dledger", for_others, "inside the function")
         self.assertRefused(
-            "dledger.commands.export", "if TYPE_CHECKING:\n    from dledger.spark import export",
+            "dledger.cli.data.export", "if TYPE_CHECKING:\n    from dledger.spark import export",
             "inside the function",
         )
 
     def test_export_is_late(self) -> None:
         """Every command but the export must do without Arrow; the export asks for it when it runs."""
         statement = "from dledger.spark import export"
-        self.assertRefused("dledger.commands.export", statement, "inside the function")
-        self.assertRefused("dledger.twistd.export", statement, "inside the function")
-        self.assertAllowed("dledger.commands.export", f"def run():\n    {statement}")
-        self.assertRefused("dledger.commands.main", f"def run():\n    {statement}", "not below")
-        self.assertRefused("dledger.commands.export", "from dledger.core import effects", "not below")
+        self.assertRefused("dledger.cli.data.export", statement, "inside the function")
+        self.assertRefused("dledger.daemons.data.export", statement, "inside the function")
+        self.assertAllowed("dledger.cli.data.export", f"def run():\n    {statement}")
+        self.assertRefused("dledger.cli.main", f"def run():\n    {statement}", "not below")
+        self.assertRefused("dledger.cli.data.export", "from dledger.core import effects", "not below")
 
     def test_status_values_only(self) -> None:
         """The admin pages see the member's status values, not the core behind it."""
@@ -195,7 +195,7 @@ class CheckerTests(SynchronousTestCase):
         """Two rows with one name would make a complaint ambiguous."""
         names = [layer.name for layer in LAYERS]
         self.assertEqual(len(names), len(set(names)))
-        driver = layer_of("dledger.node.driver")
+        driver = layer_of("dledger.driver.driver")
         assert driver is not None
         self.assertEqual(driver.name, "driver")
         self.assertEqual(room_of("dledger.base.disk.disk"), "base disk")
@@ -208,6 +208,6 @@ class CheckerTests(SynchronousTestCase):
 
     def test_products_are_apart(self) -> None:
         """Neither product imports a room of the other."""
-        self.assertRefused("dledger.broker.service", "from dledger.core import effects", "not below")
-        self.assertRefused("dledger.broker.service", "from dledger.storage import file_store", "not below")
-        self.assertRefused("dledger.node.node", "from dledger.broker import service", "not below")
+        self.assertRefused("dledger.rocketmq.broker.service", "from dledger.core import effects", "not below")
+        self.assertRefused("dledger.rocketmq.broker.service", "from dledger.storage import file_store", "not below")
+        self.assertRefused("dledger.node.node", "from dledger.rocketmq.broker import service", "not below")

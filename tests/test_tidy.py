@@ -49,7 +49,7 @@ class TreeTests(SynchronousTestCase):
     def test_files_are_found(self) -> None:
         """The walk finds files, but none that git ignores."""
         found = set(text_files())
-        for path in ("setup.py", "Makefile", ".ci/run", "dledger/config.py", "tests/tidy.py"):
+        for path in ("setup.py", "Makefile", ".ci/run", "dledger/ledger/config.py", "tests/tidy.py"):
             self.assertIn(path, found)
         self.assertFalse([path for path in found if path.startswith((".venv/", ".git/"))])
 
@@ -235,15 +235,15 @@ class CheckerTests(SynchronousTestCase):
     def test_rules_for(self) -> None:
         """The rules depend on the path."""
         self.assertIn(tidy.no_print, rules_for("dledger/node/node.py"))
-        self.assertNotIn(tidy.no_print, rules_for("dledger/commands/main.py"))
+        self.assertNotIn(tidy.no_print, rules_for("dledger/cli/main.py"))
         self.assertNotIn(tidy.no_print, rules_for("benchmarks/append.py"))
-        self.assertIn(tidy.public_docstrings, rules_for("protocols/framing.py"))
+        self.assertIn(tidy.public_docstrings, rules_for("protocols/wire/framing.py"))
         self.assertNotIn(tidy.public_docstrings, rules_for("tests/core/test_quorum.py"))
         self.assertIn(tidy.banned_words, rules_for("README.md"))
         source = (
             "# -*- test-case-name: tests.test_tidy -*-\n'''Says.'''\nfrom typing import Any\nx: Any = 1\n"
         )
-        for path in ("dledger/node/node.py", "protocols/framing.py", "pyspark_dledger/x.py"):
+        for path in ("dledger/node/node.py", "protocols/wire/framing.py", "pyspark_dledger/x.py"):
             (complaint,) = check(path, source)
             self.assertIn(f"{path}:4: x has Any in its signature", complaint)
         self.assertEqual(check("tests/core/test_quorum.py", source), [])

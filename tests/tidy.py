@@ -29,7 +29,7 @@ Complaint = tuple[int, str]
 Rule = Callable[[str], Iterator[Complaint]]
 
 #: Programs that may print lines for people.
-SPEAKING = ("dledger/commands/*", "benchmarks/*", "demo/*", "setup.py", "docs/*")
+SPEAKING = ("dledger/cli/*", "benchmarks/*", "demo/*", "setup.py", "docs/*")
 
 #: Packages whose public names are an API.
 DOCUMENTED = ("dledger/*", "protocols/*", "pyspark_dledger/*", "twisted/*", "benchmarks/*", "demo/*")
@@ -83,7 +83,7 @@ TYPED = ("dledger/*", "protocols/*", "pyspark_dledger/*")
 #: Public signatures with C{Any} because a library has it there, by file. Whatever is added here needs such a
 #: library: everything else has a type, if need be C{object}, C{Callable[..., object]} or a Protocol.
 FORCED_ANY: Mapping[str, frozenset[str]] = {
-    "dledger/commands/common.py": frozenset({"Commands.main"}),  # click.Group.main
+    "dledger/cli/basics/common.py": frozenset({"Commands.main"}),  # click.Group.main
 }
 #: Mentions of C{Any} in all of L{TYPED}, private ones too, at most.
 ANY_MAX = 8

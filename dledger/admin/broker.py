@@ -11,7 +11,7 @@ The administration of a broker over HTTP::
     GET /openapi.json    these pages, as OpenAPI 3.1
     GET /metrics   metrics for Prometheus
 
-No page changes anything. The limits are those of L{AdminSite <dledger.admin.site.AdminSite>}.
+No page changes anything. The limits are those of L{AdminSite <dledger.admin.basics.site.AdminSite>}.
 """
 
 from __future__ import annotations
@@ -32,6 +32,16 @@ from twisted.web.iweb import IRequest
 from werkzeug.exceptions import HTTPException
 
 import dledger
+from dledger.admin.basics.pages import (
+    METRICS_TYPE,
+    OptionalEndpoint,
+    PagesAccess,
+    config_json,
+    encoded,
+    http_error_page,
+    json_page,
+    send_page,
+)
 from dledger.admin.browsing.message_page import message_page, topics_page
 from dledger.admin.browsing.messages import (
     NAMES,
@@ -46,20 +56,10 @@ from dledger.admin.browsing.query import Query, QueryProblem, problem_page, quer
 from dledger.admin.dashboard.broker_page import broker_page
 from dledger.admin.dashboard.frame import send_html, wants_html
 from dledger.admin.openapi import searched_pages, service_document, status_schema
-from dledger.admin.pages import (
-    METRICS_TYPE,
-    OptionalEndpoint,
-    PagesAccess,
-    config_json,
-    encoded,
-    http_error_page,
-    json_page,
-    send_page,
-)
-from dledger.base.admin_ports import loopback_unless_told
-from dledger.base.option_values import Setting
-from dledger.base.reactor import Reactor
-from dledger.broker.status import BrokerStatus
+from dledger.base.process.reactor import Reactor
+from dledger.base.serving.admin_ports import loopback_unless_told
+from dledger.rocketmq.broker.status import BrokerStatus
+from dledger.values.option_values import Setting
 from protocols.wire.fastjson import JsonObject
 
 _PREFIX = "dledger_broker_"

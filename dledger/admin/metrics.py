@@ -17,8 +17,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 import dledger
-from dledger.node.health import health_problem
-from dledger.node.status import HistogramStatus, MachineStatus, NodeStatus
+from dledger.node.reporting.health import health_problem
+from dledger.node.reporting.status import HistogramStatus, MachineStatus, NodeStatus
 
 _PREFIX = "dledger_"
 PEER_STATES = ("compare", "truncate", "append", "unknown")

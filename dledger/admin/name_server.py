@@ -12,7 +12,7 @@ The administration of a name server over HTTP::
     GET /metrics   metrics for Prometheus
 
 All pages except C{/metrics} are JSON. No page changes anything. The limits are those of
-L{AdminSite <dledger.admin.site.AdminSite>}.
+L{AdminSite <dledger.admin.basics.site.AdminSite>}.
 """
 
 from __future__ import annotations
@@ -32,14 +32,7 @@ from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
 from werkzeug.exceptions import HTTPException
 
-from dledger.admin.openapi import (
-    json_schema,
-    listed_schema,
-    object_schema,
-    service_document,
-    status_schema,
-)
-from dledger.admin.pages import (
+from dledger.admin.basics.pages import (
     METRICS_TYPE,
     OptionalEndpoint,
     PagesAccess,
@@ -47,10 +40,17 @@ from dledger.admin.pages import (
     http_error_page,
     json_page,
 )
-from dledger.base.admin_ports import loopback_unless_told
-from dledger.base.option_values import Setting
-from dledger.base.reactor import Reactor
-from dledger.namesrv.status import LiveBrokerStatus, NameServerStatus
+from dledger.admin.openapi import (
+    json_schema,
+    listed_schema,
+    object_schema,
+    service_document,
+    status_schema,
+)
+from dledger.base.process.reactor import Reactor
+from dledger.base.serving.admin_ports import loopback_unless_told
+from dledger.rocketmq.namesrv.status import LiveBrokerStatus, NameServerStatus
+from dledger.values.option_values import Setting
 
 _PREFIX = "dledger_namesrv_"
 _PAGES = {

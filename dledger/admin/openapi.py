@@ -13,13 +13,13 @@ from collections.abc import Mapping
 import attrs
 
 import dledger
+from dledger.admin.basics.cluster import MemberReport
+from dledger.admin.basics.guard import CONTENT_PATHS, OPEN_PATHS
 from dledger.admin.browsing.entries import ShownEntries
 from dledger.admin.browsing.query import COUNT_MAX, INDEX_MAX, LAST
-from dledger.admin.cluster import MemberReport
-from dledger.admin.guard import CONTENT_PATHS, OPEN_PATHS
-from dledger.base.log_lines import LEVELS, ROOM_CHARS_MAX
-from dledger.node.reports import SeenEvent
-from dledger.node.status import NodeStatus
+from dledger.base.process.log_lines import LEVELS, ROOM_CHARS_MAX
+from dledger.node.reporting.reports import SeenEvent
+from dledger.node.reporting.status import NodeStatus
 from protocols.wire.fastjson import JsonObject, as_object
 
 _TEXT: JsonObject = {"type": "string"}

@@ -19,10 +19,10 @@ The administration of one member over HTTP: its own status, and that of its grou
     POST /log-level?level=debug&room=dledger.node    write the log from this level on
 
 All pages except those for browsers and C{/metrics} are JSON, errors included. Only the last two change
-anything; they need a token, see L{AdminGuard <dledger.admin.guard.AdminGuard>}.
+anything; they need a token, see L{AdminGuard <dledger.admin.basics.guard.AdminGuard>}.
 
 Rule: it listens on the loopback interface unless an interface is named; beyond it only with TLS and a token,
-see L{dledger.base.admin_ports}.
+see L{dledger.base.serving.admin_ports}.
 """
 
 from __future__ import annotations
@@ -45,16 +45,8 @@ from twisted.web.iweb import IRequest
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 
 import dledger
-from dledger.admin.browsing.entries import NAMES, EntryBrowser
-from dledger.admin.browsing.entry_page import entry_page
-from dledger.admin.browsing.query import Query, QueryProblem, problem_page, query_of
-from dledger.admin.cluster import ClusterSurvey, MemberReport, group_problems
-from dledger.admin.dashboard.frame import send_html, wants_html
-from dledger.admin.dashboard.overview import overview_of
-from dledger.admin.dashboard.page import dashboard_page
-from dledger.admin.metrics import exposition, make_registry
-from dledger.admin.openapi import openapi_document
-from dledger.admin.pages import (
+from dledger.admin.basics.cluster import ClusterSurvey, MemberReport, group_problems
+from dledger.admin.basics.pages import (
     METRICS_TYPE,
     OptionalEndpoint,
     PagesAccess,
@@ -63,18 +55,26 @@ from dledger.admin.pages import (
     json_page,
     send_page,
 )
-from dledger.base.addresses import Address
-from dledger.base.admin_ports import loopback_unless_told
-from dledger.base.log_lines import ANSWERS_OPERATOR, LogLevels
-from dledger.base.option_values import Setting
-from dledger.base.reactor import Reactor
+from dledger.admin.browsing.entries import NAMES, EntryBrowser
+from dledger.admin.browsing.entry_page import entry_page
+from dledger.admin.browsing.query import Query, QueryProblem, problem_page, query_of
+from dledger.admin.dashboard.frame import send_html, wants_html
+from dledger.admin.dashboard.overview import overview_of
+from dledger.admin.dashboard.page import dashboard_page
+from dledger.admin.metrics import exposition, make_registry
+from dledger.admin.openapi import openapi_document
+from dledger.base.process.log_lines import ANSWERS_OPERATOR, LogLevels
+from dledger.base.process.reactor import Reactor
+from dledger.base.serving.admin_ports import loopback_unless_told
 from dledger.base.tls.securing import Dialling
-from dledger.node.health import health_problem, readiness_problems
-from dledger.node.reports import SeenEvent
-from dledger.node.status import NodeStatus
+from dledger.node.reporting.health import health_problem, readiness_problems
+from dledger.node.reporting.reports import SeenEvent
+from dledger.node.reporting.status import NodeStatus
+from dledger.values.addresses import Address
+from dledger.values.option_values import Setting
+from protocols.wire.codes import ResponseCode
 from protocols.wire.fastjson import JsonObject
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.codes import ResponseCode
 
 _INDEX = {
     "/live": "the dashboard, for browsers",

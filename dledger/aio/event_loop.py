@@ -34,7 +34,7 @@ from twisted.internet.interfaces import (
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from dledger.base.addresses import parse_address
+from dledger.values.addresses import parse_address
 
 
 @implementer(IDelayedCall)
@@ -270,7 +270,7 @@ class LoopConnections:
         self._waiting: list[asyncio.Future[None]] = []
 
     def endpoint_for(self, address: str) -> IStreamClientEndpoint:
-        """Connects to C{host:port}; see L{dledger.base.endpoints}."""
+        """Connects to C{host:port}; see L{dledger.base.serving.endpoints}."""
         return _LoopEndpoint(self, *parse_address(address))
 
     async def connect(self, host: str, port: int, factory: IProtocolFactory) -> IProtocol:

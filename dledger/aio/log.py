@@ -18,17 +18,18 @@ from twisted.internet.defer import Deferred
 
 from dledger.aio.event_loop import LoopClock, LoopConnections
 from dledger.aio.reader import AsyncReader
-from dledger.base.addresses import DEFAULT_MEMBERS
-from dledger.base.bodies import BytesLike
-from dledger.base.client_token import ClientToken
-from dledger.base.errors import DLedgerError
-from dledger.base.forks import OpenedHere
-from dledger.base.tls_files import TlsFiles
-from dledger.client.appender import AppendLimits, AppendOutcome
+from dledger.base.process.forks import OpenedHere
+from dledger.base.sending.bodies import BytesLike
+from dledger.client.answers.values import Appended, Entry, MemberInfo
+from dledger.client.calls.appender import AppendLimits, AppendOutcome
+from dledger.client.calls.enveloping import Headers
 from dledger.client.client import LogClient
-from dledger.client.enveloping import Headers
-from dledger.client.values import Appended, Entry, MemberInfo
-from protocols.wire.ledger.codes import Consistency, ResponseCode
+from dledger.values.addresses import DEFAULT_MEMBERS
+from dledger.values.client_token import ClientToken
+from dledger.values.errors import DLedgerError
+from dledger.values.tls_files import TlsFiles
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import Consistency
 from protocols.wire.ledger.readers import ReaderInfo
 
 _T = TypeVar("_T")
@@ -121,7 +122,8 @@ class AsyncLog:
         @return: the runs of consecutive indexes of the bodies, in order; entries of other writers may lie
             between two runs.
         @raise AppendError: a body was not acknowledged; the error tells the others. L{UnknownOutcome
-            <dledger.client.values.UnknownOutcome>} if any body may be in the log without an acknowledgement.
+            <dledger.client.answers.values.UnknownOutcome>} if any body may be in the log without an
+            acknowledgement.
         """
         if producer is not None or sequence is not None:
             return await self._wait(lambda: self._client.append_many(

@@ -12,8 +12,8 @@ from typing import Protocol, TypeVar
 
 from twisted.internet.defer import Deferred
 
-from dledger.client.readers import NamedReader
-from dledger.client.values import Entry
+from dledger.client.answers.values import Entry
+from dledger.client.reading.readers import NamedReader
 
 _T = TypeVar("_T")
 

@@ -23,30 +23,30 @@ from types import TracebackType
 
 import attrs
 
-from dledger.base.addresses import DEFAULT_MEMBERS
-from dledger.base.arguments import patience, whole
-from dledger.base.bodies import BytesLike, as_body, total_bytes
-from dledger.base.client_token import ClientToken
-from dledger.base.endpoints import EndpointFor
-from dledger.base.reactor_thread import Outcome as PendingOutcome
-from dledger.base.reactor_thread import ReactorThread
-from dledger.base.tls_files import TlsFiles
-from dledger.client.appender import AppendLimits, AppendOutcome
-from dledger.client.blocking_reader import BlockingReader
-from dledger.client.chain_marks import ChainMark
-from dledger.client.client import LogClient
-from dledger.client.enveloping import Headers, checked_headers
-from dledger.client.errors import append_error
-from dledger.client.numbered_feed import feed_numbered
-from dledger.client.summaries import AppendInterrupted, AppendSummary
-from dledger.client.tail import Tail
-from dledger.client.values import (
+from dledger.base.process.reactor_thread import Outcome as PendingOutcome
+from dledger.base.process.reactor_thread import ReactorThread
+from dledger.base.sending.arguments import patience, whole
+from dledger.base.sending.bodies import BytesLike, as_body, total_bytes
+from dledger.base.serving.endpoints import EndpointFor
+from dledger.client.answers.errors import append_error
+from dledger.client.answers.summaries import AppendInterrupted, AppendSummary
+from dledger.client.answers.values import (
     Appended,
     AppendError,
     AppendFailed,
     Entry,
     MemberInfo,
 )
+from dledger.client.calls.appender import AppendLimits, AppendOutcome
+from dledger.client.calls.enveloping import Headers, checked_headers
+from dledger.client.calls.numbered_feed import feed_numbered
+from dledger.client.client import LogClient
+from dledger.client.links.chain_marks import ChainMark
+from dledger.client.reading.blocking_reader import BlockingReader
+from dledger.client.reading.tail import Tail
+from dledger.values.addresses import DEFAULT_MEMBERS
+from dledger.values.client_token import ClientToken
+from dledger.values.tls_files import TlsFiles
 from protocols.wire.fastjson import JsonObject
 from protocols.wire.ledger.codes import Consistency
 from protocols.wire.ledger.messages import MembershipResponse
@@ -207,7 +207,8 @@ class Log:
         @raise NotYet: no such entry is committed yet.
         @raise Expired: expiry has deleted it.
         @raise DLedgerError: the last error before the deadline, such as
-            L{NotLeader<dledger.client.errors.NotLeader>} or L{Timeout<dledger.client.errors.Timeout>}.
+            L{NotLeader<dledger.client.answers.errors.NotLeader>} or
+            L{Timeout<dledger.client.answers.errors.Timeout>}.
         """
         return self._reactor.wait(lambda: self._client.get(index, consistency))
 

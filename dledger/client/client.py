@@ -3,7 +3,7 @@
 The client of a group: append, read, follow, hand leadership over. Deferred API.
 
 Reads are retried until the deadline, even when the connection is lost. Appends are retried only while they
-are certainly not in the log, see L{dledger.client.appender}.
+are certainly not in the log, see L{dledger.client.calls.appender}.
 
 L{dledger.client.blocking} offers the same to programs without a reactor.
 """
@@ -20,33 +20,34 @@ from twisted.internet.defer import Deferred, fail
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
-from dledger.base.arguments import INDEX_MAX, patience, seconds, text, whole
-from dledger.base.bodies import BytesLike
-from dledger.base.client_token import ClientToken, as_client_token
-from dledger.base.endpoints import EndpointFor, tcp_endpoints
-from dledger.base.errors import DLedgerError
-from dledger.base.reactor import whole_reactor
-from dledger.base.sender import fire_all, fire_one
-from dledger.base.timing import Backoff
+from dledger.base.process.reactor import whole_reactor
+from dledger.base.process.timing import Backoff
+from dledger.base.sending.arguments import INDEX_MAX, patience, seconds, text, whole
+from dledger.base.sending.bodies import BytesLike
+from dledger.base.sending.sender import fire_all, fire_one
+from dledger.base.serving.endpoints import EndpointFor, tcp_endpoints
 from dledger.base.tls.securing import dialling
-from dledger.base.tls_files import TlsFiles
-from dledger.client.appender import AppendDone, Appender, AppendLimits
-from dledger.client.chain_marks import ChainMark, ask_chain_marks
-from dledger.client.changes import ASKED_AGAIN, GroupChanges
-from dledger.client.command_calls import CommandCalls
-from dledger.client.connection import MemberLink, RequestLost
-from dledger.client.enveloping import Enveloping, Headers
-from dledger.client.errors import failure_of, told
-from dledger.client.lone_appends import LoneAppends, check_numbers
-from dledger.client.machines import MAX_AGE_S, query_machine
-from dledger.client.members import Members
-from dledger.client.numbered_appends import append_numbered
-from dledger.client.readers import NamedReader, ReaderCalls
-from dledger.client.rivals import Rivals
-from dledger.client.tail import Tail
-from dledger.client.values import Appended, AppendError, Entry, MemberInfo, entries_of
+from dledger.client.answers.errors import failure_of, told
+from dledger.client.answers.values import Appended, AppendError, Entry, MemberInfo, entries_of
+from dledger.client.calls.appender import AppendDone, Appender, AppendLimits
+from dledger.client.calls.changes import ASKED_AGAIN, GroupChanges
+from dledger.client.calls.command_calls import CommandCalls
+from dledger.client.calls.enveloping import Enveloping, Headers
+from dledger.client.calls.lone_appends import LoneAppends, check_numbers
+from dledger.client.calls.machines import MAX_AGE_S, query_machine
+from dledger.client.calls.numbered_appends import append_numbered
+from dledger.client.links.chain_marks import ChainMark, ask_chain_marks
+from dledger.client.links.connection import MemberLink, RequestLost
+from dledger.client.links.members import Members
+from dledger.client.links.rivals import Rivals
+from dledger.client.reading.readers import NamedReader, ReaderCalls
+from dledger.client.reading.tail import Tail
+from dledger.values.client_token import ClientToken, as_client_token
+from dledger.values.errors import DLedgerError
+from dledger.values.tls_files import TlsFiles
+from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
-from protocols.wire.ledger.codes import Consistency, ResponseCode
+from protocols.wire.ledger.codes import Consistency
 from protocols.wire.ledger.messages import (
     GetRequest,
     GetResponse,
@@ -90,7 +91,7 @@ class LogClient:
         @param wire: native frames go to members that understand them; C{remoting}: to none; C{binary}: all.
         @param timeout_s: seconds in which a call has an outcome, retries included.
         @param answer_timeout_s: seconds without an answer after which a connection is given up; sooner
-            if another member leads by then (L{dledger.client.rivals}). Must exceed
+            if another member leads by then (L{dledger.client.links.rivals}). Must exceed
             C{max_wait_ack_time_ms} of the members, else a slow commit counts as a lost one.
         @param is_ordered: send one append at a time to Java members, which take them in any order.
         @param exactly_once: number all bodies of this client, so that one whose outcome is unknown is sent
@@ -176,8 +177,8 @@ class LogClient:
             it; each is in the log once, see L{append}. Not in order with other appends.
         @param headers: of each body, see L{append}.
         @return: fires with the runs of consecutive indexes of the bodies, in order. Fails with
-            L{AppendFailed <dledger.client.values.AppendFailed>} or L{UnknownOutcome
-            <dledger.client.values.UnknownOutcome>}, which also tell the acknowledged bodies.
+            L{AppendFailed <dledger.client.answers.values.AppendFailed>} or L{UnknownOutcome
+            <dledger.client.answers.values.UnknownOutcome>}, which also tell the acknowledged bodies.
             Cancelling stops the wait, not the append.
         @raise TypeError: these parameters do not go together, or have a wrong type.
         """
@@ -209,9 +210,9 @@ class LogClient:
         @param headers: told to readers of ours beside the body: up to 32 of them and 8192 bytes in all, names
             of 1 to 64 bytes (docs/envelopes.md).
         @return: as of L{append_many}, with a single L{Appended}. With C{expected_end}, fails with
-            L{Conflict<dledger.client.errors.Conflict>} if the log ends elsewhere; with C{producer}, with
-            L{OutOfSequence<dledger.client.errors.OutOfSequence>} if the sequence does not follow.
-            UNSUPPORTED: the leader is a Java member, which can do neither.
+            L{Conflict<dledger.client.answers.errors.Conflict>} if the log ends elsewhere; with C{producer},
+            with L{OutOfSequence<dledger.client.answers.errors.OutOfSequence>} if the sequence does not
+            follow. UNSUPPORTED: the leader is a Java member, which can do neither.
         @raise TypeError: these parameters do not go together.
         """
         if expected_end is not None or producer is not None or sequence is not None:
@@ -239,7 +240,7 @@ class LogClient:
             the result of one. Without them the client does.
         @return: fires with what the machine returned, once the leader has applied it. Fails as L{append}
             does, or with L{CommandRefused
-            <dledger.client.errors.CommandRefused>}; UNSUPPORTED if the leader runs no machine,
+            <dledger.client.answers.errors.CommandRefused>}; UNSUPPORTED if the leader runs no machine,
             MACHINE_STOPPED if that has stopped. Cancelling stops the wait, not the append.
         """
         return Deferred.fromCoroutine(self._commands.submit(command, producer, sequence))
@@ -280,9 +281,10 @@ class LogClient:
         @param consistency: C{linearizable}: the leader answers, after it made sure that it leads;
             C{committed}: any member answers, and may lag behind. Java members support neither: a Java
             leader answers, also with entries that are not committed.
-        @return: fires with the entry. Fails with L{NotYet<dledger.client.errors.NotYet>},
-            L{Expired<dledger.client.errors.Expired>}, or the last error before the deadline:
-            L{NotLeader<dledger.client.errors.NotLeader>}, L{Timeout<dledger.client.errors.Timeout>}.
+        @return: fires with the entry. Fails with L{NotYet<dledger.client.answers.errors.NotYet>},
+            L{Expired<dledger.client.answers.errors.Expired>}, or the last error before the deadline:
+            L{NotLeader<dledger.client.answers.errors.NotLeader>},
+            L{Timeout<dledger.client.answers.errors.Timeout>}.
         @raise TypeError: C{index} is no whole number. @raise ValueError: it is negative.
         """
         index = whole("index", index, hint="tail() counts a negative one back from the committed end")
@@ -452,7 +454,8 @@ class LogClient:
         leases of its processes end.
 
         @param index: the next one that it reads; as C{begin} of L{reader}.
-        @return: fires with that index. Fails with L{NotYet<dledger.client.errors.NotYet>}: beyond the end.
+        @return: fires with that index. Fails with L{NotYet<dledger.client.answers.errors.NotYet>}: beyond the
+            end.
         """
         index = whole("index", index, -INDEX_MAX)
         return Deferred.fromCoroutine(self._move_reader(text("name", name), index))
@@ -544,8 +547,8 @@ class LogClient:
         @param is_forced: also if no quorum of the new members is known to be alive and caught up.
         @return: fires with the leader's answer, which is SUCCESS once the change is committed, or if it was
             in force already. It is asked again until the deadline while it cannot be made at the moment.
-            Fails with L{UnknownChange<dledger.client.errors.UnknownChange>} if it may have been made, or may
-            still be: give it again. Else with L{DLedgerError}: UNEXPECTED_ARGUMENT, UNSUPPORTED,
+            Fails with L{UnknownChange<dledger.client.answers.errors.UnknownChange>} if it may have been made,
+            or may still be: give it again. Else with L{DLedgerError}: UNEXPECTED_ARGUMENT, UNSUPPORTED,
             FALL_BEHIND_TOO_MUCH, ... with the leader's reason.
         """
         return Deferred.fromCoroutine(self._changes.change(MembershipRequest(

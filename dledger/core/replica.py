@@ -19,30 +19,37 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from dledger.base.group_name import GroupName
-from dledger.config import DLedgerConfig
-from dledger.core import effects as fx
-from dledger.core import inputs as ev
-from dledger.core.admission import RefusedMessages, check_start, fault_of, is_too_far, refusing_answer
-from dledger.core.appends import PendingAppends
-from dledger.core.catch_up import TurnBudget
-from dledger.core.changes import MembershipChanges
-from dledger.core.dismissal import Dismissal
-from dledger.core.dispatcher import EntryDispatcher, dispatch_to_members, take_turns
-from dledger.core.elector import Campaign, LeaderElector
-from dledger.core.flusher import Flusher
-from dledger.core.handler import EntryHandler
-from dledger.core.hole_repair import HoleRepair
-from dledger.core.leaders_word import LeadersWord
-from dledger.core.member_state import MemberState, Outbox, Role
-from dledger.core.naming import GroupNaming
-from dledger.core.ports import LedgerView
-from dledger.core.quorum import QuorumAckChecker
-from dledger.core.reads import HeartBeats, LinearizableReads
+from dledger.core.election.admission import (
+    RefusedMessages,
+    check_start,
+    fault_of,
+    is_too_far,
+    refusing_answer,
+)
+from dledger.core.election.changes import MembershipChanges
+from dledger.core.election.dismissal import Dismissal
+from dledger.core.election.elector import Campaign, LeaderElector
+from dledger.core.election.naming import GroupNaming
+from dledger.core.election.transfer import LeadershipTransfer
+from dledger.core.replication.appends import PendingAppends
+from dledger.core.replication.catch_up import TurnBudget
+from dledger.core.replication.dispatcher import EntryDispatcher, dispatch_to_members, take_turns
+from dledger.core.replication.flusher import Flusher
+from dledger.core.replication.handler import EntryHandler
+from dledger.core.replication.hole_repair import HoleRepair
+from dledger.core.replication.leaders_word import LeadersWord
+from dledger.core.replication.reads import HeartBeats, LinearizableReads
+from dledger.core.state import effects as fx
+from dledger.core.state import inputs as ev
+from dledger.core.state.member_state import MemberState, Outbox, Role
+from dledger.core.state.ports import LedgerView
+from dledger.core.state.quorum import QuorumAckChecker
 from dledger.core.status import MemberStatus, metadata_of, status_of
-from dledger.core.transfer import LeadershipTransfer
+from dledger.ledger.config import DLedgerConfig
+from dledger.ledger.group_name import GroupName
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.bounds import TERM_MAX
-from protocols.wire.ledger.codes import PushType, ResponseCode
+from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.messages import (
     GetResponse,
     HeartBeatRequest,
@@ -81,7 +88,8 @@ class DLedgerCore:
         @param term, voted_for, committed_index: the persisted values; the index is a lower bound.
         @param repair_end_index, is_unsure, group_name, term_start_body: see L{MemberState}.
         @param forgot_terms: with its directory it may have lost terms.
-        @raise DirectoryError: the recovered term is absurd, see L{dledger.core.admission.check_start}.
+        @raise DirectoryError: the recovered term is absurd, see
+            L{dledger.core.election.admission.check_start}.
         """
         out = Outbox(request_time_out_ms=2 * config.rpc_time_out_ms)
         check_start(term, view.ledger_end_term, config.self_path)

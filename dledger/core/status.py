@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 import attrs
 
-from dledger.base.holes import Hole
-from dledger.core.dispatcher import EntryDispatcher
-from dledger.core.member_state import MemberState
-from dledger.core.ports import LedgerView
+from dledger.core.replication.dispatcher import EntryDispatcher
+from dledger.core.state.member_state import MemberState
+from dledger.core.state.ports import LedgerView
+from dledger.ledger.holes import Hole
 from protocols.wire.ledger.codes import METADATA_WIRE_VERSION
 from protocols.wire.ledger.memberships import MemberLists, ToldMembership, encode_told
 from protocols.wire.ledger.messages import MetadataResponse

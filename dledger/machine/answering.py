@@ -8,27 +8,27 @@ from __future__ import annotations
 
 from twisted.internet.defer import Deferred, fail, succeed
 
-from dledger.base.errors import DLedgerError
 from dledger.machine.calls import MachineCalls
-from dledger.machine.fetching import SnapshotFetch
+from dledger.machine.files.fetching import SnapshotFetch
+from dledger.machine.files.offering import SnapshotOffers, SnapshotPiece
+from dledger.machine.files.snapshots import SnapshotDirectory
 from dledger.machine.guarded import GuardedMachine
 from dledger.machine.kept_results import KeptResults
 from dledger.machine.log_reach import CommittedEntries
-from dledger.machine.offering import SnapshotOffers, SnapshotPiece
-from dledger.machine.snapshots import SnapshotDirectory
 from dledger.machine.state_machine import RefusedAnswer
 from dledger.machine.waiting import MachineWaits, unknown
 from dledger.machine.writing import SnapshotWriter
-from dledger.node.status import MachineStatus
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.node.reporting.status import MachineStatus
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.machines import ToldMachine
 from protocols.wire.ledger.messages import SnapshotRequest
 
 
 class AnsweringMachine:
     """
-    See L{dledger.node.hosting.HostedMachine}. L{MachineRunner<dledger.machine.runner.MachineRunner>} sets
-    what is declared here.
+    See L{dledger.node.requests.machine_requests.HostedMachine}.
+    L{MachineRunner<dledger.machine.runner.MachineRunner>} sets what is declared here.
 
     @ivar state, reason: as of L{MachineStatus}.
     @ivar applied_index: last entry in the state.
@@ -61,12 +61,14 @@ class AnsweringMachine:
 
     @property
     def failed_index(self) -> int:
-        """See L{dledger.node.hosting.HostedMachine.failed_index}."""
+        """See L{dledger.node.requests.machine_requests.HostedMachine.failed_index}."""
         return self._failed_at if self.state == "failed" else -1
 
     @property
     def needed_index(self) -> int:
-        """See L{dledger.node.hosting.HostedMachine.needed_index}: that of the oldest snapshot."""
+        """
+        See L{dledger.node.requests.machine_requests.HostedMachine.needed_index}: that of the oldest snapshot.
+        """
         if self._snapshots is None or self._waits_for:
             return -1  # (With a snapshot that is ahead of the log, all of it may be needed.)
         heads = self._snapshots.heads
@@ -75,16 +77,16 @@ class AnsweringMachine:
 
     @property
     def gives_snapshots(self) -> bool:
-        """See L{dledger.node.hosting.HostedMachine.gives_snapshots}."""
+        """See L{dledger.node.requests.machine_requests.HostedMachine.gives_snapshots}."""
         return self._snapshots is not None
 
     @property
     def proven_index(self) -> int:
-        """See L{dledger.node.hosting.HostedMachine.proven_index}."""
+        """See L{dledger.node.requests.machine_requests.HostedMachine.proven_index}."""
         return -1 if self._snapshots is None else self._snapshots.proven_index
 
     def piece_for(self, request: SnapshotRequest, max_bytes: int) -> SnapshotPiece:
-        """See L{dledger.node.hosting.HostedMachine.piece_for}."""
+        """See L{dledger.node.requests.machine_requests.HostedMachine.piece_for}."""
         if self.in_doubt:
             raise DLedgerError(ResponseCode.UNSUPPORTED, reason=self.in_doubt)
         if self._offers is None:
@@ -93,7 +95,7 @@ class AnsweringMachine:
 
     @property
     def refusal(self) -> DLedgerError | None:
-        """See L{dledger.node.hosting.HostedMachine.refusal}."""
+        """See L{dledger.node.requests.machine_requests.HostedMachine.refusal}."""
         if self.state == "running":
             return None
         if self.state == "starting":
@@ -109,13 +111,13 @@ class AnsweringMachine:
         )
 
     def result_of(self, index: int) -> Deferred[bytes]:
-        """See L{dledger.node.hosting.HostedMachine.result_of}."""
+        """See L{dledger.node.requests.machine_requests.HostedMachine.result_of}."""
         if self.state != "running":
             return fail(unknown(f"the state machine has {self.state}"))
         return self._waits.result_of(index, self.applied_index)
 
     def kept_result(self, producer: str, sequence: int) -> tuple[int, bytes] | None:
-        """See L{dledger.node.hosting.HostedMachine.kept_result}."""
+        """See L{dledger.node.requests.machine_requests.HostedMachine.kept_result}."""
         last_sequence, found = self._kept.find(producer, sequence)
         if found is not None:
             return found.entry_index, found.result
@@ -126,7 +128,7 @@ class AnsweringMachine:
         ))
 
     def when_applied(self, index: int) -> Deferred[int]:
-        """See L{dledger.node.hosting.HostedMachine.when_applied}."""
+        """See L{dledger.node.requests.machine_requests.HostedMachine.when_applied}."""
         refusal = self.refusal
         if refusal is not None:
             return fail(refusal)
@@ -135,16 +137,16 @@ class AnsweringMachine:
         return self._waits.when_applied(index)
 
     def query(self, request: bytes) -> Deferred[bytes]:
-        """See L{dledger.node.hosting.HostedMachine.query}."""
+        """See L{dledger.node.requests.machine_requests.HostedMachine.query}."""
         machine = self.machine
         return self._calls.call("query()", lambda: machine.query(request))
 
     def is_refusal(self, result: bytes) -> bool:
-        """See L{dledger.node.hosting.HostedMachine.is_refusal}."""
+        """See L{dledger.node.requests.machine_requests.HostedMachine.is_refusal}."""
         return isinstance(result, RefusedAnswer)
 
     def told(self) -> ToldMachine:
-        """See L{dledger.node.hosting.HostedMachine.told}."""
+        """See L{dledger.node.requests.machine_requests.HostedMachine.told}."""
         machine = self.machine
         return ToldMachine(
             name=machine.name, version=machine.version, state=self.state, applied_index=self.applied_index,
@@ -152,7 +154,7 @@ class AnsweringMachine:
         )
 
     def status(self) -> MachineStatus:
-        """See L{dledger.node.hosting.HostedMachine.status}."""
+        """See L{dledger.node.requests.machine_requests.HostedMachine.status}."""
         heads, writer = [] if self._snapshots is None else self._snapshots.heads, self._writer
         return MachineStatus(
             name=self.machine.name, version=self.machine.version, state=self.state, reason=self.reason,

@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred, execute
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from dledger.base.threads import RunInThread
+from dledger.base.process.threads import RunInThread
 from dledger.machine.guarded import GuardedMachine
 
 _Result = TypeVar("_Result")

@@ -18,9 +18,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 
-from dledger.base.errors import DLedgerError
-from dledger.client.values import Entry
-from dledger.machine.snapshot_file import SnapshotRefused
+from dledger.client.answers.values import Entry
+from dledger.machine.files.snapshot_file import SnapshotRefused
 from dledger.machine.state_machine import (
     RESULT_BYTES_MAX,
     MachineFactory,
@@ -28,7 +27,8 @@ from dledger.machine.state_machine import (
     RefusedCommand,
     StateMachine,
 )
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 
 #: Characters of what an exception says, at most.
 REASON_CHARACTERS_MAX = 500

@@ -25,12 +25,12 @@ from typing import NamedTuple
 import attrs
 from construct import Int8ub, Int16ub, Int32ub, Int64sb, Int64ub, Struct
 
-from dledger.machine.snapshot_file import SnapshotRefused
+from dledger.machine.files.snapshot_file import SnapshotRefused
 from dledger.machine.state_machine import RefusedAnswer
 from protocols.wire.errors import WireError
 from protocols.wire.layout import struct_of
 from protocols.wire.ledger.entry import EntryHeader
-from protocols.wire.ledger.producer_entries import decode_producer_entry
+from protocols.wire.ledger.own.producer_entries import decode_producer_entry
 from protocols.wire.ledger.producers import PRODUCER_CHANNEL
 
 #: Producers, results of one of them, and bytes of all results (each counts as L{RESULT_OVERHEAD} more).

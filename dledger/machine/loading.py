@@ -12,10 +12,10 @@ import re
 from twisted.internet.interfaces import IReactorTime
 
 from dledger.base.disk.disk import Disk
-from dledger.base.threads import RunInThread
+from dledger.base.process.threads import RunInThread
+from dledger.machine.files.snapshots import SnapshotDirectory
 from dledger.machine.guarded import GuardedMachine, MachineFailed, sentence_of
 from dledger.machine.runner import MachineRunner
-from dledger.machine.snapshots import SnapshotDirectory
 from dledger.machine.state_machine import MachineFactory, StateMachine
 from dledger.node.node import Node
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from dledger.base.errors import DamagedEntryError, DLedgerError
-from dledger.machine.snapshot_file import SnapshotHead, SnapshotRefused
+from dledger.machine.files.snapshot_file import SnapshotHead, SnapshotRefused
+from dledger.values.errors import DamagedEntryError, DLedgerError
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import iterate_records
 
 
 class LedgerMarks(Protocol):
-    """The part of L{dledger.core.member_state.MemberState} that is needed here."""
+    """The part of L{dledger.core.state.member_state.MemberState} that is needed here."""
 
     @property
     def flushed_index(self) -> int:

@@ -38,12 +38,14 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from dledger.base.errors import DamagedEntryError, DLedgerError
-from dledger.base.threads import RunInThread
-from dledger.client.values import Entry
+from dledger.base.process.threads import RunInThread
+from dledger.client.answers.values import Entry
 from dledger.machine.answering import AnsweringMachine
 from dledger.machine.calls import MachineCalls
-from dledger.machine.fetching import SnapshotFetch, SnapshotSource
+from dledger.machine.files.fetching import SnapshotFetch, SnapshotSource
+from dledger.machine.files.offering import SnapshotOffers
+from dledger.machine.files.snapshot_file import OLDEST_SNAPSHOT_VERSION, SnapshotHead, SnapshotRefused
+from dledger.machine.files.snapshots import SnapshotDirectory
 from dledger.machine.guarded import Applied, GuardedMachine, MachineFailed, sentence_of
 from dledger.machine.kept_results import KeptResults, kept_in
 from dledger.machine.log_reach import (
@@ -55,14 +57,12 @@ from dledger.machine.log_reach import (
     lowest_usable,
     waits_for_log,
 )
-from dledger.machine.offering import SnapshotOffers
 from dledger.machine.skips import Skips
-from dledger.machine.snapshot_file import OLDEST_SNAPSHOT_VERSION, SnapshotHead, SnapshotRefused
-from dledger.machine.snapshots import SnapshotDirectory
 from dledger.machine.state_machine import MachineFactory
 from dledger.machine.waiting import MachineWaits
 from dledger.machine.writing import SnapshotWriter, pieces_of
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.values.errors import DamagedEntryError, DLedgerError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.entry import EntryHeader, iterate_records
 from protocols.wire.ledger.machines import DIGESTS_MAX
 
@@ -89,7 +89,7 @@ class _MadeOtherwise(Exception):
 
 class MachineRunner(AnsweringMachine):
     """
-    See L{dledger.node.hosting.HostedMachine}.
+    See L{dledger.node.requests.machine_requests.HostedMachine}.
 
     Invariant: the state of C{machine} has the entries up to C{applied_index}; C{_ahead} has those that
     follow, as far as they were read.
@@ -146,7 +146,7 @@ class MachineRunner(AnsweringMachine):
     # -- life ---------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """See L{dledger.node.hosting.HostedMachine.start}."""
+        """See L{dledger.node.requests.machine_requests.HostedMachine.start}."""
         self._begin(self._take_up())
 
     def _begin(self, work: Coroutine[Deferred[object], object, None]) -> None:
@@ -166,7 +166,7 @@ class MachineRunner(AnsweringMachine):
             self._take_snapshot_if_due()
 
     def stop(self) -> Deferred[None]:
-        """See L{dledger.node.hosting.HostedMachine.stop}."""
+        """See L{dledger.node.requests.machine_requests.HostedMachine.stop}."""
         if self.state != "failed":
             self.state = "stopped"
         self._rest()
@@ -274,7 +274,7 @@ class MachineRunner(AnsweringMachine):
     # -- entries ------------------------------------------------------------------------------
 
     def committed(self) -> None:
-        """See L{dledger.node.hosting.HostedMachine.committed}."""
+        """See L{dledger.node.requests.machine_requests.HostedMachine.committed}."""
         if self.state == "running" and self._call is None and not self.is_applying and self._has_more():
             self._call = self._clock.callLater(0, self._turn)
 
@@ -533,7 +533,7 @@ class MachineRunner(AnsweringMachine):
     # -- requests -----------------------------------------------------------------------------
 
     def sweep(self, now_s: float) -> None:
-        """See L{dledger.node.hosting.HostedMachine.sweep}."""
+        """See L{dledger.node.requests.machine_requests.HostedMachine.sweep}."""
         self._waits.sweep(int(now_s * 1000), self.applied_index)
         self._calls.watch(self.machine)
         self.committed()

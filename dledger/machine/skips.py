@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.machine.test_skips -*-
 """
 Entries that no machine applies, because an order in the log says so
-(L{protocols.wire.ledger.machine_entries}).
+(L{protocols.wire.ledger.own.machine_entries}).
 
 An order comes behind its entry. So a state is right at an order if it was made without the entry: a member
 whose state has it makes another one, from an older snapshot, and passes over the entry.
@@ -19,11 +19,11 @@ from collections.abc import Collection, Iterable, Sequence
 
 import attrs
 
-from dledger.machine.snapshot_file import SnapshotRefused
+from dledger.machine.files.snapshot_file import SnapshotRefused
 from dledger.machine.state_machine import RefusedAnswer
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.entry import EntryHeader
-from protocols.wire.ledger.machine_entries import decode_skip, is_machine_entry
+from protocols.wire.ledger.own.machine_entries import decode_skip, is_machine_entry
 from protocols.wire.ledger.producers import PRODUCER_CHANNEL
 
 #: Result of a command that is skipped.

@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 
-from dledger.client.values import Entry
+from dledger.client.answers.values import Entry
 
 #: Bytes of one result, at most: of a command, and of a query.
 RESULT_BYTES_MAX = 1 << 20
@@ -75,8 +75,8 @@ class StateMachine(ABC):
     def snapshot(self) -> Iterable[bytes]:
         """
         The present state in pieces of at most L{CHUNK_BYTES_MAX
-        <dledger.machine.snapshot_file.CHUNK_BYTES_MAX>} bytes. They are pulled in another thread, one at a
-        time, while L{apply} goes on: this call takes a view that does not change (a copy of a dictionary
+        <dledger.machine.files.snapshot_file.CHUNK_BYTES_MAX>} bytes. They are pulled in another thread, one
+        at a time, while L{apply} goes on: this call takes a view that does not change (a copy of a dictionary
         whose values do not change, say), and the pieces come from the view alone.
         """
 

@@ -1,14 +1,16 @@
 # -*- test-case-name: tests.node.test_tracing -*-
-"""A state machine whose calls of C{apply} are spans: the last part of what L{dledger.node.tracing} tells."""
+"""
+A state machine whose calls of C{apply} are spans: the last part of what L{dledger.node.run.tracing} tells.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from inspect import isgeneratorfunction
 
-from dledger.client.values import Entry
+from dledger.client.answers.values import Entry
 from dledger.machine.state_machine import MachineFactory, StateMachine
-from dledger.node.tracing import OpenSpans
+from dledger.node.run.tracing import OpenSpans
 
 
 class TracedMachine(StateMachine):

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 
 from twisted.internet.defer import Deferred
 
-from dledger.base.errors import DLedgerError
-from dledger.base.waiters import ThresholdWaiters
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.base.process.waiters import ThresholdWaiters
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 
 #: Bytes of results that are kept for commands that come late; each counts as L{RECENT_OVERHEAD} more.
 RECENT_BYTES = 1024 * 1024
@@ -40,7 +40,7 @@ class MachineWaits:
         self._recent_bytes = 0
 
     def result_of(self, index: int, applied_index: int) -> Deferred[bytes]:
-        """See L{dledger.node.hosting.HostedMachine.result_of}."""
+        """See L{dledger.node.requests.machine_requests.HostedMachine.result_of}."""
         waiter: Deferred[bytes] = Deferred()
         found = self._recent.get(index)
         if found is not None:

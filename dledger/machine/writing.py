@@ -18,12 +18,12 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from dledger.base.threads import RunInThread
+from dledger.base.process.threads import RunInThread
 from dledger.machine.calls import MachineCalls
+from dledger.machine.files.snapshot_file import SnapshotRefused
+from dledger.machine.files.snapshots import SnapshotDirectory, UnnamedSnapshot
 from dledger.machine.guarded import GuardedMachine, sentence_of
 from dledger.machine.log_reach import CommittedEntries
-from dledger.machine.snapshot_file import SnapshotRefused
-from dledger.machine.snapshots import SnapshotDirectory, UnnamedSnapshot
 from protocols.wire.ledger.entry import EntryHeader
 
 #: Seconds in which a snapshot must be written.

@@ -6,16 +6,16 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from dledger.base.errors import StoreError
-from dledger.base.lineage import LINEAGE_BITS
-from dledger.config import DLedgerConfig
-from dledger.core.inputs import DirectoryDoubted, StoreFailed
-from dledger.node.contacts import Contacts
-from dledger.node.greeting import Greeting, KnownMembers
-from dledger.node.lineages import Lineages
-from dledger.node.peers import Peers
-from dledger.node.server import MemberServer, Note
-from dledger.node.store import Store
+from dledger.core.state.inputs import DirectoryDoubted, StoreFailed
+from dledger.ledger.config import DLedgerConfig
+from dledger.ledger.lineage import LINEAGE_BITS
+from dledger.node.connections.greeting import Greeting, KnownMembers
+from dledger.node.connections.lineages import Lineages
+from dledger.node.connections.peers import Peers
+from dledger.node.connections.server import MemberServer, Note
+from dledger.node.run.contacts import Contacts
+from dledger.node.run.store import Store
+from dledger.values.errors import StoreError
 
 
 class Belonging:

@@ -3,7 +3,7 @@
 One member in this process: the core, its driver, and the parts around them::
 
     connections -> RequestRouter -> AppendGate, Reads, or the core
-    core -> Driver -> Node (as L{dledger.node.driver.Surroundings}) -> connections, peers, flush thread
+    core -> Driver -> Node (as L{dledger.driver.driver.Surroundings}) -> connections, peers, flush thread
 
 The node makes no decisions: it gathers inputs, passes them on, and answers callers. Its only
 LoopingCall makes the ticks.
@@ -25,40 +25,40 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.base.disk.disk import DiskSpace
-from dledger.base.errors import DLedgerError, StoreError
-from dledger.base.membership import Membership
-from dledger.base.threads import RunInThread
+from dledger.base.process.threads import RunInThread
 from dledger.base.tls.key_watch import KeyWatch
 from dledger.base.tls.securing import MembersDialling, Securing
-from dledger.config import DLedgerConfig
-from dledger.core import effects as fx
-from dledger.core import inputs as ev
-from dledger.core.member_state import MemberState
 from dledger.core.replica import DLedgerCore
-from dledger.node.appends import AppendGate, AppendResult
-from dledger.node.aside_watch import AsideWatch
+from dledger.core.state import effects as fx
+from dledger.core.state import inputs as ev
+from dledger.core.state.member_state import MemberState
+from dledger.driver.driver import Driver, Ledger, Surroundings, Terms
+from dledger.ledger.config import DLedgerConfig
+from dledger.ledger.membership import Membership
 from dledger.node.belonging import Belonging
-from dledger.node.driver import Driver, Ledger, Surroundings, Terms
-from dledger.node.embedding import Embedding
-from dledger.node.flush import LedgerFlusher
-from dledger.node.health import told_health
-from dledger.node.hosting import MachineDesk
-from dledger.node.house_keeping import MemberHouse
-from dledger.node.keeping import keep_from_index
-from dledger.node.peers import Peers
-from dledger.node.readers import ReaderDesk
-from dledger.node.reads import Reads
-from dledger.node.reports import Reports
-from dledger.node.router import NO_APPENDS, Refusals, RequestRouter, Told
-from dledger.node.scrubbing import Scrubbing
-from dledger.node.server import MemberServer
-from dledger.node.snapshots import SnapshotDesk
-from dledger.node.status import Counters, NodeStatus, bytes_behind
-from dledger.node.store import Store
-from dledger.storage.term_file import TermVote
+from dledger.node.broker_hooks import Embedding
+from dledger.node.connections.peers import Peers
+from dledger.node.connections.server import MemberServer
+from dledger.node.reporting.health import told_health
+from dledger.node.reporting.reports import Reports
+from dledger.node.reporting.status import Counters, NodeStatus, bytes_behind
+from dledger.node.requests.appends import AppendGate, AppendResult
+from dledger.node.requests.machine_requests import MachineDesk
+from dledger.node.requests.readers import ReaderDesk
+from dledger.node.requests.reads import Reads
+from dledger.node.requests.router import NO_APPENDS, Refusals, RequestRouter, Told
+from dledger.node.requests.snapshots import SnapshotDesk
+from dledger.node.run.aside_watch import AsideWatch
+from dledger.node.run.flush import LedgerFlusher
+from dledger.node.run.house_keeping import MemberHouse
+from dledger.node.run.keeping import keep_from_index
+from dledger.node.run.scrubbing import Scrubbing
+from dledger.node.run.store import Store
+from dledger.storage.files.term_file import TermVote
+from dledger.values.errors import DLedgerError, StoreError
 from protocols.turn import Turn
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.messages import LeadershipTransferRequest, Request, Response
 
 #: Seconds between two checks of connections and waiters.
@@ -493,16 +493,16 @@ class Node:
     # -- Surroundings of the driver -------------------------------------------------------------
 
     def now_ms(self) -> int:
-        """See L{dledger.node.driver.Surroundings.now_ms}."""
+        """See L{dledger.driver.driver.Surroundings.now_ms}."""
         return int(self._clock.seconds() * 1000)
 
     def send_request(self, peer_id: str, request_id: int, request: Request) -> None:
-        """See L{dledger.node.driver.Surroundings.send_request}."""
+        """See L{dledger.driver.driver.Surroundings.send_request}."""
         assert self._peers is not None
         self._peers.send(peer_id, request_id, request)
 
     def follow_membership(self, membership: Membership) -> None:
-        """See L{dledger.node.driver.Surroundings.follow_membership}."""
+        """See L{dledger.driver.driver.Surroundings.follow_membership}."""
         self._members_changed()
         if self._peers is not None:
             self._peers.greet()
@@ -513,7 +513,7 @@ class Node:
         self.router.door.forget()
 
     def continue_later(self) -> None:
-        """See L{dledger.node.driver.Surroundings.continue_later}."""
+        """See L{dledger.driver.driver.Surroundings.continue_later}."""
         self._clock.callLater(0, self._driver.feed, ev.TurnCame())
 
     def answers_received(self, peer_id: str, answers: list[tuple[int, Response]]) -> None:
@@ -543,30 +543,30 @@ class Node:
         self._driver.feed(ev.PeerConnected(peer_id=peer_id))
 
     def reply(self, token: int, response: Response) -> None:
-        """See L{dledger.node.driver.Surroundings.reply}."""
+        """See L{dledger.driver.driver.Surroundings.reply}."""
         self.router.reply(token, response)
 
     def answer_append(self, answer: fx.AnswerAppend) -> None:
-        """See L{dledger.node.driver.Surroundings.answer_append}."""
+        """See L{dledger.driver.driver.Surroundings.answer_append}."""
         self._appends.answered(answer)
 
     def answer_read(self, answer: fx.AnswerRead) -> None:
-        """See L{dledger.node.driver.Surroundings.answer_read}."""
+        """See L{dledger.driver.driver.Surroundings.answer_read}."""
         self._reads.answered(answer)
 
     def start_flush(self, flush_id: int, end_index: int) -> None:
-        """See L{dledger.node.driver.Surroundings.start_flush}."""
+        """See L{dledger.driver.driver.Surroundings.start_flush}."""
         self.flusher.start(flush_id, end_index)
 
     def committed(self, committed_index: int) -> None:
-        """See L{dledger.node.driver.Surroundings.committed}."""
+        """See L{dledger.driver.driver.Surroundings.committed}."""
         self._reads.committed()
         self.desk.committed()
         if self._embedding is not None:
             self._embedding.committed()
 
     def report(self, report: fx.Report) -> None:
-        """See L{dledger.node.driver.Surroundings.report}."""
+        """See L{dledger.driver.driver.Surroundings.report}."""
         is_role = report.event == "role-changed"
         if is_role and self._embedding is not None:
             self._embedding.role_changed()
@@ -575,7 +575,7 @@ class Node:
         self._reports.report(report)
 
     def stop_member(self, stop: fx.StopMember) -> None:
-        """See L{dledger.node.driver.Surroundings.stop_member}."""
+        """See L{dledger.driver.driver.Surroundings.stop_member}."""
         if not stop.clean:
             self.log.critical(
                 "member {self_id} stops: {reason}", self_id=self.config.self_id, reason=stop.reason
@@ -583,7 +583,7 @@ class Node:
         self._end("stopped" if stop.clean else "failed", stop.reason)
 
     def broken(self, error: BaseException) -> None:
-        """See L{dledger.node.driver.Surroundings.broken}."""
+        """See L{dledger.driver.driver.Surroundings.broken}."""
         failure = Failure(error)
         self.log.failure("member {self_id} stops because of a bug", failure, self_id=self.config.self_id)
         if self.state not in ("stopped", "failed"):

@@ -30,28 +30,28 @@ from twisted.internet.protocol import ServerFactory
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from dledger.base.addresses import is_loopback, parse_address
-from dledger.base.descriptors import connections_allowed
 from dledger.base.disk.disk import Disk
-from dledger.base.errors import DirectoryError, StoreError
-from dledger.base.hosts import ChangeHosts
-from dledger.base.lineage import LINEAGE_BITS
-from dledger.base.reactor import Reactor
-from dledger.base.threads import DiskRunner, DiskThreads, LoneThread, RunInThread
+from dledger.base.process.descriptors import connections_allowed
+from dledger.base.process.reactor import Reactor
+from dledger.base.process.threads import DiskRunner, DiskThreads, LoneThread, RunInThread
+from dledger.base.serving.tokens import ClientTokenFile
 from dledger.base.tls.securing import Dialling, Securing, secured
-from dledger.base.tokens import ClientTokenFile
-from dledger.config import DLedgerConfig
-from dledger.node.driver import Driver, Terms
-from dledger.node.embedding import Embedding
-from dledger.node.health import UNSURE
-from dledger.node.hosting import HostedMachine
+from dledger.driver.driver import Driver, Terms
+from dledger.ledger.config import DLedgerConfig
+from dledger.ledger.lineage import LINEAGE_BITS
+from dledger.node.broker_hooks import Embedding
+from dledger.node.connections.peers import Dial, Peers
+from dledger.node.connections.server import CONNECTIONS_MAX, MemberServer
 from dledger.node.node import MakeDriver, Node
-from dledger.node.peers import Dial, Peers
-from dledger.node.server import CONNECTIONS_MAX, MemberServer
-from dledger.node.store import Store
-from dledger.storage.file_store import FileStore
-from dledger.storage.memory_store import MemoryStore
-from dledger.storage.term_file import TermFile, TermVote
+from dledger.node.reporting.health import UNSURE
+from dledger.node.requests.machine_requests import HostedMachine
+from dledger.node.run.store import Store
+from dledger.storage.files.term_file import TermFile, TermVote
+from dledger.storage.store.file_store import FileStore
+from dledger.storage.store.memory_store import MemoryStore
+from dledger.values.addresses import is_loopback, parse_address
+from dledger.values.errors import DirectoryError, StoreError
+from dledger.values.hosts import ChangeHosts
 from protocols.budgets import Budgets
 
 #: Seconds within which a member must hand leadership over and answer pending requests.

@@ -7,10 +7,10 @@ Source: DLedgerCommitLog's constructor, BrokerStartup (4.9.8, 5.3.3).
 
 from __future__ import annotations
 
-from dledger.base.addresses import parse_address, parse_members
-from dledger.broker.common.config import FAST_PORT_DISTANCE, BrokerConfig
-from dledger.broker.ha.config import SYNC_FLUSH
-from dledger.config import DLedgerConfig, from_mapping
+from dledger.ledger.config import DLedgerConfig, from_mapping
+from dledger.rocketmq.broker.common.config import FAST_PORT_DISTANCE, BrokerConfig
+from dledger.rocketmq.broker.ha.config import SYNC_FLUSH
+from dledger.values.addresses import parse_address, parse_members
 
 _TLS = ("tls_certificate", "tls_key", "tls_authority")
 

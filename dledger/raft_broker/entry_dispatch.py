@@ -17,10 +17,10 @@ from collections.abc import Sequence
 
 from twisted.logger import Logger
 
-from dledger.base.errors import StoreError
-from dledger.broker.common.events import Arrived, BrokerEvents
-from dledger.broker.store.records import read_plain_record, read_record
-from dledger.broker.store.reput import SLICE_BYTES_MAX, DispatchedLog, Dispatcher, Puts
+from dledger.rocketmq.broker.basics.events import Arrived, BrokerEvents
+from dledger.rocketmq.broker.store.queues.reput import SLICE_BYTES_MAX, DispatchedLog, Dispatcher, Puts
+from dledger.rocketmq.broker.store.records.records import read_plain_record, read_record
+from dledger.values.errors import StoreError
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.entry import BLANK, BLANK_MAGIC, ENTRY_HEADER, ENTRY_HEADER_SIZE, MAGIC
 from protocols.wire.rocketmq.layout import METADATA_TOPIC, START_SIZE

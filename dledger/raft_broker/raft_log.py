@@ -16,10 +16,10 @@ from typing import Protocol
 
 from dledger.base.disk.disk import Disk
 from dledger.base.disk.segment import SegmentReader
-from dledger.broker.store.records import problem_of
-from dledger.config import DLedgerConfig
+from dledger.ledger.config import DLedgerConfig
 from dledger.raft_broker.stamps import MessageStamps
-from dledger.storage.directory import data_path
+from dledger.rocketmq.broker.store.records.records import problem_of
+from dledger.storage.start.directory import data_path
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
 from protocols.wire.rocketmq.layout import START, START_SIZE
 

@@ -22,19 +22,19 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from dledger.base.commands.refusals import CommandGroup
-from dledger.base.errors import StoreError
-from dledger.broker.common.role import MASTER_ID
-from dledger.broker.ha.service import HAStatus
-from dledger.broker.metadata.slave_synchronize import SlaveSynchronize
-from dledger.broker.replication import ReplicationNeeds
-from dledger.broker.sending.puts import LogWriter
 from dledger.raft_broker.metadata_log import MetadataLog
 from dledger.raft_broker.raft_log import RaftLog
 from dledger.raft_broker.stamps import MessageStamps
 from dledger.raft_broker.store import RaftStore
 from dledger.raft_broker.topic_offers import TopicOffers
 from dledger.raft_broker.writer import AppendsEntries, RaftWriter
+from dledger.rocketmq.answering.refusals import CommandGroup
+from dledger.rocketmq.broker.basics.role import MASTER_ID
+from dledger.rocketmq.broker.ha.service import HAStatus
+from dledger.rocketmq.broker.metadata.slave_synchronize import SlaveSynchronize
+from dledger.rocketmq.broker.puts.puts import LogWriter
+from dledger.rocketmq.broker.replication import ReplicationNeeds
+from dledger.values.errors import StoreError
 
 #: The role of a leader for name servers and tools, as in RocketMQ.
 LEADER_ROLE = "SYNC_MASTER"
@@ -73,7 +73,7 @@ class Leads(AppendsEntries, Protocol):
 
 class RaftReplication:
     """
-    A L{dledger.broker.replication.Replication}.
+    A L{dledger.rocketmq.broker.replication.Replication}.
 
     Invariant: C{config.role} is a master's only while C{stamps} are open.
 
@@ -190,45 +190,45 @@ class RaftReplication:
 
     @property
     def writer(self) -> LogWriter:
-        """See L{dledger.broker.replication.Replication}."""
+        """See L{dledger.rocketmq.broker.replication.Replication}."""
         return self._writer
 
     @property
     def is_running(self) -> bool:
-        """See L{dledger.broker.replication.Replication}."""
+        """See L{dledger.rocketmq.broker.replication.Replication}."""
         return self._is_running
 
     @property
     def port(self) -> int:
-        """See L{dledger.broker.replication.Replication}. RocketMQ registers it in this mode, too."""
+        """See L{dledger.rocketmq.broker.replication.Replication}. RocketMQ registers it in this mode, too."""
         return self._config.ha_port
 
     def commands(self) -> tuple[CommandGroup, ...]:
-        """See L{dledger.broker.replication.Replication}."""
+        """See L{dledger.rocketmq.broker.replication.Replication}."""
         return ()
 
     def grown(self) -> bool:
-        """See L{dledger.broker.replication.Replication}."""
+        """See L{dledger.rocketmq.broker.replication.Replication}."""
         return False
 
     def start(self) -> None:
-        """See L{dledger.broker.replication.Replication}."""
+        """See L{dledger.rocketmq.broker.replication.Replication}."""
         self._is_running = True
         self._log.committed(self._node.committed_index)
         self._store.reput.wake()
         self._look_soon(0)
 
     def follow(self) -> None:
-        """See L{dledger.broker.replication.Replication}."""
+        """See L{dledger.rocketmq.broker.replication.Replication}."""
         if self._role.is_slave:
             self.synchronize.start()
 
     def unfollow(self) -> None:
-        """See L{dledger.broker.replication.Replication}."""
+        """See L{dledger.rocketmq.broker.replication.Replication}."""
         self.synchronize.stop()
 
     def stop(self) -> Deferred[None]:
-        """See L{dledger.broker.replication.Replication}."""
+        """See L{dledger.rocketmq.broker.replication.Replication}."""
         self._is_running = False
         self._stamps.close()
         self.metadata.cease()
@@ -238,10 +238,12 @@ class RaftReplication:
         return succeed(None)
 
     def keep_house(self, *, at_any_hour: bool = False) -> None:
-        """See L{dledger.broker.replication.Replication}: L{tick} does it."""
+        """See L{dledger.rocketmq.broker.replication.Replication}: L{tick} does it."""
 
     def tick(self) -> None:
-        """See L{dledger.broker.replication.Replication}. The member deletes files; the queues follow."""
+        """
+        See L{dledger.rocketmq.broker.replication.Replication}. The member deletes files; the queues follow.
+        """
         self._log.committed(self._node.committed_index)
         self.metadata.tick(self._log.begin_offset, self._log.ledger_end)
         if self._log.begin_offset != self._begin_offset:
@@ -257,26 +259,28 @@ class RaftReplication:
         return self._logged_term == self._node.term
 
     def metadata_logged(self, record: bytes, offset: int, term: int) -> None:
-        """See L{dledger.broker.replication.Replication}."""
+        """See L{dledger.rocketmq.broker.replication.Replication}."""
         if not self.metadata.is_open and self.metadata.apply(record, offset):
             self._logged_term = max(self._logged_term, term)
 
     def settled(self) -> Deferred[None]:
-        """See L{dledger.broker.replication.Replication}."""
+        """See L{dledger.rocketmq.broker.replication.Replication}."""
         return self.metadata.settled()
 
     def status(self) -> HAStatus | None:
-        """See L{dledger.broker.replication.Replication}. The member's pages tell of a raft group."""
+        """See L{dledger.rocketmq.broker.replication.Replication}. The member's pages tell of a raft group."""
         return None
 
     def learned(self, master: str | None, ha_address: str | None) -> None:
-        """See L{dledger.broker.replication.Replication}."""
+        """See L{dledger.rocketmq.broker.replication.Replication}."""
         if master and self.synchronize.master_address != master:
             self.events.info("the master is at {address}", address=master)
             self.synchronize.master_address = master
 
     def seeks_master(self) -> bool:
-        """See L{dledger.broker.replication.Replication}. The address may be that of a lost leader."""
+        """
+        See L{dledger.rocketmq.broker.replication.Replication}. The address may be that of a lost leader.
+        """
         if not self._role.is_slave or self._is_carried:
             return False
         last = self.synchronize.last

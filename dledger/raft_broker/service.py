@@ -21,16 +21,11 @@ from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.python.failure import Failure
 
 from dledger.base.disk.disk import Disk
-from dledger.base.reactor import Reactor
-from dledger.base.threads import DiskRunner
-from dledger.base.timing import within
-from dledger.broker.common.config import BrokerConfig
-from dledger.broker.common.events import BrokerEvents
-from dledger.broker.replication import BrokerSurroundings, ReplicationNeeds
-from dledger.broker.service import BrokerPorts, BrokerService
-from dledger.broker.store.store import MessageStore
-from dledger.config import DLedgerConfig
-from dledger.node.embedding import Embedding
+from dledger.base.process.reactor import Reactor
+from dledger.base.process.threads import DiskRunner
+from dledger.base.process.timing import within
+from dledger.ledger.config import DLedgerConfig
+from dledger.node.broker_hooks import Embedding
 from dledger.node.node import Node
 from dledger.node.service import MemberService
 from dledger.raft_broker.config import member_config
@@ -38,6 +33,11 @@ from dledger.raft_broker.raft_log import RaftLog
 from dledger.raft_broker.replication import RaftReplication
 from dledger.raft_broker.stamps import MessageStamps
 from dledger.raft_broker.store import RaftStore
+from dledger.rocketmq.broker.basics.events import BrokerEvents
+from dledger.rocketmq.broker.common.config import BrokerConfig
+from dledger.rocketmq.broker.replication import BrokerSurroundings, ReplicationNeeds
+from dledger.rocketmq.broker.service import BrokerPorts, BrokerService
+from dledger.rocketmq.broker.store.store import MessageStore
 
 #: Seconds that a follower may take to become the leader when this broker stops.
 HAND_OVER_S = 3.0
@@ -48,7 +48,7 @@ MakeMember = Callable[[DLedgerConfig, Embedding], MemberService]
 
 class RaftLogKind:
     """
-    A L{dledger.broker.replication.LogKind}: the ledger of a member in this process.
+    A L{dledger.rocketmq.broker.replication.LogKind}: the ledger of a member in this process.
 
     @ivar member: the member; its store is open before L{open_store}.
     @ivar replication: None until the broker has made it.
@@ -75,7 +75,7 @@ class RaftLogKind:
         self, config: BrokerConfig, around: BrokerSurroundings, *, failed: Callable[[Failure], None],
         events: BrokerEvents,
     ) -> RaftStore:
-        """See L{dledger.broker.replication.LogKind}."""
+        """See L{dledger.rocketmq.broker.replication.LogKind}."""
         member = self.member
         assert member.node is not None, "the member is open before the broker"
         log = RaftLog(
@@ -88,7 +88,7 @@ class RaftLogKind:
         )
 
     def replicate(self, store: MessageStore, needs: ReplicationNeeds) -> RaftReplication:
-        """See L{dledger.broker.replication.LogKind}."""
+        """See L{dledger.rocketmq.broker.replication.LogKind}."""
         node = self.member.node
         assert isinstance(store, RaftStore) and node is not None, "the store of another kind"
         self.replication = RaftReplication(

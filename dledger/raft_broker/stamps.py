@@ -21,10 +21,10 @@ from zlib import crc32
 import attrs
 from construct import Int64sb, Struct
 
-from dledger.base.errors import DLedgerError
-from dledger.storage.body_stamps import BodyStamps, Stamp
+from dledger.storage.files.body_stamps import BodyStamps, Stamp
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.layout import struct_of
-from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
 from protocols.wire.rocketmq.layout import (
     FIXED_PARTS,

@@ -21,11 +21,16 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
 from dledger.base.disk.disk import Disk, File
-from dledger.base.errors import StoreError
-from dledger.base.threads import RunInThread
-from dledger.broker.common.events import BrokerEvents
-from dledger.broker.store.bad_records import BadRecords
-from dledger.broker.store.checkpoint import (
+from dledger.base.process.threads import RunInThread
+from dledger.raft_broker.entry_dispatch import EntryDispatch
+from dledger.raft_broker.entry_indexing import EntryIndexing
+from dledger.raft_broker.raft_log import RaftLog
+from dledger.rocketmq.broker.basics.events import BrokerEvents
+from dledger.rocketmq.broker.store.index.key_index import KeyIndex
+from dledger.rocketmq.broker.store.queues.consume_queues import ConsumeQueues
+from dledger.rocketmq.broker.store.queues.unit_check import TornUnits
+from dledger.rocketmq.broker.store.records.bad_records import BadRecords
+from dledger.rocketmq.broker.store.records.checkpoint import (
     CHECKPOINT_NAME,
     AbortFile,
     Checkpoint,
@@ -33,14 +38,9 @@ from dledger.broker.store.checkpoint import (
     encode_checkpoint,
     read_small,
 )
-from dledger.broker.store.consume_queues import ConsumeQueues
-from dledger.broker.store.key_index import KeyIndex
-from dledger.broker.store.store import MessageStore, lock_store, run_steps
-from dledger.broker.store.store_config import StoreConfig
-from dledger.broker.store.unit_check import TornUnits
-from dledger.raft_broker.entry_dispatch import EntryDispatch
-from dledger.raft_broker.entry_indexing import EntryIndexing
-from dledger.raft_broker.raft_log import RaftLog
+from dledger.rocketmq.broker.store.records.store_config import StoreConfig
+from dledger.rocketmq.broker.store.store import MessageStore, lock_store, run_steps
+from dledger.values.errors import StoreError
 from protocols.wire.layout import struct_of
 
 #: Tells up to where the queues are complete. A directory of RocketMQ has none: all queues are built again.

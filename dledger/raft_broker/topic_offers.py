@@ -18,12 +18,12 @@ from collections.abc import Callable
 
 from twisted.logger import Logger
 
-from dledger.base.errors import DLedgerError
-from dledger.broker.admin.commands import SYSTEM_TOPICS, UPDATE_AND_CREATE_TOPIC
-from dledger.broker.lost_topics import lost_topics
-from dledger.broker.metadata.slave_synchronize import TIMEOUT_S, MasterAsker
-from dledger.broker.metadata.tables import TopicConfig, Topics
-from dledger.broker.store.store import MessageStore
+from dledger.rocketmq.broker.admin.commands import SYSTEM_TOPICS, UPDATE_AND_CREATE_TOPIC
+from dledger.rocketmq.broker.lost_topics import lost_topics
+from dledger.rocketmq.broker.metadata.slave_synchronize import TIMEOUT_S, MasterAsker
+from dledger.rocketmq.broker.metadata.tables import TopicConfig, Topics
+from dledger.rocketmq.broker.store.store import MessageStore
+from dledger.values.errors import DLedgerError
 from protocols.rocketmq.commands import SUCCESS
 from protocols.wire.remoting import RemotingCommand
 

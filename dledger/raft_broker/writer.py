@@ -22,14 +22,14 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from dledger.base.errors import DLedgerError
-from dledger.broker.ha.put_status import PutStatus
-from dledger.broker.sending.puts import NotPut, Put
-from dledger.broker.store.plain_records import Placed, PlainMessage
-from dledger.broker.store.records import NewMessage, size_of
-from dledger.node.appends import AppendResult
+from dledger.node.requests.appends import AppendResult
 from dledger.raft_broker.stamps import MessageStamps, PutPlaces, UnplacedRecord
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.rocketmq.broker.ha.put_status import PutStatus
+from dledger.rocketmq.broker.puts.puts import NotPut, Put
+from dledger.rocketmq.broker.store.records.plain_records import Placed, PlainMessage
+from dledger.rocketmq.broker.store.records.records import NewMessage, size_of
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.rocketmq.layout import PROPERTIES_LENGTH, TOPIC_BYTES_MAX
 
 #: Codes of appends that are certainly not in the log.

@@ -14,10 +14,10 @@ from functools import partial
 from typing import Protocol, TypedDict
 
 from dledger.base.disk.disk import Disk, DiskSpace, File
-from dledger.base.errors import DirectoryError
 from dledger.remote.worker import CallWorker
-from dledger.storage.archive_manifest import GENERATIONS
-from dledger.storage.archive_place import ArchivePlace, DirectoryPlace
+from dledger.storage.manifests.archive_manifest import GENERATIONS
+from dledger.storage.manifests.archive_place import ArchivePlace, DirectoryPlace
+from dledger.values.errors import DirectoryError
 
 _LOCAL = ("file", "local")
 

@@ -7,8 +7,8 @@ The committed part of a ledger as columns: for Spark, in batch and as a stream, 
     dledger.spark.register(spark)
     spark.read.format("dledger").load("store/dledger-n0").show()
 
-C{dledger.spark.read("store/dledger-n0")}, a L{Scan<dledger.spark.scan.Scan>}, is the same without Spark.
-Nothing here needs Twisted: it runs on executors.
+C{dledger.spark.read("store/dledger-n0")}, a L{Scan<dledger.spark.scans.scan.Scan>}, is the same without
+Spark. Nothing here needs Twisted: it runs on executors.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dledger.spark.session import SparkMissing, make_known, session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from dledger.spark.scan import Scan
+    from dledger.spark.scans.scan import Scan
 
 __all__ = ("SparkMissing", "read", "register", "session")
 
@@ -35,7 +35,7 @@ def read(path: str = "", *, columns: tuple[str, ...] = (), **options: object) ->
     @raise OptionError: an option or a column does not exist, or makes no sense.
     """
     # Imported here: a session does not need Arrow in this process.
-    from dledger.spark.scan import Scan
+    from dledger.spark.scans.scan import Scan
 
     given = {name: str(value).lower() if isinstance(value, bool) else str(value)
              for name, value in options.items()}

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dledger.base.disk.segment import SegmentReader
-from dledger.spark.log import Chunk, LogPart, Offsets, skipped
-from dledger.spark.messages import cut_out, find
-from dledger.spark.options import ScanOptions
-from dledger.spark.queue_ends import store_root
+from dledger.spark.basics.log import Chunk, LogPart, Offsets, skipped
+from dledger.spark.basics.options import ScanOptions
+from dledger.spark.rocketmq.messages import cut_out, find
+from dledger.spark.rocketmq.queue_ends import store_root
 from dledger.spark.topic_queues import Named, QueueMisfit, QueuesOfTopics, stops, trusted_until_ms
 from protocols.wire.rocketmq.layout import MIN_MESSAGE_SIZE
 

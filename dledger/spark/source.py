@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.spark.test_source,tests.spark.test_stream -*-
 """
-The format C{dledger} for Spark: a thin layer over L{dledger.spark.scan.Scan}.
+The format C{dledger} for Spark: a thin layer over L{dledger.spark.scans.scan.Scan}.
 
 Rules of the engine that are not obvious:
 
@@ -37,10 +37,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from dledger.spark.arrival import Shipped
-from dledger.spark.columns import ddl_of
-from dledger.spark.executor import batches_in_task
-from dledger.spark.log import (
+from dledger.spark.basics.log import (
     DataLossError,
     Extent,
     LogPart,
@@ -53,9 +50,12 @@ from dledger.spark.log import (
     lost,
     skipped,
 )
-from dledger.spark.options import LATEST, OptionError, ScanOptions
-from dledger.spark.proof import PROOF_KEY, difference
-from dledger.spark.scan import Scan, columns_of
+from dledger.spark.basics.options import LATEST, OptionError, ScanOptions
+from dledger.spark.basics.proof import PROOF_KEY, difference
+from dledger.spark.ledger.columns import ddl_of
+from dledger.spark.scans.arrival import Shipped
+from dledger.spark.scans.executor import batches_in_task
+from dledger.spark.scans.scan import Scan, columns_of
 from dledger.spark.sink.writers import LogBatchWriter, LogStreamWriter
 from protocols.wire.fastjson import JsonObject
 

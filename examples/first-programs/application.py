@@ -15,7 +15,7 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.protocols.basic import LineOnlyReceiver
 
 import dledger
-from dledger.twisted import LogService
+from dledger.deferred import LogService
 
 
 class Lines(LineOnlyReceiver):

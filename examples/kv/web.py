@@ -26,9 +26,9 @@ from twisted.web.http import Request
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Site
 
-from dledger.base.errors import DLedgerError
-from dledger.client.values import UnknownOutcome
-from dledger.twisted import LogService
+from dledger.client.answers.values import UnknownOutcome
+from dledger.deferred import LogService
+from dledger.values.errors import DLedgerError
 
 #: Bytes of a value, at most.
 VALUE_BYTES_MAX = 1 << 20

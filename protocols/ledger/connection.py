@@ -23,13 +23,13 @@ from protocols.connection import (
     AnsweringConnection,
     Connection,
 )
-from protocols.framing import Frame
 from protocols.ledger.interfaces import Dialect, Ticket
 from protocols.ledger.push import NativeDialect, NativeReader, appended
 from protocols.ledger.remoting import KNOWN_CODES, RemotingDialect, not_supported
 from protocols.turn import Turn
 from protocols.wire.errors import BodyError, IncompatibleError, LooseError, WireError
 from protocols.wire.fastjson import VALUES_MAX
+from protocols.wire.framing import Frame
 from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.json_bodies import REQUEST_VALUES_MAX, decode_request, decode_response
 from protocols.wire.ledger.messages import Request, Response

@@ -17,10 +17,11 @@ from collections.abc import Sequence
 import attrs
 from construct import Struct
 
+from protocols.wire.codes import ResponseCode
 from protocols.wire.layout import struct_of
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.bounds import INDEX_MAX, POSITION_MAX, TERM_MAX
-from protocols.wire.ledger.codes import PushType, RequestCode, ResponseCode
+from protocols.wire.ledger.codes import PushType, RequestCode
 from protocols.wire.ledger.entry import check_records
 from protocols.wire.ledger.messages import (
     AppendRequest,

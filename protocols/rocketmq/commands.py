@@ -32,10 +32,10 @@ from protocols.connection import (
     AnsweringConnection,
     Connection,
 )
-from protocols.framing import Frame
 from protocols.rocketmq.signing import Credentials, signed
 from protocols.turn import Turn
 from protocols.wire.errors import WireError
+from protocols.wire.framing import Frame
 from protocols.wire.remoting import (
     FLAG_ONEWAY,
     FLAG_RESPONSE,

@@ -8,12 +8,12 @@ from typing import Any
 import attrs
 from twisted.internet.defer import Deferred, succeed
 
-from dledger.base.errors import StoreError
 from dledger.core.status import MemberStatus, PeerStatus
-from dledger.node.reports import SeenEvent
-from dledger.node.status import BATCH_BUCKETS, Histogram, MachineStatus, NodeStatus
+from dledger.node.reporting.reports import SeenEvent
+from dledger.node.reporting.status import BATCH_BUCKETS, Histogram, MachineStatus, NodeStatus
+from dledger.values.errors import StoreError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import EntryHeader, encode_header
 from protocols.wire.ledger.messages import LeadershipTransferResponse
 

@@ -22,9 +22,9 @@ from dledger.admin.broker import (
     make_broker_pages,
 )
 from dledger.admin.dashboard.broker_page import GROUPS_SHOWN
-from dledger.base.option_values import Setting
-from dledger.broker.shown import NotShown, ShownMessage, ShownMessages, ShownQueue
-from dledger.broker.status import BrokerStatus, ConsumerLag, SlaveLag
+from dledger.rocketmq.broker.shown import NotShown, ShownMessage, ShownMessages, ShownQueue
+from dledger.rocketmq.broker.status import BrokerStatus, ConsumerLag, SlaveLag
+from dledger.values.option_values import Setting
 from tests.test_docs import DOCS
 
 _WORDS = ("name", "cluster", "role", "log", "address", "problem", "refusals", "slaves", "master",
@@ -67,7 +67,7 @@ class FakeBrowser:
         self.asked: list[tuple[object, ...]] = []
 
     def queues(self, topic: str = "") -> tuple[tuple[ShownQueue, ...], bool]:
-        """As of a L{dledger.broker.browsing.MessageBrowser}, as the others."""
+        """As of a L{dledger.rocketmq.broker.browsing.MessageBrowser}, as the others."""
         return ((QUEUE,) if topic in ("", QUEUE.topic) else ()), not topic
 
     def queue(self, topic: str, queue_id: int) -> ShownQueue:

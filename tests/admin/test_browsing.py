@@ -15,7 +15,7 @@ from dledger.admin.broker import BrokerPages
 from dledger.admin.browsing import entries
 from dledger.admin.browsing.query import COUNT_MAX, PREVIEW_BYTES, preview_of
 from dledger.admin.dashboard.frame import POLICY
-from dledger.base.holes import Hole
+from dledger.ledger.holes import Hole
 from protocols.wire.ledger.envelopes import envelope_head
 from tests.admin import test_broker, test_resource
 from tests.admin.fakes import picture

@@ -19,7 +19,7 @@ from twisted.web.iweb import IAgent
 from twisted.web.resource import Resource
 from zope.interface import implementer
 
-from dledger.admin.cluster import (
+from dledger.admin.basics.cluster import (
     ClusterSurvey,
     MemberReport,
     fetch_status,
@@ -28,7 +28,7 @@ from dledger.admin.cluster import (
     with_lag,
 )
 from dledger.admin.resource import status_json
-from dledger.client.members import Members
+from dledger.client.links.members import Members
 from tests.admin.fakes import FakeNode, picture
 from tests.client.fakes import FakeGroup
 

@@ -15,7 +15,7 @@ from treq.testing import StubTreq
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.admin.cluster import MemberReport
+from dledger.admin.basics.cluster import MemberReport
 from dledger.admin.dashboard.frame import POLICY
 from dledger.admin.dashboard.overview import (
     ELECTIONS_SHOWN,
@@ -26,7 +26,7 @@ from dledger.admin.dashboard.overview import (
 )
 from dledger.admin.dashboard.page import dashboard_page
 from dledger.admin.resource import SURVEY_KEPT_S, AdminApp
-from dledger.node.reports import SeenEvent
+from dledger.node.reporting.reports import SeenEvent
 from tests.admin.fakes import MACHINE, FakeNode, picture
 
 NASTY = "<script>alert('x')</script>\"&"

@@ -9,8 +9,8 @@ from typing import Any
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs, formatEvent
 
-from dledger.admin.guard import LOOK_S, AdminGuard
-from dledger.base.tokens import new_token
+from dledger.admin.basics.guard import LOOK_S, AdminGuard
+from dledger.base.serving.tokens import new_token
 from tests.admin.test_site import SiteCase
 
 

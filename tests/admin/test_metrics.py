@@ -22,7 +22,7 @@ from dledger.admin.metrics import (
     exposition,
     make_registry,
 )
-from dledger.base.holes import Hole
+from dledger.ledger.holes import Hole
 from protocols.wire.ledger.readers import ReaderInfo
 from tests.admin.fakes import MACHINE, picture
 

@@ -12,15 +12,15 @@ from treq.testing import StubTreq
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.admin.basics.guard import AdminGuard
 from dledger.admin.broker import KEPT_S, BrokerPages
-from dledger.admin.guard import AdminGuard
 from dledger.admin.name_server import NameServerPages
 from dledger.admin.resource import AdminApp
-from dledger.base.holes import Hole
-from dledger.base.option_values import Setting
-from dledger.base.tokens import new_token
-from dledger.node.reports import SeenEvent
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.base.serving.tokens import new_token
+from dledger.ledger.holes import Hole
+from dledger.node.reporting.reports import SeenEvent
+from dledger.values.option_values import Setting
+from protocols.wire.codes import ResponseCode
 from tests.admin import test_broker, test_name_server, test_resource
 from tests.admin.fakes import picture
 

@@ -16,8 +16,8 @@ from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.admin.cluster import MemberReport
-from dledger.admin.pages import PagesAccess
+from dledger.admin.basics.cluster import MemberReport
+from dledger.admin.basics.pages import PagesAccess
 from dledger.admin.resource import (
     FLUSH_LOOK_S,
     FLUSH_TIME_OUT_S,
@@ -27,12 +27,12 @@ from dledger.admin.resource import (
     make_admin_service,
     told_address,
 )
-from dledger.base.holes import Hole
-from dledger.base.log_lines import LogLevels
-from dledger.base.option_values import Setting
-from dledger.node.health import health_problem
-from dledger.node.reports import SeenEvent
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.base.process.log_lines import LogLevels
+from dledger.ledger.holes import Hole
+from dledger.node.reporting.health import health_problem
+from dledger.node.reporting.reports import SeenEvent
+from dledger.values.option_values import Setting
+from protocols.wire.codes import ResponseCode
 from tests.admin.fakes import MACHINE, FakeNode, picture
 
 
@@ -54,7 +54,7 @@ class PageCase(SynchronousTestCase):
         self.treq = StubTreq(app.app.resource())
 
     async def survey(self) -> tuple[MemberReport, ...]:
-        """As L{dledger.admin.cluster.ClusterSurvey.run}."""
+        """As L{dledger.admin.basics.cluster.ClusterSurvey.run}."""
         if self.reports is None:
             raise RuntimeError("a bug of ours")
         return self.reports

@@ -12,9 +12,9 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from twisted.web.resource import Resource
 
-from dledger.admin import site as module
-from dledger.admin.site import PIPELINED_MAX, AdminSite, host_name
-from dledger.base import descriptors
+from dledger.admin.basics import site as module
+from dledger.admin.basics.site import PIPELINED_MAX, AdminSite, host_name
+from dledger.base.process import descriptors
 
 GET = b"GET /a HTTP/1.1\r\nHost: localhost\r\n\r\n"
 

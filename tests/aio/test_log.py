@@ -14,10 +14,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 import dledger.aio
 from dledger.aio.log import AsyncLog
-from dledger.base.errors import DLedgerError
-from dledger.base.forks import OpenedHere
-from dledger.client.values import AppendFailed, UnknownOutcome
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.base.process.forks import OpenedHere
+from dledger.client.answers.values import AppendFailed, UnknownOutcome
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendRequest
 from tests.aio.served import ServedGroup, play
 

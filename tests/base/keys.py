@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from dledger.base.rights import ClientRole
 from dledger.base.tls.certificates import CertifiedKey, issue, make_authority
-from dledger.base.tls_files import TlsFiles
+from dledger.values.rights import ClientRole
+from dledger.values.tls_files import TlsFiles
 
 
 class KeyRoom:

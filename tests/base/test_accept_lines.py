@@ -11,8 +11,8 @@ from twisted.internet.task import Clock
 from twisted.logger import LogEvent, Logger, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.accept_lines import AcceptLines, fold_accept_lines
-from dledger.base.folding import AGAIN_S, Folding
+from dledger.base.serving.accept_lines import AcceptLines, fold_accept_lines
+from dledger.base.serving.folding import AGAIN_S, Folding
 
 
 class Listener:

@@ -10,17 +10,17 @@ import click
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.addresses import Address, checked_members, parse_address, parse_members
-from dledger.base.endpoints import tcp_endpoints
-from dledger.broker.client.blocking import Broker
-from dledger.broker.common.config import broker_from_mapping as broker_config
+from dledger.base.serving.endpoints import tcp_endpoints
+from dledger.cli.data.export import source_options
+from dledger.cli.rocketmq.ha import broker_address as broker_option
 from dledger.client.client import LogClient
-from dledger.client.members import Members
-from dledger.commands.export import source_options
-from dledger.commands.ha import broker_address as broker_option
-from dledger.config import DLedgerConfig, from_mapping
-from dledger.spark.members import MemberConnection, Trouble, parse_bootstrap
-from dledger.spark.options import OptionError
+from dledger.client.links.members import Members
+from dledger.ledger.config import DLedgerConfig, from_mapping
+from dledger.rocketmq.broker.client.blocking import Broker
+from dledger.rocketmq.broker.common.config import broker_from_mapping as broker_config
+from dledger.spark.basics.options import OptionError
+from dledger.spark.ledger.members import MemberConnection, Trouble, parse_bootstrap
+from dledger.values.addresses import Address, checked_members, parse_address, parse_members
 
 #: Text, host, port.
 GOOD = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.admin_ports import admin_finding, is_beyond_loopback, loopback_unless_told
+from dledger.base.serving.admin_ports import admin_finding, is_beyond_loopback, loopback_unless_told
 
 
 class PlaceTests(SynchronousTestCase):

@@ -8,7 +8,7 @@ import gc
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.ahead import ReadingAhead
+from dledger.base.sending.ahead import ReadingAhead
 
 
 class Numbers(ReadingAhead[list[int]]):

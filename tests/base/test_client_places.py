@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.client_places import DOOR_PLACES, ClientPlaces, address_key
+from dledger.base.serving.client_places import DOOR_PLACES, ClientPlaces, address_key
 
 
 class AddressTests(SynchronousTestCase):

@@ -12,7 +12,7 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.endpoints import tcp_endpoints
+from dledger.base.serving.endpoints import tcp_endpoints
 
 
 class Resolver:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import DirectoryError, DLedgerError, StoreError
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.values.errors import DirectoryError, DLedgerError, StoreError
+from protocols.wire.codes import ResponseCode
 
 
 class DLedgerErrorTests(SynchronousTestCase):

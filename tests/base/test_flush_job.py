@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.base.disk.flush_job import FlushJob
 from dledger.base.disk.segment import SegmentList
 from dledger.base.disk.two_slots import SlotFile, SlotForm
-from dledger.testing.disk import SimDisk
+from dledger.testing.world.disk import SimDisk
 
 _DECLARATION = Struct(
     "magic" / Int32sb, "version" / Int32sb, "generation" / Int64sb, "end" / Int64sb, "clean" / Int32sb

@@ -6,7 +6,7 @@ from __future__ import annotations
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.folding import AGAIN_S, KEYS_MAX, QUIET_S, Folding
+from dledger.base.serving.folding import AGAIN_S, KEYS_MAX, QUIET_S, Folding
 
 
 class FoldingTests(SynchronousTestCase):

@@ -7,8 +7,8 @@ import os
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import DLedgerError
-from dledger.base.forks import OpenedHere
+from dledger.base.process.forks import OpenedHere
+from dledger.values.errors import DLedgerError
 
 
 class OpenedHereTests(SynchronousTestCase):

@@ -9,10 +9,10 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base import group_flush
-from dledger.base.errors import DLedgerError, StoreError
-from dledger.base.group_flush import GroupFlush
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.base.process import group_flush
+from dledger.base.process.group_flush import GroupFlush
+from dledger.values.errors import DLedgerError, StoreError
+from protocols.wire.codes import ResponseCode
 
 
 class Captured:

@@ -6,8 +6,8 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.guard import DiskGuard
-from dledger.base.errors import DLedgerError, StoreError
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.values.errors import DLedgerError, StoreError
+from protocols.wire.codes import ResponseCode
 
 
 class GuardTests(SynchronousTestCase):

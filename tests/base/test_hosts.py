@@ -6,7 +6,7 @@ from __future__ import annotations
 from twisted.internet.address import IPv4Address, UNIXAddress
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.hosts import ChangeHosts, end_host, host_list, host_text, is_within, networks_of
+from dledger.values.hosts import ChangeHosts, end_host, host_list, host_text, is_within, networks_of
 
 
 class NetworksTests(SynchronousTestCase):

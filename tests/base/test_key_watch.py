@@ -9,7 +9,7 @@ from twisted.logger import globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.tls.key_watch import SAY_AGAIN_S, SOON_S, KeyWatch
-from dledger.base.tls_files import TlsFiles
+from dledger.values.tls_files import TlsFiles
 from tests.node.rig import Rig
 
 

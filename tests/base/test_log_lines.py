@@ -12,8 +12,8 @@ from twisted.logger import Logger, LogLevel
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base import log_lines
-from dledger.base.log_lines import LineWriter, LogLevels, is_journal, json_line, text_line
+from dledger.base.process import log_lines
+from dledger.base.process.log_lines import LineWriter, LogLevels, is_journal, json_line, text_line
 
 
 def event(
@@ -36,9 +36,9 @@ class LevelsTests(SynchronousTestCase):
 
     def test_rooms(self) -> None:
         """The longest name that fits counts; parts of names are no rooms."""
-        levels = LogLevels("warn, dledger.node=debug,dledger.node.peers=error")
+        levels = LogLevels("warn, dledger.node=debug,dledger.node.connections.peers=error")
         for room, count in (
-            ("dledger.node", 5), ("dledger.node.node.Node", 5), ("dledger.node.peers.Peer", 2),
+            ("dledger.node", 5), ("dledger.node.node.Node", 5), ("dledger.node.connections.peers.Peer", 2),
             ("dledger.nodes", 3), ("dledger", 3), ("", 3),
         ):
             self.assertEqual(len(self.shown(levels, room)), count, room)

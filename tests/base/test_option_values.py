@@ -6,7 +6,7 @@ from __future__ import annotations
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.option_values import converted, listed, our_name, unknown_option
+from dledger.values.option_values import converted, listed, our_name, unknown_option
 
 KNOWN = ("tick_ms", "broker_ip1", "TICK")
 

@@ -7,8 +7,8 @@ import random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base import producers
-from dledger.base.producers import OPEN_ENTRIES, RUNS_MAX, Known, NotedRun, SequenceTable, Verdict
+from dledger.ledger import producers
+from dledger.ledger.producers import OPEN_ENTRIES, RUNS_MAX, Known, NotedRun, SequenceTable, Verdict
 
 #: Behind all entries.
 END = 10**9

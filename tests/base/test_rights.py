@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.rights import ALL_RIGHTS, GROUP_URI, ClientRole, Rights, named_uri, rights_of
+from dledger.values.rights import ALL_RIGHTS, GROUP_URI, ClientRole, Rights, named_uri, rights_of
 
 
 def of(*, dns_names: tuple[str, ...] = (), uris: tuple[str, ...] = ()) -> Rights:

@@ -10,7 +10,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.tls.securing import MembersDialling, dialling, secured
-from dledger.base.tls_files import TlsFiles, tls_files
+from dledger.values.tls_files import TlsFiles, tls_files
 from tests.base.keys import KeyRoom
 
 

@@ -15,7 +15,7 @@ from dledger.base.disk.segment import (
     list_segments,
     offsets_in,
 )
-from dledger.base.errors import DirectoryError
+from dledger.values.errors import DirectoryError
 from tests.storage.support import BROKEN, HookedDisk
 
 

@@ -9,11 +9,11 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.bodies import misfit
-from dledger.base.errors import DLedgerError
-from dledger.base.send_queue import SendCall, SendLimits, SentFrame, Window
-from dledger.base.sender import WindowedSender, fire_all, fire_one
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.base.sending.bodies import misfit
+from dledger.base.sending.send_queue import SendCall, SendLimits, SentFrame, Window
+from dledger.base.sending.sender import WindowedSender, fire_all, fire_one
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from tests.protocols.fakes import turn_of
 
 BUSY = DLedgerError(ResponseCode.LEADER_PENDING_FULL)

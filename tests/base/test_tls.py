@@ -23,12 +23,12 @@ from twisted.test.iosim import FakeTransport, connect
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from dledger.base.rights import ALL_RIGHTS, NO_RIGHTS, ClientRole
 from dledger.base.tls import keys as keys_module
 from dledger.base.tls.certificates import CertifiedKey, make_authority
 from dledger.base.tls.keys import FIRST_BYTE_S, FIRST_BYTES_MAX, TlsKeys
 from dledger.base.tls.securing import dialling
-from dledger.base.tls_files import TlsFiles
+from dledger.values.rights import ALL_RIGHTS, NO_RIGHTS, ClientRole
+from dledger.values.tls_files import TlsFiles
 from protocols.connection import TLS_LOSS, loss_sentence
 from tests.base.keys import KeyRoom
 

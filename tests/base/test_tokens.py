@@ -10,10 +10,8 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base import tokens as module
-from dledger.base.client_token import TOKEN_CHARS_MAX, ClientToken, as_client_token
-from dledger.base.rights import ClientRole
-from dledger.base.tokens import (
+from dledger.base.serving import tokens as module
+from dledger.base.serving.tokens import (
     TOKEN_FILE_BYTES_MAX,
     TOKENS_MAX,
     ClientTokenFile,
@@ -22,6 +20,8 @@ from dledger.base.tokens import (
     is_token_name,
     new_token,
 )
+from dledger.values.client_token import TOKEN_CHARS_MAX, ClientToken, as_client_token
+from dledger.values.rights import ClientRole
 
 
 class TokenTests(SynchronousTestCase):

@@ -10,11 +10,11 @@ from twisted.internet.address import IPv4Address
 from twisted.internet.protocol import Factory, ServerFactory
 from twisted.test.iosim import FakeTransport, connect
 
-from dledger.base.rights import ClientRole
 from dledger.base.tls.certificates import issue
 from dledger.base.tls.keys import TlsKeys
 from dledger.base.tls.trust import ServerTrust
-from dledger.base.tls_files import TlsFiles
+from dledger.values.rights import ClientRole
+from dledger.values.tls_files import TlsFiles
 from tests.base.keys import KeyRoom
 from tests.base.test_tls import End, Kept, TlsCase, with_names
 

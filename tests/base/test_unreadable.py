@@ -12,7 +12,7 @@ from dledger.base.disk.disk import File
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.disk.segment import SegmentList, SegmentReader
 from dledger.base.disk.unreadable import BLOCK, FAILED_MAX, FILLER, OPENING_MAX_BYTES
-from dledger.testing.disk import SimDisk
+from dledger.testing.world.disk import SimDisk
 
 SIZE = 512 * BLOCK
 

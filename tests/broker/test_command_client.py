@@ -11,7 +11,7 @@ from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from dledger.broker.command_client import CommandClient
+from dledger.rocketmq.broker.command_client import CommandClient
 from protocols.rocketmq.commands import NotAsked
 from protocols.turn import Turn
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command

@@ -13,8 +13,8 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.metadata.tables import TopicConfig, Topics
-from dledger.broker.name_server import BrokerIdentity, NameServerRegistrar
+from dledger.rocketmq.broker.metadata.tables import TopicConfig, Topics
+from dledger.rocketmq.broker.name_server import BrokerIdentity, NameServerRegistrar
 from protocols.rocketmq.commands import NotAsked
 from protocols.wire.remoting import RemotingCommand
 
@@ -34,13 +34,13 @@ class Servers:
         self.lost: set[str] = set()
 
     def ask(self, address: str, command: RemotingCommand, *, timeout_s: float) -> Deferred[RemotingCommand]:
-        """See L{dledger.broker.name_server.NameServerAsker}."""
+        """See L{dledger.rocketmq.broker.name_server.NameServerAsker}."""
         done: Deferred[RemotingCommand] = Deferred()
         self.asked.append((address, command, done))
         return done
 
     def is_connected(self, address: str) -> bool:
-        """See L{dledger.broker.name_server.NameServerAsker}."""
+        """See L{dledger.rocketmq.broker.name_server.NameServerAsker}."""
         return address not in self.lost
 
     def take(self) -> list[tuple[str, RemotingCommand, Deferred[RemotingCommand]]]:

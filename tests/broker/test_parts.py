@@ -8,8 +8,8 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.common.events import BrokerEvents
-from dledger.broker.parts import BrokerParts
+from dledger.rocketmq.broker.basics.events import BrokerEvents
+from dledger.rocketmq.broker.parts import BrokerParts
 from protocols.wire.remoting import RemotingCommand, encode_command
 from tests.broker.put_support import Writing
 from tests.broker.send_support import send_of

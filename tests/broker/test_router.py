@@ -10,9 +10,9 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.client_places import ClientPlaces
-from dledger.base.commands.refusals import CommandGroup, Handlers, Refused
-from dledger.broker.router import CommandRouter
+from dledger.base.serving.client_places import ClientPlaces
+from dledger.rocketmq.answering.refusals import CommandGroup, Handlers, Refused
+from dledger.rocketmq.broker.door.router import CommandRouter
 from protocols.budgets import HELD_BYTES_MAX
 from protocols.rocketmq.commands import CommandConnection
 from protocols.turn import READS_S

@@ -15,14 +15,14 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import Disk
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.base.errors import DLedgerError, StoreError
-from dledger.broker.common.config import broker_from_mapping
-from dledger.broker.following import Following
-from dledger.broker.ha.slave import LogRange
-from dledger.broker.ha.slave_session import Difference
-from dledger.broker.parts import BrokerParts
-from dledger.broker.replication import HAReplication
-from dledger.broker.service import BrokerPorts, BrokerService
+from dledger.rocketmq.broker.common.config import broker_from_mapping
+from dledger.rocketmq.broker.following import Following
+from dledger.rocketmq.broker.ha.slave import LogRange
+from dledger.rocketmq.broker.ha.slave_session import Difference
+from dledger.rocketmq.broker.parts import BrokerParts
+from dledger.rocketmq.broker.replication import HAReplication
+from dledger.rocketmq.broker.service import BrokerPorts, BrokerService
+from dledger.values.errors import DLedgerError, StoreError
 from protocols.wire.remoting import RemotingCommand, encode_command
 from tests.broker.send_support import send_of
 from tests.protocols.fakes import FakeTransport, plug, sent_commands

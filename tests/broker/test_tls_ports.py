@@ -13,14 +13,14 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 from twisted.test.iosim import FakeTransport, connect
 
-from dledger.base.rights import ClientRole
 from dledger.base.tls.certificates import make_authority
 from dledger.base.tls.keys import TlsKeys
 from dledger.base.tls.ports import SecuredPort
-from dledger.base.tls_files import TlsFiles
-from dledger.broker.common.config import BrokerConfig, broker_from_mapping
-from dledger.broker.service import KEYS_TICKS, TICK_S
-from dledger.broker.tls_ports import BrokerTls
+from dledger.rocketmq.broker.common.config import BrokerConfig, broker_from_mapping
+from dledger.rocketmq.broker.door.tls_ports import BrokerTls
+from dledger.rocketmq.broker.service import KEYS_TICKS, TICK_S
+from dledger.values.rights import ClientRole
+from dledger.values.tls_files import TlsFiles
 from protocols.rocketmq.commands import CommandConnection, OnlyAsking
 from protocols.wire.remoting import RemotingCommand
 from tests.base.keys import KeyRoom

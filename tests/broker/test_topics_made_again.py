@@ -9,10 +9,10 @@ from twisted.internet.defer import succeed
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.commands.refusals import Code
-from dledger.broker.metadata.tables import BEGINS_AT, TopicConfig, Topics
-from dledger.broker.popping.check_points import pop_retry_topic
-from dledger.broker.transactions.ends import COMMIT
+from dledger.rocketmq.answering.refusals import Code
+from dledger.rocketmq.broker.metadata.tables import BEGINS_AT, TopicConfig, Topics
+from dledger.rocketmq.broker.popping.check_points import pop_retry_topic
+from dledger.rocketmq.broker.transactions.ends import COMMIT
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.popping.rig import PopCase
 from tests.broker.transactions.rig import TransactionCase

@@ -15,7 +15,7 @@ from selenium.webdriver.common.by import By
 from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
-from dledger.base.tokens import new_token
+from dledger.base.serving.tokens import new_token
 from tests.processes.children import free_ports, wait_until
 from tests.processes.members import Group, Member
 

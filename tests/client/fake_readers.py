@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dledger.base.errors import DLedgerError
-from dledger.node import reader_rules as rules
-from dledger.storage.reader_table import ReaderTable
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.node.requests import reader_rules as rules
+from dledger.storage.files.reader_table import ReaderTable
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import ReaderRequest, ReaderResponse
 from protocols.wire.ledger.readers import (
     ReaderInfo,

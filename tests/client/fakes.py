@@ -13,14 +13,15 @@ from twisted.internet.error import ConnectionDone, ConnectionRefusedError
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
-from dledger.base.errors import DLedgerError
-from dledger.base.producers import Known, NotedRun, SequenceTable
 from dledger.client.client import LogClient
-from dledger.core.origins import REFUSALS
-from dledger.node import reader_rules as rules
-from protocols.framing import FrameBuffer
+from dledger.core.replication.origins import REFUSALS
+from dledger.ledger.producers import Known, NotedRun, SequenceTable
+from dledger.node.requests import reader_rules as rules
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
+from protocols.wire.framing import FrameBuffer
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.codes import METADATA_WIRE_VERSION, RequestCode, ResponseCode
+from protocols.wire.ledger.codes import METADATA_WIRE_VERSION, RequestCode
 from protocols.wire.ledger.entry import CHANNEL_AT, pack_record
 from protocols.wire.ledger.json_bodies import decode_request, encode_response
 from protocols.wire.ledger.messages import (

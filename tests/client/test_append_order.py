@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.appender import AppendLimits, AppendOutcome
-from dledger.client.errors import AppendTimeout
-from dledger.client.values import AppendError, AppendFailed, UnknownOutcome
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.client.answers.errors import AppendTimeout
+from dledger.client.answers.values import AppendError, AppendFailed, UnknownOutcome
+from dledger.client.calls.appender import AppendLimits, AppendOutcome
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendResponse
 from tests.client.fakes import FakeGroup
 from tests.client.test_appender import GroupCase, is_append, unknown

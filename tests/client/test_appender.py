@@ -8,10 +8,10 @@ from typing import Any
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.appender import AppendLimits, AppendOutcome
-from dledger.client.errors import AppendWithoutLeader
-from dledger.client.values import Appended, AppendFailed, UnknownOutcome
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.client.answers.errors import AppendWithoutLeader
+from dledger.client.answers.values import Appended, AppendFailed, UnknownOutcome
+from dledger.client.calls.appender import AppendLimits, AppendOutcome
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendRequest, AppendResponse, Request
 from tests.client.fakes import FakeGroup
 

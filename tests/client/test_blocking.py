@@ -17,13 +17,13 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.error import ConnectionRefusedError
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base import reactor_thread as client_thread
-from dledger.base.errors import DLedgerError
+from dledger.base.process import reactor_thread as client_thread
 from dledger.client import blocking
-from dledger.client.appender import AppendOutcome
+from dledger.client.answers.values import Appended, AppendFailed, UnknownOutcome
 from dledger.client.blocking import AppendInterrupted, AppendSummary, Log, _Feed
-from dledger.client.values import Appended, AppendFailed, UnknownOutcome
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.client.calls.appender import AppendOutcome
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendRequest
 from tests.client.fakes import FakeGroup, FakeMember, Wire
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from dledger.base.errors import DLedgerError
-from dledger.client.errors import NotLeader, UnknownChange
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.client.answers.errors import NotLeader, UnknownChange
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import MembershipRequest, MembershipResponse, Response
 from tests.client.test_producers import ClientCase
 

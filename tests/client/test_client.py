@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from twisted.internet.defer import CancelledError
 
-from dledger.base.errors import DLedgerError
-from dledger.client.values import AppendFailed
-from protocols.wire.ledger.codes import Consistency, ResponseCode
+from dledger.client.answers.values import AppendFailed
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import Consistency
 from protocols.wire.ledger.messages import (
     AppendRequest,
     GetRequest,

@@ -10,9 +10,10 @@ from twisted.logger import LogLevel, capturedLogs
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import DLedgerError
-from dledger.client.connection import MemberLink, RequestLost, RequestRefused
-from protocols.wire.ledger.codes import RequestCode, ResponseCode
+from dledger.client.links.connection import MemberLink, RequestLost, RequestRefused
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.json_bodies import encode_response
 from protocols.wire.ledger.messages import (
     AppendRequest,

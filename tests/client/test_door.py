@@ -8,7 +8,7 @@ from typing import Any
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.arguments import patience, seconds, text, whole
+from dledger.base.sending.arguments import patience, seconds, text, whole
 from tests.client.fakes import FakeGroup
 
 

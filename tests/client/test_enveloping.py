@@ -12,12 +12,13 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.enveloping import Enveloping
-from dledger.client.lone_appends import BODY_BYTES_MAX
-from dledger.client.values import AppendFailed, Entry, EnvelopedEntry, entries_of
-from dledger.twisted import LogService
+from dledger.client.answers.values import AppendFailed, Entry, EnvelopedEntry, entries_of
+from dledger.client.calls.enveloping import Enveloping
+from dledger.client.calls.lone_appends import BODY_BYTES_MAX
+from dledger.deferred import LogService
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.codes import WIRE_FLAG_MACHINE, ResponseCode
+from protocols.wire.ledger.codes import WIRE_FLAG_MACHINE
 from protocols.wire.ledger.entry import CHANNEL_AT
 from protocols.wire.ledger.envelopes import ENVELOPE_BYTES_MIN, ENVELOPE_MAGIC, envelope_head
 from protocols.wire.ledger.messages import MetadataRequest

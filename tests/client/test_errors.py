@@ -7,8 +7,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
-from dledger.base.errors import DLedgerError
-from dledger.client.errors import (
+from dledger.client.answers.errors import (
     AppendTimeout,
     AppendWithoutLeader,
     Expired,
@@ -19,8 +18,9 @@ from dledger.client.errors import (
     failure_of,
     told,
 )
-from dledger.client.values import AppendFailed, UnknownOutcome
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.client.answers.values import AppendFailed, UnknownOutcome
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import GetResponse
 from tests.client.fakes import FakeGroup
 

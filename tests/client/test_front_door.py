@@ -11,7 +11,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
-import dledger.broker.client
+import dledger.rocketmq.broker.client
 from tests.import_graph import ROOT
 
 #: A program with one mistake on each line that ends with C{# code}.
@@ -20,9 +20,9 @@ from collections.abc import Iterator
 
 import dledger
 import dledger.aio
-import dledger.twisted
+import dledger.deferred
 from dledger import Entry, Log
-from dledger.broker.client import Broker, PutUnknown
+from dledger.rocketmq.broker.client import Broker, PutUnknown
 from protocols.wire.ledger.messages import AppendRequest
 
 
@@ -48,10 +48,10 @@ def planted(log: Log, entry: Entry, broker: Broker, request: AppendRequest) -> I
     age: int = entry.timestamp  # assignment
     kind: str = entry.headers["type"]  # assignment
     entry.headers["type"] = b"order"  # index
-    dledger.twisted.LogService("n0-h:1").append(b"x", headers=7)  # arg-type
+    dledger.deferred.LogService("n0-h:1").append(b"x", headers=7)  # arg-type
     late = dledger.aio.connect("n0-h:1").append(b"x", headers={b"type": b"order"})  # dict-item
-    dledger.twisted.LogService(7)  # arg-type
-    dledger.twisted.LogService("n0-h:1").append("x")  # arg-type
+    dledger.deferred.LogService(7)  # arg-type
+    dledger.deferred.LogService("n0-h:1").append("x")  # arg-type
     dledger.NotLeader("x")  # arg-type
     broker.put(b"topic", b"x")  # arg-type
     broker.put("topic", b"x").index  # attr-defined
@@ -62,7 +62,7 @@ CORRECT = '''
 from collections.abc import Iterator
 
 import dledger
-import dledger.broker.client as client
+import dledger.rocketmq.broker.client as client
 from dledger import AppendError, AppendFailed, DLedgerError, ResponseCode, UnknownOutcome
 
 
@@ -101,11 +101,11 @@ def put(address: str) -> str:
 
 
 class FrontDoorTests(SynchronousTestCase):
-    """What C{dledger} and C{dledger.broker.client} export."""
+    """What C{dledger} and C{dledger.rocketmq.broker.client} export."""
 
     def test_names(self) -> None:
         """Every name is there, is listed, and is a class or a function of this project."""
-        for module in (dledger, dledger.broker.client):
+        for module in (dledger, dledger.rocketmq.broker.client):
             for name in module.__all__:
                 value = getattr(module, name)
                 self.assertIn(name, dir(module))

@@ -7,16 +7,12 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import DLedgerError
-from dledger.client import command_calls
-from dledger.client.errors import AppendTimeout, CommandRefused, Timeout
-from dledger.client.values import AppendError, AppendFailed, UnknownOutcome
-from protocols.wire.ledger.codes import (
-    WIRE_FLAG_APPEND_IF,
-    WIRE_FLAG_MACHINE,
-    WIRE_FLAG_SUBMIT_ONCE,
-    ResponseCode,
-)
+from dledger.client.answers.errors import AppendTimeout, CommandRefused, Timeout
+from dledger.client.answers.values import AppendError, AppendFailed, UnknownOutcome
+from dledger.client.calls import command_calls
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import WIRE_FLAG_APPEND_IF, WIRE_FLAG_MACHINE, WIRE_FLAG_SUBMIT_ONCE
 from protocols.wire.ledger.messages import QueryRequest, SubmitRequest
 from tests.client.fakes import FakeGroup
 

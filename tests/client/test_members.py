@@ -12,10 +12,11 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.client_token import ClientToken
-from dledger.base.errors import DLedgerError
-from dledger.client.members import ADDRESSES_MAX, IDLE_CLOSE_S, REFRESH_S, Members
-from protocols.wire.ledger.codes import MEMBERS_MAX, ResponseCode
+from dledger.client.links.members import ADDRESSES_MAX, IDLE_CLOSE_S, REFRESH_S, Members
+from dledger.values.client_token import ClientToken
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import MEMBERS_MAX
 from protocols.wire.ledger.messages import GetRequest, MetadataRequest, MetadataResponse
 from tests.client.fakes import FakeGroup
 

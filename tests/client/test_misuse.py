@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.bodies import as_bodies
-from dledger.base.errors import DLedgerError
-from dledger.client.values import AppendFailed
+from dledger.base.sending.bodies import as_bodies
+from dledger.client.answers.values import AppendFailed
+from dledger.values.errors import DLedgerError
 from tests.client.test_blocking import LiveGroup
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
-from dledger.client import numbered_appends
-from dledger.client.errors import AppendTimeout, OutOfSequence
-from dledger.client.numbered_feed import feed_numbered
-from dledger.client.summaries import AppendInterrupted
-from dledger.client.values import Appended, AppendError, AppendFailed
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.client.answers.errors import AppendTimeout, OutOfSequence
+from dledger.client.answers.summaries import AppendInterrupted
+from dledger.client.answers.values import Appended, AppendError, AppendFailed
+from dledger.client.calls import numbered_appends
+from dledger.client.calls.numbered_feed import feed_numbered
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendOnceRequest
 from tests.client.test_producers import ClientCase
 

@@ -10,9 +10,9 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.errors import AppendTimeout, OutOfSequence
-from dledger.client.values import Appended, AppendError, AppendFailed, UnknownOutcome
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.client.answers.errors import AppendTimeout, OutOfSequence
+from dledger.client.answers.values import Appended, AppendError, AppendFailed, UnknownOutcome
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendOnceRequest, Request
 from tests.client.fakes import FakeGroup
 

@@ -17,9 +17,9 @@ from twisted.python import threadable
 from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
-from dledger.base.errors import DLedgerError
-from dledger.base.reactor_thread import Outcome as PendingOutcome
-from dledger.base.reactor_thread import ReactorThread
+from dledger.base.process.reactor_thread import Outcome as PendingOutcome
+from dledger.base.process.reactor_thread import ReactorThread
+from dledger.values.errors import DLedgerError
 from tests.client.test_blocking import LiveGroup, _interrupted_at
 
 
@@ -127,7 +127,7 @@ class ReactorThreadTests(SynchronousTestCase):
             "import sys, dledger\n"
             "log = dledger.connect('n0-127.0.0.1:1', timeout=0.05)\n"
             "try: log.append(b'x')\n"
-            "except dledger.base.errors.DLedgerError: pass\n"
+            "except dledger.values.errors.DLedgerError: pass\n"
             "log.close()\n"
             "print('twisted.internet.reactor' in sys.modules)\n"
         )

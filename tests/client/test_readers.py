@@ -11,12 +11,13 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import DLedgerError
+from dledger.client.answers.errors import Expired, LeaseHeld, LeaseLost, NotYet
+from dledger.client.answers.values import Entry
 from dledger.client.client import LogClient
-from dledger.client.errors import Expired, LeaseHeld, LeaseLost, NotYet
-from dledger.client.readers import NamedReader, ReaderCalls
-from dledger.client.values import Entry
-from protocols.wire.ledger.codes import METADATA_WIRE_VERSION, WIRE_FLAG_READERS, ResponseCode
+from dledger.client.reading.readers import NamedReader, ReaderCalls
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import METADATA_WIRE_VERSION, WIRE_FLAG_READERS
 from protocols.wire.ledger.messages import ReaderRequest, Request
 from protocols.wire.ledger.readers import NO_END
 from tests.client.fakes import FakeGroup

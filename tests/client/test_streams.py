@@ -9,8 +9,8 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.values import UnknownOutcome
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.client.answers.values import UnknownOutcome
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendRequest
 from tests.client.test_blocking import LiveGroup
 

@@ -13,13 +13,13 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import DLedgerError
-from dledger.client.errors import Restored
-from dledger.client.tail import Tail
-from dledger.client.values import Entry
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.client.answers.errors import Restored
+from dledger.client.answers.values import Entry
+from dledger.client.reading.tail import Tail
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import GetRequest, PullRequest, PullResponse
-from protocols.wire.ledger.own_entries import OwnKind
+from protocols.wire.ledger.own.own_entries import OwnKind
 from tests.client.fakes import FakeGroup
 from tests.wire.test_own_entries import marker
 

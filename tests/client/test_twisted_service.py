@@ -9,8 +9,8 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
-from dledger.client.values import AppendFailed, Entry
-from dledger.twisted import LogService
+from dledger.client.answers.values import AppendFailed, Entry
+from dledger.deferred import LogService
 from tests.client.fakes import FakeGroup
 
 

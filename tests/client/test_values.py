@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.values import Appended, AppendFailed, Entry, UnknownOutcome, entries_of
+from dledger.client.answers.values import Appended, AppendFailed, Entry, UnknownOutcome, entries_of
+from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER, iterate_records, pack_record
 
 

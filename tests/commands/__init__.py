@@ -1,1 +1,1 @@
-"""Tests of C{dledger/commands}."""
+"""Tests of C{dledger/cli}."""

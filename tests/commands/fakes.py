@@ -10,11 +10,11 @@ from click.testing import CliRunner, Result
 from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
-from dledger.base.errors import DLedgerError
+from dledger.cli.main import cli
+from dledger.client.answers.values import Entry, EnvelopedEntry, MemberInfo
 from dledger.client.blocking import AppendSummary
-from dledger.client.values import Entry, EnvelopedEntry, MemberInfo
-from dledger.commands.main import cli
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.envelopes import decode_envelope
 from protocols.wire.ledger.producers import PRODUCER_CHANNEL
 from protocols.wire.ledger.readers import ReaderInfo

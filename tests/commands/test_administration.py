@@ -9,8 +9,8 @@ from typing import Any
 
 from twisted.internet.defer import Deferred, fail, succeed
 
-from dledger.base.tokens import ClientTokenFile, TokenFile
-from dledger.commands import administration
+from dledger.base.serving.tokens import ClientTokenFile, TokenFile
+from dledger.cli.basics import administration
 from tests.base.keys import KeyRoom
 from tests.commands.fakes import CliCase
 

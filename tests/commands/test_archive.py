@@ -11,13 +11,13 @@ from typing import Any
 from fsspec import core
 from twisted.trial.unittest import SynchronousTestCase
 
-import dledger.commands.archive
+import dledger.cli.data.archive
 from dledger.base.disk.disk import OsDisk
-from dledger.base.errors import DirectoryError, StoreError
-from dledger.commands.archive import ArchiveFollower
+from dledger.cli.data.archive import ArchiveFollower
 from dledger.remote.worker import DeadlineMissed
-from dledger.storage.archive_manifest import ArchiveBusy, ArchiveTargetError
-from dledger.storage.archived_note import read_note
+from dledger.storage.manifests.archive_manifest import ArchiveBusy, ArchiveTargetError
+from dledger.storage.manifests.archived_note import read_note
+from dledger.values.errors import DirectoryError, StoreError
 from tests.commands.test_backup import BODIES, NEW_PEERS
 from tests.commands.test_group import THREE, GroupCase
 from tests.storage.support import bodies_in
@@ -200,7 +200,7 @@ class ArchiveCommandsTests(GroupCase):
             def __init__(self, turn: Any, **more: Any) -> None:
                 super().__init__(turn, sleep=sleep, **more)
 
-        self.patch(dledger.commands.archive, "ArchiveFollower", Quick)
+        self.patch(dledger.cli.data.archive, "ArchiveFollower", Quick)
         done = self.run_cli("archive", self.path, self.place, "--follow", "--interval", "2", "--json")
         self.assertExit(done, 130, "interrupted", "goes on")
         runs = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from dledger.commands.main import cli
+from dledger.cli.main import cli
 from tests.commands.fakes import CliCase
 
 

@@ -8,7 +8,7 @@ import os
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.commands.backup import RatePace
+from dledger.cli.data.backup import RatePace
 from tests.commands.test_group import GroupCase
 from tests.storage.support import bodies_in
 

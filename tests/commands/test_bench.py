@@ -8,10 +8,10 @@ from typing import Any
 
 from twisted.internet.task import Clock
 
-from dledger.base.errors import DLedgerError
-from dledger.client.values import AppendFailed, UnknownOutcome
-from dledger.commands import bench
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.cli.ledger import bench
+from dledger.client.answers.values import AppendFailed, UnknownOutcome
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from tests.commands.fakes import CliCase
 
 

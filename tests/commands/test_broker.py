@@ -12,9 +12,9 @@ from unittest import mock
 from click.testing import CliRunner, Result
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.client.blocking import Broker
-from dledger.commands.broker import record_line
-from dledger.commands.main import cli
+from dledger.cli.main import cli
+from dledger.cli.rocketmq.broker import record_line
+from dledger.rocketmq.broker.client.blocking import Broker
 from protocols.wire.rocketmq.message import encode_message, make_message
 from tests.broker.client.test_blocking import LiveBroker
 

@@ -12,10 +12,10 @@ from unittest.mock import Mock
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from dledger.base.rights import BROKER_URI, GROUP_URI, ROLE_URI, SLAVE_URI
 from dledger.base.tls.certificates import make_authority
 from dledger.base.tls.keys import TlsKeys
-from dledger.base.tls_files import TlsFiles
+from dledger.values.rights import BROKER_URI, GROUP_URI, ROLE_URI, SLAVE_URI
+from dledger.values.tls_files import TlsFiles
 from tests.commands.fakes import CliCase
 
 

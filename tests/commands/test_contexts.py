@@ -15,10 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 import dledger
-from dledger.commands import ha
-from dledger.commands import main as cli_main
-from dledger.commands import status as cli_status
-from dledger.commands.contexts import (
+from dledger.cli import main as cli_main
+from dledger.cli.basics.contexts import (
     FILES,
     Contexts,
     FromContext,
@@ -28,6 +26,8 @@ from dledger.commands.contexts import (
     with_current,
     without_context,
 )
+from dledger.cli.ledger import status as cli_status
+from dledger.cli.rocketmq import ha
 from tests.commands.fakes import CliCase
 
 TEXT = """\

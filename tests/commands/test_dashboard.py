@@ -7,10 +7,10 @@ import re
 import socket
 from typing import Any
 
-from dledger.base.errors import DLedgerError
-from dledger.commands import dashboard
-from dledger.commands.main import Target
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.cli.ledger import dashboard
+from dledger.cli.main import Target
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from tests.commands.test_status import page
 from tests.commands.test_watch import WatchCase
 

@@ -15,9 +15,11 @@ from pathlib import Path
 import click
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.commands.contexts import KEYS, parse_contexts
-from dledger.commands.main import cli
-from dledger.twistd import broker, export, member, namesrv
+from dledger.cli.basics.contexts import KEYS, parse_contexts
+from dledger.cli.main import cli
+from dledger.daemons.data import export
+from dledger.daemons.ledger import member
+from dledger.daemons.rocketmq import broker, namesrv
 from tests.commands.test_contexts import ContextCase
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from dledger.base.disk.disk import OsDisk
-from dledger.client.chain_marks import ChainMark
-from dledger.config import DLedgerConfig
-from dledger.storage.file_store import FileStore
-from dledger.storage.term_file import TermFile
+from dledger.client.links.chain_marks import ChainMark
+from dledger.ledger.config import DLedgerConfig
+from dledger.storage.files.term_file import TermFile
+from dledger.storage.store.file_store import FileStore
 from tests.commands.fakes import CliCase
 
 BODIES = [b"entry %d" % number for number in range(40)]

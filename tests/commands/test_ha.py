@@ -9,11 +9,11 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
-from dledger.base.errors import DLedgerError
-from dledger.broker.client.ha_status import HAReport, HASlave, read_ha_info
-from dledger.commands import ha as cli_ha
-from dledger.commands.ha import fetch_reports
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.cli.rocketmq import ha as cli_ha
+from dledger.cli.rocketmq.ha import fetch_reports
+from dledger.rocketmq.broker.client.ha_status import HAReport, HASlave, read_ha_info
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from tests.broker.client.test_ha_status import JAVA_CLUSTER, JAVA_MASTER, JAVA_SLAVE, RUNTIME, Brokers
 from tests.commands.fakes import CliCase
 

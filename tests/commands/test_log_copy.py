@@ -10,11 +10,11 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import OsDisk
-from dledger.broker.store.checkpoint import ABORT_NAME, CHECKPOINT_NAME
-from dledger.broker.store.key_index import INDEX_MARK_NAME
-from dledger.broker.store.log_mark import LOG_MARK_NAME
-from dledger.commands import log_copy
-from dledger.commands.log_copy import MADE_NAMES, CopyRefused, LogCopy, copy_log
+from dledger.cli.rocketmq import log_copy
+from dledger.cli.rocketmq.log_copy import MADE_NAMES, CopyRefused, LogCopy, copy_log
+from dledger.rocketmq.broker.store.index.key_index import INDEX_MARK_NAME
+from dledger.rocketmq.broker.store.log.log_mark import LOG_MARK_NAME
+from dledger.rocketmq.broker.store.records.checkpoint import ABORT_NAME, CHECKPOINT_NAME
 
 SIZE = 4096
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import json
 
-from dledger.base.errors import DLedgerError
-from dledger.client.values import MemberInfo
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.client.answers.values import MemberInfo
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.machines import ToldMachine, encode_told_machine
 from tests.commands.fakes import CliCase
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from click.testing import CliRunner
 
 import dledger
-from dledger.base.errors import DLedgerError
-from dledger.client.summaries import AppendInterrupted
-from dledger.client.values import AppendFailed, Entry, UnknownOutcome
-from dledger.commands.common import Commands, describe_error, entry_json, shown_body
-from dledger.commands.main import cli, main
-from dledger.config import DLedgerConfig
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.cli.basics.common import Commands, describe_error, entry_json, shown_body
+from dledger.cli.main import cli, main
+from dledger.client.answers.summaries import AppendInterrupted
+from dledger.client.answers.values import AppendFailed, Entry, UnknownOutcome
+from dledger.ledger.config import DLedgerConfig
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from tests.commands.fakes import CliCase
 
 

@@ -7,10 +7,10 @@ import json
 
 import attrs
 
-from dledger.base.errors import DLedgerError
-from dledger.client.errors import UnknownChange
-from dledger.commands import member
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.cli.ledger import member
+from dledger.client.answers.errors import UnknownChange
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.memberships import MemberLists, ToldMembership, encode_told
 from protocols.wire.ledger.messages import MembershipResponse
 from tests.commands.fakes import CliCase, info

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import json
 
-from dledger.base.errors import DLedgerError
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.readers import NO_END, ReaderInfo
 from tests.commands.fakes import CliCase
 

@@ -9,10 +9,10 @@ import zlib
 from typing import Any
 
 from dledger.base.disk.disk import OsDisk
-from dledger.client.values import Entry
-from dledger.commands.rocketmq import message_json, message_line, read_entry
-from dledger.config import DLedgerConfig
-from dledger.storage.file_store import FileStore
+from dledger.cli.rocketmq.rocketmq import message_json, message_line, read_entry
+from dledger.client.answers.values import Entry
+from dledger.ledger.config import DLedgerConfig
+from dledger.storage.store.file_store import FileStore
 from protocols.wire.rocketmq.layout import TERM_START_TOPIC, SysFlag
 from protocols.wire.rocketmq.message import Host, encode_message, make_message
 from tests.commands.fakes import CliCase

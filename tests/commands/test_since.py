@@ -10,9 +10,9 @@ import attrs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dledger.base.time_search import SKEW_MS
-from dledger.commands import since
-from dledger.commands.since import first_since
+from dledger.base.process.time_search import SKEW_MS
+from dledger.cli.basics import since
+from dledger.cli.basics.since import first_since
 from protocols.wire.ledger.envelopes import envelope_head
 from tests.commands.fakes import CliCase, FakeLog
 

@@ -9,7 +9,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.error import ConnectionRefusedError
 
-from dledger.commands import status as cli_status
+from dledger.cli.ledger import status as cli_status
 from tests.commands.fakes import CliCase, info
 
 PEERS = {"n0": "n0.test:20911", "n1": "n1.test:20911"}

@@ -9,8 +9,8 @@ from typing import Any
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.error import ConnectionRefusedError
 
-from dledger.commands import status as cli_status
-from dledger.commands import watch
+from dledger.cli.ledger import status as cli_status
+from dledger.cli.ledger import watch
 from tests.commands.fakes import CliCase, info
 from tests.commands.test_status import page
 

@@ -15,19 +15,19 @@ from typing import Any, TypeVar
 
 import attrs
 
-from dledger.base.errors import DamagedEntryError, DLedgerError, StoreError
-from dledger.base.group_name import GroupName
-from dledger.base.holes import Hole, joined_holes
-from dledger.base.membership import Membership
-from dledger.base.producers import SequenceTable
-from dledger.config import DLedgerConfig
-from dledger.core import effects as fx
-from dledger.core import inputs as ev
-from dledger.core.member_state import MemberState, Outbox
 from dledger.core.replica import DLedgerCore
+from dledger.core.state import effects as fx
+from dledger.core.state import inputs as ev
+from dledger.core.state.member_state import MemberState, Outbox
+from dledger.ledger.config import DLedgerConfig
+from dledger.ledger.group_name import GroupName
+from dledger.ledger.holes import Hole, joined_holes
+from dledger.ledger.membership import Membership
+from dledger.ledger.producers import SequenceTable
+from dledger.values.errors import DamagedEntryError, DLedgerError, StoreError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.codes import PushType, ResponseCode, VoteResult
-from protocols.wire.ledger.configuration import encode_configuration
+from protocols.wire.ledger.codes import PushType, VoteResult
 from protocols.wire.ledger.messages import (
     HeartBeatRequest,
     HeartBeatResponse,
@@ -38,6 +38,7 @@ from protocols.wire.ledger.messages import (
     VoteRequest,
     VoteResponse,
 )
+from protocols.wire.ledger.own.configuration import encode_configuration
 from tests.core.listed import ListedChunks
 
 AnyEffect = TypeVar("AnyEffect", bound=fx.Effect)

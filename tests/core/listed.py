@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import attrs
 
-from dledger.base.chunks import ChunkSum
-from dledger.base.membership import Membership
+from dledger.ledger.chunks import ChunkSum
+from dledger.ledger.membership import Membership
 from protocols.wire.ledger.batches import EntryBatch, EntryChunk
-from protocols.wire.ledger.configuration import decode_configuration
+from protocols.wire.ledger.own.configuration import decode_configuration
 
 
 @attrs.define
@@ -53,7 +53,7 @@ class ListedChunks(ListedMemberships):
         raise NotImplementedError
 
     def chunk_from(self, index: int) -> ChunkSum | None:
-        """See L{dledger.core.ports.LedgerView.chunk_from}."""
+        """See L{dledger.core.state.ports.LedgerView.chunk_from}."""
         first = -(-index // self.chunk_entries) * self.chunk_entries if self.chunk_entries else 0
         last = first + self.chunk_entries - 1
         if last < first or last >= self.begin_index + len(self.entries) or first < self.begin_index:

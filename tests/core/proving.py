@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from dledger.core.handler import EntryHandler
-from dledger.core.proofs import LeaderBegins
-from dledger.core.witnesses import VoterExtent
+from dledger.core.replication.handler import EntryHandler
+from dledger.core.replication.proofs import LeaderBegins
+from dledger.core.replication.witnesses import VoterExtent
 from protocols.wire.ledger.bounds import INDEX_MAX
 
 

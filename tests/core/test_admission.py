@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import DirectoryError
-from dledger.core import effects as fx
-from dledger.core import inputs as ev
+from dledger.core.state import effects as fx
+from dledger.core.state import inputs as ev
+from dledger.values.errors import DirectoryError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.bounds import TERM_JUMP_MAX, TERM_MAX
-from protocols.wire.ledger.codes import PushType, ResponseCode, VoteResult
+from protocols.wire.ledger.codes import PushType, VoteResult
 from protocols.wire.ledger.messages import (
     HeartBeatRequest,
     HeartBeatResponse,

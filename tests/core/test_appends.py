@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.core import effects as fx
-from dledger.core import inputs as ev
-from dledger.core.appends import PendingAppends
-from dledger.core.inputs import EntriesWritten, Proposal
-from protocols.wire.ledger.codes import PushType, ResponseCode
+from dledger.core.replication.appends import PendingAppends
+from dledger.core.state import effects as fx
+from dledger.core.state import inputs as ev
+from dledger.core.state.inputs import EntriesWritten, Proposal
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import PushType
 from tests.core.helpers import (
     Bench,
     ListLedger,

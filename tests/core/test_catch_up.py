@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.core import effects as fx
-from dledger.core import inputs as ev
-from dledger.core.catch_up import TURN_BYTES_MAX, TURN_ENTRIES_MAX
-from dledger.core.dispatcher import PUSHES_AFTER_SETBACK
-from protocols.wire.ledger.codes import PushType, ResponseCode
+from dledger.core.replication.catch_up import TURN_BYTES_MAX, TURN_ENTRIES_MAX
+from dledger.core.replication.dispatcher import PUSHES_AFTER_SETBACK
+from dledger.core.state import effects as fx
+from dledger.core.state import inputs as ev
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.messages import PushEntryRequest
 from tests.core.helpers import Bench, ListLedger, of_type, propose, pushed, pushes
 

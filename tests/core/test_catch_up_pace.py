@@ -8,9 +8,7 @@ from math import ceil
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.core import effects as fx
-from dledger.core import inputs as ev
-from dledger.core.catch_up import (
+from dledger.core.replication.catch_up import (
     CALM_MIN,
     CREDIT_MS,
     RATE_FIRST,
@@ -26,8 +24,11 @@ from dledger.core.catch_up import (
     TURN_ENTRIES_MAX,
     TurnBudget,
 )
-from dledger.core.dispatcher import CHUNKS_BESIDE_APPENDS
-from protocols.wire.ledger.codes import WIRE_FLAG_CHUNKS, PushType, ResponseCode
+from dledger.core.replication.dispatcher import CHUNKS_BESIDE_APPENDS
+from dledger.core.state import effects as fx
+from dledger.core.state import inputs as ev
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import WIRE_FLAG_CHUNKS, PushType
 from protocols.wire.ledger.messages import PushEntryRequest, PushEntryResponse
 from tests.core.helpers import Bench, ListLedger, batch, kinds, make_member, of_type, propose, pushed, pushes
 

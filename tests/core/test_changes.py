@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.membership import Membership
-from dledger.core import effects as fx
-from dledger.core import inputs as ev
+from dledger.core.state import effects as fx
+from dledger.core.state import inputs as ev
+from dledger.ledger.membership import Membership
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.bounds import INDEX_MAX
-from protocols.wire.ledger.codes import MEMBERS_MAX, WIRE_FLAG_MEMBERSHIP, ResponseCode
+from protocols.wire.ledger.codes import MEMBERS_MAX, WIRE_FLAG_MEMBERSHIP
 from protocols.wire.ledger.messages import (
     LeadershipTransferRequest,
     MembershipRequest,

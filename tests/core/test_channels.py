@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.core import effects as fx
-from dledger.core import inputs as ev
-from protocols.wire.ledger.codes import PushType, ResponseCode
+from dledger.core.state import effects as fx
+from dledger.core.state import inputs as ev
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.messages import PushEntryRequest
 from tests.core.helpers import Bench, ListLedger, batch, heart_beat, of_type, push, pushes
 

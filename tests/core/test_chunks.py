@@ -8,11 +8,12 @@ from typing import Any
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.core import effects as fx
-from dledger.core import inputs as ev
-from dledger.core.dispatcher import CHUNKS_REFUSED_MAX
+from dledger.core.replication.dispatcher import CHUNKS_REFUSED_MAX
+from dledger.core.state import effects as fx
+from dledger.core.state import inputs as ev
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch, EntryChunk
-from protocols.wire.ledger.codes import WIRE_FLAG_CHUNKS, WIRE_VERSION, PushType, ResponseCode
+from protocols.wire.ledger.codes import WIRE_FLAG_CHUNKS, WIRE_VERSION, PushType
 from protocols.wire.ledger.messages import PushEntryRequest, PushEntryResponse
 from tests.core.helpers import Bench, ListLedger, batch, events, kinds, of_type, propose, push, pushed, pushes
 

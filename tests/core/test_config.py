@@ -6,7 +6,7 @@ from __future__ import annotations
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.config import ALIASES, DLedgerConfig, from_mapping
+from dledger.ledger.config import ALIASES, DLedgerConfig, from_mapping
 
 THREE = "n0-127.0.0.1:20911;n1-127.0.0.1:20912;n2-127.0.0.1:20913"
 

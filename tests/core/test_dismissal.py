@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.core import effects as fx
+from dledger.core.state import effects as fx
 from protocols.wire.ledger.codes import VoteResult
 from protocols.wire.ledger.memberships import MemberLists, ToldMembership, encode_told
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, VoteRequest

@@ -8,18 +8,19 @@ from typing import Any
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.core import effects as fx
-from dledger.core.catch_up import TurnBudget
-from dledger.core.dispatcher import (
+from dledger.core.replication.catch_up import TurnBudget
+from dledger.core.replication.dispatcher import (
     BACK_OFF_MAX,
     IDLE_COMMIT_INTERVAL_MS,
     DispatcherState,
     EntryDispatcher,
     dispatch_to_members,
 )
-from dledger.core.member_state import MemberState, Role
-from dledger.core.quota import Quota
-from protocols.wire.ledger.codes import PushType, ResponseCode
+from dledger.core.state import effects as fx
+from dledger.core.state.member_state import MemberState, Role
+from dledger.core.state.quota import Quota
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.messages import HeartBeatResponse, PushEntryRequest, PushEntryResponse, Response
 from tests.core.helpers import ListLedger, events, make_member, pushed, pushes, unpack
 

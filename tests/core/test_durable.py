@@ -7,8 +7,8 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.core import effects as fx
-from dledger.core import inputs as ev
+from dledger.core.state import effects as fx
+from dledger.core.state import inputs as ev
 from tests.core.helpers import Bench, heart_beat, kinds, of_type, vote_request
 from tests.core.proving import proved
 from tests.core.test_handler import NO, OK, append, compare, follower, truncate

@@ -6,10 +6,15 @@ from __future__ import annotations
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.core import effects as fx
-from dledger.core import inputs as ev
-from dledger.core.elector import HEART_BEAT_INTERVAL_MAX_MS, HEART_BEAT_INTERVAL_MIN_MS, LeaderElector
-from protocols.wire.ledger.codes import HEART_BEAT_WIRE_VERSION, PushType, ResponseCode, VoteResult
+from dledger.core.election.elector import (
+    HEART_BEAT_INTERVAL_MAX_MS,
+    HEART_BEAT_INTERVAL_MIN_MS,
+    LeaderElector,
+)
+from dledger.core.state import effects as fx
+from dledger.core.state import inputs as ev
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import HEART_BEAT_WIRE_VERSION, PushType, VoteResult
 from protocols.wire.ledger.messages import (
     HeartBeatRequest,
     HeartBeatResponse,

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.core.flush_pace import FRESH_MS, SLOW_AGAIN_MS, SLOW_FOR_MS, FlushPace
-from dledger.core.transfer import PREFERRED_CHECK_INTERVAL_MS, LeadershipTransfer
+from dledger.core.election.transfer import PREFERRED_CHECK_INTERVAL_MS, LeadershipTransfer
+from dledger.core.state.flush_pace import FRESH_MS, SLOW_AGAIN_MS, SLOW_FOR_MS, FlushPace
 from protocols.wire.ledger.codes import WIRE_FLAG_DISK_FULL, WIRE_VERSION, flush_time_flags, flush_time_of
 from tests.core.helpers import Bench, ListLedger, events, heart_beat
 from tests.core.test_transfer import asks, leader

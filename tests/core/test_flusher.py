@@ -7,9 +7,9 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.core import effects as fx
-from dledger.core.flusher import Flusher
-from dledger.core.member_state import MemberState
+from dledger.core.replication.flusher import Flusher
+from dledger.core.state import effects as fx
+from dledger.core.state.member_state import MemberState
 from tests.core.helpers import ListLedger, make_member
 
 

@@ -8,10 +8,10 @@ import random
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.core import effects as fx
-from dledger.core import inputs as ev
 from dledger.core.replica import DLedgerCore
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.core.state import effects as fx
+from dledger.core.state import inputs as ev
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import HeartBeatRequest, VoteRequest
 from tests.core.helpers import Bench, ListLedger, make_config, sent
 

@@ -7,11 +7,12 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.core import effects as fx
-from dledger.core import inputs as ev
-from dledger.core.handler import EntryHandler
+from dledger.core.replication.handler import EntryHandler
+from dledger.core.state import effects as fx
+from dledger.core.state import inputs as ev
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.codes import WIRE_FLAG_CHUNKS, WIRE_VERSION, PushType, ResponseCode
+from protocols.wire.ledger.codes import WIRE_FLAG_CHUNKS, WIRE_VERSION, PushType
 from protocols.wire.ledger.messages import PushEntryRequest, PushEntryResponse
 from tests.core.helpers import (
     Bench,

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.core import effects as fx
-from dledger.core import inputs as ev
-from dledger.core.dispatcher import DAMAGED_PATIENCE
-from dledger.core.hole_repair import PACE_MS, WAIT_MAX_MS, WAIT_MS
-from protocols.wire.ledger.codes import Consistency, PushType, ResponseCode, VoteResult
+from dledger.core.replication.dispatcher import DAMAGED_PATIENCE
+from dledger.core.replication.hole_repair import PACE_MS, WAIT_MAX_MS, WAIT_MS
+from dledger.core.state import effects as fx
+from dledger.core.state import inputs as ev
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import Consistency, PushType, VoteResult
 from protocols.wire.ledger.messages import (
     GetRequest,
     GetResponse,

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.core import effects as fx
-from dledger.core import inputs as ev
+from dledger.core.state import effects as fx
+from dledger.core.state import inputs as ev
 from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.messages import (
     HeartBeatResponse,

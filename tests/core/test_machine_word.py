@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.core import inputs as ev
-from dledger.core.transfer import PREFERRED_CHECK_INTERVAL_MS
+from dledger.core.election.transfer import PREFERRED_CHECK_INTERVAL_MS
+from dledger.core.state import inputs as ev
 from protocols.wire.ledger.codes import HEART_BEAT_WIRE_VERSION, WIRE_FLAG_MACHINE_RUNS
 from protocols.wire.ledger.messages import VoteRequest
 from tests.core.helpers import Bench, ListLedger, events, heart_beat

@@ -6,14 +6,14 @@ from __future__ import annotations
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.membership import Membership
-from dledger.core import effects as fx
-from dledger.core.inputs import MembersIntroduced
-from dledger.core.member_state import MemberState, Outbox, Role
-from dledger.storage.configurations import JOINING
+from dledger.core.state import effects as fx
+from dledger.core.state.inputs import MembersIntroduced
+from dledger.core.state.member_state import MemberState, Outbox, Role
+from dledger.ledger.membership import Membership
+from dledger.storage.start.configurations import JOINING
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.configuration import encode_configuration
 from protocols.wire.ledger.messages import HeartBeatRequest, MetadataRequest, Response
+from protocols.wire.ledger.own.configuration import encode_configuration
 from tests.core.helpers import ListLedger, batch, make_member
 
 

@@ -7,7 +7,7 @@ from itertools import chain, combinations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.membership import ADD, CHANGES, MOVE, PROMOTE, REMOVE, Membership
+from dledger.ledger.membership import ADD, CHANGES, MOVE, PROMOTE, REMOVE, Membership
 from protocols.wire.ledger.codes import MEMBERS_MAX
 
 THREE = Membership(voters={"n0": "h:1", "n1": "h:2", "n2": "h:3"}, learners={"n3": "h:4"}, index=7, term=2)

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.core.mute import mute_answer
-from protocols.wire.ledger.codes import WIRE_FLAG_UNSURE_VOTE, WIRE_VERSION, ResponseCode, VoteResult
+from dledger.core.state.mute import mute_answer
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import WIRE_FLAG_UNSURE_VOTE, WIRE_VERSION, VoteResult
 from protocols.wire.ledger.messages import HeartBeatResponse, PushEntryResponse, VoteResponse
 
 

@@ -9,12 +9,12 @@ from typing import Any, cast
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.group_name import GroupName
-from dledger.base.membership import Membership
-from dledger.core import effects as fx
-from dledger.core.member_state import MemberState
-from dledger.core.naming import GroupNaming
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.core.election.naming import GroupNaming
+from dledger.core.state import effects as fx
+from dledger.core.state.member_state import MemberState
+from dledger.ledger.group_name import GroupName
+from dledger.ledger.membership import Membership
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse
 from tests.core.helpers import make_config
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.producers import OPEN_ENTRIES, NotedRun, SequenceTable
-from dledger.core import effects as fx
-from dledger.core.appends import PendingAppends
-from dledger.core.inputs import EntriesWritten, Origin, Proposal
-from dledger.core.member_state import Role
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.core.replication.appends import PendingAppends
+from dledger.core.state import effects as fx
+from dledger.core.state.inputs import EntriesWritten, Origin, Proposal
+from dledger.core.state.member_state import Role
+from dledger.ledger.producers import OPEN_ENTRIES, NotedRun, SequenceTable
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.producers import ProducerRun
 from tests.core.helpers import ListLedger, make_member
 

@@ -6,9 +6,10 @@ from __future__ import annotations
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.core import effects as fx
-from dledger.core.handler import DIVERGED_AFTER
-from protocols.wire.ledger.codes import PushType, ResponseCode
+from dledger.core.replication.handler import DIVERGED_AFTER
+from dledger.core.state import effects as fx
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.messages import (
     GetRequest,
     GetResponse,

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.membership import Membership
-from dledger.base.quorum import held_by
-from dledger.core.quorum import QuorumAckChecker
+from dledger.core.state.quorum import QuorumAckChecker
+from dledger.ledger.membership import Membership
+from dledger.values.quorum import held_by
 
 
 def dumb_held_by(marks: Sequence[int], needed: int) -> int:

@@ -7,9 +7,9 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.core import effects as fx
-from dledger.core import inputs as ev
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.core.state import effects as fx
+from dledger.core.state import inputs as ev
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import HeartBeatRequest, HeartBeatResponse, VoteResponse
 from tests.core.helpers import (
     Bench,

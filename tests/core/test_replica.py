@@ -8,10 +8,11 @@ from typing import Any
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import StoreError
-from dledger.core import effects as fx
-from dledger.core import inputs as ev
-from protocols.wire.ledger.codes import METADATA_WIRE_VERSION, PushType, ResponseCode
+from dledger.core.state import effects as fx
+from dledger.core.state import inputs as ev
+from dledger.values.errors import StoreError
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import METADATA_WIRE_VERSION, PushType
 from protocols.wire.ledger.messages import (
     AppendRequest,
     HeartBeatResponse,

@@ -7,15 +7,11 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.core import effects as fx
-from dledger.core import inputs as ev
-from dledger.core.transfer import FULL_AGAIN_JAVA_MS, FULL_AGAIN_MS, PREFERRED_CHECK_INTERVAL_MS
-from protocols.wire.ledger.codes import (
-    HEART_BEAT_WIRE_VERSION,
-    WIRE_FLAG_DISK_FULL,
-    WIRE_VERSION,
-    ResponseCode,
-)
+from dledger.core.election.transfer import FULL_AGAIN_JAVA_MS, FULL_AGAIN_MS, PREFERRED_CHECK_INTERVAL_MS
+from dledger.core.state import effects as fx
+from dledger.core.state import inputs as ev
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import HEART_BEAT_WIRE_VERSION, WIRE_FLAG_DISK_FULL, WIRE_VERSION
 from protocols.wire.ledger.messages import VoteRequest
 from tests.core.helpers import Bench, ListLedger, events, heart_beat, propose
 from tests.core.test_transfer import asks, leader

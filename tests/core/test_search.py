@@ -11,13 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.core import effects as fx
-from dledger.core.catch_up import TurnBudget
-from dledger.core.dispatcher import DispatcherState, EntryDispatcher
-from dledger.core.handler import EntryHandler
-from dledger.core.member_state import MemberState, Role
-from dledger.core.quota import Quota
-from protocols.wire.ledger.codes import PushType, ResponseCode
+from dledger.core.replication.catch_up import TurnBudget
+from dledger.core.replication.dispatcher import DispatcherState, EntryDispatcher
+from dledger.core.replication.handler import EntryHandler
+from dledger.core.state import effects as fx
+from dledger.core.state.member_state import MemberState, Role
+from dledger.core.state.quota import Quota
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.messages import PushEntryRequest, PushEntryResponse
 from tests.core.helpers import ListLedger, make_member, of_type, pushes
 from tests.core.proving import proved

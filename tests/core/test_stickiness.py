@@ -6,10 +6,11 @@ from __future__ import annotations
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.core import effects as fx
-from dledger.core import inputs as ev
-from dledger.core.elector import JAVA_HEARD_MS, JAVA_SPARED_MS
-from protocols.wire.ledger.codes import ResponseCode, VoteResult
+from dledger.core.election.elector import JAVA_HEARD_MS, JAVA_SPARED_MS
+from dledger.core.state import effects as fx
+from dledger.core.state import inputs as ev
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import VoteResult
 from protocols.wire.ledger.messages import (
     HeartBeatRequest,
     HeartBeatResponse,

@@ -7,10 +7,11 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.core import effects as fx
-from dledger.core import inputs as ev
-from dledger.core.transfer import FAILED_TRANSFER_PAUSE_MS, TRANSFER_PAUSE_MS
-from protocols.wire.ledger.codes import PushType, ResponseCode
+from dledger.core.election.transfer import FAILED_TRANSFER_PAUSE_MS, TRANSFER_PAUSE_MS
+from dledger.core.state import effects as fx
+from dledger.core.state import inputs as ev
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.messages import (
     LeadershipTransferRequest,
     LeadershipTransferResponse,

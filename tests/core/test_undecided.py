@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import DamagedEntryError
-from dledger.core.undecided import UndecidedAppends, WrittenProposal
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.core.state.undecided import UndecidedAppends, WrittenProposal
+from dledger.values.errors import DamagedEntryError
+from protocols.wire.codes import ResponseCode
 from tests.core.helpers import ListLedger
 
 IN_LOG, NOT_IN_LOG, UNKNOWN = ResponseCode.SUCCESS, ResponseCode.NOT_LEADER, ResponseCode.TERM_CHANGED

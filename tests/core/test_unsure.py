@@ -8,15 +8,10 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.core import effects as fx
-from dledger.core import inputs as ev
-from protocols.wire.ledger.codes import (
-    WIRE_FLAG_UNSURE_VOTE,
-    WIRE_VERSION,
-    PushType,
-    ResponseCode,
-    VoteResult,
-)
+from dledger.core.state import effects as fx
+from dledger.core.state import inputs as ev
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import WIRE_FLAG_UNSURE_VOTE, WIRE_VERSION, PushType, VoteResult
 from protocols.wire.ledger.messages import (
     GetRequest,
     GetResponse,

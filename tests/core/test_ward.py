@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.core import effects as fx
+from dledger.core.state import effects as fx
 from protocols.wire.ledger.codes import PushType, VoteResult
 from protocols.wire.ledger.messages import (
     LeadershipTransferRequest,

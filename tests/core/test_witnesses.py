@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.membership import Membership
-from dledger.core import effects as fx
-from dledger.core.handler import DIVERGED_AFTER
-from protocols.wire.ledger.codes import PushType, ResponseCode
+from dledger.core.replication.handler import DIVERGED_AFTER
+from dledger.core.state import effects as fx
+from dledger.ledger.membership import Membership
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, Response
 from tests.core.helpers import Bench, ListLedger, batch, events, heart_beat, of_type, push
 

@@ -20,9 +20,9 @@ from typing import Any
 
 import attrs
 
-import dledger.spark.ends
+import dledger.spark.ledger.ends
+from dledger.spark.basics.log import ReadError
 from dledger.spark.export.files import ExportError
-from dledger.spark.log import ReadError
 from protocols.wire.fastjson import JsonObject
 from tests.damage.directories import Area, Shape, shapes
 from tests.damage.readers import READINGS, Interrupted, stream
@@ -194,7 +194,7 @@ def _expected(reading: str, rows: list[Row]) -> list[Any]:
 
 def _offset_of(path: str, index: int) -> JsonObject:
     """The offset of an entry, with its proof."""
-    from dledger.spark.scan import Scan
+    from dledger.spark.scans.scan import Scan
     from dledger.spark.source import LogStreamReader
 
     reader = LogStreamReader(Scan.of({"path": path, "startingOffsets": str(index)}, is_stream=True))
@@ -255,14 +255,14 @@ UNPROVABLE: dict[str, Callable[[Case, list[Row], list[Row]], bool]] = {
 def bench() -> Iterator[Bench]:
     """A bench on the fastest file system there is, without pauses before second looks."""
     base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    before = dledger.spark.ends._LOOK_AGAIN_S, dledger.spark.ends._PASSING_S
-    dledger.spark.ends._LOOK_AGAIN_S, dledger.spark.ends._PASSING_S = 0.0, 0.005
+    before = dledger.spark.ledger.ends._LOOK_AGAIN_S, dledger.spark.ledger.ends._PASSING_S
+    dledger.spark.ledger.ends._LOOK_AGAIN_S, dledger.spark.ledger.ends._PASSING_S = 0.0, 0.005
     with tempfile.TemporaryDirectory(dir=base, prefix="dledger-damage-") as held, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             yield Bench(held)
         finally:
-            dledger.spark.ends._LOOK_AGAIN_S, dledger.spark.ends._PASSING_S = before
+            dledger.spark.ledger.ends._LOOK_AGAIN_S, dledger.spark.ledger.ends._PASSING_S = before
 
 
 assert stream is READINGS["stream"]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import attrs
 
-from dledger.storage.commit_mark import decode_mark, encode_mark
+from dledger.storage.files.commit_mark import decode_mark, encode_mark
 from tests.spark.ledgers import Ledger, Row, expire, plain_rows, set_group
 
 GROUP_ID = "0123456789abcdef" * 2

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from dledger.spark.export.exporter import Exporter, ExportSettings, ExportSource
 from dledger.spark.export.follow import Follower
-from dledger.spark.scan import Scan
+from dledger.spark.scans.scan import Scan
 from dledger.spark.source import LogStreamReader
 from protocols.wire.fastjson import JsonObject
 from tests.spark.ledgers import Row

@@ -15,11 +15,11 @@ from zlib import crc32
 import attrs
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.base.errors import DLedgerError
-from dledger.storage.chunk_checks import check_chunk
-from dledger.storage.file_store import FileStore
+from dledger.storage.files.chunk_checks import check_chunk
+from dledger.storage.store.file_store import FileStore
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch, EntryChunk
-from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER, INDEX_UNIT, INDEX_UNIT_SIZE
 from tests.fuzz.mutation import EDGES, damaged
 from tests.storage.support import DATA_SIZE, config_of

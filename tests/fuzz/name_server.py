@@ -12,11 +12,11 @@ import json
 import random
 import zlib
 
-from dledger.base.commands.java_json import read_document
-from dledger.base.commands.refusals import Refused
-from dledger.namesrv.answers import cluster_body, route_body, topics_body
-from dledger.namesrv.registrations import BrokerTopics, read_registration, read_topic_route
-from dledger.namesrv.routes import Registering, RouteLimits, RouteTable
+from dledger.rocketmq.answering.java_json import read_document
+from dledger.rocketmq.answering.refusals import Refused
+from dledger.rocketmq.namesrv.answers import cluster_body, route_body, topics_body
+from dledger.rocketmq.namesrv.registrations import BrokerTopics, read_registration, read_topic_route
+from dledger.rocketmq.namesrv.routes import Registering, RouteLimits, RouteTable
 from protocols.wire.errors import BodyError
 from tests.fuzz.mutation import damaged, damaged_json, loosely
 from tests.namesrv.test_registrations import GOLDEN_5, packed

@@ -18,10 +18,10 @@ from zlib import crc32
 
 import attrs
 
-from protocols.framing import Frame, FrameBuffer, FrameError
 from protocols.ledger.push import NativeReader
 from protocols.wire.errors import BodyError, WireError
 from protocols.wire.fastjson import read_object, write_object
+from protocols.wire.framing import Frame, FrameBuffer, FrameError
 from protocols.wire.ledger.batches import EntryBatch, EntryChunk
 from protocols.wire.ledger.codes import PushType, RequestCode
 from protocols.wire.ledger.entry import bodies_of, check_records, iterate_records

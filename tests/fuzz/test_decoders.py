@@ -14,9 +14,9 @@ from unittest import mock
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from protocols.framing import Frame, FrameBuffer
 from protocols.wire.errors import BodyError, WireError
 from protocols.wire.fastjson import read_object
+from protocols.wire.framing import Frame, FrameBuffer
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.json_bodies import decode_request
 from protocols.wire.ledger.push import decode_frame

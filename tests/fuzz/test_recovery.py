@@ -8,7 +8,7 @@ from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.storage.file_store import FileStore
+from dledger.storage.store.file_store import FileStore
 from tests.fuzz import recovery
 from tests.fuzz.recovery import entries_of, fuzz_recovery, make_template
 from tests.fuzz.run import chance_of
@@ -59,7 +59,7 @@ class FuzzTests(SynchronousTestCase):
 
     def test_it_would_notice(self) -> None:
         """A recovery that forgets lost entries, or never cuts, is caught."""
-        with mock.patch("dledger.storage.commit_mark.CommitMark.recorded_end_index", -1):
+        with mock.patch("dledger.storage.files.commit_mark.CommitMark.recorded_end_index", -1):
             self.assertTrue(self.fails_somewhere())
-        with mock.patch("dledger.storage.directory.cut_behind", lambda *_, is_damaged: None):
+        with mock.patch("dledger.storage.start.directory.cut_behind", lambda *_, is_damaged: None):
             self.assertTrue(self.fails_somewhere())

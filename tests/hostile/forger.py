@@ -18,18 +18,12 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from protocols.framing import FrameBuffer
+from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import BodyError, WireError
+from protocols.wire.framing import FrameBuffer
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.bounds import INDEX_MAX, TERM_MAX
-from protocols.wire.ledger.codes import (
-    WIRE_VERSION,
-    Consistency,
-    PushType,
-    RequestCode,
-    ResponseCode,
-    VoteResult,
-)
+from protocols.wire.ledger.codes import WIRE_VERSION, Consistency, PushType, RequestCode, VoteResult
 from protocols.wire.ledger.entry import pack_record
 from protocols.wire.ledger.json_bodies import decode_request, encode_request, encode_response
 from protocols.wire.ledger.messages import (

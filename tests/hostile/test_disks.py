@@ -14,8 +14,9 @@ from twisted.trial.unittest import SkipTest
 import dledger
 from dledger.base.disk.disk import OsDisk
 from dledger.base.disk.two_slots import SLOT_SIZE
-from dledger.storage.identity import IDENTITY_NAME, IdentityFile, read_identity
-from protocols.wire.ledger.codes import Consistency, ResponseCode
+from dledger.storage.start.identity import IDENTITY_NAME, IdentityFile, read_identity
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import Consistency
 from protocols.wire.ledger.messages import AppendRequest, AppendResponse, GetRequest, GetResponse
 from tests.hostile.target import MIB, HostileCase, tell
 from tests.processes.asking import NoAnswer, ask

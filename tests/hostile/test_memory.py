@@ -8,8 +8,9 @@ import struct
 import time
 
 import dledger
-from protocols.framing import FrameBuffer
-from protocols.wire.ledger.codes import Consistency, ResponseCode
+from protocols.wire.codes import ResponseCode
+from protocols.wire.framing import FrameBuffer
+from protocols.wire.ledger.codes import Consistency
 from protocols.wire.ledger.messages import GetRequest, PullRequest, PullResponse, Request
 from protocols.wire.ledger.push import decode_frame
 from tests.hostile.target import (

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.testing.group.history import NEVER, Call
+from dledger.testing.group.checks.history import NEVER, Call
 from tests.processes.members import ROOT
 from tests.slowness import patient
 from tests.soak.judge import calls_of, judged, summary

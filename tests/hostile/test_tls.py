@@ -21,10 +21,10 @@ from pathlib import Path
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.rights import ClientRole
+from dledger.base.serving.tokens import new_token
 from dledger.base.tls.certificates import CertifiedKey, issue
-from dledger.base.tls_files import TlsFiles
-from dledger.base.tokens import new_token
+from dledger.values.rights import ClientRole
+from dledger.values.tls_files import TlsFiles
 from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.messages import AppendRequest, GetRequest, Request
 from protocols.wire.ledger.push import encode_request_frame

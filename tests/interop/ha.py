@@ -19,9 +19,9 @@ from pathlib import Path
 
 import attrs
 
-from dledger.base.commands.java_json import read_document
-from dledger.broker.metadata.tables import BEGINS_AT
-from protocols.framing import FrameBuffer
+from dledger.rocketmq.answering.java_json import read_document
+from dledger.rocketmq.broker.metadata.tables import BEGINS_AT
+from protocols.wire.framing import FrameBuffer
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
 from protocols.wire.rocketmq.message import Message, decode_message, decode_start, plain_body
 from tests.interop.rocketmq import PATIENCE, Server, body_of, java_command

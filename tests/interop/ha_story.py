@@ -338,7 +338,7 @@ class Story(SynchronousTestCase):
     def command(self, *words: str) -> str:
         """Standard output of a C{dledger} command."""
         done = subprocess.run(
-            [sys.executable, "-c", "from dledger.commands.main import main; main()", *words],
+            [sys.executable, "-c", "from dledger.cli.main import main; main()", *words],
             capture_output=True, timeout=PATIENCE, stdin=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )

@@ -14,7 +14,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Mapping
 
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendRequest, AppendResponse, MetadataRequest, MetadataResponse
 from tests.processes.asking import Asker, NoAnswer, ask
 from tests.processes.children import wait_until

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.entry import bodies_of
 from protocols.wire.ledger.messages import (
     AppendRequest,

@@ -21,9 +21,9 @@ from zlib import crc32
 
 import attrs
 
-from dledger.base.commands.java_json import DataVersion, read_document
-from dledger.namesrv.registrations import BrokerTopics, TopicQueues
-from protocols.framing import FrameBuffer
+from dledger.rocketmq.answering.java_json import DataVersion, read_document
+from dledger.rocketmq.namesrv.registrations import BrokerTopics, TopicQueues
+from protocols.wire.framing import FrameBuffer
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
 from tests.interop.rocketmq import PATIENCE, Server, StartedChild, java_command
 from tests.namesrv.support import header_of, registration_document

@@ -25,10 +25,11 @@ from typing import TypeVar
 import attrs
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from protocols.framing import FrameBuffer
+from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import BodyError
+from protocols.wire.framing import FrameBuffer
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.codes import PushType, RequestCode, ResponseCode, VoteResult
+from protocols.wire.ledger.codes import PushType, RequestCode, VoteResult
 from protocols.wire.ledger.entry import (
     ENTRY_HEADER_SIZE,
     MAGIC,

@@ -11,8 +11,9 @@ from collections.abc import Callable
 
 import attrs
 
-from protocols.framing import FrameBuffer
-from protocols.wire.ledger.codes import PushType, RequestCode, ResponseCode
+from protocols.wire.codes import ResponseCode
+from protocols.wire.framing import FrameBuffer
+from protocols.wire.ledger.codes import PushType, RequestCode
 from protocols.wire.ledger.json_bodies import decode_request, decode_response
 from protocols.wire.ledger.messages import PushEntryRequest, PushEntryResponse, Request, Response
 from protocols.wire.ledger.push import decode_frame

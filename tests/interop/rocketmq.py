@@ -461,7 +461,7 @@ class BrokerGroup:
 
         @raise ChildError: its exit status is not 0.
         """
-        command = [sys.executable, "-c", "from dledger.commands.main import main; main()", "--group", GROUP,
+        command = [sys.executable, "-c", "from dledger.cli.main import main; main()", "--group", GROUP,
                    "--peers", peers_text(self.peers), *words]
         done = subprocess.run(command, capture_output=True, timeout=PATIENCE, stdin=subprocess.DEVNULL,
                               env={**os.environ, "PYTHONPATH": str(ROOT)})

@@ -30,8 +30,8 @@ import attrs
 import click
 
 from dledger.base.disk.disk import OsDisk
-from dledger.storage.verify import verify_directory
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.storage.files.verify import verify_directory
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import LeadershipTransferResponse
 from tests.interop.java import JavaMember
 from tests.interop.load import BODY_BYTES_MAX, Load

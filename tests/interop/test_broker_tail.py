@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dledger.broker.client.blocking import Broker as Client
+from dledger.rocketmq.broker.client.blocking import Broker as Client
 from protocols.wire.rocketmq.message import decode_message
 from tests.interop.ha_story import TOPIC, Story
 from tests.interop.rocketmq import PATIENCE
@@ -35,7 +35,7 @@ class BrokerTailTests(Story):
         path = self.pair.directory / "followed"
         with path.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-c", "from dledger.commands.main import main; main()", "tail", "--broker",
+                [sys.executable, "-c", "from dledger.cli.main import main; main()", "tail", "--broker",
                  self.pair.master.address, "--topic", TOPIC, "--from-offset", "begin", "-f", "--json"],
                 stdout=output, stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(ROOT)},
             )  # fmt: skip

@@ -14,9 +14,9 @@ from click.testing import CliRunner
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from dledger.base.disk.disk import OsDisk
-from dledger.commands.main import cli
-from dledger.storage.verify import VerifyReport, verify_directory
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.cli.main import cli
+from dledger.storage.files.verify import VerifyReport, verify_directory
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
 from protocols.wire.ledger.messages import GetRequest
 from tests.interop.java import JavaMember, JavaMissing, class_path

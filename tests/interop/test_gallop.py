@@ -16,7 +16,8 @@ from pathlib import Path
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from protocols.wire.ledger.codes import PushType, ResponseCode
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.messages import AppendRequest
 from tests.interop.java import JavaMember, JavaMissing, class_path
 from tests.interop.mixed import DEADLINE_S, JAVA, OURS, MixedGroup

@@ -12,7 +12,7 @@ from typing import Any
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from dledger.broker.client import Broker, Credentials, PutError
+from dledger.rocketmq.broker.client import Broker, Credentials, PutError
 from tests.interop.ha import Client, OurBroker
 from tests.interop.java import JavaMissing
 from tests.interop.rocketmq import PATIENCE, Server, class_path
@@ -35,7 +35,7 @@ accounts:
   secretKey: secret-of-operating
   admin: true
 """
-_DLEDGER = "from dledger.commands.main import main; main()"
+_DLEDGER = "from dledger.cli.main import main; main()"
 
 
 def keys_of(name: str) -> tuple[str, str]:

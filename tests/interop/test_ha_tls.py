@@ -9,9 +9,9 @@ from typing import Any
 
 import attrs
 
-from dledger.base.rights import ClientRole
-from dledger.base.tls_files import TlsFiles
-from dledger.broker.client import Broker, PutError
+from dledger.rocketmq.broker.client import Broker, PutError
+from dledger.values.rights import ClientRole
+from dledger.values.tls_files import TlsFiles
 from protocols.wire.rocketmq.ha import encode_report
 from tests.base.keys import KeyRoom
 from tests.interop.ha import Client

@@ -14,8 +14,8 @@ from pathlib import Path
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 import dledger
-from dledger.config import DLedgerConfig
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.ledger.config import DLedgerConfig
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.envelopes import envelope_head
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse
 from tests.interop.java import JavaClient, JavaMissing, class_path

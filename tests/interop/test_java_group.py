@@ -12,8 +12,8 @@ from typing import ClassVar
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from dledger.base.disk.disk import OsDisk
-from dledger.storage.verify import verify_directory
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.storage.files.verify import verify_directory
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.entry import bodies_of
 from protocols.wire.ledger.messages import (
     AppendRequest,

@@ -9,8 +9,8 @@ from pathlib import Path
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 import dledger
-from dledger.base.errors import DLedgerError
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from tests.interop.java import JavaMissing, class_path
 from tests.interop.mixed import JAVA, OURS, MixedGroup
 from tests.interop.test_mixed_groups import bodies

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from dledger.broker.consuming.sql92 import SqlError, SqlFilter
+from dledger.rocketmq.broker.consuming.sql92 import SqlError, SqlFilter
 from tests.interop.java import JavaMissing
 from tests.interop.rocketmq import PATIENCE, Codec
 

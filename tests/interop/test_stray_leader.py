@@ -15,7 +15,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from dledger.storage.term_file import TERM_FILE_NAME, encode_term
+from dledger.storage.files.term_file import TERM_FILE_NAME, encode_term
 from tests.interop.java import JavaMember, JavaMissing, class_path
 from tests.interop.mixed import DEADLINE_S, JAVA, OURS, MixedGroup
 from tests.interop.test_mixed_groups import bodies

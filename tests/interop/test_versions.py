@@ -10,7 +10,8 @@ from pathlib import Path
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from protocols.wire.ledger.codes import RequestCode, ResponseCode
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.messages import AppendRequest
 from tests.interop.java import JavaMissing, class_path
 from tests.interop.mixed import DEADLINE_S, JAVA, OURS, MixedGroup

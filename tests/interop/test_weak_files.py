@@ -20,7 +20,8 @@ from pathlib import Path
 
 from twisted.trial.unittest import SkipTest
 
-from protocols.wire.ledger.codes import PushType, ResponseCode, VoteResult
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import PushType, VoteResult
 from protocols.wire.ledger.entry import bodies_of
 from protocols.wire.ledger.messages import AppendRequest, HeartBeatRequest
 from tests.interop.played import GROUP, JAVA, SELF, SideBySide, Stage, entries

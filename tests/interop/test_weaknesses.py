@@ -8,7 +8,8 @@ docs/divergence.md. Weaknesses that need files or restarts are in L{tests.intero
 
 from __future__ import annotations
 
-from protocols.wire.ledger.codes import PushType, RequestCode, ResponseCode, VoteResult
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import PushType, RequestCode, VoteResult
 from protocols.wire.ledger.entry import bodies_of
 from protocols.wire.ledger.messages import (
     AppendRequest,

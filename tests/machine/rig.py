@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.base.threads import RunInThread
+from dledger.base.process.threads import RunInThread
+from dledger.machine.files.snapshots import SnapshotDirectory
 from dledger.machine.runner import MachineRunner
-from dledger.machine.snapshots import SnapshotDirectory
 from dledger.machine.state_machine import MachineFactory
 from tests.machine.machines import Journal
 from tests.node.rig import FakeThread, Rig

@@ -9,14 +9,14 @@ from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.base.errors import DLedgerError
-from dledger.client.values import Entry
+from dledger.client.answers.values import Entry
 from dledger.machine.calls import LONG_S, MachineCalls
 from dledger.machine.guarded import GuardedMachine
-from dledger.node.health import MACHINE_HANGS_S, health_problem
-from protocols.wire.ledger.codes import ResponseCode
-from protocols.wire.ledger.machine_entries import encode_skip
+from dledger.node.reporting.health import MACHINE_HANGS_S, health_problem
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import QueryRequest, SubmitRequest
+from protocols.wire.ledger.own.machine_entries import encode_skip
 from tests.machine.machines import Journal
 from tests.machine.rig import HostedRig
 from tests.node.rig import FakeThread

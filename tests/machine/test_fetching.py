@@ -12,17 +12,17 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.base.errors import DLedgerError
-from dledger.machine import fetching
-from dledger.machine.fetching import THROTTLED_S, TRIES
-from dledger.machine.offering import HELD_S
+from dledger.machine.files import fetching
+from dledger.machine.files.fetching import THROTTLED_S, TRIES
+from dledger.machine.files.offering import HELD_S
+from dledger.machine.files.snapshot_file import SnapshotRefused
+from dledger.machine.files.snapshots import SnapshotDirectory
 from dledger.machine.runner import MachineRunner
-from dledger.machine.snapshot_file import SnapshotRefused
-from dledger.machine.snapshots import SnapshotDirectory
 from dledger.testing.crashes.disk import CrashDisk
 from dledger.testing.crashes.engine import Enumeration, demand
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.messages import SnapshotRequest, SnapshotResponse
 from tests.machine.machines import Journal, NextJournal
 from tests.machine.rig import HostedRig

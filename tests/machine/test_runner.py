@@ -9,15 +9,16 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.base.errors import DamagedEntryError, DLedgerError
-from dledger.client.values import Entry
-from dledger.core.inputs import Origin
-from dledger.machine import runner, snapshots, writing
+from dledger.client.answers.values import Entry
+from dledger.core.state.inputs import Origin
+from dledger.machine import runner, writing
+from dledger.machine.files import snapshots
+from dledger.machine.files.snapshot_file import SnapshotRefused
 from dledger.machine.guarded import MachineFailed
-from dledger.machine.snapshot_file import SnapshotRefused
 from dledger.machine.state_machine import RESULT_BYTES_MAX
-from dledger.node.health import health_problem, readiness_problems
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.node.reporting.health import health_problem, readiness_problems
+from dledger.values.errors import DamagedEntryError, DLedgerError
+from protocols.wire.codes import ResponseCode
 from tests.machine.machines import Journal, MovedJournal, NextJournal
 from tests.machine.rig import HostedRig
 

@@ -9,16 +9,16 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.client.values import Entry
+from dledger.client.answers.values import Entry
 from dledger.machine import runner
 from dledger.machine import skips as skips_module
+from dledger.machine.files.snapshot_file import SnapshotRefused
 from dledger.machine.skips import SKIPPED, UNSEEN, Skips
-from dledger.machine.snapshot_file import SnapshotRefused
 from dledger.machine.state_machine import RefusedAnswer, RefusedCommand
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.entry import iterate_records
-from protocols.wire.ledger.machine_entries import encode_skip
 from protocols.wire.ledger.messages import SkipRequest, SkipResponse, SubmitRequest
+from protocols.wire.ledger.own.machine_entries import encode_skip
 from tests.machine.machines import Journal
 from tests.machine.rig import HostedRig
 

@@ -9,25 +9,25 @@ from __future__ import annotations
 from tests.mutants.history_catalogue import HistoryRow
 from tests.mutants.patching import Patch
 
-ACKS = "dledger.broker.popping.acks"
-BEGINS = "dledger.broker.popping.first_offsets"
-BOUNDS = "dledger.broker.consuming.offset_bounds"
-CHECK = "dledger.broker.transactions.check"
-CONSUMERS = "dledger.broker.consuming.consumers"
-ENDS = "dledger.broker.transactions.ends"
-HALVES = "dledger.broker.sending.halves"
-LONG = "dledger.broker.sending.long_sends"
-MASTER = "dledger.broker.ha.master"
-IN_ORDER = "dledger.broker.popping.in_order"
-OFFSETS = "dledger.broker.consuming.offset_commands"
-ORDER_INFO = "dledger.broker.metadata.order_info"
-POPS = "dledger.broker.popping.pops"
-PROPERTIES = "dledger.broker.sending.send_properties"
-RETRIES = "dledger.broker.popping.retries"
-REVIVE = "dledger.broker.popping.revive"
-RULES = "dledger.broker.sending.rules"
-TIMERS = "dledger.broker.sending.timers"
-TABLES = "dledger.broker.metadata.tables"
+ACKS = "dledger.rocketmq.broker.popping.acks"
+BEGINS = "dledger.rocketmq.broker.popping.first_offsets"
+BOUNDS = "dledger.rocketmq.broker.consuming.offset_bounds"
+CHECK = "dledger.rocketmq.broker.transactions.check"
+CONSUMERS = "dledger.rocketmq.broker.consuming.consumers"
+ENDS = "dledger.rocketmq.broker.transactions.ends"
+HALVES = "dledger.rocketmq.broker.puts.halves"
+LONG = "dledger.rocketmq.broker.sending.long_sends"
+MASTER = "dledger.rocketmq.broker.ha.master"
+IN_ORDER = "dledger.rocketmq.broker.popping.in_order"
+OFFSETS = "dledger.rocketmq.broker.consuming.offset_commands"
+ORDER_INFO = "dledger.rocketmq.broker.metadata.order_info"
+POPS = "dledger.rocketmq.broker.popping.pops"
+PROPERTIES = "dledger.rocketmq.broker.puts.send_properties"
+RETRIES = "dledger.rocketmq.broker.popping.retries"
+REVIVE = "dledger.rocketmq.broker.popping.revive"
+RULES = "dledger.rocketmq.broker.puts.rules"
+TIMERS = "dledger.rocketmq.broker.delays.timers"
+TABLES = "dledger.rocketmq.broker.metadata.tables"
 
 _POP_TESTS = {"test": "tests.broker.popping.test_pops"}
 _RETRY_TESTS = {"test": "tests.broker.popping.test_retries"}
@@ -85,7 +85,7 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
         Patch(TIMERS, "            if key in self._recalled:\n                continue\n", ""),
     ), {"test": "tests.broker.sending.test_recalls"}),
     ("timer-too-far", "a message waits for longer than its file of the log is kept", (
-        Patch("dledger.broker.sending.timed", "    if at_ms - now_ms > most_ms:\n", "    if False:\n"),
+        Patch("dledger.rocketmq.broker.delays.timed", "    if at_ms - now_ms > most_ms:\n", "    if False:\n"),
     ), {"test": "tests.broker.sending.test_timed"}),
     ("order-not-kept", "two consumers of a group get messages of a queue in order at a time", (
         Patch(IN_ORDER, "        return self._wall_ms() < info.free_ms()\n", "        return False\n"),
@@ -108,7 +108,7 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
         Patch(POPS, "retries = () if pop.in_order else ", "retries = "),
     ), _ORDER_TESTS),
     ("order-forgotten", "the next run of a broker does not know what was given in order", (
-        Patch("dledger.broker.metadata.files", "self.changed_options, self.order_info,",
+        Patch("dledger.rocketmq.broker.metadata.files", "self.changed_options, self.order_info,",
               "self.changed_options,"),
     ), _ORDER_TESTS),
     ("order-info-stays", "a group whose offset is set waits for what it held before", (
@@ -134,7 +134,7 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
         Patch(ENDS, "        if before is not None:\n", "        if False:\n"),
     ), _END_TESTS),
     ("ends-forgotten", "the next master does not know which transactions have ended", (
-        Patch("dledger.broker.transactions.ends_reading",
+        Patch("dledger.rocketmq.broker.transactions.ends_reading",
               "            self._ends.add(self._firsts.get(offset, offset), known)\n",
               "            del known\n"),
     ), _END_TESTS),

@@ -23,31 +23,31 @@ from tests.mutants.patching import Patch
 from tests.mutants.producers_catalogue import PRODUCER_MUTANTS
 from tests.mutants.readers_catalogue import READER_MUTANTS
 
-ELECTOR = "dledger.core.elector"
-HANDLER = "dledger.core.handler"
-MEMBER = "dledger.core.member_state"
+ELECTOR = "dledger.core.election.elector"
+HANDLER = "dledger.core.replication.handler"
+MEMBER = "dledger.core.state.member_state"
 REPLICA = "dledger.core.replica"
-DISPATCHER = "dledger.core.dispatcher"
-QUORUM = "dledger.core.quorum"
-READS = "dledger.core.reads"
-APPENDS = "dledger.core.appends"
-UNDECIDED = "dledger.core.undecided"
-WAITERS = "dledger.base.waiters"
-FLUSHER = "dledger.core.flusher"
-DRIVER = "dledger.node.driver"
-STORE = "dledger.storage.file_store"
-FLUSH = "dledger.storage.store_flush"
+DISPATCHER = "dledger.core.replication.dispatcher"
+QUORUM = "dledger.core.state.quorum"
+READS = "dledger.core.replication.reads"
+APPENDS = "dledger.core.replication.appends"
+UNDECIDED = "dledger.core.state.undecided"
+WAITERS = "dledger.base.process.waiters"
+FLUSHER = "dledger.core.replication.flusher"
+DRIVER = "dledger.driver.driver"
+STORE = "dledger.storage.store.file_store"
+FLUSH = "dledger.storage.store.store_flush"
 JOB = "dledger.base.disk.flush_job"
-RECOVERY = "dledger.storage.recovery"
-RECORDS = "dledger.storage.records"
+RECOVERY = "dledger.storage.start.recovery"
+RECORDS = "dledger.storage.files.records"
 SEGMENT = "dledger.base.disk.segment"
-DIRECTORY = "dledger.storage.directory"
-TERMS = "dledger.storage.term_file"
-SERVER = "dledger.node.server"
-NODE_READS = "dledger.node.reads"
-NODE_APPENDS = "dledger.node.appends"
-CLIENT_APPENDER = "dledger.client.appender"
-DAMAGE = "dledger.testing.group.damage"
+DIRECTORY = "dledger.storage.start.directory"
+TERMS = "dledger.storage.files.term_file"
+SERVER = "dledger.node.connections.server"
+NODE_READS = "dledger.node.requests.reads"
+NODE_APPENDS = "dledger.node.requests.appends"
+CLIENT_APPENDER = "dledger.client.calls.appender"
+DAMAGE = "dledger.testing.group.injection.damage"
 
 ASYNC: Mapping[str, object] = {"flush_disk_type": "async", "flush_file_interval": 3000}
 SYNC: Mapping[str, object] = {"flush_disk_type": "sync"}
@@ -140,13 +140,13 @@ _ELECTIONS = (
     ), settings={**SYNC, "check_point_interval": 1000}, faults=("damage", "kill", "kill_all")),
     Mutant("unsure-vote-counts", "a member that may have lost acknowledged entries votes as usual", (
         Patch(ELECTOR, "if result is VoteResult.ACCEPT and member.is_unsure:", "if False:"),
-        Patch("dledger.testing.group.invariants", "require(not member.ledger.identity.is_unsure, 6,",
+        Patch("dledger.testing.group.checks.invariants", "require(not member.ledger.identity.is_unsure, 6,",
               "require(True, 6,"),
         Patch(ELECTOR, "(self._unsure if self.member.is_unsure else self._granted).add(",
               "self._granted.add("),
     ), settings=ASYNC, faults=("cut_power", "cut_power", "isolate", "kill"), pace_s=1.0),
     Mutant("sure-too-early", "it takes the first push of any leader for the leader's whole ledger", (
-        Patch("dledger.core.leaders_word",
+        Patch("dledger.core.replication.leaders_word",
               "has_all = self._term == member.term and matched_index >= self._end_index >= -1",
               "has_all = matched_index >= 0"),
     ), test="tests.core.test_unsure"),  # (the simulator notices it, too, but only once in 140 s)
@@ -154,18 +154,18 @@ _ELECTIONS = (
         Patch(REPLICA, "start_term=TERM_MAX if forgot_terms else term", "start_term=term"),
     ), test="tests.core.test_unsure"),
     Mutant("sure-before-flush", "with sync, a member with a new disk is sure of unflushed entries", (
-        Patch("dledger.core.leaders_word",
+        Patch("dledger.core.replication.leaders_word",
               "if not self.member.config.is_sync or self.member.flushed_index >= index:", "if True:"),
     ), test="tests.core.test_unsure"),
     Mutant("any-group-id", "any text that a member tells is recorded as the id of the group", (
-        Patch("dledger.core.naming", "if response.group_id and not is_group_id(response.group_id):",
+        Patch("dledger.core.election.naming", "if response.group_id and not is_group_id(response.group_id):",
               "if False:"),
     ), test="tests.core.test_naming"),
     Mutant("group-id-at-once", "an id of the group is believed when it is told once", (
-        Patch("dledger.core.naming", "if self._heard.get(peer_id) != told:", "if False:"),
+        Patch("dledger.core.election.naming", "if self._heard.get(peer_id) != told:", "if False:"),
     ), test="tests.core.test_naming"),
     Mutant("lone-term", "a leader never raises its term for a peer far above it", (
-        Patch("dledger.core.admission", "if member.is_leader and not isinstance(message, Response):",
+        Patch("dledger.core.election.admission", "if member.is_leader and not isinstance(message, Response):",
               "if member.is_leader:"),
     ), test="tests.core.test_admission"),
     Mutant("swallowed-answers", "a frame that never ends keeps a connection alive", (
@@ -177,7 +177,7 @@ _ELECTIONS = (
         Patch(MEMBER, "        self.wire_versions.pop(peer_id, None)\n", ""),
     ), test="tests.core.test_campaign"),
     Mutant("quorum-of-fewer", "half of an even majority is enough", (
-        Patch("dledger.base.membership", "return len(self.voters) // 2 + 1", "return len(self.voters) // 2"),
+        Patch("dledger.ledger.membership", "return len(self.voters) // 2 + 1", "return len(self.voters) // 2"),
     ), faults=LINKS),
 )
 
@@ -317,7 +317,7 @@ _STORAGE = (
               "        return False\n"),
     ), settings={**SYNC, "check_point_interval": 1000}, faults=("rot", "rot", "kill", "kill_all")),
     Mutant("holes-never-mended", "no peer is asked for damaged entries", (
-        Patch("dledger.core.hole_repair", "        self._ask(holes[0])\n", "        pass\n"),
+        Patch("dledger.core.replication.hole_repair", "        self._ask(holes[0])\n", "        pass\n"),
     ), settings={**SYNC, "check_point_interval": 1000}, faults=("rot", "kill", "kill_all")),
     Mutant("flush-does-nothing", "a flush reports success without waiting for the disk", (
         Patch(JOB, "        for step in self._steps:\n            step()\n", "        pass\n"),
@@ -334,7 +334,7 @@ _STORAGE = (
               "            except OSError:\n                pass\n"),
     ), settings=SYNC, faults=("disk_error", *POWER)),
     Mutant("repaired-too-early", "a damaged member counts as whole after any entry from a leader", (
-        Patch("dledger.core.leaders_word",
+        Patch("dledger.core.replication.leaders_word",
               "held >= member.repair_end_index or member.ledger_end_term > member.start_term\n",
               "True\n"),
     ), settings={**SYNC, "check_point_interval": 1000, "max_batch_push_count": 1, "max_inflight_pushes": 1},

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 from tests.mutants.patching import Patch
 
-_HANDLER = "dledger.core.handler"
-_DISPATCHER = "dledger.core.dispatcher"
-_STORE = "dledger.storage.file_store"
-_SUMS = "dledger.storage.chunk_sums"
-_CHECKS = "dledger.storage.chunk_checks"
+_HANDLER = "dledger.core.replication.handler"
+_DISPATCHER = "dledger.core.replication.dispatcher"
+_STORE = "dledger.storage.store.file_store"
+_SUMS = "dledger.storage.store.chunk_sums"
+_CHECKS = "dledger.storage.files.chunk_checks"
 
 _SMALL: Mapping[str, object] = {
     "push_chunk_bytes": 300, "push_chunk_behind_bytes": 0, "mapped_file_size_for_entry_data": 4096,

@@ -12,17 +12,17 @@ from typing import TypeAlias
 
 from tests.mutants.patching import Patch
 
-ACKS = "dledger.broker.ha.acks"
-CLIENT = "dledger.broker.ha.slave"
-FOLLOWER = "dledger.broker.ha.slave_session"
-LOG = "dledger.broker.store.commit_log"
-MENDING = "dledger.broker.store.log_mending"
+ACKS = "dledger.rocketmq.broker.ha.acks"
+CLIENT = "dledger.rocketmq.broker.ha.slave"
+FOLLOWER = "dledger.rocketmq.broker.ha.slave_session"
+LOG = "dledger.rocketmq.broker.store.log.commit_log"
+MENDING = "dledger.rocketmq.broker.store.log.log_mending"
 JOB = "dledger.base.disk.flush_job"
-TRANSFER = "dledger.broker.ha.group_transfer"
-MASTER = "dledger.broker.ha.master"
-SERVICE = "dledger.broker.ha.service"
-VIEW = "dledger.broker.ha.slave_view"
-STATUS = "dledger.broker.ha.put_status"
+TRANSFER = "dledger.rocketmq.broker.ha.group_transfer"
+MASTER = "dledger.rocketmq.broker.ha.master"
+SERVICE = "dledger.rocketmq.broker.ha.service"
+VIEW = "dledger.rocketmq.broker.ha.slave_view"
+STATUS = "dledger.rocketmq.broker.ha.put_status"
 
 Row: TypeAlias = tuple[str, str, tuple[Patch, ...], Mapping[str, object], tuple[str, ...]]
 

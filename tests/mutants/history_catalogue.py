@@ -14,13 +14,13 @@ from typing import TypeAlias
 
 from tests.mutants.patching import Patch
 
-HANDLER = "dledger.core.handler"
-MEMBER = "dledger.core.member_state"
+HANDLER = "dledger.core.replication.handler"
+MEMBER = "dledger.core.state.member_state"
 REPLICA = "dledger.core.replica"
-DISPATCHER = "dledger.core.dispatcher"
+DISPATCHER = "dledger.core.replication.dispatcher"
 SEGMENT = "dledger.base.disk.segment"
-STORE = "dledger.storage.file_store"
-VIEW = "dledger.broker.ha.slave_view"
+STORE = "dledger.storage.store.file_store"
+VIEW = "dledger.rocketmq.broker.ha.slave_view"
 
 HistoryRow: TypeAlias = tuple[str, str, tuple[Patch, ...], Mapping[str, object]]
 

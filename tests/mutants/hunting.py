@@ -107,8 +107,8 @@ def _search_of(mutant: Mutant, seconds: float) -> str:
 
 
 def _run_of(mutant: Mutant) -> Callable[[int], str]:
-    from dledger.testing.bugs import be_quiet
     from dledger.testing.group.schedule import Focus, run_schedule
+    from dledger.testing.world.bugs import be_quiet
 
     be_quiet()
     focus = Focus(settings=mutant.settings, faults=mutant.faults, load=mutant.load, pace_s=mutant.pace_s,
@@ -118,7 +118,7 @@ def _run_of(mutant: Mutant) -> Callable[[int], str]:
 
 def _ha_run_of(mutant: Mutant) -> Callable[[int], str]:
     from dledger.testing.brokers.schedule import HAFocus, run_ha_schedule
-    from dledger.testing.bugs import be_quiet
+    from dledger.testing.world.bugs import be_quiet
 
     be_quiet()
     focus = HAFocus(settings=mutant.settings, faults=mutant.faults, pace_s=mutant.pace_s)

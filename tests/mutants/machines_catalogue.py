@@ -8,15 +8,15 @@ from typing import Any
 
 from tests.mutants.patching import Patch
 
-_FILE = "dledger.machine.snapshot_file"
-_DIRECTORY = "dledger.machine.snapshots"
+_FILE = "dledger.machine.files.snapshot_file"
+_DIRECTORY = "dledger.machine.files.snapshots"
 _RUNNER = "dledger.machine.runner"
 _GUARD = "dledger.machine.guarded"
 _REACH = "dledger.machine.log_reach"
-_DESK = "dledger.node.hosting"
-_CLIENT = "dledger.client.command_calls"
+_DESK = "dledger.node.requests.machine_requests"
+_CLIENT = "dledger.client.calls.command_calls"
 _SKIPS = "tests.machine.test_skips"
-_COMMANDS = "dledger.client.command_calls"
+_COMMANDS = "dledger.client.calls.command_calls"
 _CLIENT_TESTS = "tests.client.test_machines.SubmitTests"
 _REQUESTS = "tests.node.test_hosting"
 
@@ -39,8 +39,8 @@ SHORT_LOGS: Mapping[str, Any] = {
     },
     "group": {"has_machines": True, "is_native": True, "hides_wire_version": False},
 }
-_FETCH = "dledger.machine.fetching"
-_SNAPSHOT_DESK = "dledger.node.snapshots"
+_FETCH = "dledger.machine.files.fetching"
+_SNAPSHOT_DESK = "dledger.node.requests.snapshots"
 _INSTALLS = "tests.machine.test_fetching"
 _DROPS = "tests.node.test_snapshots.DropTests"
 
@@ -150,7 +150,7 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
               "        table = None"),
     ), {"test": f"{_REQUESTS}.OnceTests.test_again"}),
     ("late-wait-for-result", "a command shares its proposal, and waits after its entry was applied", (
-        Patch("dledger.node.appends", "self._propose_alone(None, None, (body,), None, origin, waiter)",
+        Patch("dledger.node.requests.appends", "self._propose_alone(None, None, (body,), None, origin, waiter)",
               "self._take(_Claim(None, None, waiter, 1, self._bodies.append(body) or len(body)))"),
     ), {"test": "tests.node.test_appends.CommandTests"}),
     ("lost-command-not-repeated", "a command whose answer was lost is not sent again", (
@@ -200,14 +200,14 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
               "            if False and"),
     ), {"test": f"{_SKIPS}.SkipTests.test_snapshots_of_others"}),
     ("leads-without-state", "a leader whose machine has failed goes on", (
-        Patch("dledger.core.transfer", "or member.seeks_java_leader or member.machine.is_unfit\n",
+        Patch("dledger.core.election.transfer", "or member.seeks_java_leader or member.machine.is_unfit\n",
               "or member.seeks_java_leader\n"),
     ), {"test": "tests.core.test_machine_word.LeaderTests"}),
     ("leads-to-anybody", "a leader whose machine has failed hands over to any member", (
-        Patch("dledger.core.machine_word", "if not is_needed or one in self._running)", "if one)"),
+        Patch("dledger.core.state.machine_word", "if not is_needed or one in self._running)", "if one)"),
     ), {"test": "tests.core.test_machine_word.LeaderTests"}),
     ("stands-first-without-state", "a member whose machine has failed stands as soon as others", (
-        Patch("dledger.core.member_state", "        return self.is_full or self.machine.is_unfit\n",
+        Patch("dledger.core.state.member_state", "        return self.is_full or self.machine.is_unfit\n",
               "        return self.is_full\n"),
     ), {"test": "tests.core.test_machine_word.FollowerTests"}),
     ("any-older-snapshot", "a snapshot of a version that the machine does not take is used", (
@@ -236,13 +236,13 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
         Patch(_RUNNER, "        self._calls.watch(self.machine)\n", ""),
     ), {"test": "tests.machine.test_calls.ThreadTests.test_watched"}),
     ("digests-not-compared", "members with different states do not notice", (
-        Patch("dledger.node.machine_watch", "        if len(groups) == 1:\n", "        if True:\n"),
+        Patch("dledger.node.requests.machine_watch", "        if len(groups) == 1:\n", "        if True:\n"),
     ), {"test": "tests.node.test_machine_watch.WatchTests.test_digests"}),
     ("machines-not-asked", "members never learn of the machines of others", (
         Patch(_SNAPSHOT_DESK, "            self._machines[peer_id] = answer.machine\n", "            pass\n"),
     ), {"test": "tests.node.test_snapshots.MachinesTests"}),
     ("majority-in-doubt", "the majority is in doubt as the minority is", (
-        Patch("dledger.node.machine_watch", "        if 2 * len(mine) <= len(told):\n", "        if True:\n"),
+        Patch("dledger.node.requests.machine_watch", "        if 2 * len(mine) <= len(told):\n", "        if True:\n"),
     ), {"test": "tests.node.test_machine_watch.WatchTests.test_digests"}),
     ("snapshots-of-doubt", "a member whose state may be wrong finishes snapshots", (
         Patch(_RUNNER, "        return self.in_doubt if self.state", "        return \"\" if self.state"),
@@ -278,10 +278,10 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
               "return 1 << 62"),
     ), {"test": "tests.machine.test_runner.SnapshotTests.test_same_places"}),
     ("hang-is-healthy", "a member whose machine hangs is healthy", (
-        Patch("dledger.node.health", "status.machine.busy_s >= MACHINE_HANGS_S:", "False:"),
+        Patch("dledger.node.reporting.health", "status.machine.busy_s >= MACHINE_HANGS_S:", "False:"),
     ), {"test": "tests.machine.test_calls.ThreadTests.test_watched"}),
     ("failed-is-healthy", "a member whose machine has failed is healthy", (
-        Patch("dledger.node.health", "status.machine.state == \"failed\":", "False:"),
+        Patch("dledger.node.reporting.health", "status.machine.state == \"failed\":", "False:"),
     ), {"test": "tests.node.test_health"}),
     ("stop-waits-for-a-program", "a member whose machine never gives a snapshot cannot be stopped", (
         Patch("dledger.node.service", "await _within(self.node.desk.machine.stop(), STOP_TIME_OUT_S, "
@@ -301,14 +301,14 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
     ), {**SHORT_LOGS, "faults": ("depose", "depose", "isolate", "pause"),
         "load": {**SHORT_LOGS["load"], "queries": 2.0, "think_us": 50_000}}),
     ("late-push-counts-as-new", "a push that waited for a process that was stopped counts as new", (
-        Patch("dledger.core.handler", "member.leader_committed_ms = member.awake_ms",
+        Patch("dledger.core.replication.handler", "member.leader_committed_ms = member.awake_ms",
               "member.leader_committed_ms = member.out.now_ms"),
     ), {"test": "tests.core.test_handler"}),
     ("joiner-has-no-way", "a member that joins asks nobody, and never begins under a second leader", (
-        Patch("dledger.core.handler", " or not member.membership.voters:", ":"),
+        Patch("dledger.core.replication.handler", " or not member.membership.voters:", ":"),
     ), {"test": "tests.core.test_witnesses.WitnessTests.test_no_voters_known"}),
     ("members-behind-the-end", "a list of members that comes by TRUNCATE is not followed", (
-        Patch("dledger.storage.file_store", "self._write(keep + 1, last_term, layout, layout.configurations)",
+        Patch("dledger.storage.store.file_store", "self._write(keep + 1, last_term, layout, layout.configurations)",
               "self._write(keep + 1, last_term, layout)"),
     ), {"test": "tests.storage.test_configurations.CutTests.test_just_behind_the_end"}),
     ("machine-not-asked-for", "a leader without a machine is sent commands", (

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 
 from tests.mutants.patching import Patch
 
-_MEMBERSHIP = "dledger.base.membership"
-_CHANGES = "dledger.core.changes"
-_MEMBER = "dledger.core.member_state"
-_ELECTOR = "dledger.core.elector"
+_MEMBERSHIP = "dledger.ledger.membership"
+_CHANGES = "dledger.core.election.changes"
+_MEMBER = "dledger.core.state.member_state"
+_ELECTOR = "dledger.core.election.elector"
 _REPLICA = "dledger.core.replica"
-_STORE = "dledger.storage.file_store"
-_LISTED = "dledger.storage.configurations"
+_STORE = "dledger.storage.store.file_store"
+_LISTED = "dledger.storage.start.configurations"
 
 #: Changes at a quick pace, under faults of links and processes.
 _CHANGING: Mapping[str, object] = {
@@ -76,7 +76,7 @@ MEMBER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], 
         Patch(_LISTED, "                    self._told_by_log(False)\n", ""),
     ), {"test": "tests.storage.test_configurations.LostTests.test_crashes"}),
     ("dismissed-for-ever", "a member that was removed and added again takes itself for removed", (
-        Patch("dledger.core.dismissal", "for one in committed[-1:]:", "for one in committed[:1]:"),
+        Patch("dledger.core.election.dismissal", "for one in committed[-1:]:", "for one in committed[:1]:"),
     ), {"test": "tests.core.test_dismissal.DismissalTests.test_added_again"}),
     ("introduced-for-ever", "a member that was told of may speak after it was removed", (
         Patch(_MEMBER, "            if told.membership.index <= own.index or not (", "            if not ("),
@@ -98,7 +98,7 @@ MEMBER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], 
         Patch(_CHANGES, "            if is_own:\n                self._hand_over(dispatchers)\n", ""),
     ), {"test": "tests.core.test_changes.RemoveTests.test_leader_hands_over"}),
     ("java-end-not-asked", "a member asks a Java leader for its end only while it has no entry", (
-        Patch("dledger.core.leaders_word", "        elif response.wire_version < 1 and not",
+        Patch("dledger.core.replication.leaders_word", "        elif response.wire_version < 1 and not",
               "        elif response.wire_version < 1 and member.ledger_end_index < 0 and not"),
     ), {"test": "tests.core.test_unsure.WordTests.test_java_leader_under_load"}),
     ("changes-beside-java", "a group with a Java member changes its members", (

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 
 from tests.mutants.patching import Patch
 
-_TABLE = "dledger.base.producers"
-_ORIGINS = "dledger.core.origins"
-_LIST = "dledger.storage.producer_list"
+_TABLE = "dledger.ledger.producers"
+_ORIGINS = "dledger.core.replication.origins"
+_LIST = "dledger.storage.store.producer_list"
 
 _EXACT: Mapping[str, object] = {"exact": 1.0, "appends": 0.9, "bodies_max": 3, "think_us": 200_000}
 

@@ -64,10 +64,10 @@ def equivalents() -> dict[str, str]:
 
 def _schedules(module: str, seconds: float) -> str:
     """What the first schedule that fails says; empty: none did."""
-    from dledger.testing.bugs import be_quiet
+    from dledger.testing.world.bugs import be_quiet
 
     be_quiet()
-    if module.startswith("dledger.broker"):
+    if module.startswith("dledger.rocketmq.broker"):
         from dledger.testing.brokers.schedule import run_ha_schedule as run
     elif module.startswith("dledger.raft_broker"):
         from dledger.testing.raft_brokers.schedule import run_seed as run  # type: ignore[assignment]

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 from tests.mutants.patching import Patch
 
-_TABLE = "dledger.storage.reader_table"
-_LIST = "dledger.storage.producer_list"
-_RULES = "dledger.node.reader_rules"
-_DESK = "dledger.node.readers"
-_CLIENT = "dledger.client.readers"
+_TABLE = "dledger.storage.files.reader_table"
+_LIST = "dledger.storage.store.producer_list"
+_RULES = "dledger.node.requests.reader_rules"
+_DESK = "dledger.node.requests.readers"
+_CLIENT = "dledger.client.reading.readers"
 _PLAYS = "tests.node.test_reader_rules.PlayTests"
 _REQUESTS = "tests.node.test_readers"
 

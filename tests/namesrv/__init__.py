@@ -1,1 +1,1 @@
-"""Tests of C{dledger/namesrv}."""
+"""Tests of C{dledger/rocketmq/namesrv}."""

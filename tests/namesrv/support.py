@@ -10,14 +10,14 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.commands.answering import AnsweringSide
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.namesrv.changes import ChangeableConfig
-from dledger.namesrv.commands import NameServerCommands
-from dledger.namesrv.config import NameServerConfig, name_server_from_mapping
-from dledger.namesrv.key_values import KeyValues
-from dledger.namesrv.registrations import BrokerTopics
-from dledger.namesrv.routes import RouteTable
+from dledger.rocketmq.answering.answering import AnsweringSide
+from dledger.rocketmq.namesrv.changes import ChangeableConfig
+from dledger.rocketmq.namesrv.commands import NameServerCommands
+from dledger.rocketmq.namesrv.config import NameServerConfig, name_server_from_mapping
+from dledger.rocketmq.namesrv.key_values import KeyValues
+from dledger.rocketmq.namesrv.registrations import BrokerTopics
+from dledger.rocketmq.namesrv.routes import RouteTable
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.remoting import RemotingCommand, encode_command
 from tests.protocols.fakes import FakeTransport, plug, sent_commands, turn_of

@@ -7,9 +7,9 @@ import json
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.namesrv.answers import member_group_body, route_body, topics_body
-from dledger.namesrv.registrations import TopicQueues
-from dledger.namesrv.routes import BrokerGroup, TopicRoute
+from dledger.rocketmq.namesrv.answers import member_group_body, route_body, topics_body
+from dledger.rocketmq.namesrv.registrations import TopicQueues
+from dledger.rocketmq.namesrv.routes import BrokerGroup, TopicRoute
 
 STRANGE = "ü/<('\"\\\x01\x7f\u2028😀é\x1f&\t"
 

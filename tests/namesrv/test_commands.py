@@ -9,10 +9,10 @@ from zlib import crc32
 
 from twisted.internet.defer import Deferred
 
-from dledger.base.commands.java_json import DataVersion
-from dledger.namesrv import commands
-from dledger.namesrv.registrations import BrokerTopics, TopicQueues
-from dledger.namesrv.routes import EXPIRY_S
+from dledger.rocketmq.answering.java_json import DataVersion
+from dledger.rocketmq.namesrv import commands
+from dledger.rocketmq.namesrv.registrations import BrokerTopics, TopicQueues
+from dledger.rocketmq.namesrv.routes import EXPIRY_S
 from protocols.wire.remoting import FLAG_ONEWAY
 from tests.namesrv.support import NameServerCase, header_of, registration_document
 from tests.protocols.fakes import sent_commands, unplug

@@ -7,8 +7,13 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.option_values import read_properties
-from dledger.namesrv.config import NameServerConfig, java_spelling, name_server_from_mapping, properties_text
+from dledger.rocketmq.namesrv.config import (
+    NameServerConfig,
+    java_spelling,
+    name_server_from_mapping,
+    properties_text,
+)
+from dledger.values.option_values import read_properties
 from tests.test_docs import DOCS, first_cells
 
 #: What getNamesrvConfig of 5.3.3 shows, in part, as a file.

@@ -8,9 +8,14 @@ import zlib
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.commands.java_json import DataVersion
-from dledger.namesrv import registrations
-from dledger.namesrv.registrations import BrokerTopics, TopicQueues, read_registration, read_topic_route
+from dledger.rocketmq.answering.java_json import DataVersion
+from dledger.rocketmq.namesrv import registrations
+from dledger.rocketmq.namesrv.registrations import (
+    BrokerTopics,
+    TopicQueues,
+    read_registration,
+    read_topic_route,
+)
 from protocols.wire.errors import BodyError
 from tests.namesrv.support import registration_document
 

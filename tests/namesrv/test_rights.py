@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from twisted.internet.address import IPv4Address
 from twisted.logger import LogEvent, LogLevel, capturedLogs
 
-from dledger.namesrv.commands import CHANGES, OF_BROKERS, READS, name_server_change
+from dledger.rocketmq.namesrv.commands import CHANGES, OF_BROKERS, READS, name_server_change
 from protocols.rocketmq.commands import CommandConnection, hosts_of
 from protocols.wire.remoting import RemotingCommand
 from tests.namesrv.support import NameServerCase, header_of

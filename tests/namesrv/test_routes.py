@@ -10,10 +10,10 @@ from typing import Any
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.commands.java_json import DataVersion
-from dledger.base.commands.refusals import Refused
-from dledger.namesrv.registrations import BrokerTopics, TopicQueues
-from dledger.namesrv.routes import MasterAddresses, Registering, RouteLimits, RouteTable
+from dledger.rocketmq.answering.java_json import DataVersion
+from dledger.rocketmq.answering.refusals import Refused
+from dledger.rocketmq.namesrv.registrations import BrokerTopics, TopicQueues
+from dledger.rocketmq.namesrv.routes import MasterAddresses, Registering, RouteLimits, RouteTable
 
 
 def header(**changes: Any) -> Registering:

@@ -14,11 +14,11 @@ from twisted.internet.protocol import Factory
 from twisted.logger import capturedLogs, formatEvent
 from twisted.test.iosim import FakeTransport, connect
 
-from dledger.base.rights import ClientRole
 from dledger.base.tls.keys import TlsKeys
-from dledger.base.tls_files import TlsFiles
-from dledger.namesrv.config import name_server_from_mapping
-from dledger.namesrv.service import KEYS_S, NameServerService
+from dledger.rocketmq.namesrv.config import name_server_from_mapping
+from dledger.rocketmq.namesrv.service import KEYS_S, NameServerService
+from dledger.values.rights import ClientRole
+from dledger.values.tls_files import TlsFiles
 from protocols.wire.remoting import RemotingCommand, encode_command
 from tests.base.keys import KeyRoom
 from tests.base.test_tls import End, Kept

@@ -16,14 +16,14 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
-from dledger.config import DLedgerConfig
-from dledger.node.driver import Driver
+from dledger.driver.driver import Driver
+from dledger.ledger.config import DLedgerConfig
+from dledger.node.connections.peers import Peers
+from dledger.node.connections.server import MemberServer
 from dledger.node.node import MakeDriver, Node
-from dledger.node.peers import Peers
-from dledger.node.server import MemberServer
 from dledger.node.service import ForgetfulTerms
-from dledger.storage.memory_store import MemoryStore
-from dledger.storage.term_file import TermVote
+from dledger.storage.files.term_file import TermVote
+from dledger.storage.store.memory_store import MemoryStore
 from protocols.ledger.connection import ServerConnection
 from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.messages import MetadataResponse, Request
@@ -43,7 +43,7 @@ class FakeThread:
         self.waiting: list[tuple[Deferred[None], Callable[[], None]]] = []
 
     def run(self, call: Callable[[], None]) -> Deferred[None]:
-        """See L{dledger.node.flush.RunInThread}."""
+        """See L{dledger.node.run.flush.RunInThread}."""
         done: Deferred[None] = Deferred()
         self.waiting.append((done, call))
         if not self.is_lazy:

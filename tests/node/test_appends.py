@@ -8,13 +8,14 @@ from collections.abc import Callable
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import DLedgerError
-from dledger.core.effects import AnswerAppend
-from dledger.core.inputs import AppendProposed, Origin
-from dledger.node.appends import SHARED_BYTES_MAX, TURN_BYTES_MAX, AppendGate, AppendResult
-from dledger.node.status import Counters
+from dledger.core.state.effects import AnswerAppend
+from dledger.core.state.inputs import AppendProposed, Origin
+from dledger.node.reporting.status import Counters
+from dledger.node.requests.appends import SHARED_BYTES_MAX, TURN_BYTES_MAX, AppendGate, AppendResult
+from dledger.values.errors import DLedgerError
 from protocols.ledger.interfaces import Ticket
-from protocols.wire.ledger.codes import RequestCode, ResponseCode
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.messages import (
     AppendIfRequest,
     AppendIfResponse,

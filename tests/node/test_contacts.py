@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.group_name import GroupName
-from dledger.base.membership import Membership
-from dledger.config import DLedgerConfig
-from dledger.core.inputs import MembersIntroduced
-from dledger.node.contacts import Contacts
-from dledger.node.greeting import Greeting
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.core.state.inputs import MembersIntroduced
+from dledger.ledger.config import DLedgerConfig
+from dledger.ledger.group_name import GroupName
+from dledger.ledger.membership import Membership
+from dledger.node.connections.greeting import Greeting
+from dledger.node.run.contacts import Contacts
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.memberships import MemberLists, ToldMembership, encode_told
 from protocols.wire.ledger.messages import HeartBeatRequest, MetadataRequest, MetadataResponse
 from tests.node.rig import Rig

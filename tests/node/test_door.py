@@ -11,11 +11,12 @@ import attrs
 from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.hosts import ChangeHosts
-from dledger.base.rights import NO_RIGHTS, ClientRole, Rights
-from dledger.base.tokens import ClientTokenFile, new_token
-from dledger.node.door import NEEDED
-from protocols.wire.ledger.codes import RequestCode, ResponseCode
+from dledger.base.serving.tokens import ClientTokenFile, new_token
+from dledger.node.connections.door import NEEDED
+from dledger.values.hosts import ChangeHosts
+from dledger.values.rights import NO_RIGHTS, ClientRole, Rights
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.messages import (
     AppendRequest,
     GetRequest,

@@ -10,14 +10,15 @@ from typing import cast
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import DLedgerError, StoreError
-from dledger.base.membership import Membership
-from dledger.core import effects as fx
-from dledger.core import inputs as ev
-from dledger.core.mute import mute_answer
 from dledger.core.replica import DLedgerCore
-from dledger.node.driver import SAVE_AGAIN_MS, Driver
-from protocols.wire.ledger.codes import ResponseCode, VoteResult
+from dledger.core.state import effects as fx
+from dledger.core.state import inputs as ev
+from dledger.core.state.mute import mute_answer
+from dledger.driver.driver import SAVE_AGAIN_MS, Driver
+from dledger.ledger.membership import Membership
+from dledger.values.errors import DLedgerError, StoreError
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import VoteResult
 from protocols.wire.ledger.messages import (
     HeartBeatRequest,
     HeartBeatResponse,

@@ -8,15 +8,15 @@ import random
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.config import DLedgerConfig
-from dledger.node.embedding import Embedding
+from dledger.ledger.config import DLedgerConfig
+from dledger.node.broker_hooks import Embedding
+from dledger.node.connections.server import MemberServer
 from dledger.node.node import Node
-from dledger.node.server import MemberServer
 from dledger.node.service import ForgetfulTerms
-from dledger.storage.body_stamps import BodyStamps
-from dledger.storage.memory_store import MemoryStore
-from dledger.storage.term_file import TermVote
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.storage.files.body_stamps import BodyStamps
+from dledger.storage.files.term_file import TermVote
+from dledger.storage.store.memory_store import MemoryStore
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendRequest
 from tests.node.rig import FakeClient, FakePeers, FakeThread, Rig
 

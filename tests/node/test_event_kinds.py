@@ -8,7 +8,7 @@ import re
 from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.node.event_kinds import EVENT_KINDS
+from dledger.node.reporting.event_kinds import EVENT_KINDS
 from tests.events import PAGE, page, reported
 from tests.import_graph import ROOT
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import StoreError
-from dledger.core.effects import Report
-from dledger.core.inputs import EntriesFlushed, Input, StoreFailed
-from dledger.node.flush import SLOW_FSYNC_S, LedgerFlusher
-from dledger.node.status import Counters
+from dledger.core.state.effects import Report
+from dledger.core.state.inputs import EntriesFlushed, Input, StoreFailed
+from dledger.node.reporting.status import Counters
+from dledger.node.run.flush import SLOW_FSYNC_S, LedgerFlusher
+from dledger.values.errors import StoreError
 from tests.node.rig import FakeThread
 
 

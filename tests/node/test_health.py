@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.node.health import TOLD_CHARACTERS_MAX, health_problem, told_health
+from dledger.node.reporting.health import TOLD_CHARACTERS_MAX, health_problem, told_health
 from tests.admin.fakes import MACHINE, picture
 
 

@@ -11,17 +11,18 @@ import random
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.config import DLedgerConfig
-from dledger.core import effects as fx
-from dledger.core import inputs as ev
 from dledger.core.replica import DLedgerCore
-from dledger.node.driver import Driver
-from dledger.storage.memory_store import MemoryStore
+from dledger.core.state import effects as fx
+from dledger.core.state import inputs as ev
+from dledger.driver.driver import Driver
+from dledger.ledger.config import DLedgerConfig
+from dledger.storage.store.memory_store import MemoryStore
+from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
 from protocols.wire.ledger import json_bodies, push
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.bounds import INDEX_MAX, TERM_JUMP_MAX, TERM_MAX
-from protocols.wire.ledger.codes import PushType, ResponseCode, VoteResult
+from protocols.wire.ledger.codes import PushType, VoteResult
 from protocols.wire.ledger.entry import pack_record
 from protocols.wire.ledger.messages import (
     GetRequest,

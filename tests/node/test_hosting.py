@@ -9,13 +9,14 @@ import attrs
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import DLedgerError
-from dledger.base.producers import SequenceTable
 from dledger.core.status import MemberStatus
-from dledger.node.health import health_problem
-from dledger.node.hosting import MachineDesk
-from dledger.node.status import Counters
-from protocols.wire.ledger.codes import WIRE_FLAG_MACHINE, ResponseCode
+from dledger.ledger.producers import SequenceTable
+from dledger.node.reporting.health import health_problem
+from dledger.node.reporting.status import Counters
+from dledger.node.requests.machine_requests import MachineDesk
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import WIRE_FLAG_MACHINE
 from protocols.wire.ledger.machines import ToldMachine, encode_told_machine
 from protocols.wire.ledger.messages import (
     MetadataRequest,

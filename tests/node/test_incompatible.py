@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from dledger.base.errors import DLedgerError
-from dledger.node.peers import RETRY_MAX_S
+from dledger.node.connections.peers import RETRY_MAX_S
 from dledger.node.service import MemberService
-from protocols.wire.ledger.codes import PushType, RequestCode, ResponseCode, VoteResult
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import PushType, RequestCode, VoteResult
 from protocols.wire.ledger.json_bodies import decode_request, encode_response
 from protocols.wire.ledger.messages import (
     HeartBeatRequest,

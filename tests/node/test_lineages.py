@@ -9,11 +9,12 @@ from typing import Any
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.group_name import GroupName
-from dledger.base.lineage import Fault, Lineage, Standing
-from dledger.node.greeting import Greeting
-from dledger.node.lineages import RIVAL, Lineages
-from protocols.wire.ledger.codes import ResponseCode, VoteResult
+from dledger.ledger.group_name import GroupName
+from dledger.ledger.lineage import Fault, Lineage, Standing
+from dledger.node.connections.greeting import Greeting
+from dledger.node.connections.lineages import RIVAL, Lineages
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import VoteResult
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, VoteRequest
 from tests.node.rig import Rig
 from tests.node.test_greeting import Known
@@ -33,7 +34,7 @@ class Memory:
         self.past: dict[str, tuple[int, ...]] = {}
 
     def was_before(self, member_id: str, incarnation: int) -> bool:
-        """As of a L{dledger.storage.met_members.MetMembers}."""
+        """As of a L{dledger.storage.files.met_members.MetMembers}."""
         return incarnation in self.past.get(member_id, ())
 
     def meet(self, member_id: str, lineage: Lineage) -> None:

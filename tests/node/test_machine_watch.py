@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.node.machine_watch import MachineWatch
+from dledger.node.requests.machine_watch import MachineWatch
 from protocols.wire.ledger.machines import ToldMachine, encode_told_machine
 
 MINE = ToldMachine(name="kv", version=2, state="running")

@@ -8,11 +8,12 @@ from typing import Any
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.node import merging
-from dledger.node.merging import Merged, merge
+from dledger.node.requests import merging
+from dledger.node.requests.merging import Merged, merge
 from protocols.ledger.interfaces import Ticket
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.codes import PushType, RequestCode, ResponseCode
+from protocols.wire.ledger.codes import PushType, RequestCode
 from protocols.wire.ledger.entry import pack_record
 from protocols.wire.ledger.messages import (
     HeartBeatRequest,

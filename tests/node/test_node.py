@@ -7,12 +7,13 @@ from twisted.internet.defer import Deferred
 from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import DLedgerError, StoreError
-from dledger.core import effects as fx
-from dledger.core.inputs import Ticked
+from dledger.core.state import effects as fx
+from dledger.core.state.inputs import Ticked
 from dledger.node.node import HOUSE_KEEPING_INTERVAL_S
-from dledger.storage.store_room import DeletedSegment
-from protocols.wire.ledger.codes import ResponseCode, VoteResult
+from dledger.storage.store.store_room import DeletedSegment
+from dledger.values.errors import DLedgerError, StoreError
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import VoteResult
 from protocols.wire.ledger.messages import (
     AppendRequest,
     HeartBeatResponse,

@@ -16,11 +16,10 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from dledger.base.errors import DLedgerError
-from dledger.base.group_name import GroupName
-from dledger.config import DLedgerConfig
-from dledger.node.greeting import Greeting
-from dledger.node.peers import (
+from dledger.ledger.config import DLedgerConfig
+from dledger.ledger.group_name import GroupName
+from dledger.node.connections.greeting import Greeting
+from dledger.node.connections.peers import (
     ASK_AGAIN_S,
     HURRY_S,
     PRESENT_S,
@@ -29,7 +28,9 @@ from dledger.node.peers import (
     Peers,
     retry_policy,
 )
-from protocols.wire.ledger.codes import RequestCode, ResponseCode
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.json_bodies import decode_request
 from protocols.wire.ledger.messages import (
     HeartBeatRequest,

@@ -8,8 +8,8 @@ from typing import Any
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.client_places import ClientPlaces
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.base.serving.client_places import ClientPlaces
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendRequest, GetRequest, MetadataRequest
 from tests.node.rig import Rig
 

@@ -7,10 +7,10 @@ from random import Random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import DLedgerError
-from dledger.node import reader_rules as rules
-from dledger.storage.reader_table import ReaderTable
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.node.requests import reader_rules as rules
+from dledger.storage.files.reader_table import ReaderTable
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import ReaderRequest
 from protocols.wire.ledger.readers import (
     NO_END,

@@ -8,10 +8,11 @@ from typing import Any
 from twisted.internet.defer import Deferred, fail
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import DLedgerError
-from dledger.node import readers as desk_module
-from dledger.node.readers import ASKED_MAX
-from protocols.wire.ledger.codes import WIRE_FLAG_READERS, ResponseCode
+from dledger.node.requests import readers as desk_module
+from dledger.node.requests.readers import ASKED_MAX
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import WIRE_FLAG_READERS
 from protocols.wire.ledger.entry import iterate_records
 from protocols.wire.ledger.messages import MetadataRequest, ReaderRequest, ReaderResponse
 from protocols.wire.ledger.producers import PRODUCER_CHANNEL

@@ -7,15 +7,16 @@ from collections.abc import Callable
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import DLedgerError, StoreError
-from dledger.core.effects import AnswerRead
-from dledger.core.inputs import ReadRequested
-from dledger.node import reads as module
-from dledger.node.reads import PULL_BYTES_MAX, PULL_WAIT_MS_MAX
+from dledger.core.state.effects import AnswerRead
+from dledger.core.state.inputs import ReadRequested
+from dledger.node.requests import reads as module
+from dledger.node.requests.reads import PULL_BYTES_MAX, PULL_WAIT_MS_MAX
+from dledger.values.errors import DLedgerError, StoreError
 from protocols import budgets
 from protocols.connection import COUNTED_BYTES
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.codes import Consistency, ResponseCode
+from protocols.wire.ledger.codes import Consistency
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, bodies_of
 from protocols.wire.ledger.messages import AppendRequest, GetRequest, MetadataRequest, PullRequest
 from tests.node.rig import Rig

@@ -8,9 +8,9 @@ from typing import Any
 from twisted.logger import Logger, LogLevel, capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.folding import AGAIN_S, KEYS_MAX, QUIET_S
-from dledger.core.effects import Report
-from dledger.node.reports import EVENT_CHARACTERS_MAX, EVENTS_MAX, FACT_CHARACTERS_MAX, Reports
+from dledger.base.serving.folding import AGAIN_S, KEYS_MAX, QUIET_S
+from dledger.core.state.effects import Report
+from dledger.node.reporting.reports import EVENT_CHARACTERS_MAX, EVENTS_MAX, FACT_CHARACTERS_MAX, Reports
 from tests.node.rig import Rig
 
 REFUSED = Report(event="push-refused", facts={"code": "INCONSISTENT_STATE", "reason": "expected pos=7",

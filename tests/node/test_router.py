@@ -5,18 +5,12 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import DLedgerError
-from dledger.base.rights import ALL_RIGHTS, ClientRole, Rights
-from dledger.core import inputs as ev
+from dledger.core.state import inputs as ev
+from dledger.values.errors import DLedgerError
+from dledger.values.rights import ALL_RIGHTS, ClientRole, Rights
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.codes import (
-    METADATA_WIRE_VERSION,
-    Consistency,
-    PushType,
-    RequestCode,
-    ResponseCode,
-    VoteResult,
-)
+from protocols.wire.ledger.codes import METADATA_WIRE_VERSION, Consistency, PushType, RequestCode, VoteResult
 from protocols.wire.ledger.entry import pack_record
 from protocols.wire.ledger.messages import (
     MESSAGES,

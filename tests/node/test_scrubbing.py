@@ -9,10 +9,10 @@ from twisted.internet.task import Clock
 from twisted.logger import Logger
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.config import DLedgerConfig
-from dledger.node.scrubbing import STEP_BYTES, TROUBLE_S, Scrubbing
-from dledger.node.status import Counters
-from dledger.storage.scrub import ScrubStep
+from dledger.ledger.config import DLedgerConfig
+from dledger.node.reporting.status import Counters
+from dledger.node.run.scrubbing import STEP_BYTES, TROUBLE_S, Scrubbing
+from dledger.storage.store.scrub import ScrubStep
 
 RATE = 1000
 

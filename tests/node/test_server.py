@@ -7,10 +7,10 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base import listening
-from dledger.base.client_places import ClientPlaces
-from dledger.base.folding import QUIET_S
-from dledger.node.server import LIVE_S, MemberServer
+from dledger.base.serving import listening
+from dledger.base.serving.client_places import ClientPlaces
+from dledger.base.serving.folding import QUIET_S
+from dledger.node.connections.server import LIVE_S, MemberServer
 from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
 from protocols.wire.errors import BodyError

@@ -20,11 +20,9 @@ from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import OsDisk
-from dledger.base.errors import DirectoryError
-from dledger.base.membership import Membership
-from dledger.base.rights import ClientRole
-from dledger.base.tokens import new_token
-from dledger.config import DLedgerConfig
+from dledger.base.serving.tokens import new_token
+from dledger.ledger.config import DLedgerConfig
+from dledger.ledger.membership import Membership
 from dledger.node.node import Node
 from dledger.node.service import (
     LINGER_S,
@@ -36,9 +34,12 @@ from dledger.node.service import (
     peer_endpoint,
     wall_clock,
 )
-from dledger.storage.configurations import MEMBERS_NAME
-from dledger.storage.file_store import FileStore
-from protocols.wire.ledger.codes import RequestCode, ResponseCode
+from dledger.storage.start.configurations import MEMBERS_NAME
+from dledger.storage.store.file_store import FileStore
+from dledger.values.errors import DirectoryError
+from dledger.values.rights import ClientRole
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.messages import AppendRequest, HeartBeatRequest, MembershipRequest
 from tests.node.rig import FakeThread
 from tests.node.test_peers import FakeEndpoint

@@ -11,17 +11,17 @@ import attrs
 from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import DLedgerError
-from dledger.config import DLedgerConfig
-from dledger.core.quota import Quota
-from dledger.node.snapshots import PIECE_BYTES_MAX, PIECE_BYTES_MIN, SnapshotDesk
-from dledger.node.status import Counters
+from dledger.core.state.quota import Quota
+from dledger.ledger.config import DLedgerConfig
+from dledger.node.reporting.status import Counters
+from dledger.node.requests.snapshots import PIECE_BYTES_MAX, PIECE_BYTES_MIN, SnapshotDesk
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import (
     METADATA_WIRE_VERSION,
     WIRE_FLAG_MACHINE,
     WIRE_FLAG_SNAPSHOTS,
     WIRE_FLAG_SUBMIT_ONCE,
-    ResponseCode,
 )
 from protocols.wire.ledger.messages import (
     GetResponse,
@@ -67,7 +67,7 @@ class Peers:
         return succeed(self.answer)
 
     def told(self, peer_id: str) -> MetadataResponse | None:
-        """See L{dledger.node.peers.Peers.told}."""
+        """See L{dledger.node.connections.peers.Peers.told}."""
         return self.metadata.get(peer_id)
 
 

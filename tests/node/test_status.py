@@ -6,7 +6,14 @@ from __future__ import annotations
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.node.status import FSYNC_BUCKETS_S, Counters, Histogram, NodeStatus, bytes_behind, count
+from dledger.node.reporting.status import (
+    FSYNC_BUCKETS_S,
+    Counters,
+    Histogram,
+    NodeStatus,
+    bytes_behind,
+    count,
+)
 from protocols.wire.ledger.messages import AppendRequest, GetRequest, PullRequest
 from tests.node.rig import Rig
 
@@ -106,7 +113,7 @@ class _Log:
     ledger_begin_index, ledger_end_index, end_position = 209, 330, 20_000
 
     def position_of(self, index: int) -> int:
-        """See L{dledger.node.status.WrittenLedger}."""
+        """See L{dledger.node.reporting.status.WrittenLedger}."""
         assert self.ledger_begin_index <= index <= self.ledger_end_index, index
         return self.end_position - 50 * (self.ledger_end_index + 1 - index)
 

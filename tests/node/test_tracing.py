@@ -9,16 +9,16 @@ from typing import Any, cast
 
 import attrs
 
-from dledger.base.errors import DLedgerError, StoreError
-from dledger.client.values import Entry
-from dledger.core import effects as fx
-from dledger.core import inputs as ev
+from dledger.client.answers.values import Entry
 from dledger.core.replica import DLedgerCore
+from dledger.core.state import effects as fx
+from dledger.core.state import inputs as ev
+from dledger.driver.driver import Driver
 from dledger.machine.runner import MachineRunner
 from dledger.machine.tracing import TracedMachine, traced_factory
-from dledger.node.driver import Driver
-from dledger.node.tracing import OpenSpans, TracedDriver
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.node.run.tracing import OpenSpans, TracedDriver
+from dledger.values.errors import DLedgerError, StoreError
+from protocols.wire.codes import ResponseCode
 from tests.core.helpers import batch
 from tests.machine.machines import Journal
 from tests.node.rig import Rig
@@ -42,12 +42,12 @@ class ToldSpans:
         self.all: list[Told] = []
 
     def begin(self, name: str, facts: Mapping[str, int | str], parent: object | None) -> object:
-        """See L{dledger.node.tracing.Spans}."""
+        """See L{dledger.node.run.tracing.Spans}."""
         self.all.append(Told(name, cast("Told | None", parent), dict(facts)))
         return self.all[-1]
 
     def end(self, span: object, facts: Mapping[str, int | str]) -> None:
-        """See L{dledger.node.tracing.Spans}."""
+        """See L{dledger.node.run.tracing.Spans}."""
         told = cast(Told, span)
         told.facts |= facts
         told.ends += 1

@@ -13,7 +13,7 @@ import time
 from typing import Self
 
 from protocols.connection import STRANGER_FRAME_BYTES_MAX
-from protocols.framing import FrameBuffer
+from protocols.wire.framing import FrameBuffer
 from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.json_bodies import decode_response, encode_request
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, Request, Response

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from protocols.framing import FrameBuffer
+from protocols.wire.framing import FrameBuffer
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
 from protocols.wire.rocketmq.message import Message, decode_message, decode_start
 from tests.processes.children import Child, ChildError, wait_until

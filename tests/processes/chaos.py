@@ -25,8 +25,9 @@ import click
 
 from benchmarks.common import quantile
 from dledger.base.disk.disk import OsDisk
-from dledger.storage.verify import verify_directory
-from protocols.wire.ledger.codes import Consistency, ResponseCode
+from dledger.storage.files.verify import verify_directory
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import Consistency
 from protocols.wire.ledger.entry import bodies_of
 from protocols.wire.ledger.messages import GetRequest, GetResponse
 from tests.processes.asking import Asker, NoAnswer, ask

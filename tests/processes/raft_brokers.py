@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dledger.base.commands.java_json import read_document
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.rocketmq.answering.java_json import read_document
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import LeadershipTransferRequest, MetadataResponse
 from tests.processes.asking import NoAnswer, ask, metadata_of
 from tests.processes.brokers import FOUND, NO_TOPIC, NOT_FOUND, Remoting, messages_of

@@ -14,10 +14,10 @@ from typing import Any
 
 import attrs
 
-from dledger.base.rights import ClientRole
+from dledger.base.serving.tokens import new_token
 from dledger.base.tls.certificates import issue
-from dledger.base.tls_files import TlsFiles
-from dledger.base.tokens import new_token
+from dledger.values.rights import ClientRole
+from dledger.values.tls_files import TlsFiles
 from tests.base.keys import KeyRoom
 from tests.processes.children import free_ports, wait_until
 from tests.processes.members import ROOT, Member
@@ -71,7 +71,7 @@ class AdminTlsTests(TlsCase):
         token_path = self.directory / "token"
         token_path.write_text(self.token)
         done = subprocess.run(
-            [sys.executable, "-c", "from dledger.commands.main import main; main()", "--admin-authority",
+            [sys.executable, "-c", "from dledger.cli.main import main; main()", "--admin-authority",
              str(self.room.directory / "authority.pem"), "--admin-token-file", str(token_path), *words],
             cwd=ROOT, capture_output=True, text=True, timeout=240,
         )

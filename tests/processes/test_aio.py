@@ -10,8 +10,8 @@ from typing import Any
 import uvloop
 
 import dledger.aio
-from dledger.base.rights import ClientRole
-from dledger.client.values import UnknownOutcome
+from dledger.client.answers.values import UnknownOutcome
+from dledger.values.rights import ClientRole
 from tests.processes.test_tls import LONG_S, TlsCase
 
 #: How a program with either loop begins.

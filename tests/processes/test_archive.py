@@ -20,10 +20,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
 from dledger.base.disk.disk import OsDisk, ReadOnlyDisk
-from dledger.config import DLedgerConfig
-from dledger.storage.archive_manifest import read_archive
-from dledger.storage.backup_reader import verify_backup
-from dledger.storage.file_store import FileStore
+from dledger.ledger.config import DLedgerConfig
+from dledger.storage.backups.backup_reader import verify_backup
+from dledger.storage.manifests.archive_manifest import read_archive
+from dledger.storage.store.file_store import FileStore
 from tests.processes.children import Child, wait_until
 from tests.processes.members import ROOT, Group
 from tests.processes.test_backup import DLEDGER, OPTIONS, documented
@@ -43,7 +43,7 @@ class KilledTests(SynchronousTestCase):
         store = FileStore.open(config, OsDisk())
         self.addCleanup(store.abandon)
         place = Path(held.name) / "log"
-        command = [sys.executable, "-c", "from dledger.commands.main import main; main()", "archive",
+        command = [sys.executable, "-c", "from dledger.cli.main import main; main()", "archive",
                    str(config.self_path), str(place), "--follow", "--interval", "0.1"]
         store.append_bodies((b"x" * 1000,) * 200, 1)
         store.record_commit(store.ledger_end_index)

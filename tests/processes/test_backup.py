@@ -20,18 +20,18 @@ from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
 from dledger.base.disk.disk import OsDisk
-from dledger.config import DLedgerConfig
-from dledger.storage.backup_manifest import read_backup_manifest
-from dledger.storage.backup_reader import verify_backup
-from dledger.storage.file_store import FileStore
-from dledger.storage.reader import LogReader
+from dledger.ledger.config import DLedgerConfig
+from dledger.storage.backups.backup_reader import verify_backup
+from dledger.storage.files.reader import LogReader
+from dledger.storage.manifests.backup_manifest import read_backup_manifest
+from dledger.storage.store.file_store import FileStore
 from tests.processes.children import Child, free_ports, wait_until
 from tests.processes.members import ROOT, Group, Member, ended_well
 from tests.slowness import patient
 
 PAGE = ROOT / "docs" / "operations.md"
 OPTIONS = {"mapped_file_size_for_entry_data": 64 * 1024, "mapped_file_size_for_entry_index": 32 * 1024}
-DLEDGER = f'"{sys.executable}" -c "from dledger.commands.main import main; main()"'
+DLEDGER = f'"{sys.executable}" -c "from dledger.cli.main import main; main()"'
 
 
 def documented(start: str, title: str = "Backup") -> str:
@@ -53,7 +53,7 @@ class InterruptedTests(SynchronousTestCase):
         config = DLedgerConfig(store_base_dir=held.name, bootstrap=True, **OPTIONS)  # type: ignore[arg-type]
         store = FileStore.open(config, OsDisk())
         place = Path(held.name) / "log"
-        command = [sys.executable, "-c", "from dledger.commands.main import main; main()", "backup",
+        command = [sys.executable, "-c", "from dledger.cli.main import main; main()", "backup",
                    str(config.self_path), str(place)]
         count = 0
         for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, -15), (signal.SIGKILL, -9)):
@@ -91,7 +91,7 @@ class RestoredTests(SynchronousTestCase):
         for member in (old, new):
             self.addCleanup(member.kill)
         old.start()
-        command = [sys.executable, "-c", "from dledger.commands.main import main; main()"]
+        command = [sys.executable, "-c", "from dledger.cli.main import main; main()"]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         log = dledger.connect(peers_text, timeout=60)
         self.addCleanup(log.close)

@@ -26,7 +26,7 @@ WINDOW = 16
 #: Seconds between two messages: all of them are read again.
 PAUSE_S = 0.003
 
-_CLI = "from dledger.commands.main import main; main()"
+_CLI = "from dledger.cli.main import main; main()"
 
 
 class Producer:

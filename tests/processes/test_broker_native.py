@@ -10,8 +10,8 @@ import sys
 import threading
 from typing import Any
 
-from dledger.broker.client.blocking import Broker as Client
-from dledger.broker.client.values import PutError
+from dledger.rocketmq.broker.client.blocking import Broker as Client
+from dledger.rocketmq.broker.client.values import PutError
 from protocols.wire.rocketmq.message import decode_message
 from tests.processes.children import wait_until
 from tests.processes.members import ROOT
@@ -21,7 +21,7 @@ TOPIC = "Native"
 #: Messages in one call.
 RUN = 20
 
-_DLEDGER = "from dledger.commands.main import main; main()"
+_DLEDGER = "from dledger.cli.main import main; main()"
 
 
 class Writer:

@@ -29,7 +29,7 @@ class EnvelopeProcessTests(SynchronousTestCase):
     def cli(self, *args: str) -> str:
         """What a command writes."""
         done = subprocess.run(
-            [sys.executable, "-c", "from dledger.commands.main import main; main()", "--peers",
+            [sys.executable, "-c", "from dledger.cli.main import main; main()", "--peers",
              self.group.peers_text, "--timeout", str(LONG_S), *args],
             cwd=ROOT, capture_output=True, text=True, timeout=LONG_S, check=False,
         )

@@ -10,10 +10,11 @@ from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
 from dledger.base.disk.disk import OsDisk
-from dledger.client.values import UnknownOutcome
-from dledger.storage.hole_list import HoleList
-from dledger.storage.verify import verify_directory
-from protocols.wire.ledger.codes import METADATA_WIRE_VERSION, ResponseCode
+from dledger.client.answers.values import UnknownOutcome
+from dledger.storage.files.hole_list import HoleList
+from dledger.storage.files.verify import verify_directory
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import METADATA_WIRE_VERSION
 from protocols.wire.ledger.entry import bodies_of
 from protocols.wire.ledger.messages import (
     AppendRequest,

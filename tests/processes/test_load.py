@@ -15,8 +15,9 @@ from benchmarks.common import number, quantile
 from benchmarks.load import Meter, NativeFrames, RemotingFrames, load_in_child
 from benchmarks.turn_meter import bound_ms, place_of
 from benchmarks.turns import quantile_of
-from protocols.framing import FrameBuffer
-from protocols.wire.ledger.codes import RequestCode, ResponseCode
+from protocols.wire.codes import ResponseCode
+from protocols.wire.framing import FrameBuffer
+from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.json_bodies import decode_request, encode_response
 from protocols.wire.ledger.messages import AppendRequest, AppendResponse
 from protocols.wire.ledger.push import decode_frame, encode_response_frame

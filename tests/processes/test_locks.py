@@ -10,7 +10,7 @@ import sys
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import OsDisk
-from dledger.base.errors import DirectoryError
+from dledger.values.errors import DirectoryError
 from tests.broker.support import Opened
 
 #: Locks the first byte, as Java's C{FileChannel.tryLock(0, 1, false)} does, or with the other kind of lock.

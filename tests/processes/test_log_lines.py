@@ -13,7 +13,7 @@ from typing import Any
 
 from twisted.trial.unittest import TestCase
 
-from dledger.base.tokens import new_token
+from dledger.base.serving.tokens import new_token
 from tests.processes.children import Child, free_ports, wait_until
 
 LONG_S = 30.0
@@ -60,9 +60,9 @@ class MemberLogTests(TestCase):
     def test_lines(self) -> None:
         """Levels that the file and the page change, without a restart."""
         self.wait_for(event="role-changed", role="leader")
-        self.file.write_text(self.options + 'log_level = "warn,dledger.twistd=info"\ntick_ms = 40\n')
+        self.file.write_text(self.options + 'log_level = "warn,dledger.daemons=info"\ntick_ms = 40\n')
         self.child.send(signal.SIGHUP)
-        told = self.wait_for(now="warn,dledger.twistd=info")
+        told = self.wait_for(now="warn,dledger.daemons=info")
         self.assertEqual(told["facts"]["waiting"], "tick_ms")
         url = f"http://127.0.0.1:{self.admin}/log-level?level=debug&room=dledger.node"
         with self.assertRaises(urllib.error.HTTPError) as refused:
@@ -71,7 +71,7 @@ class MemberLogTests(TestCase):
         asked = urllib.request.Request(url, method="POST", headers={"Authorization": f"Bearer {self.token}"})
         with urllib.request.urlopen(asked, timeout=20) as answer:
             self.assertEqual(
-                json.load(answer), {"log_level": "warn,dledger.node=debug,dledger.twistd=info"}
+                json.load(answer), {"log_level": "warn,dledger.node=debug,dledger.daemons=info"}
             )
         self.assertEqual(self.child.stop(), -signal.SIGTERM)
         rooms = {line["room"] for line in self.lines() if line["level"] == "info"}

@@ -18,10 +18,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
 from dledger.base.disk.disk import OsDisk
-from dledger.base.errors import DLedgerError
-from dledger.client.values import UnknownOutcome
-from dledger.storage.verify import verify_directory
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.client.answers.values import UnknownOutcome
+from dledger.storage.files.verify import verify_directory
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from tests.processes.children import ChildError, free_ports, wait_until
 from tests.processes.ledgers import assert_identical, read_records
 from tests.processes.members import Group, Member, ended_well

@@ -55,7 +55,7 @@ class WithNameServerTests(SynchronousTestCase):
     def command(self, *words: str) -> str:
         """The output of a C{dledger} command."""
         done = subprocess.run(
-            [sys.executable, "-c", "from dledger.commands.main import main; main()", *words],
+            [sys.executable, "-c", "from dledger.cli.main import main; main()", *words],
             capture_output=True, text=True, timeout=240, env={**os.environ, "PYTHONPATH": str(ROOT)},
         )  # fmt: skip
         self.assertEqual(done.returncode, 0, done.stderr)

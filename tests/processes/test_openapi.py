@@ -20,7 +20,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
-from dledger.base.tokens import new_token
+from dledger.base.serving.tokens import new_token
 from tests.processes.brokers import Broker, Remoting
 from tests.processes.children import Child, free_ports, free_triple, wait_until
 from tests.processes.members import ROOT, TWISTD, Member

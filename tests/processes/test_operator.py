@@ -18,7 +18,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.processes.children import Child, free_ports, wait_until
 from tests.processes.members import ROOT, Group, Member, ended_well
 
-_MAIN = "from dledger.commands.main import main; main()"
+_MAIN = "from dledger.cli.main import main; main()"
 
 
 class Dashboard(Child):

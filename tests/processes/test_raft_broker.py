@@ -23,7 +23,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendRequest
 from tests.processes.asking import ask
 from tests.processes.brokers import Remoting

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import dledger
-from dledger.base.rights import ClientRole
+from dledger.base.serving.tokens import new_token
 from dledger.base.tls.certificates import issue
-from dledger.base.tokens import new_token
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.values.rights import ClientRole
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import GetRequest
 from tests.base.keys import KeyRoom
 from tests.processes.asking import NoAnswer, ask

@@ -179,7 +179,7 @@ class PlaceTests(ReaderCase):
         (info,) = self.log.readers()
         self.assertEqual((info.name, info.next_index), ("billing", place))
         told = subprocess.run(
-            [sys.executable, "-c", "from dledger.commands.main import main; main()", "--peers",
+            [sys.executable, "-c", "from dledger.cli.main import main; main()", "--peers",
              self.group.peers_text, "readers", "--json"],
             capture_output=True, text=True, timeout=LONG_S, env={**os.environ, "PYTHONPATH": str(ROOT)},
         )

@@ -13,9 +13,9 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
-from dledger.base.rights import ClientRole
 from dledger.client.blocking import Log
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.values.rights import ClientRole
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import HeartBeatRequest, Request, VoteRequest
 from protocols.wire.ledger.push import encode_request_frame
 from tests.base.keys import KeyRoom

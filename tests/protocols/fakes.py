@@ -11,11 +11,11 @@ from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 
 from protocols.connection import Connection
-from protocols.framing import FrameBuffer
 from protocols.ledger.connection import ClientConnection, ServerConnection
 from protocols.ledger.interfaces import Ticket
 from protocols.turn import Turn
 from protocols.wire.errors import BodyError, WireError
+from protocols.wire.framing import FrameBuffer
 from protocols.wire.ledger.json_bodies import decode_response, encode_request, encode_response
 from protocols.wire.ledger.messages import Request, Response
 from protocols.wire.ledger.push import decode_frame, encode_request_frame, encode_response_frame

@@ -10,9 +10,9 @@ import attrs
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from protocols.framing import FrameBuffer
 from protocols.rocketmq.broker import AnswerLost, AnySend, BrokerConnection, NativeRequests
 from protocols.rocketmq.commands import REQUEST_OVERHEAD, NotAsked
+from protocols.wire.framing import FrameBuffer
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
 from protocols.wire.rocketmq.broker_frames import (
     BrokerAnswer,

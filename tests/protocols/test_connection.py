@@ -11,7 +11,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from protocols.connection import loss_sentence
 from protocols.ledger.connection import ClientConnection, ServerConnection
-from protocols.wire.ledger.codes import PushType, RequestCode, ResponseCode
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import PushType, RequestCode
 from protocols.wire.ledger.messages import (
     AppendRequest,
     AppendResponse,

@@ -9,9 +9,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from protocols.ledger import push
 from protocols.ledger.push import NativeDialect, NativeReader, appended
+from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.codes import PushType, RequestCode, ResponseCode
+from protocols.wire.ledger.codes import PushType, RequestCode
 from protocols.wire.ledger.entry import ENTRY_HEADER
 from protocols.wire.ledger.messages import (
     AppendRequest,

@@ -6,7 +6,8 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from protocols.ledger.remoting import KNOWN_CODES, RemotingDialect, not_supported
-from protocols.wire.ledger.codes import RequestCode, ResponseCode
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.json_bodies import decode_request, decode_response
 from protocols.wire.ledger.messages import MESSAGES, GetRequest, GetResponse
 from protocols.wire.remoting import decode_command

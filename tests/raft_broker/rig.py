@@ -11,11 +11,8 @@ from twisted.internet.task import Clock
 
 from dledger.base.disk.disk import Disk
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.broker.common.config import broker_from_mapping
-from dledger.broker.service import BrokerPorts
-from dledger.broker.store.records import NewMessage
-from dledger.config import DLedgerConfig
-from dledger.node.embedding import Embedding
+from dledger.ledger.config import DLedgerConfig
+from dledger.node.broker_hooks import Embedding
 from dledger.node.node import Node
 from dledger.node.service import MemberService
 from dledger.raft_broker.raft_log import RaftLog
@@ -23,8 +20,11 @@ from dledger.raft_broker.replication import RaftReplication
 from dledger.raft_broker.service import RaftBrokerService
 from dledger.raft_broker.stamps import MessageStamps, PutPlaces, UnplacedRecord
 from dledger.raft_broker.writer import unplaced
-from dledger.storage.file_store import FileStore
-from dledger.storage.term_file import TermFile
+from dledger.rocketmq.broker.common.config import broker_from_mapping
+from dledger.rocketmq.broker.service import BrokerPorts
+from dledger.rocketmq.broker.store.records.records import NewMessage
+from dledger.storage.files.term_file import TermFile
+from dledger.storage.store.file_store import FileStore
 from tests.broker.support import plain
 from tests.broker.test_service import WALL_S, Endpoint, ServiceCase, Threads
 from tests.node.test_service import FakeFlushThread

@@ -7,9 +7,9 @@ import random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.common.events import BrokerEvents
-from dledger.broker.store.consume_queues import ConsumeQueues
 from dledger.raft_broker.entry_dispatch import EntryDispatch
+from dledger.rocketmq.broker.basics.events import BrokerEvents
+from dledger.rocketmq.broker.store.queues.consume_queues import ConsumeQueues
 from tests.broker.support import config_of, message, some_message
 from tests.raft_broker.rig import LedgerOfMessages
 

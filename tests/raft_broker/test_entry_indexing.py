@@ -8,9 +8,9 @@ import random
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.store.key_hash import hash_of_key
-from dledger.broker.store.key_index import KeyIndex
 from dledger.raft_broker.entry_indexing import EntryIndexing
+from dledger.rocketmq.broker.store.index.key_index import KeyIndex
+from dledger.rocketmq.broker.store.records.key_hash import hash_of_key
 from protocols.wire.rocketmq.message import decode_properties
 from tests.broker.store.test_indexing import entries_of, keyed
 from tests.broker.support import config_of, message

@@ -11,14 +11,14 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.base.errors import DLedgerError
-from dledger.broker.metadata.files import Metadata
-from dledger.broker.metadata.order_info import OrderInfo
-from dledger.broker.metadata.tables import GroupConfig, TopicConfig
-from dledger.node.appends import AppendResult
+from dledger.node.requests.appends import AppendResult
 from dledger.raft_broker.metadata_log import PIECE_ENTRIES, MetadataLog
 from dledger.raft_broker.stamps import MessageStamps, UnplacedRecord, unseen_record
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.rocketmq.broker.metadata.files import Metadata
+from dledger.rocketmq.broker.metadata.order_info import OrderInfo
+from dledger.rocketmq.broker.metadata.tables import GroupConfig, TopicConfig
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.rocketmq.layout import METADATA_TOPIC
 from protocols.wire.rocketmq.message import decode_message
 

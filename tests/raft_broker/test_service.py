@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from dledger.base.errors import StoreError
-from dledger.core import inputs as ev
+from dledger.core.state import inputs as ev
+from dledger.values.errors import StoreError
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.layout import TERM_START_TOPIC
 from protocols.wire.rocketmq.message import decode_message

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import DLedgerError
-from dledger.broker.store.records import read_record
 from dledger.raft_broker.stamps import MessageStamps, term_start_record
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.rocketmq.broker.store.records.records import read_record
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.rocketmq.message import Message, decode_message
 from tests.broker.support import message, packed
 from tests.raft_broker.rig import FILE_SIZE, LedgerOfMessages

@@ -9,8 +9,6 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import DirectoryError, StoreError
-from dledger.broker.common.events import BrokerEvents
 from dledger.raft_broker.store import (
     DISPATCHED_NAME,
     Dispatched,
@@ -18,6 +16,8 @@ from dledger.raft_broker.store import (
     decode_dispatched,
     encode_dispatched,
 )
+from dledger.rocketmq.broker.basics.events import BrokerEvents
+from dledger.values.errors import DirectoryError, StoreError
 from tests.base.test_unreadable import BadFile
 from tests.broker.support import config_of, inline, message
 from tests.raft_broker.rig import FILE_SIZE, LedgerOfMessages

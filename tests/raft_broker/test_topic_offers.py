@@ -9,8 +9,8 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.error import ConnectionRefusedError as Refused
 from twisted.logger import capturedLogs
 
-from dledger.base.errors import DLedgerError
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.send_support import send_of
 from tests.raft_broker.rig import RaftCase
@@ -27,7 +27,7 @@ class _Master:
         self.copies = 0
 
     def ask(self, address: str, command: RemotingCommand, *, timeout_s: float) -> Deferred[RemotingCommand]:
-        """See L{dledger.broker.metadata.slave_synchronize.MasterAsker}."""
+        """See L{dledger.rocketmq.broker.metadata.slave_synchronize.MasterAsker}."""
         if command.code == 17:
             self.asked.append(command)
             if self.is_lost:

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import DLedgerError
-from dledger.broker.ha.put_status import PutStatus
-from dledger.broker.store.records import NewMessage
-from dledger.node.appends import AppendResult
+from dledger.node.requests.appends import AppendResult
 from dledger.raft_broker.stamps import MessageStamps
 from dledger.raft_broker.writer import RaftWriter
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.rocketmq.broker.ha.put_status import PutStatus
+from dledger.rocketmq.broker.store.records.records import NewMessage
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from tests.broker.support import message, plain
 
 

@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 import attrs
 
-from dledger.base.errors import DirectoryError, StoreError
-from dledger.storage.archive_manifest import SLOT_NAMES, ArchiveBusy, ArchiveManifest, read_archive
-from dledger.storage.archive_place import ArchivePlace, DirectoryPlace
-from dledger.storage.archive_retention import ArchiveRetention, ExpirySummary, expire_archive
-from dledger.storage.backup_reader import verify_backup
+from dledger.storage.backups.backup_reader import verify_backup
+from dledger.storage.manifests.archive_manifest import SLOT_NAMES, ArchiveBusy, ArchiveManifest, read_archive
+from dledger.storage.manifests.archive_place import ArchivePlace, DirectoryPlace
+from dledger.storage.manifests.archive_retention import ArchiveRetention, ExpirySummary, expire_archive
 from dledger.testing.crashes.disk import CrashDisk
 from dledger.testing.crashes.engine import Enumeration, demand
+from dledger.values.errors import DirectoryError, StoreError
 from tests.remote.support import AFTER, BEFORE, FaultyStore, Killed
 from tests.remote.test_place import SEEDS, URL
 from tests.remote.test_writers import WritersCase

@@ -14,18 +14,18 @@ from fsspec import core
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.base.errors import DirectoryError, StoreError
-from dledger.base.group_name import GroupName
+from dledger.ledger.group_name import GroupName
 from dledger.remote import place
 from dledger.remote.place import RemotePlace, opened_place
 from dledger.remote.worker import CallWorker
-from dledger.storage.archive import ArchiveSummary, archive_segments
-from dledger.storage.archive_manifest import SLOT_NAMES, ArchiveTargetError, read_archive
-from dledger.storage.archive_place import ArchivePlace, DirectoryPlace
-from dledger.storage.backup import BackupSource
-from dledger.storage.backup_reader import backup_batches, opened_backup, verify_backup
-from dledger.storage.file_store import FileStore
-from dledger.storage.restore import restore_backup
+from dledger.storage.backups.archive import ArchiveSummary, archive_segments
+from dledger.storage.backups.backup import BackupSource
+from dledger.storage.backups.backup_reader import backup_batches, opened_backup, verify_backup
+from dledger.storage.backups.restore import restore_backup
+from dledger.storage.manifests.archive_manifest import SLOT_NAMES, ArchiveTargetError, read_archive
+from dledger.storage.manifests.archive_place import ArchivePlace, DirectoryPlace
+from dledger.storage.store.file_store import FileStore
+from dledger.values.errors import DirectoryError, StoreError
 from protocols.wire.ledger.entry import iterate_records
 from tests.remote.support import AFTER, BEFORE, SHORT, TORN, FaultyStore, Killed
 from tests.storage.support import ROOT, HookedDisk, bodies_in, config_of

@@ -13,9 +13,9 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 from dledger.base.disk.disk import OsDisk
-from dledger.config import DLedgerConfig
+from dledger.ledger.config import DLedgerConfig
 from dledger.remote.place import RemotePlace, opened_place
-from dledger.storage.file_store import FileStore
+from dledger.storage.store.file_store import FileStore
 from tests.commands.fakes import CliCase
 
 #: Of a data file: an upload of several parts, which S3 wants to have five MiB at least.
@@ -118,8 +118,8 @@ class S3Tests(CliCase):
         """Option C{path} of Spark's source and of an export, by ranges; and a bucket that is missing."""
         if find_spec("pyarrow") is None:
             self.skipTest("pyarrow is not installed")
-        from dledger.spark.log import ReadError
-        from dledger.spark.scan import Scan
+        from dledger.spark.basics.log import ReadError
+        from dledger.spark.scans.scan import Scan
 
         self.assertExit(self.run_s3("archive", str(self.config.self_path), "s3://bucket/log"), 0, "shipped")
         told = dict(word.split("=", 1) for word in self.options[1::2])

@@ -9,15 +9,15 @@ from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
 
-from dledger.base.errors import StoreError
-from dledger.storage.archive_commit import Commits
-from dledger.storage.archive_manifest import (
+from dledger.storage.backups.backup_reader import verify_backup
+from dledger.storage.manifests.archive_commit import Commits
+from dledger.storage.manifests.archive_manifest import (
     SLOT_NAMES,
     ArchiveBusy,
     decode_archive_manifest,
     read_archive,
 )
-from dledger.storage.backup_reader import verify_backup
+from dledger.values.errors import StoreError
 from tests.remote.support import AFTER, BEFORE, FaultyStore, Killed
 from tests.remote.test_place import SEEDS, URL, RemoteCase
 from tests.storage.support import HookedDisk

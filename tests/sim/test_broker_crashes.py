@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.segment import SegmentList
 from dledger.base.disk.two_slots import SlotFile
-from dledger.broker.store.unit_check import TornUnits
+from dledger.rocketmq.broker.store.queues.unit_check import TornUnits
 from dledger.testing.crashes.__main__ import main
 from dledger.testing.crashes.broker_stories import broker_stories
 from dledger.testing.crashes.engine import CrashTally, Enumeration

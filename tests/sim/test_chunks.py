@@ -8,17 +8,18 @@ from unittest import mock
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.core import catch_up, dispatcher
-from dledger.core.catch_up import TurnBudget
-from dledger.testing.group.chunks import ChunkRules
-from dledger.testing.group.cluster import SimCluster
-from dledger.testing.group.invariants import InvariantError
+from dledger.core.replication import catch_up, dispatcher
+from dledger.core.replication.catch_up import TurnBudget
+from dledger.testing.group.checks.chunks import ChunkRules
+from dledger.testing.group.checks.invariants import InvariantError
+from dledger.testing.group.members.cluster import SimCluster
 from dledger.testing.group.schedule import run_schedule
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryChunk
-from protocols.wire.ledger.codes import PushType, ResponseCode
-from protocols.wire.ledger.configuration import CONFIGURATION_CHANNEL
+from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.entry import ENTRY_HEADER
 from protocols.wire.ledger.messages import PushEntryRequest, PushEntryResponse
+from protocols.wire.ledger.own.configuration import CONFIGURATION_CHANNEL
 
 
 def chunk(channel: int = 0) -> EntryChunk:

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.testing.group.checks.history import NEVER, Call
+from dledger.testing.group.checks.invariants import InvariantError
 from dledger.testing.group.clients import Load, SimClient
-from dledger.testing.group.cluster import GroupOptions, SimCluster
-from dledger.testing.group.history import NEVER, Call
-from dledger.testing.group.invariants import InvariantError
+from dledger.testing.group.members.cluster import GroupOptions, SimCluster
 
 
 class SimClientTests(SynchronousTestCase):

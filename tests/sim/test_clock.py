@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.testing.clock import SimClock
+from dledger.testing.world.clock import SimClock
 
 
 class SimClockTests(SynchronousTestCase):

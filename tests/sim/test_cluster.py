@@ -6,12 +6,12 @@ from __future__ import annotations
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import DLedgerError
-from dledger.node.appends import AppendResult
-from dledger.testing.disk import PowerLoss, ProcessKilled
+from dledger.node.requests.appends import AppendResult
 from dledger.testing.group.clients import Load, SimClient
-from dledger.testing.group.cluster import GroupOptions, NotLive, SimCluster
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.testing.group.members.cluster import GroupOptions, NotLive, SimCluster
+from dledger.testing.world.disk import PowerLoss, ProcessKilled
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 
 
 class ClusterTestCase(SynchronousTestCase):

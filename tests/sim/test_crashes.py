@@ -12,8 +12,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.segment import SegmentList
 from dledger.base.disk.two_slots import SlotFile
-from dledger.storage.commit_mark import CommitMark
-from dledger.storage.term_file import TermFile
+from dledger.storage.files.commit_mark import CommitMark
+from dledger.storage.files.term_file import TermFile
 from dledger.testing.crashes.__main__ import main
 from dledger.testing.crashes.disk import CrashDisk, DiskImage
 from dledger.testing.crashes.engine import BadImage, CrashTally, Enumeration, subsets

@@ -8,7 +8,7 @@ import random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.testing.disk import MemberDied, PowerLoss, ProcessKilled, SimDisk
+from dledger.testing.world.disk import MemberDied, PowerLoss, ProcessKilled, SimDisk
 
 
 class DiskTestCase(SynchronousTestCase):

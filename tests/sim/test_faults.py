@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.testing.group.cluster import GroupOptions, SimCluster
-from dledger.testing.group.faults import Nemesis
-from dledger.testing.group.misfortunes import KINDS
+from dledger.testing.group.injection.faults import Nemesis
+from dledger.testing.group.injection.misfortunes import KINDS
+from dledger.testing.group.members.cluster import GroupOptions, SimCluster
 from dledger.testing.group.schedule import Focus, run_schedule
 
 ANYWHERE = (

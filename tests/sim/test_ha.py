@@ -10,9 +10,9 @@ import attrs
 from click.testing import CliRunner
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.ha.config import HAConfig
-from dledger.broker.ha.put_status import PutStatus
-from dledger.broker.ha.slave_session import SlaveSession
+from dledger.rocketmq.broker.ha.config import HAConfig
+from dledger.rocketmq.broker.ha.put_status import PutStatus
+from dledger.rocketmq.broker.ha.slave_session import SlaveSession
 from dledger.testing.brokers.invariants import HAInvariantError, HAInvariants, needed_at_least
 from dledger.testing.brokers.runner import main
 from dledger.testing.brokers.schedule import (
@@ -111,7 +111,7 @@ class ScheduleTests(SynchronousTestCase):
 
     def test_exception_is_told(self) -> None:
         """A bug that raises is a failure with its traceback."""
-        name = "dledger.broker.ha.slave_view.SlaveView.reported"
+        name = "dledger.rocketmq.broker.ha.slave_view.SlaveView.reported"
         with mock.patch(name, side_effect=ZeroDivisionError("made up")):
             outcome = run_ha_schedule(1, seconds=5)
         self.assertIn("ZeroDivisionError", outcome.failure)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.testing.group.history import NEVER, Call, History, NotLinearizable, brute_force, check
+from dledger.testing.group.checks.history import NEVER, Call, History, NotLinearizable, brute_force, check
 
 
 def append(began: int, ended: int, index: int, body: bytes, outcome: str = "ok") -> Call:

@@ -8,11 +8,12 @@ from collections.abc import Callable
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.core import effects as fx
-from dledger.core.member_state import Role
-from dledger.testing.group.cluster import GroupOptions, SimCluster
-from dledger.testing.group.invariants import InvariantError, Mirror
-from protocols.wire.ledger.codes import PushType, ResponseCode, VoteResult
+from dledger.core.state import effects as fx
+from dledger.core.state.member_state import Role
+from dledger.testing.group.checks.invariants import InvariantError, Mirror
+from dledger.testing.group.members.cluster import GroupOptions, SimCluster
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import PushType, VoteResult
 from protocols.wire.ledger.messages import (
     HeartBeatRequest,
     HeartBeatResponse,

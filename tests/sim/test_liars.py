@@ -8,12 +8,12 @@ import random
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.testing.group.apart import ApartInvariants
-from dledger.testing.group.cluster import GroupOptions
-from dledger.testing.group.frames import corrupt, cut_frames
-from dledger.testing.group.invariants import InvariantError
+from dledger.testing.group.checks.apart import ApartInvariants
+from dledger.testing.group.checks.invariants import InvariantError
+from dledger.testing.group.injection.frames import corrupt, cut_frames
+from dledger.testing.group.injection.lies import SUBJECTS, Lies
 from dledger.testing.group.liars import LyingCluster, run_lying_schedule
-from dledger.testing.group.lies import SUBJECTS, Lies
+from dledger.testing.group.members.cluster import GroupOptions
 from protocols.wire.ledger.bounds import check_bounds
 from protocols.wire.ledger.entry import check_records
 from protocols.wire.ledger.messages import HeartBeatRequest, MetadataResponse, PushEntryRequest, Request

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.testing.group.cluster import SECOND_US, GroupOptions, NotLive, SimCluster
 from dledger.testing.group.liveness import LEADERLESS_US, LivenessWatch
+from dledger.testing.group.members.cluster import SECOND_US, GroupOptions, NotLive, SimCluster
 
 
 class LivenessTests(SynchronousTestCase):

@@ -8,15 +8,15 @@ from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.values import Entry
+from dledger.client.answers.values import Entry
+from dledger.testing.group.checks.invariants import InvariantError
+from dledger.testing.group.checks.machines import POISON, MachineRules, RegisterMachine, register_of
 from dledger.testing.group.clients import SimClient
-from dledger.testing.group.cluster import SimCluster
-from dledger.testing.group.invariants import InvariantError
-from dledger.testing.group.machines import POISON, MachineRules, RegisterMachine, register_of
+from dledger.testing.group.members.cluster import SimCluster
 from dledger.testing.group.schedule import Focus, ScheduleOutcome, member_options, with_machines
 from dledger.testing.group.short_logs import SHORT_LOGS, run_machine_schedule
 from protocols.wire.ledger.entry import ENTRY_HEADER
-from protocols.wire.ledger.machine_entries import encode_skip
+from protocols.wire.ledger.own.machine_entries import encode_skip
 from protocols.wire.ledger.producers import PRODUCER_CHANNEL
 from tests.mutants.machines_catalogue import SHORT_LOGS as SHORT_LOGS_OF_MUTANTS
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.testing.group.cluster import GroupOptions, SimCluster
-from dledger.testing.group.faults import Nemesis
-from dledger.testing.group.invariants import InvariantError
-from dledger.testing.group.misfortunes import KINDS, Misfortunes
+from dledger.testing.group.checks.invariants import InvariantError
+from dledger.testing.group.injection.faults import Nemesis
+from dledger.testing.group.injection.misfortunes import KINDS, Misfortunes
+from dledger.testing.group.members.cluster import GroupOptions, SimCluster
 from dledger.testing.group.schedule import Focus, run_schedule
 
 

@@ -10,7 +10,7 @@ import sys
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.testing.group.clients import Load
-from dledger.testing.group.cluster import GroupOptions
+from dledger.testing.group.members.cluster import GroupOptions
 from dledger.testing.group.schedule import Focus
 from dledger.testing.search.group import Bounds
 from tests.mutants import patching

@@ -11,11 +11,11 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.testing.bugs import BugWatch
-from dledger.testing.clock import SimClock
-from dledger.testing.disk import PowerLoss, SimDisk
-from dledger.testing.machine import MachineDisk
-from dledger.testing.process import ProcessReactor, ProcessThread, SimProcess
+from dledger.testing.world.bugs import BugWatch
+from dledger.testing.world.clock import SimClock
+from dledger.testing.world.disk import PowerLoss, SimDisk
+from dledger.testing.world.host import MachineDisk
+from dledger.testing.world.process import ProcessReactor, ProcessThread, SimProcess
 
 
 class Machine:

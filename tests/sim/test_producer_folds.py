@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.producers import OPEN_ENTRIES, NotedRun, SequenceTable
-from dledger.testing.group.mirror import Mirror
-from dledger.testing.group.producer_folds import LastEntry, fold, producers_problem
-from protocols.wire.ledger.configuration import CONFIGURATION_CHANNEL
+from dledger.ledger.producers import OPEN_ENTRIES, NotedRun, SequenceTable
+from dledger.testing.group.checks.mirror import Mirror
+from dledger.testing.group.checks.producer_folds import LastEntry, fold, producers_problem
 from protocols.wire.ledger.entry import ENTRY_HEADER
-from protocols.wire.ledger.producer_entries import encode_producer_entry
+from protocols.wire.ledger.own.configuration import CONFIGURATION_CHANNEL
+from protocols.wire.ledger.own.producer_entries import encode_producer_entry
 from protocols.wire.ledger.producers import PRODUCER_CHANNEL, ProducerRun
 
 

@@ -66,7 +66,7 @@ class SitesTests(SynchronousTestCase):
         """There are all of them, and modules name their tests."""
         for room in ROOMS:
             self.assertTrue((ROOT / "dledger" / room).is_dir(), room)
-        self.assertEqual(tests_of("dledger.core.appends"), ["tests.core.test_appends"])
+        self.assertEqual(tests_of("dledger.core.replication.appends"), ["tests.core.test_appends"])
         for key, reason in equivalents().items():
             self.assertTrue(" -> " in key and reason, key)
 

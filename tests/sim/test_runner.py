@@ -8,7 +8,7 @@ from unittest import mock
 from click.testing import CliRunner
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.testing.group.invariants import InvariantError
+from dledger.testing.group.checks.invariants import InvariantError
 from dledger.testing.group.runner import main
 
 
@@ -37,7 +37,7 @@ class RunnerTests(SynchronousTestCase):
         def fails(*_: object) -> None:
             raise InvariantError(2, "made up")
 
-        with mock.patch("dledger.testing.group.invariants.GroupInvariants._committed", fails):
+        with mock.patch("dledger.testing.group.checks.invariants.GroupInvariants._committed", fails):
             arguments = ("--schedules", "3", "--seed", "5", "--stop-at", "1", "--members", "3")
             status, output = self.run_main(*arguments)
         self.flushLoggedErrors(InvariantError)
@@ -52,7 +52,7 @@ class RunnerTests(SynchronousTestCase):
         def fails(*_: object) -> None:
             raise InvariantError(10, "made up")
 
-        with mock.patch("dledger.testing.group.machines.MachineRules.check", fails):
+        with mock.patch("dledger.testing.group.checks.machines.MachineRules.check", fails):
             status, output = self.run_main("--schedules", "1", "--seed", "5", "--machines")
         self.assertEqual(status, 1)
         self.assertIn("--seed 5 --seconds 5 --machines --trace", output)

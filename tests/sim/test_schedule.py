@@ -11,10 +11,10 @@ from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.core.handler import EntryHandler
+from dledger.core.replication.handler import EntryHandler
+from dledger.testing.group.checks.invariants import InvariantError
 from dledger.testing.group.clients import Load
-from dledger.testing.group.cluster import GroupOptions
-from dledger.testing.group.invariants import InvariantError
+from dledger.testing.group.members.cluster import GroupOptions
 from dledger.testing.group.schedule import Focus, member_options, run_schedule
 
 ROOT = Path(__file__).parent.parent.parent
@@ -40,7 +40,7 @@ class ScheduleTests(SynchronousTestCase):
         """Neither the order of hashes nor the collection of garbage has a part in a trace."""
         code = (
             "import gc, sys; gc.disable() if sys.argv[1] == 'off' else None; "
-            "from dledger.testing.bugs import be_quiet; be_quiet(); "
+            "from dledger.testing.world.bugs import be_quiet; be_quiet(); "
             "from dledger.testing.group.schedule import run_schedule; "
             "print([run_schedule(seed, seconds=6).digest for seed in (11, 12, 13)])"
         )
@@ -59,7 +59,7 @@ class ScheduleTests(SynchronousTestCase):
         def fails(*_: object) -> None:
             raise InvariantError(3, "made up")
 
-        with mock.patch("dledger.testing.group.invariants.GroupInvariants._committed", fails):
+        with mock.patch("dledger.testing.group.checks.invariants.GroupInvariants._committed", fails):
             outcome = run_schedule(1, seconds=20)
         self.flushLoggedErrors(InvariantError)
         self.assertIn("invariant 3: made up", outcome.failure)

@@ -10,19 +10,20 @@ from unittest import mock
 from click.testing import CliRunner
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.membership import Membership
-from dledger.base.quorum import held_by
-from dledger.core.changes import MembershipChanges
-from dledger.core.elector import LeaderElector
-from dledger.core.handler import EntryHandler
-from dledger.core.member_state import MemberState
-from dledger.core.quorum import QuorumAckChecker
+from dledger.core.election.changes import MembershipChanges
+from dledger.core.election.elector import LeaderElector
+from dledger.core.replication.handler import EntryHandler
+from dledger.core.state.member_state import MemberState
+from dledger.core.state.quorum import QuorumAckChecker
+from dledger.ledger.membership import Membership
 from dledger.testing.search.__main__ import main
 from dledger.testing.search.explore import SearchResult, explore
 from dledger.testing.search.group import Bounds, GroupState, SearchedGroup
 from dledger.testing.search.local import MEMBER_IDS, RENAMINGS, freeze, hashes_of
 from dledger.testing.search.member import SearchedEntry, SearchedLedger, SearchedTerms, batch_of, entries_in
-from protocols.wire.ledger.codes import ResponseCode, VoteResult
+from dledger.values.quorum import held_by
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import VoteResult
 
 #: Two terms, one entry; answers come at once.
 SMALL = Bounds(terms_max=2, entries_max=1, messages_max=2, crashes=0, late=0, twice=0, is_atomic=True)

@@ -7,8 +7,8 @@ import random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.testing.group.cluster import GroupOptions, SimCluster
-from dledger.testing.group.strangers import NOBODY, Stranger, any_request
+from dledger.testing.group.injection.strangers import NOBODY, Stranger, any_request
+from dledger.testing.group.members.cluster import GroupOptions, SimCluster
 from protocols.wire.ledger.push import decode_frame, encode_request_frame
 
 

@@ -11,10 +11,10 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.testing.clock import SimClock
-from dledger.testing.group.network import GroupNetwork
-from dledger.testing.process import SimProcess
-from dledger.testing.streams import WINDOW_BYTES, ByteNetwork, StreamClient, StreamLink, StreamServer
+from dledger.testing.group.members.network import GroupNetwork
+from dledger.testing.world.clock import SimClock
+from dledger.testing.world.process import SimProcess
+from dledger.testing.world.streams import WINDOW_BYTES, ByteNetwork, StreamClient, StreamLink, StreamServer
 
 
 class Owner:

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.core import effects as fx
-from dledger.core import inputs as ev
-from dledger.testing.trace import Trace, trace_text
+from dledger.core.state import effects as fx
+from dledger.core.state import inputs as ev
+from dledger.testing.world.trace import Trace, trace_text
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.messages import PushEntryRequest
 

@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.hostile.test_soak -*-
 """
 Judges a soak by the calls of its clients and by the logs of its members: see
-L{dledger.testing.group.history}.
+L{dledger.testing.group.checks.history}.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from dledger.testing.group.history import NEVER, Call, NotLinearizable, check
+from dledger.testing.group.checks.history import NEVER, Call, NotLinearizable, check
 from tests.processes.ledgers import LedgerFault, assert_identical, read_records
 
 

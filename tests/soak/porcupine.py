@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from dledger.testing.group.history import NEVER, Call
+from dledger.testing.group.checks.history import NEVER, Call
 from tests.processes.ledgers import read_records
 
 SOURCE = Path(__file__).with_name("checker")

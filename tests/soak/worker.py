@@ -16,7 +16,7 @@ import time
 from typing import TextIO
 
 import dledger
-from dledger.client.values import AppendFailed, UnknownOutcome
+from dledger.client.answers.values import AppendFailed, UnknownOutcome
 
 #: Seconds that a call may take.
 TIMEOUT_S = 8.0

@@ -7,8 +7,8 @@ import itertools
 
 from dledger.base.disk.disk import OsDisk, ReadOnlyDisk
 from dledger.remote.place import opened_place
-from dledger.storage.archive import ArchiveSummary, archive_segments
-from dledger.storage.backup import BackupSource
+from dledger.storage.backups.archive import ArchiveSummary, archive_segments
+from dledger.storage.backups.backup import BackupSource
 
 _NUMBERS = itertools.count(1)
 

@@ -3,7 +3,7 @@
 Ledgers for the tests, and what must be read from them: a plain reader that knows nothing of numpy.
 
 The plain reader walks the data files record by record with C{struct}; it does not use the index, nor any
-code of L{dledger.spark} or L{dledger.storage.reader}.
+code of L{dledger.spark} or L{dledger.storage.files.reader}.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from zlib import crc32
 import attrs
 
 from dledger.base.disk.disk import OsDisk
-from dledger.base.membership import Membership
-from dledger.config import DLedgerConfig
-from dledger.spark.scan import Scan
+from dledger.ledger.config import DLedgerConfig
+from dledger.ledger.membership import Membership
+from dledger.spark.scans.scan import Scan
 from dledger.spark.sink.markers import MarkerKind, SinkMarker, encode_marker
-from dledger.storage.commit_mark import encode_mark, read_mark
-from dledger.storage.file_store import FileStore
-from dledger.storage.identity import IDENTITY_NAME, Identity, IdentityFile, read_identity
-from protocols.wire.ledger.machine_entries import encode_skip
-from protocols.wire.ledger.producer_entries import encode_producer_entry
+from dledger.storage.files.commit_mark import encode_mark, read_mark
+from dledger.storage.start.identity import IDENTITY_NAME, Identity, IdentityFile, read_identity
+from dledger.storage.store.file_store import FileStore
+from protocols.wire.ledger.own.machine_entries import encode_skip
+from protocols.wire.ledger.own.producer_entries import encode_producer_entry
 from protocols.wire.ledger.producers import ProducerRun
 from protocols.wire.ledger.readers import ReaderState, encode_reader_entry
 from tests.storage.support import append_bare, config_of, flush

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from dledger.base.tls_files import TlsFiles
-from protocols.framing import FrameBuffer, FrameError
+from dledger.values.tls_files import TlsFiles
+from protocols.wire.codes import ResponseCode
+from protocols.wire.framing import FrameBuffer, FrameError
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import pack_record
 from protocols.wire.ledger.json_bodies import encode_response
 from protocols.wire.ledger.messages import (

@@ -17,7 +17,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.commands.main import cli
+from dledger.cli.main import cli
 from dledger.spark.export.exporter import ExportSettings, ExportSource
 from dledger.spark.export.files import ExportError
 from dledger.spark.export.table_target import RANGE, STATE

@@ -22,14 +22,14 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 
 from dledger.base.disk.disk import OsDisk
 from dledger.remote.place import opened_place
-from dledger.spark import archive as archive_module
-from dledger.spark.archive_files import ArchiveFiles
-from dledger.spark.log import DamageError, DataLossError, NotCommittedError, ReadError
-from dledger.spark.options import OptionError
-from dledger.spark.scan import Scan
+from dledger.spark.basics.log import DamageError, DataLossError, NotCommittedError, ReadError
+from dledger.spark.basics.options import OptionError
+from dledger.spark.ledger import archive as archive_module
+from dledger.spark.ledger.archive_files import ArchiveFiles
+from dledger.spark.scans.scan import Scan
 from dledger.spark.source import LogStreamReader
-from dledger.storage.archive_manifest import SLOT_NAMES
-from dledger.storage.archive_retention import ArchiveRetention, expire_archive
+from dledger.storage.manifests.archive_manifest import SLOT_NAMES
+from dledger.storage.manifests.archive_retention import ArchiveRetention, expire_archive
 from protocols.wire.ledger.entry import pack_record
 from tests.damage.readers import READINGS, Interrupted
 from tests.spark.archives import memory_url, ship

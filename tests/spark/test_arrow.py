@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 import dledger.spark
-from dledger.spark.log import DataLossError
-from dledger.spark.options import OptionError
+from dledger.spark.basics.log import DataLossError
+from dledger.spark.basics.options import OptionError
 from tests.processes.members import ROOT
 from tests.spark.ledgers import plain_rows
 from tests.spark.test_scan import LedgerCase

@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from benchmarks import spark_sink
 from benchmarks.spark_scan import QUERIES, build, serving, show
 from benchmarks.spark_tuples import tuples
-from dledger.spark.scan import Scan
+from dledger.spark.scans.scan import Scan
 from tests.spark.ledgers import plain_rows, scanned
 from tests.spark.sessions import spark
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from dledger.spark.log import DamageError
-from dledger.spark.options import OptionError, ScanOptions
+from dledger.spark.basics.log import DamageError
+from dledger.spark.basics.options import OptionError, ScanOptions
 from protocols.wire.rocketmq.message import encode_message, make_message
 from tests.spark.ledgers import Ledger, scanned
 from tests.spark.test_messages import append_messages

@@ -20,9 +20,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from dledger.spark.columns import ENTRY_COLUMNS
 from dledger.spark.jvm import EXTENSION, JAR, SETTING, SPARK_SERIES, with_extension
 from dledger.spark.jvm.build import build, compiler, digest, recorded
+from dledger.spark.ledger.columns import ENTRY_COLUMNS
 from tests.spark.ledgers import plain_rows
 from tests.spark.sessions import SparkCase, rows_of
 from tests.spark.test_messages import append_messages, message_at

@@ -15,10 +15,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 
 from dledger.base.disk.disk import ReadOnlyDisk
 from dledger.base.disk.segment import SegmentReader
-from dledger.spark import commit_log
-from dledger.spark.log import DamageError, DataLossError, ReadError
-from dledger.spark.options import OptionError
-from dledger.spark.scan import Scan
+from dledger.spark.basics.log import DamageError, DataLossError, ReadError
+from dledger.spark.basics.options import OptionError
+from dledger.spark.rocketmq import commit_log
+from dledger.spark.scans.scan import Scan
 from dledger.spark.source import LogStreamReader
 from protocols.wire.rocketmq.layout import MAGIC_BLANK
 from protocols.wire.rocketmq.message import Message, decode_message, encode_message, make_message

@@ -9,7 +9,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from benchmarks import spark_cores
-from dledger.spark.scan import Scan
+from dledger.spark.scans.scan import Scan
 from tests.spark.sessions import spark
 
 

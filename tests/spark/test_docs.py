@@ -7,10 +7,10 @@ import re
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.spark.columns import ENTRY_COLUMNS, ENVELOPE_COLUMNS
-from dledger.spark.messages import MESSAGE_COLUMNS
-from dledger.spark.options import OPTIONS, ScanOptions
-from protocols.wire.ledger.own_entries import OwnKind
+from dledger.spark.basics.options import OPTIONS, ScanOptions
+from dledger.spark.ledger.columns import ENTRY_COLUMNS, ENVELOPE_COLUMNS
+from dledger.spark.rocketmq.messages import MESSAGE_COLUMNS
+from protocols.wire.ledger.own.own_entries import OwnKind
 from tests.processes.members import ROOT
 
 TEXT = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")

@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.values import entries_of
-from dledger.spark.columns import ENTRY_COLUMNS, ENVELOPE_COLUMNS
-from dledger.spark.envelopes import guarded_bodies, open_bodies
+from dledger.client.answers.values import entries_of
+from dledger.spark.basics.envelopes import guarded_bodies, open_bodies
+from dledger.spark.basics.log import DataLossError
+from dledger.spark.basics.options import OptionError
 from dledger.spark.export.exporter import Exporter, ExportSettings, ExportSource
-from dledger.spark.log import DataLossError
-from dledger.spark.options import OptionError
-from dledger.spark.scan import Scan
+from dledger.spark.ledger.columns import ENTRY_COLUMNS, ENVELOPE_COLUMNS
+from dledger.spark.scans.scan import Scan
 from dledger.spark.sink.batch_append import SinkError, digest_of_all
 from dledger.spark.source import LogStreamReader
 from protocols.wire.ledger.envelopes import ENVELOPE_MAGIC, envelope_head

@@ -13,9 +13,9 @@ from zipfile import ZipFile
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.spark.executor import BUILD_PARTS, BuildMismatch, batches_in_task, build_of_package, unpack
-from dledger.spark.log import ReadError
-from dledger.spark.scan import Scan
+from dledger.spark.basics.log import ReadError
+from dledger.spark.scans.executor import BUILD_PARTS, BuildMismatch, batches_in_task, build_of_package, unpack
+from dledger.spark.scans.scan import Scan
 from dledger.spark.source import DLedgerDataSource, LogBatchReader, LogStreamReader
 from tests.processes.members import ROOT
 from tests.spark.ledgers import Ledger
@@ -107,7 +107,7 @@ class ExecutorTests(SynchronousTestCase):
             (other / package / "__init__.py").touch()
         told.append(_told(load, other))
         begin = f"ImportError: the driver has dledger {build_of_package()}, but "
-        for line, missing in zip(told, ("'dledger.spark'", "'dledger.spark.executor'"), strict=True):
+        for line, missing in zip(told, ("'dledger.spark'", "'dledger.spark.scans.executor'"), strict=True):
             self.assertTrue(line.startswith(begin), line)
             for part in (sys.executable, socket.gethostname(), missing, "--py-files"):
                 self.assertIn(part, line)

@@ -14,11 +14,11 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.spark.basics.log import DamageError, DataLossError, NotCommittedError, ReadError
+from dledger.spark.basics.options import OptionError
 from dledger.spark.export import writers as export_writers
 from dledger.spark.export.exporter import Exporter, ExportSettings, ExportSource
 from dledger.spark.export.files import ExportError
-from dledger.spark.log import DamageError, DataLossError, NotCommittedError, ReadError
-from dledger.spark.options import OptionError
 from tests.spark.ledgers import Ledger, Row, plain_rows
 
 COLUMNS = ("index", "term", "pos", "size", "channel", "chain_crc", "body_crc", "body")

@@ -16,15 +16,15 @@ import pyarrow.dataset as ds
 from click.testing import CliRunner
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.commands.common import EXIT_FAILED, EXIT_USAGE
-from dledger.commands.export import source_options
-from dledger.commands.main import cli
+from dledger.cli.basics.common import EXIT_FAILED, EXIT_USAGE
+from dledger.cli.data.export import source_options
+from dledger.cli.main import cli
 from tests.processes.children import prepare_child
 from tests.processes.members import ROOT
 from tests.spark.ledgers import plain_rows
 from tests.spark.test_export import COLUMNS, ExportCase, data_files, parquet_rows, ranges
 
-_MAIN = "from dledger.commands.main import main; main()"
+_MAIN = "from dledger.cli.main import main; main()"
 #: A child that says nothing for so long hangs.
 _SECONDS_MAX = 120
 

@@ -12,9 +12,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.spark.basics.log import DamageError
 from dledger.spark.lag import GroupLag, LagListener, lag_of
-from dledger.spark.log import DamageError
-from dledger.spark.scan import Scan
+from dledger.spark.scans.scan import Scan
 from dledger.spark.source import LogStreamReader
 from protocols.wire.fastjson import JsonObject
 from tests.spark.ledgers import mixed_bodies, plain_rows

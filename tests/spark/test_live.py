@@ -10,11 +10,11 @@ from pathlib import Path
 from click.testing import CliRunner
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from dledger.base.rights import ClientRole
-from dledger.commands.main import cli
-from dledger.spark.options import options_of_tls
-from dledger.spark.scan import Scan
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.cli.main import cli
+from dledger.spark.basics.options import options_of_tls
+from dledger.spark.scans.scan import Scan
+from dledger.values.rights import ClientRole
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendRequest
 from tests.interop import rocketmq
 from tests.interop.java import JavaMember, JavaMissing, class_path

@@ -9,14 +9,14 @@ from pathlib import Path
 from cryptography.hazmat.primitives import serialization
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.rights import ClientRole
-from dledger.base.tls_files import TlsFiles
-from dledger.commands.export import source_options
-from dledger.spark.log import ReadError
-from dledger.spark.members import MembersLog
-from dledger.spark.options import OptionError, ScanOptions
-from dledger.spark.scan import Scan
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.cli.data.export import source_options
+from dledger.spark.basics.log import ReadError
+from dledger.spark.basics.options import OptionError, ScanOptions
+from dledger.spark.ledger.members import MembersLog
+from dledger.spark.scans.scan import Scan
+from dledger.values.rights import ClientRole
+from dledger.values.tls_files import TlsFiles
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import PullRequest, PullResponse, Request, Response
 from tests.base.keys import KeyRoom
 from tests.spark.ledgers import mixed_bodies, scanned

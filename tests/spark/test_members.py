@@ -12,13 +12,13 @@ from zlib import crc32
 import numpy as np
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.spark import members
-from dledger.spark.log import DamageError, DataLossError, ReadError
-from dledger.spark.member_connection import Trouble, record_starts
-from dledger.spark.members import parse_bootstrap
-from dledger.spark.options import OptionError
-from dledger.spark.scan import Scan
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.spark.basics.log import DamageError, DataLossError, ReadError
+from dledger.spark.basics.options import OptionError
+from dledger.spark.ledger import members
+from dledger.spark.ledger.member_connection import Trouble, record_starts
+from dledger.spark.ledger.members import parse_bootstrap
+from dledger.spark.scans.scan import Scan
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import (
     MetadataRequest,
     PullRequest,

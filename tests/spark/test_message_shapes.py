@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.spark.messages import MESSAGE_COLUMNS
-from dledger.spark.properties import PropertyColumns
+from dledger.spark.rocketmq.messages import MESSAGE_COLUMNS
+from dledger.spark.rocketmq.properties import PropertyColumns
 from protocols.wire.rocketmq.message import (
     Host,
     decode_message,

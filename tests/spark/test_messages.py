@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.spark.log import DamageError
-from dledger.spark.messages import MESSAGE_COLUMNS
-from dledger.spark.properties import PropertyColumns
+from dledger.spark.basics.log import DamageError
+from dledger.spark.rocketmq.messages import MESSAGE_COLUMNS
+from dledger.spark.rocketmq.properties import PropertyColumns
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.layout import TERM_START_TOPIC, SysFlag
 from protocols.wire.rocketmq.message import (

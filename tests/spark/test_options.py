@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.spark.options import OPTIONS, OptionError, ScanOptions
-from dledger.spark.scan import Scan
+from dledger.spark.basics.options import OPTIONS, OptionError, ScanOptions
+from dledger.spark.scans.scan import Scan
 
 
 class OptionTests(SynchronousTestCase):

@@ -9,14 +9,14 @@ from typing import Any
 from unittest import mock
 
 from dledger.base.disk.segment import SegmentReader
-from dledger.spark.log import DamageError
-from dledger.spark.options import OptionError
-from dledger.spark.own_rows import GAP_BYTES
-from dledger.spark.scan import Scan
+from dledger.spark.basics.log import DamageError
+from dledger.spark.basics.options import OptionError
+from dledger.spark.ledger.own_rows import GAP_BYTES
+from dledger.spark.scans.scan import Scan
 from dledger.spark.sink.markers import MarkerKind, SinkMarker, encode_marker
 from protocols.wire.ledger.entry import CHANNEL_AT, ENTRY_HEADER_SIZE
 from protocols.wire.ledger.envelopes import envelope_head
-from protocols.wire.ledger.own_entries import MARKER_BYTES, OwnKind, own_kind
+from protocols.wire.ledger.own.own_entries import MARKER_BYTES, OwnKind, own_kind
 from tests.processes.ledgers import read_records
 from tests.spark.archives import ship
 from tests.spark.ledgers import plain_rows, scanned

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from twisted.trial.unittest import SynchronousTestCase
 
 from benchmarks.spark_scale import MIB, PER_SEGMENT, Planned, make_archive, make_directory, plan
-from dledger.spark.scan import Scan
+from dledger.spark.scans.scan import Scan
 
 
 class PlanningTests(SynchronousTestCase):

@@ -17,11 +17,11 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import OsDisk
-from dledger.spark import ends
-from dledger.spark.log import DamageError, DataLossError, LogPart, ReadError, ScanWarning, halved
-from dledger.spark.options import OptionError
-from dledger.spark.scan import Scan
-from dledger.storage.commit_mark import encode_mark, read_mark
+from dledger.spark.basics.log import DamageError, DataLossError, LogPart, ReadError, ScanWarning, halved
+from dledger.spark.basics.options import OptionError
+from dledger.spark.ledger import ends
+from dledger.spark.scans.scan import Scan
+from dledger.storage.files.commit_mark import encode_mark, read_mark
 from tests.spark.ledgers import Ledger, plain_rows, scanned
 from tests.storage.support import flush
 

@@ -12,15 +12,15 @@ from typing import Any
 from click.testing import CliRunner
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from dledger.commands.main import cli
+from dledger.cli.main import cli
+from dledger.daemons.data.export import Options
+from dledger.spark.basics.log import DataLossError, LogPart, NotCommittedError, ReadError
+from dledger.spark.basics.options import OptionError
 from dledger.spark.export.exporter import Exporter, ExportSettings, ExportSource
 from dledger.spark.export.follow import Follower
-from dledger.spark.log import DataLossError, LogPart, NotCommittedError, ReadError
-from dledger.spark.members import MembersLog
-from dledger.spark.options import OptionError
-from dledger.spark.scan import Scan
+from dledger.spark.ledger.members import MembersLog
+from dledger.spark.scans.scan import Scan
 from dledger.spark.source import LogStreamReader
-from dledger.twistd.export import Options
 from protocols.wire.ledger.entry import ENTRY_HEADER, MAGIC, pack_record
 from tests.damage.readers import exported
 from tests.processes.members import ROOT

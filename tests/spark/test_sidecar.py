@@ -18,8 +18,8 @@ from twisted.python.failure import Failure
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.spark.log import DamageError, ReadError
-from dledger.twistd.export import ExportService, Options, make_service
+from dledger.daemons.data.export import ExportService, Options, make_service
+from dledger.spark.basics.log import DamageError, ReadError
 from tests.processes.children import Child, ending, wait_until
 from tests.processes.members import ROOT, ended_well
 from tests.spark.ledgers import plain_rows

@@ -10,10 +10,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
-from dledger.base.rights import ClientRole
-from dledger.commands.main import cli
-from dledger.spark.options import options_of_tls
-from dledger.spark.scan import Scan
+from dledger.cli.main import cli
+from dledger.spark.basics.options import options_of_tls
+from dledger.spark.scans.scan import Scan
+from dledger.values.rights import ClientRole
 from tests.processes.members import Group
 from tests.processes.test_tls import TlsCase
 from tests.spark.ledgers import Ledger

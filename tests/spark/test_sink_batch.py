@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.spark.log import ScanWarning
+from dledger.spark.basics.log import ScanWarning
 from dledger.spark.sink.batch_append import SinkError, TakenOverError
 from tests.spark.sink_logs import SETTLE_S, SINK, Crash, MemoryLog, unknown
 

@@ -13,7 +13,7 @@ from dledger.spark.sink.batch_append import NoOutcomeError, SinkError
 from dledger.spark.sink.group_log import GroupLog
 from dledger.spark.sink.markers import MarkerKind, SinkMarker, encode_marker
 from dledger.spark.sink.options import SinkOptions
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.entry import pack_record
 from protocols.wire.ledger.messages import AppendRequest, AppendResponse, Request, Response
 from tests.spark.members import Cut, FakeMember, records_of

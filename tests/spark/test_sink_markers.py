@@ -6,8 +6,8 @@ from __future__ import annotations
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.spark.log import Chunk
-from dledger.spark.member_connection import record_starts
+from dledger.spark.basics.log import Chunk
+from dledger.spark.ledger.member_connection import record_starts
 from dledger.spark.sink.markers import (
     MarkerKind,
     SinkMarker,
@@ -16,7 +16,7 @@ from dledger.spark.sink.markers import (
     is_sink_id,
     markers_in,
 )
-from protocols.wire.ledger.own_entries import MARKER_BYTES, MARKER_MAGIC
+from protocols.wire.ledger.own.own_entries import MARKER_BYTES, MARKER_MAGIC
 from tests.spark.members import records_of
 
 MARKER = SinkMarker(kind=MarkerKind.ROWS, sink="orders", batch=7, run="0123456789abcdef", count=3, since=90)

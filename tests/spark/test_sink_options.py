@@ -7,9 +7,9 @@ import re
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.tls_files import TlsFiles
-from dledger.spark.options import OptionError, options_of_tls
+from dledger.spark.basics.options import OptionError, options_of_tls
 from dledger.spark.sink.options import SINK_OPTIONS, SinkOptions
+from dledger.values.tls_files import TlsFiles
 from tests.spark.test_docs import table
 
 MEMBERS = {"bootstrap": "n0-127.0.0.1:1"}

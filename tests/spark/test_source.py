@@ -14,8 +14,8 @@ from pyspark.sql.types import _parse_datatype_string
 from twisted.trial.unittest import SynchronousTestCase
 
 import dledger.spark
-from dledger.spark.columns import ENTRY_COLUMNS, ddl_of
-from dledger.spark.messages import MESSAGE_COLUMNS
+from dledger.spark.ledger.columns import ENTRY_COLUMNS, ddl_of
+from dledger.spark.rocketmq.messages import MESSAGE_COLUMNS
 from dledger.spark.source import DLedgerDataSource, LogBatchReader, LogStreamReader
 from protocols.wire.ledger.envelopes import envelope_head
 from tests.processes.members import ROOT
@@ -264,7 +264,7 @@ class SkinTests(SynchronousTestCase):
             "del newer.ReadMaxRows\n"
             "from pyspark_dledger import DefaultSource\n"
             "from dledger.spark.source import HAS_LIMITS, LogStreamReader\n"
-            "from dledger.spark.scan import Scan\n"
+            "from dledger.spark.scans.scan import Scan\n"
             "reader = LogStreamReader(Scan.of({'path': sys.argv[1], 'maxOffsetsPerTrigger': '3'}, "
             "is_stream=True))\n"
             "print(HAS_LIMITS, DefaultSource.name(), reader.latestOffset()['default'])\n"
@@ -279,7 +279,7 @@ class SkinTests(SynchronousTestCase):
 
     def test_executors_need_no_twisted(self) -> None:
         """What runs on executors drags neither Twisted nor the command line in."""
-        code = ("import sys, pyspark_dledger, dledger.spark.scan\n"
+        code = ("import sys, pyspark_dledger, dledger.spark.scans.scan\n"
                 "print([m for m in ('twisted', 'klein', 'click', 'rich') if m in sys.modules])")
         done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True,
                               timeout=60, check=False)

@@ -17,9 +17,9 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from twisted.internet.task import Clock
 
-from dledger.spark.log import DataLossError, LogPart, NotCommittedError, ReadError
-from dledger.spark.options import OptionError
-from dledger.spark.scan import Scan
+from dledger.spark.basics.log import DataLossError, LogPart, NotCommittedError, ReadError
+from dledger.spark.basics.options import OptionError
+from dledger.spark.scans.scan import Scan
 from dledger.spark.source import LogStreamReader
 from protocols.wire.fastjson import JsonObject
 from protocols.wire.ledger.envelopes import envelope_head

@@ -21,15 +21,15 @@ from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog.sql import SqlCatalog
 from twisted.python.usage import UsageError
 
-from dledger.commands.common import EXIT_FAILED, EXIT_USAGE
-from dledger.commands.main import cli
+from dledger.cli.basics.common import EXIT_FAILED, EXIT_USAGE
+from dledger.cli.main import cli
+from dledger.daemons.data.export import Options
 from dledger.spark.export import iceberg_table
 from dledger.spark.export.exporter import ExportSettings
 from dledger.spark.export.files import ExportError
 from dledger.spark.export.follow import Follower
 from dledger.spark.export.table_target import TableState
 from dledger.spark.export.tables import TableExporter, open_export
-from dledger.twistd.export import Options
 from tests.processes.members import ROOT
 from tests.spark.ledgers import plain_rows
 from tests.spark.tables import KINDS, CliCase, TableCase, commits, iceberg, read_table, rows

@@ -15,9 +15,9 @@ from typing import Any
 from dledger.base.disk.disk import ReadOnlyDisk
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.disk.segment import SegmentReader
-from dledger.spark.commit_log import SparkCommitLog
-from dledger.spark.options import OptionError
-from dledger.spark.scan import Scan
+from dledger.spark.basics.options import OptionError
+from dledger.spark.rocketmq.commit_log import SparkCommitLog
+from dledger.spark.scans.scan import Scan
 from protocols.wire.rocketmq.layout import MAGIC_BLANK
 from protocols.wire.rocketmq.message import encode_message, make_message
 from tests.broker.support import LOG_SIZE, Opened, message, plain

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dledger.storage.file_store import FileStore
+from dledger.storage.store.file_store import FileStore
 from protocols.wire.ledger.entry import iterate_records
-from protocols.wire.ledger.producer_entries import decode_producer_entry, encode_producer_entry
+from protocols.wire.ledger.own.producer_entries import decode_producer_entry, encode_producer_entry
 from protocols.wire.ledger.producers import PRODUCER_CHANNEL, ProducerRun
 
 

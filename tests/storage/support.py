@@ -14,9 +14,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import File
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.config import DLedgerConfig
-from dledger.storage.commit_mark import CommitMark, read_mark
-from dledger.storage.file_store import FileStore
+from dledger.ledger.config import DLedgerConfig
+from dledger.storage.files.commit_mark import CommitMark, read_mark
+from dledger.storage.store.file_store import FileStore
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import ENTRY_HEADER, iterate_records, pack_record
 

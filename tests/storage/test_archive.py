@@ -9,10 +9,12 @@ from typing import Any
 
 import attrs
 
-from dledger.base.errors import DirectoryError, StoreError
-from dledger.base.group_name import GroupName
-from dledger.storage.archive import ArchiveSummary, archive_segments, closed_index
-from dledger.storage.archive_manifest import (
+from dledger.ledger.group_name import GroupName
+from dledger.storage.backups.archive import ArchiveSummary, archive_segments, closed_index
+from dledger.storage.backups.backup import BackupSource, take_backup
+from dledger.storage.backups.backup_reader import opened_backup, verify_backup
+from dledger.storage.files.reader import LogReader
+from dledger.storage.manifests.archive_manifest import (
     SLOT_NAMES,
     ArchiveManifest,
     ArchiveTargetError,
@@ -20,11 +22,9 @@ from dledger.storage.archive_manifest import (
     encode_archive_manifest,
     read_archive,
 )
-from dledger.storage.archive_place import DirectoryPlace
-from dledger.storage.backup import BackupSource, take_backup
-from dledger.storage.backup_reader import opened_backup, verify_backup
-from dledger.storage.file_store import FileStore
-from dledger.storage.reader import LogReader
+from dledger.storage.manifests.archive_place import DirectoryPlace
+from dledger.storage.store.file_store import FileStore
+from dledger.values.errors import DirectoryError, StoreError
 from tests.storage.support import NO_SPACE, ROOT, HookedDisk, append_bare, config_of
 from tests.storage.test_backup import GROUP, PLACE, BackupCase, body_of
 

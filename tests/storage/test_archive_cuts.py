@@ -8,18 +8,18 @@ from typing import Any
 
 import attrs
 
-from dledger.base.errors import DirectoryError, DLedgerError, StoreError
-from dledger.base.group_name import GroupName
-from dledger.base.membership import Membership
-from dledger.storage.archive import ArchiveSummary
-from dledger.storage.archive_manifest import read_archive
-from dledger.storage.backup_reader import verify_backup
-from dledger.storage.file_store import FileStore
-from dledger.storage.restore import RestoreSummary, restore_backup
-from dledger.storage.term_file import TermFile, TermVote
-from dledger.storage.verify import verify_directory
+from dledger.ledger.group_name import GroupName
+from dledger.ledger.membership import Membership
+from dledger.storage.backups.archive import ArchiveSummary
+from dledger.storage.backups.backup_reader import verify_backup
+from dledger.storage.backups.restore import RestoreSummary, restore_backup
+from dledger.storage.files.term_file import TermFile, TermVote
+from dledger.storage.files.verify import verify_directory
+from dledger.storage.manifests.archive_manifest import read_archive
+from dledger.storage.store.file_store import FileStore
 from dledger.testing.crashes.disk import CrashDisk
 from dledger.testing.crashes.engine import Enumeration, demand
+from dledger.values.errors import DirectoryError, DLedgerError, StoreError
 from tests.storage.support import ROOT, HookedDisk, bodies_in, config_of
 from tests.storage.test_archive import ArchiveCase
 from tests.storage.test_backup import GROUP, PLACE, body_of

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from dledger.storage.archive_manifest import read_archive
-from dledger.storage.archived_note import NOTE_NAME, ArchivedNote, read_note, write_note
-from dledger.storage.file_store import FileStore
+from dledger.storage.manifests.archive_manifest import read_archive
+from dledger.storage.manifests.archived_note import NOTE_NAME, ArchivedNote, read_note, write_note
+from dledger.storage.store.file_store import FileStore
 from tests.storage.support import ROOT, config_of
 from tests.storage.test_archive import ArchiveCase
 from tests.storage.test_backup import PLACE

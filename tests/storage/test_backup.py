@@ -11,20 +11,20 @@ from typing import Any
 
 import attrs
 
-from dledger.base.errors import DirectoryError, StoreError
-from dledger.base.group_name import GroupName
-from dledger.storage import reader
-from dledger.storage.backup import BackupSource, BackupSummary, take_backup
-from dledger.storage.backup_manifest import (
+from dledger.ledger.group_name import GroupName
+from dledger.storage.backups.backup import BackupSource, BackupSummary, take_backup
+from dledger.storage.backups.backup_reader import backup_batches, opened_backup, verify_backup
+from dledger.storage.files import reader
+from dledger.storage.manifests.backup_manifest import (
     BACKUP_NAME,
     decode_backup_manifest,
     encode_backup_manifest,
     read_backup_manifest,
 )
-from dledger.storage.backup_reader import backup_batches, opened_backup, verify_backup
-from dledger.storage.file_store import FileStore
+from dledger.storage.store.file_store import FileStore
 from dledger.testing.crashes.disk import CrashDisk
 from dledger.testing.crashes.engine import Enumeration, demand
+from dledger.values.errors import DirectoryError, StoreError
 from protocols.wire.ledger.entry import iterate_records
 from tests.storage.support import (
     NO_SPACE,

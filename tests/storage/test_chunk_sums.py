@@ -10,15 +10,15 @@ from zlib import crc32
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.chunks import ChunkSum
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.base.errors import DLedgerError
-from dledger.base.membership import Membership
-from dledger.storage.chunk_sums import pack_row, unpack_rows
-from dledger.storage.file_store import FileStore
+from dledger.ledger.chunks import ChunkSum
+from dledger.ledger.membership import Membership
+from dledger.storage.store.chunk_sums import pack_row, unpack_rows
+from dledger.storage.store.file_store import FileStore
+from dledger.values.errors import DLedgerError
 from protocols.wire.ledger.batches import EntryBatch, EntryChunk
-from protocols.wire.ledger.configuration import CONFIGURATION_CHANNEL
 from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE
+from protocols.wire.ledger.own.configuration import CONFIGURATION_CHANNEL
 from tests.storage.support import DATA_SIZE, append_bare, bodies_in, config_of, entry_at, our_record
 
 #: Bytes of records and index units: three records of 50 bytes, with their bodies.

@@ -8,8 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.disk.two_slots import SLOT_SIZE
-from dledger.base.errors import DirectoryError
-from dledger.storage.commit_mark import (
+from dledger.storage.files.commit_mark import (
     CommitMark,
     MarkFile,
     decode_mark,
@@ -17,6 +16,7 @@ from dledger.storage.commit_mark import (
     is_superseded,
     read_mark,
 )
+from dledger.values.errors import DirectoryError
 from tests.storage.support import HookedDisk
 
 MARK = CommitMark(

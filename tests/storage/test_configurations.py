@@ -11,20 +11,25 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.disk.two_slots import SlotForm
-from dledger.base.errors import DirectoryError, DLedgerError, StoreError
-from dledger.base.group_name import GroupName
-from dledger.base.membership import Membership
-from dledger.config import DLedgerConfig
-from dledger.storage.commit_mark import COMMIT_MARK_DECLARATION, COMMIT_MARK_NAME, CommitMark
-from dledger.storage.configurations import COPY_SUFFIX, MEMBERS_NAME, encode_memberships, read_memberships
-from dledger.storage.file_store import FileStore
-from dledger.storage.group_setup import force_new_group
-from dledger.storage.identity import IDENTITY_NAME
-from dledger.testing.disk import SimDisk
+from dledger.ledger.config import DLedgerConfig
+from dledger.ledger.group_name import GroupName
+from dledger.ledger.membership import Membership
+from dledger.storage.backups.group_setup import force_new_group
+from dledger.storage.files.commit_mark import COMMIT_MARK_DECLARATION, COMMIT_MARK_NAME, CommitMark
+from dledger.storage.start.configurations import (
+    COPY_SUFFIX,
+    MEMBERS_NAME,
+    encode_memberships,
+    read_memberships,
+)
+from dledger.storage.start.identity import IDENTITY_NAME
+from dledger.storage.store.file_store import FileStore
+from dledger.testing.world.disk import SimDisk
+from dledger.values.errors import DirectoryError, DLedgerError, StoreError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.codes import ResponseCode
-from protocols.wire.ledger.configuration import CONFIGURATION_CHANNEL, encode_configuration
 from protocols.wire.ledger.entry import ENTRY_HEADER
+from protocols.wire.ledger.own.configuration import CONFIGURATION_CHANNEL, encode_configuration
 from tests.storage.support import HookedDisk
 
 FOUR = Membership(voters={"n0": "h:1", "n1": "h:2", "n2": "h:3"}, learners={"n3": "h:4"})

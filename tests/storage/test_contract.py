@@ -9,11 +9,11 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import OsDisk
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.base.errors import DLedgerError, StoreError
-from dledger.storage.file_store import FileStore
-from dledger.storage.memory_store import MemoryStore
+from dledger.storage.store.file_store import FileStore
+from dledger.storage.store.memory_store import MemoryStore
+from dledger.values.errors import DLedgerError, StoreError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import bodies_of, decode_header
 from tests.storage.support import (
     DATA_SIZE,

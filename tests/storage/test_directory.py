@@ -11,9 +11,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import OsDisk
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.base.errors import DirectoryError, StoreError
-from dledger.storage import recovery
-from dledger.storage.file_store import FileStore
+from dledger.storage.start import recovery
+from dledger.storage.store.file_store import FileStore
+from dledger.values.errors import DirectoryError, StoreError
 from tests.storage.support import (
     BROKEN,
     DATA_SIZE,

@@ -12,12 +12,12 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import DiskSpace, OsDisk
-from dledger.base.errors import DamagedEntryError, DLedgerError, StoreError
-from dledger.config import DLedgerConfig
-from dledger.storage.directory import RESERVED_BYTES
-from dledger.storage.file_store import FileStore
-from dledger.testing.disk import SimDisk
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.ledger.config import DLedgerConfig
+from dledger.storage.start.directory import RESERVED_BYTES
+from dledger.storage.store.file_store import FileStore
+from dledger.testing.world.disk import SimDisk
+from dledger.values.errors import DamagedEntryError, DLedgerError, StoreError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.entry import bodies_of
 from tests.storage.support import (
     BROKEN,
@@ -203,7 +203,7 @@ class TruncateTests(HookedCase):
         size, offset = self.store.end_position, self.store.position_of(4)
         contents = sorted(self.disk.contents().items())
         before = b"".join(content for path, content in contents if "/data/" in path)
-        with mock.patch("dledger.storage.file_store.CUT_BYTES_MAX", size - offset - 1):
+        with mock.patch("dledger.storage.store.file_store.CUT_BYTES_MAX", size - offset - 1):
             self.store.truncate_to(entry_at(self.store, 3))
         kept = sorted(self.store.kept_files(), key=lambda one: one.path)
         whole = b"".join(self.disk.read_file(one.path) for one in kept[1:])
@@ -214,7 +214,7 @@ class TruncateTests(HookedCase):
         """Refused before anything has changed."""
         before = self.disk.contents()
         self.disk.failures = {("create", "set-aside"): NO_SPACE}
-        with mock.patch("dledger.storage.file_store.CUT_BYTES_MAX", 1):
+        with mock.patch("dledger.storage.store.file_store.CUT_BYTES_MAX", 1):
             with self.assertRaises(DLedgerError) as caught:
                 self.store.truncate_to(entry_at(self.store, 3))
         self.assertIs(caught.exception.code, ResponseCode.DISK_FULL)

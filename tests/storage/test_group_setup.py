@@ -5,16 +5,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from dledger.base.errors import DirectoryError
-from dledger.base.group_name import GroupName
-from dledger.base.membership import Membership
-from dledger.storage.file_store import FileStore
-from dledger.storage.group_setup import (
+from dledger.ledger.group_name import GroupName
+from dledger.ledger.membership import Membership
+from dledger.storage.backups.group_setup import (
     check_group_id,
     force_new_group,
     prepare_member,
     seen_member,
 )
+from dledger.storage.store.file_store import FileStore
+from dledger.values.errors import DirectoryError
 from tests.storage.support import bodies_in, config_of
 from tests.storage.test_identity import IdentityCase
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import errno
 
-from dledger.base.errors import DamagedEntryError, DLedgerError, StoreError
+from dledger.values.errors import DamagedEntryError, DLedgerError, StoreError
 from tests.storage.support import entry_at
 from tests.storage.test_holes import StoreCase, ranges
 

@@ -10,11 +10,12 @@ from unittest import mock
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import DamagedEntryError, DLedgerError
-from dledger.base.holes import HOLES_MAX, Hole, joined_holes
-from dledger.storage import hole_finder, hole_mending, recovery
-from dledger.storage.file_store import FileStore
-from dledger.storage.hole_list import HOLES_NAME, HoleList, decode_holes, encode_holes
+from dledger.ledger.holes import HOLES_MAX, Hole, joined_holes
+from dledger.storage.files.hole_list import HOLES_NAME, HoleList, decode_holes, encode_holes
+from dledger.storage.start import recovery
+from dledger.storage.store import hole_finder, hole_mending
+from dledger.storage.store.file_store import FileStore
+from dledger.values.errors import DamagedEntryError, DLedgerError
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import ENTRY_HEADER, bodies_of
 from tests.storage.support import (

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import DLedgerError, StoreError
-from dledger.storage.file_store import FileStore
-from dledger.storage.verify import verify_directory
-from dledger.testing.disk import SimDisk
+from dledger.storage.files.verify import verify_directory
+from dledger.storage.store.file_store import FileStore
+from dledger.testing.world.disk import SimDisk
+from dledger.values.errors import DLedgerError, StoreError
 from protocols.wire.ledger.entry import decode_header, iterate_records
 from tests.storage.support import DATA_SIZE, batch_of, config_of, entry_at, flush, our_record
 

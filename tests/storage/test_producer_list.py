@@ -15,17 +15,17 @@ from unittest import mock
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.base.errors import DLedgerError
-from dledger.base.membership import Membership
-from dledger.base.producers import Known, SequenceTable, Verdict
-from dledger.config import DLedgerConfig
-from dledger.storage import producer_list
-from dledger.storage.file_store import FileStore
-from dledger.storage.producer_list import PRODUCERS_NAME
+from dledger.ledger.config import DLedgerConfig
+from dledger.ledger.membership import Membership
+from dledger.ledger.producers import Known, SequenceTable, Verdict
+from dledger.storage.store import producer_list
+from dledger.storage.store.file_store import FileStore
+from dledger.storage.store.producer_list import PRODUCERS_NAME
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER, iterate_records
-from protocols.wire.ledger.producer_entries import decode_producer_entry, encode_producer_entry
+from protocols.wire.ledger.own.producer_entries import decode_producer_entry, encode_producer_entry
 from protocols.wire.ledger.producers import PRODUCER_CHANNEL, ProducerRun
 from tests.storage.producer_logs import announced, append, append_plain, in_log, placed
 

@@ -8,7 +8,12 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.storage.properties import encode_ledger_checkpoint, java_long, parse_properties, read_checkpoint
+from dledger.storage.files.properties import (
+    encode_ledger_checkpoint,
+    java_long,
+    parse_properties,
+    read_checkpoint,
+)
 
 
 class PropertiesTests(SynchronousTestCase):

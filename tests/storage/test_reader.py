@@ -10,10 +10,10 @@ from unittest import mock
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import OsDisk
-from dledger.base.errors import DirectoryError, StoreError
-from dledger.storage import reader as reader_module
-from dledger.storage.file_store import FileStore
-from dledger.storage.reader import LogReader, ReadOnlyDisk
+from dledger.storage.files import reader as reader_module
+from dledger.storage.files.reader import LogReader, ReadOnlyDisk
+from dledger.storage.store.file_store import FileStore
+from dledger.values.errors import DirectoryError, StoreError
 from protocols.wire.ledger.entry import bodies_of
 from tests.storage.support import (
     DATA_SIZE,

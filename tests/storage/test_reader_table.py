@@ -9,11 +9,12 @@ from unittest import mock
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.storage import producer_list, reader_table
-from dledger.storage.file_store import FileStore
-from dledger.storage.producer_list import PRODUCERS_NAME
-from dledger.storage.reader_table import ReaderTable
-from dledger.testing.disk import MemberDied, PowerLoss, ProcessKilled, SimDisk
+from dledger.storage.files import reader_table
+from dledger.storage.files.reader_table import ReaderTable
+from dledger.storage.store import producer_list
+from dledger.storage.store.file_store import FileStore
+from dledger.storage.store.producer_list import PRODUCERS_NAME
+from dledger.testing.world.disk import MemberDied, PowerLoss, ProcessKilled, SimDisk
 from protocols.wire.ledger.batches import EntryChunk
 from protocols.wire.ledger.readers import READERS_MAX, ReaderPart, ReaderState, encode_reader_entry
 from tests.storage.producer_logs import append as append_of_producer
@@ -185,7 +186,7 @@ class StoreTests(StoreCase):
         self.commit()
         before = self.known()
         self.reopen()
-        with mock.patch("dledger.storage.producer_list.ProducerList._fold_from") as fold:
+        with mock.patch("dledger.storage.store.producer_list.ProducerList._fold_from") as fold:
             fold.side_effect = lambda table, readers, index: self.store.ledger_end_index + 1
             self.reopen()
         self.assertEqual(self.known(), before)

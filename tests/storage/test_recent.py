@@ -8,8 +8,8 @@ from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.storage import recent
-from dledger.storage.recent import RecentBatches, RecentEntries
+from dledger.storage.files import recent
+from dledger.storage.files.recent import RecentBatches, RecentEntries
 from protocols.wire.ledger.batches import EntryBatch
 
 

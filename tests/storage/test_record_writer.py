@@ -6,11 +6,11 @@ from __future__ import annotations
 import errno
 
 from dledger.base.disk.disk import File
-from dledger.base.errors import DLedgerError, StoreError
-from dledger.base.membership import Membership
-from dledger.storage.commit_mark import read_mark
-from dledger.storage.file_store import FileStore
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.ledger.membership import Membership
+from dledger.storage.files.commit_mark import read_mark
+from dledger.storage.store.file_store import FileStore
+from dledger.values.errors import DLedgerError, StoreError
+from protocols.wire.codes import ResponseCode
 from tests.storage.support import (
     NO_SPACE,
     ROOT,

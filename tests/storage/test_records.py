@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import DLedgerError
-from dledger.storage.records import (
+from dledger.storage.files.records import (
     DamagedRecord,
     Layout,
     Walk,
@@ -19,8 +18,9 @@ from dledger.storage.records import (
     record_fits,
     walk_records,
 )
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER, INDEX_UNIT, pack_record
 from tests.storage.support import bare_record, batch_of, our_record
 
@@ -131,7 +131,7 @@ class CheckTests(SynchronousTestCase):
 
     def test_chain_of_zero(self) -> None:
         """Once in four thousand million records the checksum is 0, which would say that there is none."""
-        with mock.patch("dledger.storage.records.crc32", lambda *_: 0):
+        with mock.patch("dledger.storage.files.records.crc32", lambda *_: 0):
             layout = pack_bodies((b"hello",), first_index=7, term=2, end_position=100, previous_chain_crc=5,
                                  file_size=FILE)
             self.assertEqual(ENTRY_HEADER.unpack_from(layout.records)[6], 1)

@@ -8,11 +8,11 @@ from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import DamagedEntryError, DirectoryError, StoreError
-from dledger.storage import recovery
-from dledger.storage.commit_mark import read_mark
-from dledger.storage.file_store import FileStore
-from dledger.testing.disk import SimDisk
+from dledger.storage.files.commit_mark import read_mark
+from dledger.storage.start import recovery
+from dledger.storage.store.file_store import FileStore
+from dledger.testing.world.disk import SimDisk
+from dledger.values.errors import DamagedEntryError, DirectoryError, StoreError
 from protocols.wire.ledger.entry import bodies_of
 from tests.storage.support import (
     BROKEN,

@@ -10,9 +10,8 @@ from unittest import mock
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import DLedgerError
-from dledger.storage import records
-from dledger.storage.records import (
+from dledger.storage.files import records
+from dledger.storage.files.records import (
     DamagedRecord,
     Layout,
     Walk,
@@ -21,10 +20,11 @@ from dledger.storage.records import (
     pack_bodies,
     walk_records,
 )
-from dledger.storage.runs import RUN_MAX, RUN_MIN, check_run, run_at
+from dledger.storage.files.runs import RUN_MAX, RUN_MIN, check_run, run_at
+from dledger.values.errors import DLedgerError
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.configuration import CONFIGURATION_CHANNEL
 from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
+from protocols.wire.ledger.own.configuration import CONFIGURATION_CHANNEL
 from protocols.wire.ledger.producers import PRODUCER_CHANNEL
 
 FILE = 1 << 20

@@ -15,11 +15,11 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.base.errors import DLedgerError, StoreError
-from dledger.storage.file_store import FileStore
-from dledger.storage.scrub import ScrubStep
-from dledger.storage.term_file import TermFile
-from dledger.storage.verify import verify_directory
+from dledger.storage.files.term_file import TermFile
+from dledger.storage.files.verify import verify_directory
+from dledger.storage.store.file_store import FileStore
+from dledger.storage.store.scrub import ScrubStep
+from dledger.values.errors import DLedgerError, StoreError
 from protocols.wire.ledger.batches import EntryBatch
 from tests.storage.support import (
     BROKEN,

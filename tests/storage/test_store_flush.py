@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 
 from dledger.base.disk.flush_job import MARK_SYNC_EVERY
-from dledger.base.errors import StoreError
+from dledger.values.errors import StoreError
 from tests.storage.support import BROKEN, FIRST, ROOT, HookedCase, flush
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)

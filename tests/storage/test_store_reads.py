@@ -7,12 +7,12 @@ from unittest import mock
 
 import attrs
 
-from dledger.base.errors import DamagedEntryError
-from dledger.storage import recovery
-from dledger.storage.file_store import FileStore
-from dledger.storage.hole_finder import HoleFinder
-from dledger.storage.recent import ENTRIES_KEPT
-from dledger.storage.store_reads import StoreReads
+from dledger.storage.files.recent import ENTRIES_KEPT
+from dledger.storage.start import recovery
+from dledger.storage.store.file_store import FileStore
+from dledger.storage.store.hole_finder import HoleFinder
+from dledger.storage.store.store_reads import StoreReads
+from dledger.values.errors import DamagedEntryError
 from protocols.wire.ledger.entry import bodies_of
 from tests.storage.support import (
     BROKEN,

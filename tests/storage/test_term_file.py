@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.base.errors import DirectoryError, DLedgerError, StoreError
-from dledger.storage.term_file import (
+from dledger.storage.files.term_file import (
     TermFile,
     TermVote,
     decode_term,
@@ -18,7 +17,8 @@ from dledger.storage.term_file import (
     encode_term,
     seal_term,
 )
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.values.errors import DirectoryError, DLedgerError, StoreError
+from protocols.wire.codes import ResponseCode
 from tests.storage.support import BROKEN, HookedDisk
 
 FULL = errno.ENOSPC

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import DamagedEntryError
-from dledger.storage.file_store import FileStore
+from dledger.storage.store.file_store import FileStore
+from dledger.values.errors import DamagedEntryError
 from tests.storage.support import HookedDisk, append_bare, config_of, flush
 
 ROOT = "base/dledger-n0"

@@ -9,11 +9,11 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.base.errors import DirectoryError
-from dledger.storage.commit_mark import MarkFile, read_mark
-from dledger.storage.file_store import FileStore
-from dledger.storage.term_file import TermFile
-from dledger.storage.verify import FINDINGS_MAX, VerifyReport, verify_directory
+from dledger.storage.files.commit_mark import MarkFile, read_mark
+from dledger.storage.files.term_file import TermFile
+from dledger.storage.files.verify import FINDINGS_MAX, VerifyReport, verify_directory
+from dledger.storage.store.file_store import FileStore
+from dledger.values.errors import DirectoryError
 from tests.storage.support import DATA_SIZE, INDEX_SIZE, append_bare, config_of, entry_at, flush
 
 ROOT = "base/dledger-n0"

@@ -1,1 +1,1 @@
-"""Tests of C{dledger/twistd}."""
+"""Tests of C{dledger/daemons}."""

@@ -8,7 +8,7 @@ from twisted.plugin import getPlugins
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.twistd.broker import Options, make_service
+from dledger.daemons.rocketmq.broker import Options, make_service
 
 
 def parsed(*words: str) -> Options:
@@ -174,7 +174,7 @@ class ServiceTests(SynchronousTestCase):
         from twisted.application.service import IServiceMaker
 
         found = {maker.tapname: maker.module for maker in getPlugins(IServiceMaker)}
-        self.assertEqual(found["dledger-broker"], "dledger.twistd.broker")
+        self.assertEqual(found["dledger-broker"], "dledger.daemons.rocketmq.broker")
 
     def test_made(self) -> None:
         """A service that has not touched anything yet."""

@@ -15,8 +15,8 @@ from twisted.logger import capturedLogs
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.twistd import common
-from dledger.twistd.common import (
+from dledger.daemons.basics import common
+from dledger.daemons.basics.common import (
     ConfigurationOptions,
     end_process,
     own_options,

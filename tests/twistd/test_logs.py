@@ -17,12 +17,12 @@ from twisted.python.reflect import namedAny
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.log_lines import LogLevels
-from dledger.twistd import common, logs
-from dledger.twistd.common import ConfigurationOptions, survive_signals
-from dledger.twistd.logs import LogOptions
-from dledger.twistd.member import Options
-from dledger.twistd.namesrv import Options as NameServerOptions
+from dledger.base.process.log_lines import LogLevels
+from dledger.daemons.basics import common, logs
+from dledger.daemons.basics.common import ConfigurationOptions, survive_signals
+from dledger.daemons.basics.logs import LogOptions
+from dledger.daemons.ledger.member import Options
+from dledger.daemons.rocketmq.namesrv import Options as NameServerOptions
 from tests.base.test_log_lines import event
 
 

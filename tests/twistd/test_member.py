@@ -15,12 +15,12 @@ from twisted.plugin import getPlugins
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.config import DLedgerConfig
-from dledger.namesrv.config import NameServerConfig
+from dledger.daemons.basics.common import make_reactor_monotonic
+from dledger.daemons.ledger import member as tap
+from dledger.daemons.ledger.member import Options
+from dledger.ledger.config import DLedgerConfig
 from dledger.node.service import MemberService
-from dledger.twistd import member as tap
-from dledger.twistd.common import make_reactor_monotonic
-from dledger.twistd.member import Options
+from dledger.rocketmq.namesrv.config import NameServerConfig
 
 
 class OptionsTests(SynchronousTestCase):

@@ -12,9 +12,9 @@ from twisted.plugin import getPlugins
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.twistd import broker
-from dledger.twistd.broker import BrokerWithNameServer
-from dledger.twistd.namesrv import Options, make_service
+from dledger.daemons.rocketmq import broker
+from dledger.daemons.rocketmq.broker import BrokerWithNameServer
+from dledger.daemons.rocketmq.namesrv import Options, make_service
 
 
 def parsed(*words: str) -> Options:
@@ -93,7 +93,7 @@ class OptionTests(SynchronousTestCase):
     def test_plugin(self) -> None:
         """twistd finds it; making the service touches nothing."""
         found = {maker.tapname: maker.module for maker in getPlugins(IServiceMaker)}
-        self.assertEqual(found["dledger-namesrv"], "dledger.twistd.namesrv")
+        self.assertEqual(found["dledger-namesrv"], "dledger.daemons.rocketmq.namesrv")
         clock: Any = Clock()
         self.assertFalse(make_service(parsed("--admin", "0"), clock).running)
 

@@ -19,11 +19,11 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
-from dledger.base.reactor import whole_reactor
-from dledger.node.driver import Driver
-from dledger.node.tracing import OpenSpans, TracedDriver
-from dledger.twistd import member, tracing
-from dledger.twistd.tracing import OpenTelemetrySpans, make_provider
+from dledger.base.process.reactor import whole_reactor
+from dledger.daemons.ledger import member, tracing
+from dledger.daemons.ledger.tracing import OpenTelemetrySpans, make_provider
+from dledger.driver.driver import Driver
+from dledger.node.run.tracing import OpenSpans, TracedDriver
 from tests.node.rig import Rig
 
 

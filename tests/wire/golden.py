@@ -12,8 +12,9 @@ from typing import Any
 
 import attrs
 
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.codes import PushType, RequestCode, ResponseCode, VoteResult
+from protocols.wire.ledger.codes import PushType, RequestCode, VoteResult
 from protocols.wire.ledger.messages import (
     AppendRequest,
     AppendResponse,

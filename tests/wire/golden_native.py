@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from protocols.wire.ledger.codes import Consistency, PushType, ResponseCode, VoteResult
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import Consistency, PushType, VoteResult
 from protocols.wire.ledger.messages import (
     AppendOnceRequest,
     AppendOnceResponse,

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from protocols.framing import FrameBuffer
 from protocols.wire.errors import WireError
+from protocols.wire.framing import FrameBuffer
 from protocols.wire.layout import struct_of
 from protocols.wire.ledger.push import KINDS
 from protocols.wire.native import FRAME_HEADER, FRAME_HEADER_SIZE, NATIVE_FRAME_BYTES_MAX

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from protocols.wire.ledger.codes import WIRE_VERSION, PushType, RequestCode, ResponseCode, VoteResult
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import WIRE_VERSION, PushType, RequestCode, VoteResult
 from protocols.wire.ledger.push_layout import KINDS
 from protocols.wire.native import FRAME_VERSION
 

@@ -10,15 +10,15 @@ from twisted.trial.unittest import SynchronousTestCase
 from protocols.connection import STRANGER_FRAME_BYTES_MAX
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.codes import MEMBERS_MAX, RequestCode
-from protocols.wire.ledger.configuration import (
+from protocols.wire.ledger.json_bodies import decode_response, encode_request, encode_response
+from protocols.wire.ledger.memberships import MemberLists, ToldMembership, decode_told, encode_told
+from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse
+from protocols.wire.ledger.own.configuration import (
     CHANNEL_FIRST_BYTE,
     CONFIGURATION_CHANNEL,
     decode_configuration,
     encode_configuration,
 )
-from protocols.wire.ledger.json_bodies import decode_response, encode_request, encode_response
-from protocols.wire.ledger.memberships import MemberLists, ToldMembership, decode_told, encode_told
-from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse
 
 TEXT = b'{"learners":{"n3":"h:4"},"voters":{"n0":"h:1"}}'
 GOLDEN = b"DLCF\0\0\0\x01" + crc32(TEXT).to_bytes(4, "big") + len(TEXT).to_bytes(4, "big") + TEXT

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from protocols.framing import Frame, FrameBuffer, FrameError
 from protocols.wire.errors import WireError
+from protocols.wire.framing import Frame, FrameBuffer, FrameError
 from protocols.wire.ledger.push import encode_request_frame, encode_response_frame
 from protocols.wire.native import FRAME_HEADER
 from protocols.wire.remoting import FRAME_BYTES_MAX, RemotingCommand, encode_command

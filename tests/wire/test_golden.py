@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from protocols.framing import Frame, FrameBuffer
 from protocols.wire.errors import IncompatibleError
+from protocols.wire.framing import Frame, FrameBuffer
 from protocols.wire.ledger import json_bodies
 from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.json_bodies import decode_request, decode_response, encode_request, encode_response

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import BodyError, WireError
 from protocols.wire.fastjson import read_object, write_object
-from protocols.wire.ledger.codes import PushType, RequestCode, ResponseCode
+from protocols.wire.ledger.codes import PushType, RequestCode
 from protocols.wire.ledger.java_shapes import (
     read_append,
     read_push,

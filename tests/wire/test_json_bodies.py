@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import BodyError
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, ResponseCode, VoteResult
+from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, VoteResult
 from protocols.wire.ledger.entry import decode_header
 from protocols.wire.ledger.json_bodies import (
     PEERS_MAX,

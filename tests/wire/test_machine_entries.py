@@ -7,14 +7,14 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from protocols.wire.errors import BodyError, WireError
-from protocols.wire.ledger.machine_entries import (
+from protocols.wire.ledger.machines import ToldMachine, decode_told_machine, encode_told_machine
+from protocols.wire.ledger.own.machine_entries import (
     MACHINE_ENTRY_DECLARATION,
     decode_skip,
     encode_skip,
     is_machine_entry,
 )
-from protocols.wire.ledger.machines import ToldMachine, decode_told_machine, encode_told_machine
-from protocols.wire.ledger.producer_entries import decode_producer_entry
+from protocols.wire.ledger.own.producer_entries import decode_producer_entry
 
 
 class SkipTests(SynchronousTestCase):

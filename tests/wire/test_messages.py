@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.codes import RequestCode, ResponseCode
+from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.messages import MESSAGES, Request, Response
 
 

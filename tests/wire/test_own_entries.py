@@ -7,9 +7,9 @@ from zlib import crc32
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from protocols.wire.ledger.configuration import CONFIGURATION_CHANNEL, encode_configuration
-from protocols.wire.ledger.machine_entries import encode_skip
-from protocols.wire.ledger.own_entries import (
+from protocols.wire.ledger.own.configuration import CONFIGURATION_CHANNEL, encode_configuration
+from protocols.wire.ledger.own.machine_entries import encode_skip
+from protocols.wire.ledger.own.own_entries import (
     MARKER_BYTES,
     MARKER_MAGIC,
     MARKER_TEXT_AT,
@@ -17,7 +17,7 @@ from protocols.wire.ledger.own_entries import (
     is_marker,
     own_kind,
 )
-from protocols.wire.ledger.producer_entries import encode_producer_entry
+from protocols.wire.ledger.own.producer_entries import encode_producer_entry
 from protocols.wire.ledger.producers import PRODUCER_CHANNEL, ProducerRun
 from protocols.wire.ledger.readers import ReaderState, encode_reader_entry
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from protocols.wire.errors import WireError
-from protocols.wire.ledger.producer_entries import decode_producer_entry, encode_producer_entry
+from protocols.wire.ledger.own.producer_entries import decode_producer_entry, encode_producer_entry
 from protocols.wire.ledger.producers import (
     PRODUCER_CHANNEL,
     PRODUCER_HEADER_BYTES,

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from protocols.ledger.push import NativeReader
+from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
 from protocols.wire.layout import struct_of
 from protocols.wire.ledger.batches import EntryChunk
 from protocols.wire.ledger.bounds import INDEX_MAX, TERM_MAX
-from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, ResponseCode, VoteResult
+from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, VoteResult
 from protocols.wire.ledger.json_bodies import decode_request, encode_request
 from protocols.wire.ledger.messages import (
     MESSAGES,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from protocols.wire.errors import BodyError, WireError
-from protocols.wire.ledger.producer_entries import encode_producer_entry
+from protocols.wire.ledger.own.producer_entries import encode_producer_entry
 from protocols.wire.ledger.readers import (
     NO_END,
     READER_PARTS_MAX,

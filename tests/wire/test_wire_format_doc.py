@@ -9,22 +9,22 @@ from pathlib import Path
 from construct import Struct
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.store.checkpoint import CHECKPOINT_DECLARATION
-from dledger.broker.store.consume_queue import UNIT_DECLARATION
-from dledger.broker.store.index_file import ENTRY_DECLARATION, HEADER_DECLARATION
-from dledger.broker.store.key_index import INDEX_MARK_DECLARATION
-from dledger.broker.store.log_mark import LOG_MARK_DECLARATION
-from dledger.storage.chunk_sums import CHUNK_ROW_DECLARATION
-from dledger.storage.commit_mark import COMMIT_MARK_DECLARATION
-from dledger.storage.configurations import MEMBERS_DECLARATION
-from dledger.storage.producer_list import PRODUCERS_DECLARATION
+from dledger.rocketmq.broker.store.index.index_file import ENTRY_DECLARATION, HEADER_DECLARATION
+from dledger.rocketmq.broker.store.index.key_index import INDEX_MARK_DECLARATION
+from dledger.rocketmq.broker.store.log.log_mark import LOG_MARK_DECLARATION
+from dledger.rocketmq.broker.store.queues.consume_queue import UNIT_DECLARATION
+from dledger.rocketmq.broker.store.records.checkpoint import CHECKPOINT_DECLARATION
+from dledger.storage.files.commit_mark import COMMIT_MARK_DECLARATION
+from dledger.storage.start.configurations import MEMBERS_DECLARATION
+from dledger.storage.store.chunk_sums import CHUNK_ROW_DECLARATION
+from dledger.storage.store.producer_list import PRODUCERS_DECLARATION
 from protocols.wire.ledger.codes import RequestCode
-from protocols.wire.ledger.configuration import CONFIGURATION_DECLARATION
 from protocols.wire.ledger.entry import BLANK_DECLARATION, ENTRY_HEADER_DECLARATION, INDEX_UNIT_DECLARATION
 from protocols.wire.ledger.envelopes import ENVELOPE_DECLARATION, ENVELOPE_HEADER_DECLARATION
-from protocols.wire.ledger.machine_entries import MACHINE_ENTRY_DECLARATION
 from protocols.wire.ledger.messages import MESSAGES
-from protocols.wire.ledger.producer_entries import (
+from protocols.wire.ledger.own.configuration import CONFIGURATION_DECLARATION
+from protocols.wire.ledger.own.machine_entries import MACHINE_ENTRY_DECLARATION
+from protocols.wire.ledger.own.producer_entries import (
     PRODUCER_ENTRY_DECLARATION,
     PRODUCER_RUN_DECLARATION,
 )

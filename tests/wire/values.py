@@ -8,9 +8,10 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.bounds import INDEX_MAX, POSITION_MAX, TERM_MAX
-from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, ResponseCode, VoteResult
+from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, VoteResult
 from protocols.wire.ledger.entry import EntryHeader, encode_header
 from protocols.wire.ledger.messages import (
     MESSAGES,

@@ -3,15 +3,15 @@
 
 from twisted.application.service import ServiceMaker
 
-dledger = ServiceMaker("DLedger", "dledger.twistd.member", "A member of a replicated log.", "dledger")
+dledger = ServiceMaker("DLedger", "dledger.daemons.ledger.member", "A member of a replicated log.", "dledger")
 broker = ServiceMaker(
-    "DLedger broker", "dledger.twistd.broker", "A broker that RocketMQ's clients and brokers understand.",
+    "DLedger broker", "dledger.daemons.rocketmq.broker", "A broker that RocketMQ's clients and brokers understand.",
     "dledger-broker",
 )
 namesrv = ServiceMaker(
-    "DLedger name server", "dledger.twistd.namesrv", "A name server for RocketMQ's brokers and clients.",
+    "DLedger name server", "dledger.daemons.rocketmq.namesrv", "A name server for RocketMQ's brokers and clients.",
     "dledger-namesrv",
 )
 export = ServiceMaker(
-    "DLedger export", "dledger.twistd.export", "Writes a log into files beside a member.", "dledger-export"
+    "DLedger export", "dledger.daemons.data.export", "Writes a log into files beside a member.", "dledger-export"
 )

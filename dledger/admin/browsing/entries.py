@@ -18,10 +18,10 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
 from dledger.admin.browsing.query import PAGE_BYTES_MAX, Query, QueryProblem, preview_of, short
-from dledger.base.errors import DLedgerError, StoreError
-from dledger.base.time_search import TimeSearch
-from dledger.client.values import Entry, entries_of
-from dledger.node.status import NodeStatus
+from dledger.base.process.time_search import TimeSearch
+from dledger.client.answers.values import Entry, entries_of
+from dledger.node.reporting.status import NodeStatus
+from dledger.values.errors import DLedgerError, StoreError
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.batches import EntryBatch
 

@@ -12,10 +12,10 @@ from typing import TypedDict
 
 import attrs
 
-from dledger.admin.cluster import MemberReport, group_problems
-from dledger.node.health import health_problem
-from dledger.node.reports import SeenEvent
-from dledger.node.status import HistogramStatus, NodeStatus
+from dledger.admin.basics.cluster import MemberReport, group_problems
+from dledger.node.reporting.health import health_problem
+from dledger.node.reporting.reports import SeenEvent
+from dledger.node.reporting.status import HistogramStatus, NodeStatus
 from protocols.wire.fastjson import JsonObject
 
 #: Events that the page lists, and elections that it draws.

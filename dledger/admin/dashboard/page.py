@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from dledger.admin.cluster import MemberReport
+from dledger.admin.basics.cluster import MemberReport
 from dledger.admin.dashboard.frame import (
     empty_frame,
     facts_of,
@@ -19,8 +19,8 @@ from dledger.admin.dashboard.frame import (
     utc_text,
 )
 from dledger.admin.dashboard.overview import Overview, plotted_numbers
-from dledger.node.reports import SeenEvent
-from dledger.node.status import NodeStatus
+from dledger.node.reporting.reports import SeenEvent
+from dledger.node.reporting.status import NodeStatus
 
 _LINKS = ("browse", "status", "cluster", "events", "config", "metrics", "openapi.json")
 #: Of a page that no member serves.

@@ -8,7 +8,7 @@ may differ from then on, so nothing is read, written or promised any more.
 
 from __future__ import annotations
 
-from dledger.base.errors import StoreError
+from dledger.values.errors import StoreError
 
 
 class _Storing:

@@ -25,7 +25,7 @@ import attrs
 
 from dledger.base.disk.disk import Disk, File
 from dledger.base.disk.unreadable import BLOCK, Unreadable, is_unreadable
-from dledger.base.errors import DirectoryError
+from dledger.values.errors import DirectoryError
 
 HANDLES_MAX = 64
 _CHUNK = 1024 * 1024

@@ -21,7 +21,7 @@ import attrs
 from construct import Int16ub, Int32ub, Struct
 
 from dledger.base.disk.disk import Disk, File
-from dledger.base.errors import DirectoryError
+from dledger.values.errors import DirectoryError
 from protocols.wire.fastjson import JsonObject
 from protocols.wire.layout import struct_of
 

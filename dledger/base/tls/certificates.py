@@ -3,7 +3,7 @@
 Makes a private authority, and the certificates of members and clients that it signs.
 
 The keys are of the curve P-256. A certificate names members as DNS names and roles as URIs, as
-L{dledger.base.rights} reads them.
+L{dledger.values.rights} reads them.
 
 Source: RFC 5280.
 """
@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from dledger.base.rights import BROKER_URI, GROUP_URI, ROLE_URI, SLAVE_URI, ClientRole, named_uri
+from dledger.values.rights import BROKER_URI, GROUP_URI, ROLE_URI, SLAVE_URI, ClientRole, named_uri
 
 #: A certificate is valid from this many minutes before it is made: clocks differ.
 _EARLIER_MIN = 10

@@ -6,7 +6,7 @@ Rule 1: both ends show a certificate that the group's authority has signed; an e
 during the handshake, before any of its bytes is read as a message.
 Rule 2: who connects to the member C{n0} demands a certificate with the DNS name C{n0}, byte for byte and
 without wildcards: the name of a machine proves nothing about a member, and an id need not be a host name. If
-the certificate names groups (L{dledger.base.rights}), the member's must be among them.
+the certificate names groups (L{dledger.values.rights}), the member's must be among them.
 Rule 3: a certificate that cannot be read names nobody.
 Rule 4: the files are read again when they have changed (L{TlsKeys.refresh}); open connections keep the keys
 with which they began. Files that are not sound change nothing.
@@ -53,9 +53,9 @@ from twisted.protocols.tls import TLSMemoryBIOFactory, TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
 from zope.interface import Attribute, implementer
 
-from dledger.base.hosts import Network, is_within, networks_of
-from dledger.base.rights import ALL_RIGHTS, NO_RIGHTS, Rights, is_for_group, rights_of
-from dledger.base.tls_files import TlsFiles
+from dledger.values.hosts import Network, is_within, networks_of
+from dledger.values.rights import ALL_RIGHTS, NO_RIGHTS, Rights, is_for_group, rights_of
+from dledger.values.tls_files import TlsFiles
 
 #: The first byte of a TLS connection: the record type "handshake".
 _HANDSHAKE = 0x16

@@ -51,7 +51,7 @@ def secured_port(
     An endpoint with TLS.
 
     @param keys: None: it stays as it is.
-    @param mode: one of L{TLS_MODES <dledger.base.tls_files.TLS_MODES>}.
+    @param mode: one of L{TLS_MODES <dledger.values.tls_files.TLS_MODES>}.
     @param demands_certificate: whether the other end must show a certificate of the authority.
     @param needed_uri: a URI that it must name; empty: none.
     """

@@ -13,8 +13,8 @@ import attrs
 from twisted.internet.interfaces import IProtocolFactory, IReactorTime, IStreamClientEndpoint
 from twisted.internet.protocol import ServerFactory
 
-from dledger.base.rights import Rights
-from dledger.base.tls_files import TlsFiles
+from dledger.values.rights import Rights
+from dledger.values.tls_files import TlsFiles
 
 
 class Dialling(Protocol):

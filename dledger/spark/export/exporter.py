@@ -32,14 +32,14 @@ import attrs
 import numpy as np
 import pyarrow as pa
 
-from dledger.spark.commit_log import SparkCommitLog
+from dledger.spark.basics.log import Chunk, Extent, ScannedLog, await_end
+from dledger.spark.basics.options import EARLIEST, ROCKETMQ, OptionError, ScanOptions
+from dledger.spark.basics.proof import Proof, difference, of_group, of_record
+from dledger.spark.basics.record_headers import HEADER_DTYPE, gather
 from dledger.spark.export.files import ExportDirectory, ExportError, ExportPart, part_name
 from dledger.spark.export.writers import COMPRESSIONS, FORMATS, PARQUET, OpenPart, PartWriter
-from dledger.spark.log import Chunk, Extent, ScannedLog, await_end
-from dledger.spark.options import EARLIEST, ROCKETMQ, OptionError, ScanOptions
-from dledger.spark.proof import Proof, difference, of_group, of_record
-from dledger.spark.record_headers import HEADER_DTYPE, gather
-from dledger.spark.scan import Scan, columns_of, decoder_of
+from dledger.spark.rocketmq.commit_log import SparkCommitLog
+from dledger.spark.scans.scan import Scan, columns_of, decoder_of
 
 #: The engine without Spark.
 ARROW = "arrow"

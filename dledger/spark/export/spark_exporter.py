@@ -23,7 +23,9 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from dledger.spark.columns import ddl_of
+from dledger.spark.basics.log import LogPart as Range
+from dledger.spark.basics.log import await_end, cut, lost
+from dledger.spark.basics.options import EARLIEST, options_of_tls
 from dledger.spark.export.exporter import (
     ExportSettings,
     ExportSource,
@@ -34,9 +36,7 @@ from dledger.spark.export.exporter import (
 )
 from dledger.spark.export.files import ExportDirectory, ExportError, ExportPart, part_name
 from dledger.spark.export.writers import PARQUET
-from dledger.spark.log import LogPart as Range
-from dledger.spark.log import await_end, cut, lost
-from dledger.spark.options import EARLIEST, options_of_tls
+from dledger.spark.ledger.columns import ddl_of
 from protocols.wire.fastjson import JsonObject, as_int
 
 if TYPE_CHECKING:

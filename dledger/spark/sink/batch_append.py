@@ -28,7 +28,7 @@ from typing import Protocol
 
 import attrs
 
-from dledger.spark.log import skipped
+from dledger.spark.basics.log import skipped
 from dledger.spark.sink.markers import MarkerKind, SinkMarker, encode_marker
 
 #: Most rows in one request.

@@ -16,15 +16,15 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
-from dledger.base.append_refusals import FINAL, PASSING
-from dledger.spark.log import PAUSE_MAX_S, PAUSE_S
-from dledger.spark.member_connection import MemberConnection, NotNative, Trouble
-from dledger.spark.members import MembersLog, parse_bootstrap
-from dledger.spark.record_headers import Place, sound_headers
+from dledger.ledger.append_refusals import FINAL, PASSING
+from dledger.spark.basics.log import PAUSE_MAX_S, PAUSE_S
+from dledger.spark.basics.record_headers import Place, sound_headers
+from dledger.spark.ledger.member_connection import MemberConnection, NotNative, Trouble
+from dledger.spark.ledger.members import MembersLog, parse_bootstrap
 from dledger.spark.sink.batch_append import NoOutcomeError, SinkError
 from dledger.spark.sink.markers import SinkMarker, markers_in
 from dledger.spark.sink.options import SinkOptions
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
 from protocols.wire.ledger.messages import MetadataResponse
 

@@ -3,8 +3,8 @@
 The sink's own entries, which say what of a batch is in the log.
 
 A marker is an entry whose body is L{MARKER_BYTES} long and begins with L{MARKER_MAGIC}: the magic, the CRC-32
-of the rest in hexadecimal, a blank, JSON, blanks up to the length (L{protocols.wire.ledger.own_entries}). So
-it can be read in C{dledger tail --control}, and found by its size.
+of the rest in hexadecimal, a blank, JSON, blanks up to the length (L{protocols.wire.ledger.own.own_entries}).
+So it can be read in C{dledger tail --control}, and found by its size.
 
 Rule: a body that only begins like a marker is none. The sink itself refuses such rows
 (L{RESERVED_PREFIX}), and in bodies of other writers the CRC does not match by accident.
@@ -22,9 +22,9 @@ from zlib import crc32
 import attrs
 import numpy as np
 
-from dledger.spark.log import Chunk
+from dledger.spark.basics.log import Chunk
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
-from protocols.wire.ledger.own_entries import (
+from protocols.wire.ledger.own.own_entries import (
     MARKER_BYTES,
     MARKER_MAGIC,
     MARKER_PREFIX,

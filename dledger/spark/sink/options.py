@@ -14,9 +14,7 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from dledger.base.option_values import made_of
-from dledger.base.tls_files import TlsFiles, tls_files
-from dledger.spark.options import (
+from dledger.spark.basics.options import (
     Option,
     OptionError,
     ScanOptions,
@@ -27,6 +25,8 @@ from dledger.spark.options import (
     whole_number,
 )
 from dledger.spark.sink.markers import is_sink_id
+from dledger.values.option_values import made_of
+from dledger.values.tls_files import TlsFiles, tls_files
 
 _DAY_MS = 86_400_000
 #: Largest request of the sink, in bytes of bodies; members take frames of 16 MiB.

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dledger.config import ENTRY_HEADER_BYTES, MAX_RECORD_BYTES
-from dledger.spark.envelopes import guarded_bodies
+from dledger.ledger.config import ENTRY_HEADER_BYTES, MAX_RECORD_BYTES
+from dledger.spark.basics.envelopes import guarded_bodies
 from dledger.spark.sink.batch_append import BatchRows, SinkError, digest_of_all
 from dledger.spark.sink.markers import RESERVED_PREFIX
 

@@ -24,11 +24,11 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from dledger.spark.arrival import Shipped
-from dledger.spark.log import ReadError, skipped
-from dledger.spark.member_tls import check_files
-from dledger.spark.members import parse_bootstrap
-from dledger.spark.options import OptionError
+from dledger.spark.basics.log import ReadError, skipped
+from dledger.spark.basics.options import OptionError
+from dledger.spark.ledger.member_tls import check_files
+from dledger.spark.ledger.members import parse_bootstrap
+from dledger.spark.scans.arrival import Shipped
 from dledger.spark.sink.batch_append import BatchAppend
 from dledger.spark.sink.group_log import GroupLog
 from dledger.spark.sink.options import SinkOptions

@@ -13,18 +13,18 @@ from collections.abc import Callable, Sequence
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from dledger.broker.ha.offers import OfferRefused
+from dledger.rocketmq.broker.ha.offers import OfferRefused
 from dledger.testing.brokers.invariants import HAInvariants
 from dledger.testing.brokers.member import SimBroker
-from dledger.testing.clock import SimClock
-from dledger.testing.disk import MemberDied
+from dledger.testing.world.clock import SimClock
+from dledger.testing.world.disk import MemberDied
 
 #: A slave gives up an answer after this time.
 TIMEOUT_US = 3_000_000
 
 
 class SimDesk:
-    """See L{dledger.broker.ha.offers.MasterDesk}."""
+    """See L{dledger.rocketmq.broker.ha.offers.MasterDesk}."""
 
     def __init__(
         self, clock: SimClock, master: SimBroker, slave: SimBroker, invariants: HAInvariants, *,

@@ -26,8 +26,8 @@ from collections.abc import Mapping
 
 import attrs
 
-from dledger.broker.ha.config import ANY_SLAVE, HAConfig
-from dledger.broker.ha.put_status import PutStatus
+from dledger.rocketmq.broker.ha.config import ANY_SLAVE, HAConfig
+from dledger.rocketmq.broker.ha.put_status import PutStatus
 from dledger.testing.brokers.member import FILE_SIZE, SimBroker
 from protocols.wire.rocketmq.layout import MAGIC_BLANK, START, START_SIZE
 

@@ -14,23 +14,23 @@ from typing import TypeVarTuple
 
 from twisted.internet.defer import Deferred, succeed
 
-from dledger.base.errors import DirectoryError, StoreError
-from dledger.broker.common.events import BrokerEvents
-from dledger.broker.ha.config import HAConfig
-from dledger.broker.ha.offers import MasterDesk, RecordOffers
-from dledger.broker.ha.put_status import PutStatus
-from dledger.broker.ha.service import HAService
-from dledger.broker.ha.slave import LogRange
-from dledger.broker.store.bad_records import BadRecords
-from dledger.broker.store.commit_log import CommitLog
-from dledger.broker.store.log_start import inspect_log
-from dledger.broker.store.record_mending import RecordMending
-from dledger.broker.store.set_aside import directories
-from dledger.broker.store.store_config import StoreConfig
-from dledger.testing.clock import SimClock
-from dledger.testing.disk import MemberDied, PowerLoss, SimDisk
-from dledger.testing.process import ProcessReactor, ProcessThread, SimProcess
-from dledger.testing.streams import ByteNetwork, StreamClient, StreamServer
+from dledger.rocketmq.broker.basics.events import BrokerEvents
+from dledger.rocketmq.broker.ha.config import HAConfig
+from dledger.rocketmq.broker.ha.offers import MasterDesk, RecordOffers
+from dledger.rocketmq.broker.ha.put_status import PutStatus
+from dledger.rocketmq.broker.ha.service import HAService
+from dledger.rocketmq.broker.ha.slave import LogRange
+from dledger.rocketmq.broker.store.log.commit_log import CommitLog
+from dledger.rocketmq.broker.store.log.log_start import inspect_log
+from dledger.rocketmq.broker.store.log.record_mending import RecordMending
+from dledger.rocketmq.broker.store.records.bad_records import BadRecords
+from dledger.rocketmq.broker.store.records.set_aside import directories
+from dledger.rocketmq.broker.store.records.store_config import StoreConfig
+from dledger.testing.world.clock import SimClock
+from dledger.testing.world.disk import MemberDied, PowerLoss, SimDisk
+from dledger.testing.world.process import ProcessReactor, ProcessThread, SimProcess
+from dledger.testing.world.streams import ByteNetwork, StreamClient, StreamServer
+from dledger.values.errors import DirectoryError, StoreError
 
 _Ts = TypeVarTuple("_Ts")
 
@@ -183,11 +183,11 @@ class SimBroker:
 
     @property
     def is_dying(self) -> bool:
-        """See L{dledger.testing.process.ProcessOwner.is_dying}."""
+        """See L{dledger.testing.world.process.ProcessOwner.is_dying}."""
         return self.disk.death is not None
 
     def event_ended(self) -> None:
-        """See L{dledger.testing.process.ProcessOwner.event_ended}."""
+        """See L{dledger.testing.world.process.ProcessOwner.event_ended}."""
         if not self.is_up:
             return
         death = self.disk.death

@@ -15,8 +15,8 @@ from functools import partial
 import click
 
 from dledger.testing.brokers.schedule import SECONDS, HAOutcome, run_ha_schedule
-from dledger.testing.bugs import be_quiet
-from dledger.testing.running import Tally, in_time, outcomes, tell
+from dledger.testing.world.bugs import be_quiet
+from dledger.testing.world.running import Tally, in_time, outcomes, tell
 
 _WORDS = {
     "puts": "puts", "acknowledged": "acknowledged", "restarts": "restarts", "truncations": "truncations",

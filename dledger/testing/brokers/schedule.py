@@ -20,21 +20,21 @@ import attrs
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from dledger.base.endpoints import connect_with
-from dledger.base.errors import DLedgerError, StoreError
-from dledger.base.option_values import made_of, with_values
-from dledger.broker.ha.config import HAConfig
-from dledger.broker.ha.put_status import PutStatus
-from dledger.broker.ha.slave import DecisionUnderWay, HAFollower, LogRange
-from dledger.broker.store.records import NewMessage
-from dledger.broker.store.store_config import StoreConfig
+from dledger.base.serving.endpoints import connect_with
+from dledger.rocketmq.broker.ha.config import HAConfig
+from dledger.rocketmq.broker.ha.put_status import PutStatus
+from dledger.rocketmq.broker.ha.slave import DecisionUnderWay, HAFollower, LogRange
+from dledger.rocketmq.broker.store.records.records import NewMessage
+from dledger.rocketmq.broker.store.records.store_config import StoreConfig
 from dledger.testing.brokers.desk import SimDesk
 from dledger.testing.brokers.invariants import HAInvariants
 from dledger.testing.brokers.member import FILE_SIZE, ROOT, HADisk, SimBroker
-from dledger.testing.clock import SimClock
-from dledger.testing.disk import MemberDied, PowerLoss, ProcessKilled
-from dledger.testing.process import SimProcess
-from dledger.testing.streams import ByteNetwork, StreamClient
+from dledger.testing.world.clock import SimClock
+from dledger.testing.world.disk import MemberDied, PowerLoss, ProcessKilled
+from dledger.testing.world.process import SimProcess
+from dledger.testing.world.streams import ByteNetwork, StreamClient
+from dledger.values.errors import DLedgerError, StoreError
+from dledger.values.option_values import made_of, with_values
 from protocols.rocketmq.ha import HAClient
 from protocols.wire.rocketmq.message import Host
 

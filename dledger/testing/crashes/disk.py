@@ -9,7 +9,7 @@ with three limits: of one name, no change is kept without the earlier ones; a re
 only if it has the new one, so a sync of the old directory brings the new name, too, to the platter; behind a
 length that is lost no byte is kept. The end of a process keeps all.
 
-L{dledger.testing.disk.SimDisk} draws one of these outcomes; this disk gives all of them.
+L{dledger.testing.world.disk.SimDisk} draws one of these outcomes; this disk gives all of them.
 """
 
 from __future__ import annotations

@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterator
 
 import attrs
 
-from dledger.base.errors import DamagedEntryError, DirectoryError, DLedgerError
-from dledger.storage.file_store import FileStore
-from dledger.storage.term_file import TermVote
+from dledger.storage.files.term_file import TermVote
+from dledger.storage.store.file_store import FileStore
 from dledger.testing.crashes.disk import CrashDisk, DiskImage
 from dledger.testing.crashes.engine import BadImage, demand
 from dledger.testing.crashes.ledger_check import LedgerPromise, crash_config, start
 from dledger.testing.crashes.ledger_stories import LedgerActor
+from dledger.values.errors import DamagedEntryError, DirectoryError, DLedgerError
 from protocols.wire.ledger.batches import EntryBatch
 
 #: Steps of a repair; each puts at least one entry back.

@@ -14,11 +14,10 @@ from unittest import mock
 
 import attrs
 
-from dledger.base.errors import DamagedEntryError
-from dledger.config import DLedgerConfig
-from dledger.storage import file_store
-from dledger.storage.memory_store import MemoryStore
-from dledger.storage.term_file import TermVote
+from dledger.ledger.config import DLedgerConfig
+from dledger.storage.files.term_file import TermVote
+from dledger.storage.store import file_store
+from dledger.storage.store.memory_store import MemoryStore
 from dledger.testing.crashes.disk import CrashDisk
 from dledger.testing.crashes.engine import Story
 from dledger.testing.crashes.ledger_check import (
@@ -30,6 +29,7 @@ from dledger.testing.crashes.ledger_check import (
     crash_config,
     start,
 )
+from dledger.values.errors import DamagedEntryError
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import (
     ENTRY_HEADER_SIZE,

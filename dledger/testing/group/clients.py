@@ -22,18 +22,19 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IStreamClientEndpoint
 from twisted.python.failure import Failure
 
-from dledger.base.errors import DLedgerError
+from dledger.client.answers.values import Appended, AppendError, Entry, entries_of
 from dledger.client.client import LogClient
-from dledger.client.connection import MemberLink
-from dledger.client.members import Members
-from dledger.client.tail import Tail
-from dledger.client.values import Appended, AppendError, Entry, entries_of
-from dledger.testing.group.history import Call, History
-from dledger.testing.group.invariants import require
+from dledger.client.links.connection import MemberLink
+from dledger.client.links.members import Members
+from dledger.client.reading.tail import Tail
+from dledger.testing.group.checks.history import Call, History
+from dledger.testing.group.checks.invariants import require
 from dledger.testing.group.sim_commands import SimCommands
-from dledger.testing.process import ProcessReactor, SimProcess
-from dledger.testing.streams import StreamClient
-from protocols.wire.ledger.codes import Consistency, ResponseCode
+from dledger.testing.world.process import ProcessReactor, SimProcess
+from dledger.testing.world.streams import StreamClient
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import Consistency
 from protocols.wire.ledger.messages import (
     AppendRequest,
     AppendResponse,
@@ -44,7 +45,7 @@ from protocols.wire.ledger.messages import (
 )
 
 if TYPE_CHECKING:
-    from dledger.testing.group.cluster import SimCluster
+    from dledger.testing.group.members.cluster import SimCluster
 
 _T = TypeVar("_T")
 
@@ -147,7 +148,7 @@ class SimClient:
         return StreamClient(self._cluster.network, self.name, self._process, address.partition(".")[0])
 
     def event_ended(self) -> None:
-        """See L{dledger.testing.process.ProcessOwner.event_ended}."""
+        """See L{dledger.testing.world.process.ProcessOwner.event_ended}."""
         self._cluster.bugs.tell()
 
     # -- life -------------------------------------------------------------------------------------

@@ -3,12 +3,12 @@
 Schedules with one member that lies, or with frames that arrive changed.
 
 The liar runs the real service and has real files, but what it says to the other members is changed on the
-way: any well-formed message, see L{dledger.testing.group.lies}; it also sends requests of its own. The other
-members and their links have faults too, of the kinds that end no process by themselves.
+way: any well-formed message, see L{dledger.testing.group.injection.lies}; it also sends requests of its own.
+The other members and their links have faults too, of the kinds that end no process by themselves.
 
 Rule 1: no member ends, logs a failure, or cannot start again.
 Rule 2: no member cuts an entry that it knows to be committed, and each keeps its own promises, see
-L{dledger.testing.group.apart}.
+L{dledger.testing.group.checks.apart}.
 Rule 3: when the liar has left, and comes back honest with an empty directory, the group elects, commits and
 becomes equal; unless two members are split: one holds another entry where the other one has committed. No
 protocol of this kind prevents that, so it counts only with lies about L{SPLITTING} subjects.
@@ -19,16 +19,16 @@ from __future__ import annotations
 import random
 import traceback
 
-from dledger.testing.group.apart import ApartInvariants
+from dledger.testing.group.checks.apart import ApartInvariants
+from dledger.testing.group.checks.invariants import InvariantError
 from dledger.testing.group.clients import Load, SimClient
-from dledger.testing.group.cluster import SECOND_US, GroupOptions, NotLive, SimCluster
-from dledger.testing.group.faults import Nemesis
-from dledger.testing.group.frames import MessageChanger, corrupt
-from dledger.testing.group.invariants import InvariantError
-from dledger.testing.group.lies import SPLITTING, SUBJECTS, Lies
-from dledger.testing.group.member import SimMember
+from dledger.testing.group.injection.faults import Nemesis
+from dledger.testing.group.injection.frames import MessageChanger, corrupt
+from dledger.testing.group.injection.lies import SPLITTING, SUBJECTS, Lies
+from dledger.testing.group.members.cluster import SECOND_US, GroupOptions, NotLive, SimCluster
+from dledger.testing.group.members.member import SimMember
 from dledger.testing.group.schedule import ScheduleOutcome, member_options, outcome_of
-from dledger.testing.streams import StreamEnd
+from dledger.testing.world.streams import StreamEnd
 from protocols.wire.ledger.messages import Request, Response
 from protocols.wire.ledger.push import encode_request_frame
 
@@ -108,7 +108,7 @@ class Liar:
         return max(one.persisted_term for one in members), max(one.end_index for one in mirrors)
 
     def on_the_way(self, end: StreamEnd, data: bytes) -> bytes:
-        """See L{dledger.testing.group.network.Rewriter.on_the_way}."""
+        """See L{dledger.testing.group.members.network.Rewriter.on_the_way}."""
         if self.is_over:
             return data
         if self.corrupted and self._rng.random() < self.corrupted:

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from dledger.core.member_state import Role
-from dledger.testing.group.cluster import SECOND_US, NotLive, SimCluster
-from dledger.testing.group.member import SimMember
+from dledger.core.state.member_state import Role
+from dledger.testing.group.members.cluster import SECOND_US, NotLive, SimCluster
+from dledger.testing.group.members.member import SimMember
 
 #: A majority that is well for this time has had a leader in it.
 LEADERLESS_US = 15 * SECOND_US

@@ -14,11 +14,11 @@ from functools import partial
 
 import click
 
-from dledger.testing.bugs import be_quiet
 from dledger.testing.group.liars import LYING_S, run_lying_schedule
 from dledger.testing.group.schedule import SECONDS, ScheduleOutcome, run_schedule
 from dledger.testing.group.short_logs import run_machine_schedule
-from dledger.testing.running import Tally, in_time, outcomes, tell
+from dledger.testing.world.bugs import be_quiet
+from dledger.testing.world.running import Tally, in_time, outcomes, tell
 
 _WORDS = {
     "steps": "steps", "acknowledged": "acknowledged appends", "elections": "elections",

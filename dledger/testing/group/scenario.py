@@ -26,16 +26,17 @@ import click
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.python.failure import Failure
 
-from dledger.base.errors import DLedgerError
-from dledger.config import from_mapping
-from dledger.node.appends import AppendResult
+from dledger.ledger.config import from_mapping
 from dledger.node.node import Node
-from dledger.testing.disk import PowerLoss, ProcessKilled
-from dledger.testing.group.cluster import SECOND_US, GroupOptions, SimCluster
-from dledger.testing.group.injector import Injector
-from dledger.testing.group.member import SimMember
+from dledger.node.requests.appends import AppendResult
+from dledger.testing.group.injection.injector import Injector
+from dledger.testing.group.members.cluster import SECOND_US, GroupOptions, SimCluster
+from dledger.testing.group.members.member import SimMember
+from dledger.testing.world.disk import PowerLoss, ProcessKilled
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.codes import PushType, ResponseCode
+from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE, bodies_of
 from protocols.wire.ledger.messages import (
     HeartBeatRequest,

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 
 import attrs
 
-from dledger.base.option_values import with_values
 from dledger.testing.group.clients import Load, SimClient
-from dledger.testing.group.cluster import GroupOptions, SimCluster
-from dledger.testing.group.faults import Nemesis
+from dledger.testing.group.injection.faults import Nemesis
+from dledger.testing.group.injection.machine_faults import MachineTroubles
 from dledger.testing.group.liveness import LivenessWatch
-from dledger.testing.group.machine_faults import MachineTroubles
+from dledger.testing.group.members.cluster import GroupOptions, SimCluster
+from dledger.values.option_values import with_values
 
 #: Simulated seconds with faults.
 SECONDS = 40.0

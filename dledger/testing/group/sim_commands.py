@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING
 import attrs
 from twisted.internet.defer import Deferred
 
-from dledger.base.errors import DLedgerError
+from dledger.client.answers.errors import CommandRefused, OutOfSequence
+from dledger.client.answers.values import AppendError, AppendFailed
 from dledger.client.client import LogClient
-from dledger.client.errors import CommandRefused, OutOfSequence
-from dledger.client.values import AppendError, AppendFailed
-from dledger.testing.group.history import Call
-from dledger.testing.group.invariants import require
-from dledger.testing.group.machines import POISON, REGISTERS, MachineRules
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.testing.group.checks.history import Call
+from dledger.testing.group.checks.invariants import require
+from dledger.testing.group.checks.machines import POISON, REGISTERS, MachineRules
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 
 if TYPE_CHECKING:
-    from dledger.testing.group.cluster import SimCluster
+    from dledger.testing.group.members.cluster import SimCluster
 
 #: Share of commands that the program numbers, and of queries with a bound on the age.
 NUMBERED, AGED = 0.4, 0.4

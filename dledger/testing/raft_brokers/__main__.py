@@ -7,8 +7,8 @@ import time
 
 import click
 
-from dledger.testing.bugs import be_quiet
 from dledger.testing.raft_brokers.schedule import run_seed
+from dledger.testing.world.bugs import be_quiet
 
 
 def _range(text: str) -> range:

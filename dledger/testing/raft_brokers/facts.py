@@ -6,9 +6,9 @@ from __future__ import annotations
 import random
 from typing import TypeVar
 
-from dledger.broker.metadata.files import Metadata
-from dledger.broker.metadata.tables import GroupConfig, TopicConfig
-from dledger.broker.parts import BrokerParts
+from dledger.rocketmq.broker.metadata.files import Metadata
+from dledger.rocketmq.broker.metadata.tables import GroupConfig, TopicConfig
+from dledger.rocketmq.broker.parts import BrokerParts
 
 _Key = TypeVar("_Key")
 

@@ -14,22 +14,22 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IListeningPort, IProtocolFactory, IStreamServerEndpoint
 from zope.interface import implementer
 
-from dledger.base.option_values import with_values
-from dledger.base.reactor import whole_reactor
-from dledger.broker.common.config import broker_from_mapping
-from dledger.broker.parts import BrokerParts
-from dledger.broker.service import BrokerPorts
-from dledger.config import DLedgerConfig
-from dledger.node.embedding import Embedding
+from dledger.base.process.reactor import whole_reactor
+from dledger.ledger.config import DLedgerConfig
+from dledger.node.broker_hooks import Embedding
 from dledger.node.node import Node
 from dledger.node.service import MemberService
 from dledger.raft_broker.service import RaftBrokerService
-from dledger.testing.bugs import BugWatch
-from dledger.testing.clock import SimClock
-from dledger.testing.disk import PowerLoss
-from dledger.testing.machine import MachineDisk
-from dledger.testing.process import ProcessReactor, ProcessThread, SimProcess
-from dledger.testing.streams import ByteNetwork, StreamClient, StreamPort, StreamServer
+from dledger.rocketmq.broker.common.config import broker_from_mapping
+from dledger.rocketmq.broker.parts import BrokerParts
+from dledger.rocketmq.broker.service import BrokerPorts
+from dledger.testing.world.bugs import BugWatch
+from dledger.testing.world.clock import SimClock
+from dledger.testing.world.disk import PowerLoss
+from dledger.testing.world.host import MachineDisk
+from dledger.testing.world.process import ProcessReactor, ProcessThread, SimProcess
+from dledger.testing.world.streams import ByteNetwork, StreamClient, StreamPort, StreamServer
+from dledger.values.option_values import with_values
 
 #: Options of every member: an election takes seconds, as a turn of the simulation costs.
 TIMING: Mapping[str, object] = {
@@ -197,7 +197,7 @@ class SimRaftBroker:
         return self.disk.death is not None
 
     def event_ended(self) -> None:
-        """See L{dledger.testing.process.ProcessOwner.event_ended}."""
+        """See L{dledger.testing.world.process.ProcessOwner.event_ended}."""
         death = self.disk.death
         if death is None:
             self.world.bugs.tell()

@@ -22,18 +22,18 @@ from collections.abc import Callable
 
 import attrs
 
-from dledger.broker.ha.put_status import PutStatus
-from dledger.broker.sending.puts import NotPut
-from dledger.broker.store.key_hash import hash_of_key
-from dledger.broker.store.plain_records import Placed, plain_batch
-from dledger.broker.store.records import NewMessage
 from dledger.raft_broker.raft_log import RaftLog
-from dledger.testing.bugs import BugWatch
-from dledger.testing.clock import SimClock
-from dledger.testing.disk import PowerLoss, ProcessKilled
+from dledger.rocketmq.broker.ha.put_status import PutStatus
+from dledger.rocketmq.broker.puts.puts import NotPut
+from dledger.rocketmq.broker.store.records.key_hash import hash_of_key
+from dledger.rocketmq.broker.store.records.plain_records import Placed, plain_batch
+from dledger.rocketmq.broker.store.records.records import NewMessage
 from dledger.testing.raft_brokers.facts import AckedFacts
 from dledger.testing.raft_brokers.machine import BrokerWorld, SimRaftBroker
-from dledger.testing.streams import ByteNetwork
+from dledger.testing.world.bugs import BugWatch
+from dledger.testing.world.clock import SimClock
+from dledger.testing.world.disk import PowerLoss, ProcessKilled
+from dledger.testing.world.streams import ByteNetwork
 from protocols.wire.rocketmq.message import Host, decode_message, encode_properties
 
 SECOND_US = 1_000_000

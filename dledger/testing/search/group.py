@@ -25,8 +25,8 @@ from typing import NamedTuple
 
 import attrs
 
-from dledger.base.membership import ADD, PROMOTE
-from dledger.config import DLedgerConfig
+from dledger.ledger.config import DLedgerConfig
+from dledger.ledger.membership import ADD, PROMOTE
 from dledger.testing.search.local import (
     MEMBER_IDS,
     RENAMINGS,

@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 import attrs
 
-from dledger.base.membership import ADD, PROMOTE, REMOVE, Membership
-from dledger.config import DLedgerConfig
-from dledger.core import inputs as ev
+from dledger.core.state import inputs as ev
+from dledger.ledger.config import DLedgerConfig
+from dledger.ledger.membership import ADD, PROMOTE, REMOVE, Membership
 from dledger.testing.search import member as parts
 from dledger.testing.search.member import (
     CHANCE,

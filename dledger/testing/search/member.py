@@ -20,21 +20,21 @@ from typing import NamedTuple
 
 import attrs
 
-from dledger.base.chunks import ChunkSum
-from dledger.base.group_name import GroupName
-from dledger.base.holes import Hole
-from dledger.base.membership import Membership
-from dledger.base.producers import SequenceTable
-from dledger.config import DLedgerConfig
-from dledger.core import effects as fx
-from dledger.core import inputs as ev
-from dledger.core.catch_up import TURN_BYTES_MAX, TURN_ENTRIES_MAX
-from dledger.core.dispatcher import EntryDispatcher
-from dledger.core.elector import LeaderElector
-from dledger.core.member_state import Role
-from dledger.core.proofs import BeginProof
+from dledger.core.election.elector import LeaderElector
 from dledger.core.replica import DLedgerCore
-from dledger.node.driver import Driver
+from dledger.core.replication.catch_up import TURN_BYTES_MAX, TURN_ENTRIES_MAX
+from dledger.core.replication.dispatcher import EntryDispatcher
+from dledger.core.replication.proofs import BeginProof
+from dledger.core.state import effects as fx
+from dledger.core.state import inputs as ev
+from dledger.core.state.member_state import Role
+from dledger.driver.driver import Driver
+from dledger.ledger.chunks import ChunkSum
+from dledger.ledger.config import DLedgerConfig
+from dledger.ledger.group_name import GroupName
+from dledger.ledger.holes import Hole
+from dledger.ledger.membership import Membership
+from dledger.ledger.producers import SequenceTable
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.messages import HeartBeatRequest, Request, Response
 
@@ -313,7 +313,7 @@ class SearchedMember:
 
 class StepRun:
     """
-    The surroundings of one step. See L{dledger.node.driver.Surroundings}.
+    The surroundings of one step. See L{dledger.driver.driver.Surroundings}.
 
     @ivar sent: the messages that it sent, in order.
     @ivar succeeded: last index of an append that was answered with SUCCESS; -1 for none.

@@ -23,6 +23,7 @@ from operator import attrgetter
 
 import attrs
 
+from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import BodyError, IncompatibleError
 from protocols.wire.fastjson import (
     INT_BITS,
@@ -40,7 +41,7 @@ from protocols.wire.fastjson import (
     write_object,
 )
 from protocols.wire.ledger.bounds import check_bounds
-from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, ResponseCode, VoteResult
+from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, VoteResult
 from protocols.wire.ledger.java_shapes import (
     read_append,
     read_push,

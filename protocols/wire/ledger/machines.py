@@ -24,7 +24,7 @@ DIGESTS_MAX = 8
 class ToldMachine:
     """
     @ivar name, version: of the machine.
-    @ivar state: as of L{dledger.node.status.MachineStatus}.
+    @ivar state: as of L{dledger.node.reporting.status.MachineStatus}.
     @ivar applied_index: last entry in its state; -1 for none.
     @ivar failed_index: the entry at which it failed; -1 for none.
     @ivar newest_only: while members run different versions, only those with the highest one answer queries.

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.wire.test_configuration -*-
 """
-Memberships as JSON: in configuration entries (L{protocols.wire.ledger.configuration}), and as one text in
+Memberships as JSON: in configuration entries (L{protocols.wire.ledger.own.configuration}), and as one text in
 METADATA, by which a member tells the memberships of its log.
 
 Source: none, this is ours; docs/membership.md.

@@ -15,8 +15,9 @@ from typing import ClassVar, TypedDict
 
 import attrs
 
+from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, ResponseCode, VoteResult
+from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, VoteResult
 from protocols.wire.values import value_class
 
 
@@ -77,10 +78,10 @@ class MetadataRequest(Request):
         if it is no member, or does not tell.
     @ivar configuration: I{ours}, only in JSON: as of L{MetadataResponse}.
     @ivar lineage, met_lineage: I{ours}, only in JSON: the sender's directory and process, and those of the
-        receiver as the sender met them last (L{dledger.base.lineage}); empty if it is no member, or does not
-        tell.
-    @ivar token: I{ours}, only in JSON: a client's, see L{dledger.base.tokens}; empty for none. It is in no
-        C{repr}.
+        receiver as the sender met them last (L{dledger.ledger.lineage}); empty if it is no member, or does
+        not tell.
+    @ivar token: I{ours}, only in JSON: a client's, see L{dledger.base.serving.tokens}; empty for none. It is
+        in no C{repr}.
     """
 
     kind: ClassVar[RequestCode] = RequestCode.METADATA
@@ -100,7 +101,7 @@ class MetadataResponse(Response):
     @ivar role: I{ours}: role of the answering member, lower case; empty if not given.
     @ivar admin: I{ours}, only in JSON: C{host:port} of the member's HTTP administration; empty without one.
     @ivar group_id, group_term, is_group_known: I{ours}, only in JSON: the id of the group, see
-        L{dledger.base.group_name.GroupName}.
+        L{dledger.ledger.group_name.GroupName}.
     @ivar configuration: I{ours}, only in JSON: the memberships of the group's log, see
         L{protocols.wire.ledger.memberships.encode_told}; empty in a group that never changed its members.
     @ivar health: I{ours}, only in JSON: reason why it does not serve; empty if it serves, or does not tell.
@@ -346,7 +347,7 @@ class ReaderRequest(Request):
     @ivar holder: to take: id of the process.
     @ivar token: to renew, commit and release: that of the part.
     @ivar index: to commit: the last entry that is done; to move: the next one; to take: where a reader begins
-        that the group does not know, see L{dledger.node.reader_rules.begin_of}.
+        that the group does not know, see L{dledger.node.requests.reader_rules.begin_of}.
     @ivar lease_ms: to take: how long the part is kept without a word from its process, milliseconds.
     @ivar share: to take: entries of the part at most; 0: the part goes on with the log.
     """
@@ -549,7 +550,7 @@ class MembershipRequest(Request):
     """
     I{Ours}, only in JSON: change the members of the group.
 
-    @ivar change: of L{dledger.base.membership.CHANGES}.
+    @ivar change: of L{dledger.ledger.membership.CHANGES}.
     @ivar member_id: the member that is added, promoted, removed, or moved to another address.
     @ivar address: C{host:port} of a member that is added or moved.
     @ivar is_dry: only say what would happen.

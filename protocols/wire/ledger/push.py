@@ -27,11 +27,12 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import TypeAlias
 
+from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
 from protocols.wire.layout import struct_of
 from protocols.wire.ledger.batches import EntryBatch, EntryChunk
 from protocols.wire.ledger.bounds import INDEX_MAX, TERM_MAX, check_bounds
-from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, ResponseCode, VoteResult
+from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, VoteResult
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE, check_records
 from protocols.wire.ledger.messages import (
     MESSAGES,

@@ -4,7 +4,7 @@ Reader entries: how far the programs of one name have read the log, and who of t
 
 A reader entry is a record like any other, so Java and its tools read it as an entry. It has the C{channel} of
 producer entries, and another magic. Each one holds all that is known of one reader, and the index of the
-reader entry before it: it counts only if that is still the last one (L{dledger.storage.reader_table}).
+reader entry before it: it counts only if that is still the last one (L{dledger.storage.files.reader_table}).
 
 Source: none, this is ours; docs/readers.md.
 """

@@ -1,1 +1,1 @@
-"""Tests of dledger.base.commands."""
+"""Tests of dledger.rocketmq.answering."""

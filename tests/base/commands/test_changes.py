@@ -9,10 +9,10 @@ from twisted.internet.address import IPv4Address
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.commands.answering import AnsweringSide
-from dledger.base.commands.changes import ChangeGate
-from dledger.base.commands.refusals import CommandGroup, Handlers
-from dledger.base.hosts import ChangeHosts
+from dledger.rocketmq.answering.answering import AnsweringSide
+from dledger.rocketmq.answering.changes import ChangeGate
+from dledger.rocketmq.answering.refusals import CommandGroup, Handlers
+from dledger.values.hosts import ChangeHosts
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.remoting import RemotingCommand, encode_command
 from tests.protocols.fakes import plug, sent_commands, turn_of

@@ -7,7 +7,7 @@ import json
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.commands.java_json import DataVersion, file_json, read_document, wire_json
+from dledger.rocketmq.answering.java_json import DataVersion, file_json, read_document, wire_json
 from protocols.wire.errors import BodyError
 
 #: consumerOffset.json of a 4.9.7 broker.

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.commands.refusals import Code, Fields, Refused
+from dledger.rocketmq.answering.refusals import Code, Fields, Refused
 
 
 class FieldsTests(SynchronousTestCase):

@@ -1,1 +1,1 @@
-"""Tests of C{dledger/broker/access}."""
+"""Tests of C{dledger/rocketmq/broker/access}."""

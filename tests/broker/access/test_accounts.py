@@ -8,7 +8,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.access.accounts import (
+from dledger.rocketmq.broker.access.accounts import (
     FILE_BYTES_MAX,
     AccessRight,
     Accounts,

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.hosts import host_text
-from dledger.broker.access.address_patterns import address_pattern
+from dledger.rocketmq.broker.access.address_patterns import address_pattern
+from dledger.values.hosts import host_text
 
 
 class PatternTests(SynchronousTestCase):

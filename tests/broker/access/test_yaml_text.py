@@ -6,7 +6,7 @@ from __future__ import annotations
 import yaml
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.access.yaml_text import DEPTH_MAX, read_yaml
+from dledger.rocketmq.broker.access.yaml_text import DEPTH_MAX, read_yaml
 
 #: A value that no message may have.
 SECRET = "top-secret-77"

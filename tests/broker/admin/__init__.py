@@ -1,1 +1,1 @@
-"""Tests of C{dledger/broker/admin}."""
+"""Tests of C{dledger/rocketmq/broker/admin}."""

@@ -7,15 +7,15 @@ import json
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.commands.refusals import Code
-from dledger.broker.admin.cleaning import (
+from dledger.rocketmq.answering.refusals import Code
+from dledger.rocketmq.broker.admin.cleaning import (
     CLEAN_EXPIRED_CONSUMEQUEUE,
     CLEAN_UNUSED_TOPIC,
     DELETE_EXPIRED_COMMITLOG,
     GET_SYSTEM_TOPIC_LIST,
     Cleaning,
 )
-from dledger.broker.common.raft_options import RaftOptions
+from dledger.rocketmq.broker.common.raft_options import RaftOptions
 from tests.broker.asked import Asked
 from tests.broker.support import message
 

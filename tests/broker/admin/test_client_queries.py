@@ -7,9 +7,9 @@ import json
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.commands.refusals import Code
-from dledger.broker.admin import client_queries
-from dledger.broker.admin.client_queries import (
+from dledger.rocketmq.answering.refusals import Code
+from dledger.rocketmq.broker.admin import client_queries
+from dledger.rocketmq.broker.admin.client_queries import (
     CONSUME_MESSAGE_DIRECTLY,
     CONSUME_MSG_TIMEOUT,
     GET_ALL_PRODUCER_INFO,
@@ -17,9 +17,9 @@ from dledger.broker.admin.client_queries import (
     GET_PRODUCER_CONNECTION_LIST,
     ClientQueries,
 )
-from dledger.broker.consuming.consumers import ConsumerTable
-from dledger.broker.consuming.producers import ProducerTable
-from dledger.broker.consuming.subscriptions import ConsumerData
+from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
+from dledger.rocketmq.broker.consuming.producers import ProducerTable
+from dledger.rocketmq.broker.consuming.subscriptions import ConsumerData
 from protocols.wire.remoting import RemotingCommand, encode_command
 from protocols.wire.rocketmq.message import decode_message
 from tests.broker.asked import NOW_MS, Asked

@@ -9,9 +9,8 @@ from typing import Any
 from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.commands.refusals import Code
-from dledger.base.errors import StoreError
-from dledger.broker.admin.commands import (
+from dledger.rocketmq.answering.refusals import Code
+from dledger.rocketmq.broker.admin.commands import (
     DELETE_SUBSCRIPTIONGROUP,
     DELETE_TOPIC_IN_BROKER,
     GET_BROKER_CONFIG,
@@ -25,10 +24,11 @@ from dledger.broker.admin.commands import (
     AdminCommands,
     AdminParts,
 )
-from dledger.broker.consuming.consumers import ConsumerTable
-from dledger.broker.consuming.pulls import PullCommands
-from dledger.broker.ha.service import HAStatus
-from dledger.broker.metadata.tables import GroupConfig
+from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
+from dledger.rocketmq.broker.consuming.pulls import PullCommands
+from dledger.rocketmq.broker.ha.service import HAStatus
+from dledger.rocketmq.broker.metadata.tables import GroupConfig
+from dledger.values.errors import StoreError
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.admin.test_ha_info import master, slave
 from tests.broker.asked import NOW_MS, Asked

@@ -8,7 +8,7 @@ import json
 from twisted.internet.address import IPv4Address
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.admin.damaged_records import GET_DAMAGED_RECORDS, OFFER_RECORD, DamagedRecords
+from dledger.rocketmq.broker.admin.damaged_records import GET_DAMAGED_RECORDS, OFFER_RECORD, DamagedRecords
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.asked import Asked
 from tests.broker.support import log_bytes, message, messages_in

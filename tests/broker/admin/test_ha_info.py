@@ -6,11 +6,11 @@ from __future__ import annotations
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.admin.ha_info import ha_counters, ha_runtime_info
-from dledger.broker.admin.runtime_stats import RuntimeStats
-from dledger.broker.ha.master import SlaveStatus
-from dledger.broker.ha.service import HAStatus
-from dledger.broker.ha.slave import FollowerStatus
+from dledger.rocketmq.broker.admin.ha_info import ha_counters, ha_runtime_info
+from dledger.rocketmq.broker.admin.runtime_stats import RuntimeStats
+from dledger.rocketmq.broker.ha.master import SlaveStatus
+from dledger.rocketmq.broker.ha.service import HAStatus
+from dledger.rocketmq.broker.ha.slave import FollowerStatus
 from tests.broker.asked import NOW_MS
 
 

@@ -9,9 +9,9 @@ from typing import Any
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.admin.ha_resolve import RESOLVE_HA, HAResolve
-from dledger.broker.ha.slave import LogRange
-from dledger.broker.ha.slave_session import SlaveSession
+from dledger.rocketmq.broker.admin.ha_resolve import RESOLVE_HA, HAResolve
+from dledger.rocketmq.broker.ha.slave import LogRange
+from dledger.rocketmq.broker.ha.slave_session import SlaveSession
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.asked import Asked
 from tests.broker.ha.fakes import stream

@@ -7,18 +7,18 @@ import json
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.commands.refusals import Code
-from dledger.broker.admin import queue_queries
-from dledger.broker.admin.queue_queries import (
+from dledger.rocketmq.answering.refusals import Code
+from dledger.rocketmq.broker.admin import queue_queries
+from dledger.rocketmq.broker.admin.queue_queries import (
     GET_BROKER_CONSUME_STATS,
     QUERY_CONSUME_QUEUE,
     VIEW_BROKER_STATS_DATA,
     QueueQueries,
 )
-from dledger.broker.admin.stats import StatsCommands
-from dledger.broker.consuming.consumers import ConsumerTable
-from dledger.broker.consuming.pull_progress import PullProgress
-from dledger.broker.consuming.subscriptions import ConsumerData, parse_subscription
+from dledger.rocketmq.broker.admin.stats import StatsCommands
+from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
+from dledger.rocketmq.broker.consuming.pull_progress import PullProgress
+from dledger.rocketmq.broker.consuming.subscriptions import ConsumerData, parse_subscription
 from protocols.wire.rocketmq.message import java_hash
 from tests.broker.asked import NOW_MS, Asked
 from tests.broker.support import message

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.commands.refusals import Code
-from dledger.broker.admin.refused import ABSENT, RefusedCommands
+from dledger.rocketmq.answering.refusals import Code
+from dledger.rocketmq.broker.admin.refused import ABSENT, RefusedCommands
 from tests.broker.asked import Asked
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.commands.refusals import Code
-from dledger.broker.admin.reset_offsets import (
+from dledger.rocketmq.answering.refusals import Code
+from dledger.rocketmq.broker.admin.reset_offsets import (
     INVOKE_BROKER_TO_RESET_OFFSET,
     RESET_CONSUMER_CLIENT_OFFSET,
     ResetOffsets,
 )
-from dledger.broker.admin.stats import CONSUMER_NOT_ONLINE
-from dledger.broker.consuming.consumers import ConsumerTable
-from dledger.broker.consuming.subscriptions import ConsumerData
-from dledger.broker.metadata.order_info import OrderInfo
+from dledger.rocketmq.broker.admin.stats import CONSUMER_NOT_ONLINE
+from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
+from dledger.rocketmq.broker.consuming.subscriptions import ConsumerData
+from dledger.rocketmq.broker.metadata.order_info import OrderInfo
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.asked import NOW_MS, Asked
 from tests.broker.support import message

@@ -8,19 +8,23 @@ from typing import Any
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.commands.refusals import Code, Refused
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.broker.admin.commands import UPDATE_BROKER_CONFIG
-from dledger.broker.admin.run_time_options import UPDATE_BYTES_MAX, change_by_request, restore_options
-from dledger.broker.common.config import (
+from dledger.rocketmq.answering.refusals import Code, Refused
+from dledger.rocketmq.broker.admin.commands import UPDATE_BROKER_CONFIG
+from dledger.rocketmq.broker.admin.run_time_options import (
+    UPDATE_BYTES_MAX,
+    change_by_request,
+    restore_options,
+)
+from dledger.rocketmq.broker.common.config import (
     RUN_TIME_OPTIONS,
     BrokerConfig,
     broker_from_mapping,
     option_value,
     run_time_options,
 )
-from dledger.broker.metadata.changed_options import ChangedOption
-from dledger.broker.metadata.files import Metadata
+from dledger.rocketmq.broker.metadata.changed_options import ChangedOption
+from dledger.rocketmq.broker.metadata.files import Metadata
 from tests.broker.admin.test_commands import Case
 
 

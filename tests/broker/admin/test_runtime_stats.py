@@ -6,7 +6,7 @@ from __future__ import annotations
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.admin.runtime_stats import SAMPLES_MAX, RuntimeStats
+from dledger.rocketmq.broker.admin.runtime_stats import SAMPLES_MAX, RuntimeStats
 
 #: Noon of a day wherever this runs, but for the zones at the edges of the calendar.
 NOON_MS = 1_700_049_600_000

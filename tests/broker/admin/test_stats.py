@@ -7,9 +7,9 @@ import json
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.commands.refusals import Code
-from dledger.broker.admin import stats as stats_commands
-from dledger.broker.admin.stats import (
+from dledger.rocketmq.answering.refusals import Code
+from dledger.rocketmq.broker.admin import stats as stats_commands
+from dledger.rocketmq.broker.admin.stats import (
     CONSUMER_NOT_ONLINE,
     GET_CONSUME_STATS,
     GET_CONSUMER_CONNECTION_LIST,
@@ -20,10 +20,10 @@ from dledger.broker.admin.stats import (
     StatsCommands,
     TableCommands,
 )
-from dledger.broker.consuming.consumers import ConsumerTable
-from dledger.broker.consuming.pull_progress import PullProgress
-from dledger.broker.consuming.subscriptions import ConsumerData, parse_subscription
-from dledger.broker.metadata.slave_synchronize import ITEMS, metadata_answer
+from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
+from dledger.rocketmq.broker.consuming.pull_progress import PullProgress
+from dledger.rocketmq.broker.consuming.subscriptions import ConsumerData, parse_subscription
+from dledger.rocketmq.broker.metadata.slave_synchronize import ITEMS, metadata_answer
 from tests.broker.asked import NOW_MS, Asked
 from tests.broker.support import message
 

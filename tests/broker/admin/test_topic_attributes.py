@@ -5,8 +5,13 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.commands.refusals import Code, Refused
-from dledger.broker.admin.topic_attributes import MESSAGE_TYPES, altered, read_attributes, read_changes
+from dledger.rocketmq.answering.refusals import Code, Refused
+from dledger.rocketmq.broker.admin.topic_attributes import (
+    MESSAGE_TYPES,
+    altered,
+    read_attributes,
+    read_changes,
+)
 
 
 def changed(before: dict[str, str] | None, text: str, *, allows_mixed: bool = False) -> dict[str, str]:

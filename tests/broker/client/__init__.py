@@ -1,1 +1,1 @@
-"""Tests of C{dledger/broker/client}."""
+"""Tests of C{dledger/rocketmq/broker/client}."""

@@ -11,18 +11,18 @@ from twisted.internet.protocol import ServerFactory
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.base.errors import DLedgerError
-from dledger.base.reactor_thread import ReactorThread
-from dledger.broker.client.blocking import Broker
-from dledger.broker.client.producer import PutLimits
-from dledger.broker.client.values import PutRefused, PutUnknown
-from dledger.broker.store.bad_records import BadRecords
-from dledger.broker.store.log_reads import LogReads
+from dledger.base.process.reactor_thread import ReactorThread
+from dledger.rocketmq.broker.client.blocking import Broker
+from dledger.rocketmq.broker.client.producer import PutLimits
+from dledger.rocketmq.broker.client.values import PutRefused, PutUnknown
+from dledger.rocketmq.broker.store.log_reads import LogReads
+from dledger.rocketmq.broker.store.records.bad_records import BadRecords
+from dledger.values.errors import DLedgerError
 from protocols.rocketmq.broker import BrokerConnection, NativeRequests
 from protocols.rocketmq.commands import CommandConnection
 from protocols.turn import Turn
+from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
-from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.broker_frames import OffsetsAnswer, PutAnswer, PutRequest, ReadRequest
 from protocols.wire.rocketmq.message import decode_message

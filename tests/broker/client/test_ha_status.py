@@ -12,8 +12,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from dledger.base.errors import DLedgerError
-from dledger.broker.client.ha_status import (
+from dledger.rocketmq.broker.client.ha_status import (
     BrokerAsker,
     HAReport,
     brokers_of,
@@ -23,6 +22,7 @@ from dledger.broker.client.ha_status import (
     report_of,
     with_lack,
 )
+from dledger.values.errors import DLedgerError
 from protocols.wire.errors import BodyError
 from protocols.wire.remoting import RemotingCommand, encode_command
 from tests.protocols.fakes import FakeTransport, sent_commands

@@ -7,10 +7,10 @@ from twisted.internet.defer import CancelledError
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import DLedgerError
-from dledger.broker.client.link import BrokerLink, ask_native
+from dledger.rocketmq.broker.client.link import BrokerLink, ask_native
+from dledger.values.errors import DLedgerError
 from protocols.rocketmq.signing import Credentials, is_signed
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.codes import ResponseCode
 from protocols.wire.rocketmq.broker_frames import OffsetsAnswer, OffsetsRequest, ReadRequest
 from protocols.wire.rocketmq.broker_layout import CHALLENGE_CODE, CHALLENGE_FIELD
 from tests.broker.client.fake_broker import FakeBroker

@@ -11,15 +11,15 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.base.errors import DLedgerError
-from dledger.broker.client.link import BrokerLink
-from dledger.broker.client.native_tail import NativeTail
-from dledger.broker.client.values import LogRecords, split_records
-from dledger.broker.store.bad_records import BadRecords
-from dledger.broker.store.commit_log import CommitLog
-from dledger.broker.store.log_reads import read_records
+from dledger.rocketmq.broker.client.link import BrokerLink
+from dledger.rocketmq.broker.client.native_tail import NativeTail
+from dledger.rocketmq.broker.client.values import LogRecords, split_records
+from dledger.rocketmq.broker.store.log.commit_log import CommitLog
+from dledger.rocketmq.broker.store.log_reads import read_records
+from dledger.rocketmq.broker.store.records.bad_records import BadRecords
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
-from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.rocketmq.broker_frames import (
     BrokerAnswer,
     BrokerRequest,

@@ -10,10 +10,10 @@ from twisted.internet.defer import CancelledError
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.client.link import BrokerLink
-from dledger.broker.client.producer import BrokerProducer, PutLimits
-from dledger.broker.client.values import PutError, PutRefused, PutUnknown, Stored
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.rocketmq.broker.client.link import BrokerLink
+from dledger.rocketmq.broker.client.producer import BrokerProducer, PutLimits
+from dledger.rocketmq.broker.client.values import PutError, PutRefused, PutUnknown, Stored
+from protocols.wire.codes import ResponseCode
 from protocols.wire.rocketmq.broker_frames import BrokerAnswer, BrokerRequest, PutAnswer, PutRequest
 from tests.broker.client.fake_broker import FakeBroker
 

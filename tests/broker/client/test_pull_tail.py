@@ -11,11 +11,11 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import DLedgerError
-from dledger.broker.client.link import BrokerLink
-from dledger.broker.client.pull_tail import PullTail
-from dledger.broker.client.values import LogRecords
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.rocketmq.broker.client.link import BrokerLink
+from dledger.rocketmq.broker.client.pull_tail import PullTail
+from dledger.rocketmq.broker.client.values import LogRecords
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.broker_frames import OffsetsAnswer
 from protocols.wire.rocketmq.message import encode_message, make_message

@@ -1,1 +1,1 @@
-"""Tests of C{dledger/broker/common}."""
+"""Tests of C{dledger/rocketmq/broker/common}."""

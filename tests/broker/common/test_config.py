@@ -6,10 +6,10 @@ from __future__ import annotations
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.option_values import read_properties
-from dledger.broker.common.config import BrokerConfig, broker_from_mapping
-from dledger.broker.ha.config import HAConfig
-from dledger.broker.store.store_config import StoreConfig
+from dledger.rocketmq.broker.common.config import BrokerConfig, broker_from_mapping
+from dledger.rocketmq.broker.ha.config import HAConfig
+from dledger.rocketmq.broker.store.records.store_config import StoreConfig
+from dledger.values.option_values import read_properties
 
 
 def configured(**values: object) -> BrokerConfig:

@@ -1,1 +1,1 @@
-"""Tests of C{dledger/broker/consuming}."""
+"""Tests of C{dledger/rocketmq/broker/consuming}."""

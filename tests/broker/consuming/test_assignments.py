@@ -9,9 +9,9 @@ from typing import Any
 from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.commands.refusals import Code
-from dledger.broker.consuming import assignments
-from dledger.broker.consuming.assignments import (
+from dledger.rocketmq.answering.refusals import Code
+from dledger.rocketmq.broker.consuming import assignments
+from dledger.rocketmq.broker.consuming.assignments import (
     AVERAGELY,
     BY_CIRCLE,
     QUERY_ASSIGNMENT,
@@ -22,8 +22,8 @@ from dledger.broker.consuming.assignments import (
     queues_of_route,
     shared_for_pop,
 )
-from dledger.broker.consuming.consumers import ConsumerTable
-from dledger.broker.consuming.subscriptions import ConsumerData
+from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
+from dledger.rocketmq.broker.consuming.subscriptions import ConsumerData
 from protocols.wire.errors import BodyError
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.asked import NOW_MS, Asked

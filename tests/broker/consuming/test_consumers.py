@@ -7,9 +7,9 @@ import json
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.commands.refusals import Code
-from dledger.broker.common.groups import find_group
-from dledger.broker.consuming.consumers import (
+from dledger.rocketmq.answering.refusals import Code
+from dledger.rocketmq.broker.common.groups import find_group
+from dledger.rocketmq.broker.consuming.consumers import (
     CHECK_CLIENT_CONFIG,
     EXPIRED_MS,
     GET_CONSUMER_LIST_BY_GROUP,
@@ -19,8 +19,8 @@ from dledger.broker.consuming.consumers import (
     ConsumerCommands,
     ConsumerTable,
 )
-from dledger.broker.consuming.producers import ProducerTable
-from dledger.broker.metadata.tables import GroupConfig
+from dledger.rocketmq.broker.consuming.producers import ProducerTable
+from dledger.rocketmq.broker.metadata.tables import GroupConfig
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.asked import NOW_MS, Asked, Client
 

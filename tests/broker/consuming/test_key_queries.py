@@ -7,9 +7,9 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.commands.refusals import Code
-from dledger.broker.consuming import key_queries
-from dledger.broker.consuming.key_queries import (
+from dledger.rocketmq.answering.refusals import Code
+from dledger.rocketmq.broker.consuming import key_queries
+from dledger.rocketmq.broker.consuming.key_queries import (
     BYTES_MAX,
     COUNT_MAX,
     NO_ROOM_S,
@@ -17,7 +17,7 @@ from dledger.broker.consuming.key_queries import (
     UNIQUE_COUNT_MAX,
     WAITING_MAX,
 )
-from dledger.broker.store.indexing import DELAY_S
+from dledger.rocketmq.broker.store.index.indexing import DELAY_S
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.asked import NOW_MS, Asked
 from tests.broker.support import message

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from twisted.logger import LogLevel, capturedLogs
 
-from dledger.broker.consuming import offset_bounds
+from dledger.rocketmq.broker.consuming import offset_bounds
 from tests.broker.popping.rig import PopCase
 
 

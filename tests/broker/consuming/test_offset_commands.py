@@ -8,8 +8,8 @@ from typing import Any
 from twisted.internet.defer import succeed
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.commands.refusals import Code
-from dledger.broker.consuming.offset_commands import (
+from dledger.rocketmq.answering.refusals import Code
+from dledger.rocketmq.broker.consuming.offset_commands import (
     GET_EARLIEST_MSG_STORETIME,
     GET_MAX_OFFSET,
     GET_MIN_OFFSET,
@@ -19,7 +19,7 @@ from dledger.broker.consuming.offset_commands import (
     VIEW_MESSAGE_BY_ID,
     OffsetCommands,
 )
-from dledger.broker.metadata.order_info import OrderInfo
+from dledger.rocketmq.broker.metadata.order_info import OrderInfo
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import decode_message
 from tests.broker.asked import NOW_MS, Asked

@@ -8,7 +8,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.consuming.producers import EXPIRED_MS, UNSENT_BYTES_MAX, ProducerTable, reads
+from dledger.rocketmq.broker.consuming.producers import EXPIRED_MS, UNSENT_BYTES_MAX, ProducerTable, reads
 
 
 class ProducerTests(SynchronousTestCase):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.consuming.pull_progress import PullProgress, Rates
+from dledger.rocketmq.broker.consuming.pull_progress import PullProgress, Rates
 
 #: The begin of a minute, ms since 1970.
 MINUTE_MS = 60_000 * 28_000_000

@@ -7,13 +7,13 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.commands.refusals import Code
-from dledger.broker.consuming import pulls
-from dledger.broker.consuming.consumers import ConsumerTable
-from dledger.broker.consuming.pulls import LITE_PULL_MESSAGE, PULL_MESSAGE, PullCommands
-from dledger.broker.consuming.subscriptions import ConsumerData, Subscription, parse_subscription
-from dledger.broker.metadata.tables import GroupConfig
-from dledger.broker.store.queries import FILTERED_RECORDS_MAX
+from dledger.rocketmq.answering.refusals import Code
+from dledger.rocketmq.broker.consuming import pulls
+from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
+from dledger.rocketmq.broker.consuming.pulls import LITE_PULL_MESSAGE, PULL_MESSAGE, PullCommands
+from dledger.rocketmq.broker.consuming.subscriptions import ConsumerData, Subscription, parse_subscription
+from dledger.rocketmq.broker.metadata.tables import GroupConfig
+from dledger.rocketmq.broker.store.queries import FILTERED_RECORDS_MAX
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import Message, decode_message
 from tests.broker.asked import NOW_MS, Asked, Client

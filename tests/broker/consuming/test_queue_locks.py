@@ -7,8 +7,13 @@ import json
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.commands.refusals import Code
-from dledger.broker.consuming.queue_locks import EXPIRED_MS, LOCK_BATCH_MQ, UNLOCK_BATCH_MQ, QueueLocks
+from dledger.rocketmq.answering.refusals import Code
+from dledger.rocketmq.broker.consuming.queue_locks import (
+    EXPIRED_MS,
+    LOCK_BATCH_MQ,
+    UNLOCK_BATCH_MQ,
+    QueueLocks,
+)
 from tests.broker.asked import Asked
 
 

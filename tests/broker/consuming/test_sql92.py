@@ -11,7 +11,7 @@ from time import process_time
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.consuming.sql92 import (
+from dledger.rocketmq.broker.consuming.sql92 import (
     DEPTH_MAX,
     SQL_CHARACTERS_MAX,
     SqlError,

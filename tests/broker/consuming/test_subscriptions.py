@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.commands.refusals import Code, Refused
-from dledger.broker.consuming.subscriptions import (
+from dledger.rocketmq.answering.refusals import Code, Refused
+from dledger.rocketmq.broker.consuming.subscriptions import (
     TAGS_MAX,
     filter_of,
     parse_subscription,

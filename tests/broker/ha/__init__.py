@@ -1,1 +1,1 @@
-"""Tests of C{dledger/broker/ha}."""
+"""Tests of C{dledger/rocketmq/broker/ha}."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.ha.allowed import AllowedHosts
+from dledger.rocketmq.broker.ha.allowed import AllowedHosts
 
 
 class AllowedTests(SynchronousTestCase):

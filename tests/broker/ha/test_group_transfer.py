@@ -7,10 +7,10 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import StoreError
-from dledger.broker.ha.acks import Acks
-from dledger.broker.ha.group_transfer import FlushedPuts, GroupTransferService
-from dledger.broker.ha.put_status import PutStatus
+from dledger.rocketmq.broker.ha.acks import Acks
+from dledger.rocketmq.broker.ha.group_transfer import FlushedPuts, GroupTransferService
+from dledger.rocketmq.broker.ha.put_status import PutStatus
+from dledger.values.errors import StoreError
 from tests.broker.ha.fakes import MemoryLog
 
 OK = PutStatus.PUT_OK

@@ -9,12 +9,12 @@ from typing import Any
 from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.common.events import BrokerEvents
-from dledger.broker.ha.ports import LogPort
-from dledger.broker.store import commit_log as broker_log
-from dledger.broker.store.log_start import inspect_log
-from dledger.broker.store.store_config import StoreConfig
-from dledger.testing.disk import SimDisk
+from dledger.rocketmq.broker.basics.events import BrokerEvents
+from dledger.rocketmq.broker.ha.ports import LogPort
+from dledger.rocketmq.broker.store.log import commit_log as broker_log
+from dledger.rocketmq.broker.store.log.log_start import inspect_log
+from dledger.rocketmq.broker.store.records.store_config import StoreConfig
+from dledger.testing.world.disk import SimDisk
 from protocols.wire.errors import WireError
 from tests.broker.ha.fakes import FILE_SIZE, MemoryLog, stream
 
@@ -36,7 +36,7 @@ def open_broker_log(disk: SimDisk) -> broker_log.CommitLog:
 
 
 class Contract:
-    """See L{dledger.broker.ha.ports.LogPort}."""
+    """See L{dledger.rocketmq.broker.ha.ports.LogPort}."""
 
     def make(self) -> LogPort:
         """An empty log."""

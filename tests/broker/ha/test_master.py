@@ -13,11 +13,11 @@ from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import StoreError
-from dledger.broker.common.events import BrokerEvents
-from dledger.broker.ha.config import HAConfig
-from dledger.broker.ha.master import READ_SIZE_MAX, TURN_SIZE_MAX, HAMaster
-from dledger.broker.ha.put_status import PutStatus
+from dledger.rocketmq.broker.basics.events import BrokerEvents
+from dledger.rocketmq.broker.ha.config import HAConfig
+from dledger.rocketmq.broker.ha.master import READ_SIZE_MAX, TURN_SIZE_MAX, HAMaster
+from dledger.rocketmq.broker.ha.put_status import PutStatus
+from dledger.values.errors import StoreError
 from protocols.rocketmq.ha import HAConnection
 from protocols.wire.rocketmq.ha import TRANSFER_HEADER, TRANSFER_HEADER_SIZE, encode_report
 from protocols.wire.rocketmq.layout import HEAD, MAGIC_V1

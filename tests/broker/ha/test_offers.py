@@ -8,7 +8,13 @@ from collections.abc import Sequence
 from twisted.internet.defer import Deferred
 from twisted.logger import capturedLogs
 
-from dledger.broker.ha.offers import OFFERS_MAX, PATIENCE_TICKS, ROUND_TICKS, OfferRefused, RecordOffers
+from dledger.rocketmq.broker.ha.offers import (
+    OFFERS_MAX,
+    PATIENCE_TICKS,
+    ROUND_TICKS,
+    OfferRefused,
+    RecordOffers,
+)
 from tests.broker.ha.fakes import MemoryLog, record, stream
 from tests.broker.ha.test_slave import ClientCase
 

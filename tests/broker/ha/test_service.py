@@ -11,11 +11,11 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import StoreError
-from dledger.broker.common.events import BrokerEvents
-from dledger.broker.ha.config import HAConfig
-from dledger.broker.ha.put_status import PutStatus
-from dledger.broker.ha.service import TICK_MS, HAService
+from dledger.rocketmq.broker.basics.events import BrokerEvents
+from dledger.rocketmq.broker.ha.config import HAConfig
+from dledger.rocketmq.broker.ha.put_status import PutStatus
+from dledger.rocketmq.broker.ha.service import TICK_MS, HAService
+from dledger.values.errors import StoreError
 from protocols.wire.rocketmq.ha import TRANSFER_HEADER, encode_report
 from tests.broker.ha.fakes import MemoryLog, plug, stream
 from tests.broker.ha.test_slave import FakeEndpoint

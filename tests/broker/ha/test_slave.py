@@ -15,9 +15,9 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from dledger.base.errors import StoreError
-from dledger.broker.ha.config import HAConfig
-from dledger.broker.ha.slave import DecisionUnderWay, HAFollower, LogRange
+from dledger.rocketmq.broker.ha.config import HAConfig
+from dledger.rocketmq.broker.ha.slave import DecisionUnderWay, HAFollower, LogRange
+from dledger.values.errors import StoreError
 from protocols.rocketmq.ha import HAClient
 from protocols.wire.rocketmq.ha import TRANSFER_HEADER, encode_report
 from tests.broker.ha.fakes import FILE_SIZE, BadLog, HATransport, MemoryLog, plug, stream, unplug

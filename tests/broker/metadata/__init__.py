@@ -1,1 +1,1 @@
-"""Tests of C{dledger/broker/metadata}."""
+"""Tests of C{dledger/rocketmq/broker/metadata}."""

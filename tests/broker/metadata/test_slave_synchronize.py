@@ -12,10 +12,16 @@ from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.base.errors import StoreError
-from dledger.broker.metadata.files import Metadata
-from dledger.broker.metadata.slave_synchronize import ITEMS, WHOLE, Round, SlaveSynchronize, metadata_answer
-from dledger.broker.metadata.tables import GroupConfig, TopicConfig
+from dledger.rocketmq.broker.metadata.files import Metadata
+from dledger.rocketmq.broker.metadata.slave_synchronize import (
+    ITEMS,
+    WHOLE,
+    Round,
+    SlaveSynchronize,
+    metadata_answer,
+)
+from dledger.rocketmq.broker.metadata.tables import GroupConfig, TopicConfig
+from dledger.values.errors import StoreError
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.metadata.test_tables import (
     JAVA_43,
@@ -45,7 +51,7 @@ class Master:
         self.asked: list[tuple[str, int, float]] = []
 
     def ask(self, address: str, command: RemotingCommand, *, timeout_s: float) -> Deferred[RemotingCommand]:
-        """See L{dledger.broker.metadata.slave_synchronize.MasterAsker}."""
+        """See L{dledger.rocketmq.broker.metadata.slave_synchronize.MasterAsker}."""
         self.asked.append((address, command.code, timeout_s))
         if self.holds:
             self.held.append(Deferred())

@@ -10,13 +10,13 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.broker.ha.put_status import PutStatus
-from dledger.broker.popping.acks import ACK_MESSAGE, CHANGE_INVISIBLE
-from dledger.broker.popping.check_points import POP_RECEIPT, pop_retry_topic, revive_topic
-from dledger.broker.popping.pops import POP_MESSAGE
-from dledger.broker.sending.puts import Put
-from dledger.broker.store.plain_records import PlainMessage
-from dledger.broker.store.records import NewMessage
+from dledger.rocketmq.broker.ha.put_status import PutStatus
+from dledger.rocketmq.broker.popping.acks import ACK_MESSAGE, CHANGE_INVISIBLE
+from dledger.rocketmq.broker.popping.check_points import POP_RECEIPT, pop_retry_topic, revive_topic
+from dledger.rocketmq.broker.popping.pops import POP_MESSAGE
+from dledger.rocketmq.broker.puts.puts import Put
+from dledger.rocketmq.broker.store.records.plain_records import PlainMessage
+from dledger.rocketmq.broker.store.records.records import NewMessage
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import Host, Message, decode_message
 from tests.broker.send_support import Sending, send_of

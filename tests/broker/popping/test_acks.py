@@ -6,10 +6,10 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 
-from dledger.base.commands.refusals import Code
-from dledger.broker.ha.put_status import PutStatus
-from dledger.broker.popping.acks import BATCH_ACK_MESSAGE, REFUSED
-from dledger.broker.sending.puts import NotPut
+from dledger.rocketmq.answering.refusals import Code
+from dledger.rocketmq.broker.ha.put_status import PutStatus
+from dledger.rocketmq.broker.popping.acks import BATCH_ACK_MESSAGE, REFUSED
+from dledger.rocketmq.broker.puts.puts import NotPut
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.popping.rig import RETRIES, REVIVE, Given, PopCase
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.popping.check_points import Ack, CheckPoint, PopKey
-from dledger.broker.popping.popped import SPARE_MAX, PoppedTable
+from dledger.rocketmq.broker.popping.check_points import Ack, CheckPoint, PopKey
+from dledger.rocketmq.broker.popping.popped import SPARE_MAX, PoppedTable
 
 
 def point(start: int, *offsets: int, pop_ms: int = 1000) -> CheckPoint:

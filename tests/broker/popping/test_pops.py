@@ -6,11 +6,11 @@ from __future__ import annotations
 from twisted.internet.error import ConnectionDone
 from twisted.python.failure import Failure
 
-from dledger.base.commands.refusals import Code
-from dledger.broker.ha.put_status import PutStatus
-from dledger.broker.metadata.tables import TopicConfig
-from dledger.broker.popping import pops
-from dledger.broker.popping.pops import NOTIFICATION, POLLING_INFO
+from dledger.rocketmq.answering.refusals import Code
+from dledger.rocketmq.broker.ha.put_status import PutStatus
+from dledger.rocketmq.broker.metadata.tables import TopicConfig
+from dledger.rocketmq.broker.popping import pops
+from dledger.rocketmq.broker.popping.pops import NOTIFICATION, POLLING_INFO
 from protocols import budgets
 from tests.broker.popping.rig import REVIVE, PopCase, pop_of
 from tests.broker.send_support import Sending, send_of

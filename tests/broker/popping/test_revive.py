@@ -6,10 +6,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from dledger.broker.ha.put_status import PutStatus
-from dledger.broker.popping import revive
-from dledger.broker.popping.check_points import REVIVE_GROUP, Ack
-from dledger.broker.sending.puts import NotPut
+from dledger.rocketmq.broker.ha.put_status import PutStatus
+from dledger.rocketmq.broker.popping import revive
+from dledger.rocketmq.broker.popping.check_points import REVIVE_GROUP, Ack
+from dledger.rocketmq.broker.puts.puts import NotPut
 from tests.broker.popping.rig import RETRIES, REVIVE, Given, PopCase
 
 

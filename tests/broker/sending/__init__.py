@@ -1,1 +1,1 @@
-"""Tests of C{dledger/broker/sending}."""
+"""Tests of C{dledger/rocketmq/broker/sending}."""

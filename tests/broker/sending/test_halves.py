@@ -6,7 +6,7 @@ from __future__ import annotations
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.sending.halves import (
+from dledger.rocketmq.broker.puts.halves import (
     HALF_TOPIC,
     committed_message,
     ended_offsets,

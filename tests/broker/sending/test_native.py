@@ -10,9 +10,9 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.ha.put_status import PutStatus
-from dledger.broker.sending.puts import NotPut
-from protocols.framing import FrameBuffer
+from dledger.rocketmq.broker.ha.put_status import PutStatus
+from dledger.rocketmq.broker.puts.puts import NotPut
+from protocols.wire.framing import FrameBuffer
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
 from protocols.wire.rocketmq.broker_frames import (
     BrokerAnswer,

@@ -10,8 +10,8 @@ import attrs
 from twisted.internet.address import IPv4Address
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.metadata.tables import TopicConfig
-from dledger.broker.sending.send_properties import (
+from dledger.rocketmq.broker.metadata.tables import TopicConfig
+from dledger.rocketmq.broker.puts.send_properties import (
     broker_properties,
     plain_properties,
     stored_properties,

@@ -6,12 +6,12 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import patch
 
-from dledger.base.commands.refusals import Code
-from dledger.broker.sending import timers
-from dledger.broker.sending.recall_handle import RecallHandle
-from dledger.broker.sending.recalls import ILLEGAL_OPERATION, RECALL_MESSAGE
-from dledger.broker.sending.timed import DONE_TOPIC, TIMED_TOPIC
-from dledger.broker.sending.timers import TIMER_GROUP
+from dledger.rocketmq.answering.refusals import Code
+from dledger.rocketmq.broker.delays import timers
+from dledger.rocketmq.broker.delays.recall_handle import RecallHandle
+from dledger.rocketmq.broker.delays.recalls import ILLEGAL_OPERATION, RECALL_MESSAGE
+from dledger.rocketmq.broker.delays.timed import DONE_TOPIC, TIMED_TOPIC
+from dledger.rocketmq.broker.delays.timers import TIMER_GROUP
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.put_support import WALL_MS
 from tests.broker.send_support import send_of

@@ -9,13 +9,13 @@ from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.broker.common.own_address import OwnAddress
-from dledger.broker.ha.put_status import PutStatus
-from dledger.broker.metadata.offsets import DelayOffsets
-from dledger.broker.metadata.tables import TopicConfig
-from dledger.broker.sending import schedule
-from dledger.broker.sending.schedule import ScheduleMessageService
-from dledger.broker.store.records import SCHEDULE_TOPIC, NewMessage
+from dledger.rocketmq.broker.common.own_address import OwnAddress
+from dledger.rocketmq.broker.delays import schedule
+from dledger.rocketmq.broker.delays.schedule import ScheduleMessageService
+from dledger.rocketmq.broker.ha.put_status import PutStatus
+from dledger.rocketmq.broker.metadata.offsets import DelayOffsets
+from dledger.rocketmq.broker.metadata.tables import TopicConfig
+from dledger.rocketmq.broker.store.records.records import SCHEDULE_TOPIC, NewMessage
 from protocols.wire.rocketmq.message import Host, Message
 from tests.broker.put_support import WALL_MS, Writing
 from tests.broker.support import message, messages_in, plain

@@ -8,10 +8,10 @@ from typing import Any
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.commands.refusals import Code, Refused
-from dledger.broker.common.groups import retry_topic
-from dledger.broker.metadata.tables import GroupConfig
-from dledger.broker.sending.send_properties import PROPERTIES_ROOM
+from dledger.rocketmq.answering.refusals import Code, Refused
+from dledger.rocketmq.broker.common.groups import retry_topic
+from dledger.rocketmq.broker.metadata.tables import GroupConfig
+from dledger.rocketmq.broker.puts.send_properties import PROPERTIES_ROOM
 from protocols.wire.remoting import RemotingCommand, encode_command
 from protocols.wire.rocketmq.layout import PROPERTIES_BYTES_MAX
 from protocols.wire.rocketmq.message import BatchItem, Host, decode_properties, encode_batch

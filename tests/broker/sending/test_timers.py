@@ -8,12 +8,12 @@ from typing import Any
 from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.commands.refusals import Code
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.broker.ha.put_status import PutStatus
-from dledger.broker.sending import timers
-from dledger.broker.sending.timed import DONE_TOPIC, TIMED_TOPIC
-from dledger.broker.sending.timers import TIMER_GROUP
+from dledger.rocketmq.answering.refusals import Code
+from dledger.rocketmq.broker.delays import timers
+from dledger.rocketmq.broker.delays.timed import DONE_TOPIC, TIMED_TOPIC
+from dledger.rocketmq.broker.delays.timers import TIMER_GROUP
+from dledger.rocketmq.broker.ha.put_status import PutStatus
 from protocols.wire.rocketmq.message import Message
 from tests.broker.put_support import WALL_MS
 from tests.broker.send_support import Sending, send_of

@@ -8,8 +8,8 @@ from datetime import datetime
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.common.own_address import OwnAddress
-from dledger.broker.sending.unique_ids import UniqueIds
+from dledger.rocketmq.broker.common.own_address import OwnAddress
+from dledger.rocketmq.broker.puts.unique_ids import UniqueIds
 
 
 class UniqueIdsTests(SynchronousTestCase):

@@ -1,1 +1,1 @@
-"""Tests of C{dledger/broker/store}."""
+"""Tests of C{dledger/rocketmq/broker/store}."""

@@ -9,11 +9,11 @@ from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.store import body_check
-from dledger.broker.store.body_check import BodyCheck
-from dledger.broker.store.equal_bodies import RUN_MIN, are_bodies_right, equal_records
-from dledger.broker.store.records import problem_of
-from dledger.testing.disk import SimDisk
+from dledger.rocketmq.broker.store.records import body_check
+from dledger.rocketmq.broker.store.records.body_check import BodyCheck
+from dledger.rocketmq.broker.store.records.equal_bodies import RUN_MIN, are_bodies_right, equal_records
+from dledger.rocketmq.broker.store.records.records import problem_of
+from dledger.testing.world.disk import SimDisk
 from protocols.wire.errors import WireError
 from tests.broker.support import LOG_SIZE, config_of, log_bytes, message, open_log, some_message
 

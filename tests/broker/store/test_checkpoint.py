@@ -6,7 +6,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.broker.store.checkpoint import (
+from dledger.rocketmq.broker.store.records.checkpoint import (
     AbortFile,
     Checkpoint,
     decode_checkpoint,

@@ -11,15 +11,15 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import Disk, OsDisk
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.base.errors import DirectoryError, DLedgerError, StoreError
-from dledger.broker.store.commit_log import CommitLog
-from dledger.broker.store.log_mark import LOG_MARK_NAME
-from dledger.broker.store.records import size_of
-from dledger.broker.store.store_config import StoreConfig
+from dledger.rocketmq.broker.store.log.commit_log import CommitLog
+from dledger.rocketmq.broker.store.log.log_mark import LOG_MARK_NAME
+from dledger.rocketmq.broker.store.records.records import size_of
+from dledger.rocketmq.broker.store.records.store_config import StoreConfig
 from dledger.testing.crashes.disk import CrashDisk
-from dledger.testing.disk import SimDisk
+from dledger.testing.world.disk import SimDisk
+from dledger.values.errors import DirectoryError, DLedgerError, StoreError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
-from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.rocketmq.message import Host
 from tests.broker.ha.fakes import stream
 from tests.broker.support import (

@@ -10,10 +10,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import Disk, OsDisk
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.base.errors import DirectoryError
-from dledger.broker.store.consume_queue import FILLER_SIZE, UNIT, ConsumeQueue, IsTorn, Unit
-from dledger.broker.store.store_config import UNIT_SIZE
-from dledger.testing.disk import SimDisk
+from dledger.rocketmq.broker.store.queues.consume_queue import FILLER_SIZE, UNIT, ConsumeQueue, IsTorn, Unit
+from dledger.rocketmq.broker.store.records.store_config import UNIT_SIZE
+from dledger.testing.world.disk import SimDisk
+from dledger.values.errors import DirectoryError
 from tests.broker.support import QUEUE_SIZE
 
 if TYPE_CHECKING:

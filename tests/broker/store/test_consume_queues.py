@@ -8,11 +8,11 @@ import resource
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.base.errors import DirectoryError
-from dledger.broker.store import consume_queues
-from dledger.broker.store.consume_queues import ConsumeQueues, is_topic
-from dledger.broker.store.queue_list import decode_queue_list
-from dledger.broker.store.unit_check import TornUnits
+from dledger.rocketmq.broker.store.queues import consume_queues
+from dledger.rocketmq.broker.store.queues.consume_queues import ConsumeQueues, is_topic
+from dledger.rocketmq.broker.store.queues.queue_list import decode_queue_list
+from dledger.rocketmq.broker.store.queues.unit_check import TornUnits
+from dledger.values.errors import DirectoryError
 from tests.broker.support import config_of
 
 

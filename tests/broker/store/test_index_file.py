@@ -8,8 +8,7 @@ import random
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.base.errors import StoreError
-from dledger.broker.store.index_file import (
+from dledger.rocketmq.broker.store.index.index_file import (
     ENTRY,
     HEADER,
     IndexEntry,
@@ -18,6 +17,7 @@ from dledger.broker.store.index_file import (
     IndexShape,
     header_problem,
 )
+from dledger.values.errors import StoreError
 
 SHAPE = IndexShape(3, 6)
 PATH = "index/20231114221320000"

@@ -10,7 +10,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.broker.store.indexing import (
+from dledger.rocketmq.broker.store.index.indexing import (
     BEHIND_BYTES_MAX,
     BUSY_BYTES,
     DELAY_S,
@@ -20,8 +20,8 @@ from dledger.broker.store.indexing import (
     KeyIndexing,
     keys_of,
 )
-from dledger.broker.store.key_hash import hash_of_key
-from dledger.broker.store.key_index import KeyIndex
+from dledger.rocketmq.broker.store.index.key_index import KeyIndex
+from dledger.rocketmq.broker.store.records.key_hash import hash_of_key
 from protocols.wire.rocketmq.message import Host, Message
 from tests.broker.support import HOST, NewMessage, Opened, config_of, message, messages_in, open_log
 

@@ -10,9 +10,9 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.broker.store import key_index
-from dledger.broker.store.index_file import ENTRY, HEADER, IndexHeader
-from dledger.broker.store.key_index import (
+from dledger.rocketmq.broker.store.index import key_index
+from dledger.rocketmq.broker.store.index.index_file import ENTRY, HEADER, IndexHeader
+from dledger.rocketmq.broker.store.index.key_index import (
     INDEX_MARK_NAME,
     IndexFlush,
     IndexMark,

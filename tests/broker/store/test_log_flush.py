@@ -8,11 +8,11 @@ import random
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base import group_flush
-from dledger.base.errors import DLedgerError, StoreError
-from dledger.broker.store.log_mark import read_log_mark
-from dledger.testing.disk import SimDisk
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.base.process import group_flush
+from dledger.rocketmq.broker.store.log.log_mark import read_log_mark
+from dledger.testing.world.disk import SimDisk
+from dledger.values.errors import DLedgerError, StoreError
+from protocols.wire.codes import ResponseCode
 from tests.broker.support import LOG_SIZE, Threads, message, open_log
 
 

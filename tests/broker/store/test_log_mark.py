@@ -10,8 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.disk.two_slots import SLOT_SIZE
-from dledger.base.errors import DirectoryError
-from dledger.broker.store.log_mark import (
+from dledger.rocketmq.broker.store.log.log_mark import (
     LOG_MARK_DECLARATION,
     LogMark,
     LogMarkFile,
@@ -19,6 +18,7 @@ from dledger.broker.store.log_mark import (
     encode_log_mark,
     read_log_mark,
 )
+from dledger.values.errors import DirectoryError
 
 MARK = LogMark(end_offset=4711, dispatched_offset=17, log_file_size=4096, queue_file_size=200,
                checkpoint_crc=5, previous_checkpoint_crc=6, clean=True, begin_offset=4096)

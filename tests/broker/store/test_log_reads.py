@@ -9,11 +9,11 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.broker.store import log_reads
-from dledger.broker.store.bad_records import BadRecords
-from dledger.broker.store.log_reads import LogReads, read_records
-from protocols.framing import FrameBuffer
+from dledger.rocketmq.broker.store import log_reads
+from dledger.rocketmq.broker.store.log_reads import LogReads, read_records
+from dledger.rocketmq.broker.store.records.bad_records import BadRecords
 from protocols.rocketmq.broker import BrokerConnection, NativeRequests
+from protocols.wire.framing import FrameBuffer
 from protocols.wire.rocketmq.broker_frames import ReadAnswer, ReadRequest, decode_broker_frame, request_parts
 from protocols.wire.rocketmq.message import Message, decode_message
 from tests.broker.support import LOG_SIZE, Told, config_of, message, messages_in, open_log, some_message

@@ -8,11 +8,11 @@ import random
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.base.errors import DirectoryError
-from dledger.broker.store.checkpoint import AbortFile, Checkpoint, encode_checkpoint
-from dledger.broker.store.commit_log import CommitLog
-from dledger.broker.store.log_mark import LOG_MARK_NAME, read_log_mark
-from dledger.testing.disk import PowerLoss, SimDisk
+from dledger.rocketmq.broker.store.log.commit_log import CommitLog
+from dledger.rocketmq.broker.store.log.log_mark import LOG_MARK_NAME, read_log_mark
+from dledger.rocketmq.broker.store.records.checkpoint import AbortFile, Checkpoint, encode_checkpoint
+from dledger.testing.world.disk import PowerLoss, SimDisk
+from dledger.values.errors import DirectoryError
 from tests.broker.support import (
     LOG_SIZE,
     close_log,
@@ -239,7 +239,7 @@ class TrustTests(SynchronousTestCase):
         end = log.end_offset
         log.abandon()
         assert mark is not None
-        from dledger.broker.store.log_mark import encode_log_mark
+        from dledger.rocketmq.broker.store.log.log_mark import encode_log_mark
 
         disk.write_file(f"base/{LOG_MARK_NAME}", encode_log_mark(mark[1], 9).ljust(1024, b"\0"))
         self.assertTrue(mark[1].clean)

@@ -6,9 +6,9 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.base.errors import DirectoryError
-from dledger.broker.store.checkpoint import AbortFile
-from dledger.broker.store.log_mark import LOG_MARK_NAME
+from dledger.rocketmq.broker.store.log.log_mark import LOG_MARK_NAME
+from dledger.rocketmq.broker.store.records.checkpoint import AbortFile
+from dledger.values.errors import DirectoryError
 from tests.broker.support import (
     LOG_SIZE,
     Opened,

@@ -9,9 +9,9 @@ from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.base.errors import StoreError
-from dledger.broker.store import queries
-from dledger.broker.store.queries import GetStatus, Got, get_messages, offset_at, record_at
+from dledger.rocketmq.broker.store import queries
+from dledger.rocketmq.broker.store.queries import GetStatus, Got, get_messages, offset_at, record_at
+from dledger.values.errors import StoreError
 from protocols.wire.rocketmq.message import decode_message, java_hash
 from tests.broker.support import LOG_SIZE, Opened, message
 

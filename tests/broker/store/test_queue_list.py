@@ -9,7 +9,7 @@ from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.broker.store.queue_list import QueueList, decode_queue_list, encode_queue_list
+from dledger.rocketmq.broker.store.queues.queue_list import QueueList, decode_queue_list, encode_queue_list
 from tests.broker.store.test_reput import expected
 from tests.broker.store.test_store import filled
 from tests.broker.support import Opened

@@ -8,11 +8,11 @@ import random
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import DLedgerError, StoreError
-from dledger.broker.store.bad_records import BadRecords
-from dledger.broker.store.record_mending import RecordMending
-from dledger.broker.store.records import fixed_size_of
-from dledger.testing.disk import PowerLoss, SimDisk
+from dledger.rocketmq.broker.store.log.record_mending import RecordMending
+from dledger.rocketmq.broker.store.records.bad_records import BadRecords
+from dledger.rocketmq.broker.store.records.records import fixed_size_of
+from dledger.testing.world.disk import PowerLoss, SimDisk
+from dledger.values.errors import DLedgerError, StoreError
 from protocols.wire.rocketmq.message import Host
 from tests.broker.support import LOG_SIZE, Threads, inline, log_bytes, message, messages_in, open_log
 

@@ -7,7 +7,7 @@ import random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.store.records import (
+from dledger.rocketmq.broker.store.records.records import (
     RecordWalk,
     blank,
     check_record,

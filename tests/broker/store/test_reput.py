@@ -10,11 +10,10 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.base.errors import StoreError
-from dledger.broker.common.events import Arrived
-from dledger.broker.store.commit_log import CommitLog
-from dledger.broker.store.consume_queues import UNWRITTEN_MAX, ConsumeQueues
-from dledger.broker.store.reput import (
+from dledger.rocketmq.broker.basics.events import Arrived
+from dledger.rocketmq.broker.store.log.commit_log import CommitLog
+from dledger.rocketmq.broker.store.queues.consume_queues import UNWRITTEN_MAX, ConsumeQueues
+from dledger.rocketmq.broker.store.queues.reput import (
     BULK_BYTES,
     BULK_PAUSE_TURNS,
     BULK_TURNS,
@@ -25,6 +24,7 @@ from dledger.broker.store.reput import (
     Dispatcher,
     ReputMessageService,
 )
+from dledger.values.errors import StoreError
 from protocols.wire.rocketmq.message import tags_code_of
 from tests.broker.support import (
     LOG_SIZE,

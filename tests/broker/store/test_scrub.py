@@ -9,8 +9,8 @@ from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.broker.store.bad_records import BadRecords
-from dledger.broker.store.scrub import Scrub
+from dledger.rocketmq.broker.store.log.scrub import Scrub
+from dledger.rocketmq.broker.store.records.bad_records import BadRecords
 from tests.broker.support import LOG_SIZE, Threads, inline, message, messages_in, open_log
 
 LOG = "base/commitlog"

@@ -7,11 +7,11 @@ import random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import DLedgerError
-from dledger.broker.store import commit_log
-from dledger.broker.store.commit_log import CommitLog
-from dledger.broker.store.set_aside import directories, next_directory
-from dledger.testing.disk import PowerLoss, SimDisk
+from dledger.rocketmq.broker.store.log import commit_log
+from dledger.rocketmq.broker.store.log.commit_log import CommitLog
+from dledger.rocketmq.broker.store.records.set_aside import directories, next_directory
+from dledger.testing.world.disk import PowerLoss, SimDisk
+from dledger.values.errors import DLedgerError
 from tests.broker.ha.fakes import MemoryLog, stream
 from tests.broker.support import LOG_SIZE, Threads, inline, log_bytes, open_log
 

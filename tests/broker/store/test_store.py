@@ -11,14 +11,14 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import DiskSpace, OsDisk
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.base.errors import DirectoryError, DLedgerError, StoreError
-from dledger.broker.store.checkpoint import decode_checkpoint
-from dledger.broker.store.consume_queue import UNIT
-from dledger.broker.store.log_mark import LOG_MARK_NAME
-from dledger.broker.store.store import CHECKPOINT_TICKS, TICK_S
-from dledger.broker.store.store_config import UNIT_SIZE
-from dledger.testing.disk import MemberDied, PowerLoss, ProcessKilled, SimDisk
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.rocketmq.broker.store.log.log_mark import LOG_MARK_NAME
+from dledger.rocketmq.broker.store.queues.consume_queue import UNIT
+from dledger.rocketmq.broker.store.records.checkpoint import decode_checkpoint
+from dledger.rocketmq.broker.store.records.store_config import UNIT_SIZE
+from dledger.rocketmq.broker.store.store import CHECKPOINT_TICKS, TICK_S
+from dledger.testing.world.disk import MemberDied, PowerLoss, ProcessKilled, SimDisk
+from dledger.values.errors import DirectoryError, DLedgerError, StoreError
+from protocols.wire.codes import ResponseCode
 from tests.broker.store.test_reput import expected
 from tests.broker.support import LOG_SIZE, Opened, Threads, log_bytes, message, plain, some_message
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.broker.store.consume_queue import Unit
-from dledger.broker.store.records import NewMessage
-from dledger.broker.store.unit_check import TornUnits, points_to_record
+from dledger.rocketmq.broker.store.queues.consume_queue import Unit
+from dledger.rocketmq.broker.store.queues.unit_check import TornUnits, points_to_record
+from dledger.rocketmq.broker.store.records.records import NewMessage
 from protocols.wire.rocketmq.message import Host
 from tests.broker.support import message, messages_in, open_log
 

@@ -9,12 +9,12 @@ import random
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.store import consume_queue, unit_mending
-from dledger.broker.store.consume_queue import ConsumeQueue
-from dledger.broker.store.queries import GetStatus, get_messages, offset_at
-from dledger.broker.store.store_config import UNIT_SIZE
-from dledger.broker.store.unit_mending import PAUSE_S
-from dledger.testing.disk import SimDisk
+from dledger.rocketmq.broker.store.queries import GetStatus, get_messages, offset_at
+from dledger.rocketmq.broker.store.queues import consume_queue, unit_mending
+from dledger.rocketmq.broker.store.queues.consume_queue import ConsumeQueue
+from dledger.rocketmq.broker.store.queues.unit_mending import PAUSE_S
+from dledger.rocketmq.broker.store.records.store_config import UNIT_SIZE
+from dledger.testing.world.disk import SimDisk
 from protocols.wire.rocketmq.message import decode_message
 from tests.broker.support import Opened, message, plain
 

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from dledger.base.commands.refusals import Code
-from dledger.broker.sending.halves import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC
-from dledger.broker.transactions.commands import immunity_ms
-from dledger.broker.transactions.ends import COMMIT, ROLLBACK, UNKNOWN_END
+from dledger.rocketmq.answering.refusals import Code
+from dledger.rocketmq.broker.puts.halves import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC
+from dledger.rocketmq.broker.transactions.commands import immunity_ms
+from dledger.rocketmq.broker.transactions.ends import COMMIT, ROLLBACK, UNKNOWN_END
 from protocols.wire.rocketmq.message import encode_properties
 from tests.broker.send_support import send_of
 from tests.broker.transactions.rig import TransactionCase

@@ -8,11 +8,11 @@ from typing import Any
 from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.commands.refusals import Code, Refused
-from dledger.broker.ha.put_status import PutStatus
-from dledger.broker.sending.halves import DISCARDED_TOPIC, HALF_TOPIC, op_message
-from dledger.broker.transactions import ends
-from dledger.broker.transactions.ends import COMMIT, ROLLBACK, UNKNOWN_END, TransactionEnds
+from dledger.rocketmq.answering.refusals import Code, Refused
+from dledger.rocketmq.broker.ha.put_status import PutStatus
+from dledger.rocketmq.broker.puts.halves import DISCARDED_TOPIC, HALF_TOPIC, op_message
+from dledger.rocketmq.broker.transactions import ends
+from dledger.rocketmq.broker.transactions.ends import COMMIT, ROLLBACK, UNKNOWN_END, TransactionEnds
 from protocols.wire.rocketmq.message import Host, Message
 from tests.broker.transactions.rig import TransactionCase
 

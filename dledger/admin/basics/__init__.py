@@ -1,0 +1,1 @@
+"""What all admin sites share: pages, rights, and questions to other sites."""

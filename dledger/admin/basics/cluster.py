@@ -1,0 +1,443 @@
+# -*- test-case-name: tests.admin.test_cluster -*-
+"""
+Asks every member of a group at once: on its log port, and then over HTTP if it tells where its administration
+is. Over HTTP at once where the caller knows the administration.
+
+Rule 1: a member that does not answer is in the result with the reason; the deadline bounds every wait.
+Rule 2: no member's word leads to another host: its administration is asked on the host of its own address,
+and redirections are not followed.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import typing
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+import attrs
+import treq
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionRefusedError
+from twisted.internet.interfaces import IReactorTime, ITCPTransport
+from twisted.internet.protocol import Protocol, connectionDone
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from twisted.web.client import ResponseDone
+from twisted.web.http import PotentialDataLoss
+from twisted.web.iweb import IAgent, IResponse
+
+import dledger
+from dledger.admin.basics.asking import admin_agent
+from dledger.base.process.reactor import Reactor
+from dledger.base.process.timing import Gathering
+from dledger.base.serving.endpoints import tcp_endpoints
+from dledger.base.tls.securing import Dialling
+from dledger.client.answers.values import MemberInfo
+from dledger.client.links.members import Members
+from dledger.node.reporting.health import health_problem
+from dledger.node.reporting.status import NodeStatus
+from dledger.values.addresses import Address, checked_members, is_loopback, parse_address
+from protocols.wire.fastjson import JsonObject, as_int
+
+#: Longest wait for an answer, seconds.
+DEADLINE_S = 2.0
+#: Longest status page that is read.
+ANSWER_BYTES_MAX = 1 << 20
+
+#: Seconds for the head of the page of a member that told its administration, and again for its body.
+_FOLLOW_S = 0.4
+#: Characters of a member's own words that are shown.
+_WORDS_MAX = 300
+
+#: Before the address of an administration by TLS.
+_SECURE = "https://"
+_NOT_A_PAGE = "not a status page of a dledger member"
+
+
+@attrs.frozen(kw_only=True)
+class MemberReport:
+    """
+    Status of one member, as it describes itself.
+
+    @ivar source: way of asking: C{self}, C{admin} or C{log}.
+    @ivar lag: number of entries from its end to the leader's end; -1 if not known.
+    @ivar problem: reason for a missing answer; empty if it answered.
+    @ivar health: reason why it answers but does not serve; empty if it serves, or did not tell.
+    @ivar begin_moved: why its first index rose last; empty if it did not, or did not tell.
+    @ivar version: of its software; empty if it did not tell.
+    @ivar members: ids of the members of its group as it says; empty if it did not tell.
+    """
+
+    member_id: str
+    address: str
+    source: str
+    admin_url: str = ""
+    role: str = ""
+    term: int = -1
+    leader_id: str | None = None
+    begin_index: int = -2
+    end_index: int = -2
+    committed_index: int = -2
+    lag: int = -1
+    problem: str = ""
+    health: str = ""
+    begin_moved: str = ""
+    version: str = ""
+    members: tuple[str, ...] = ()
+
+
+def group_problems(reports: Iterable[MemberReport]) -> tuple[str, ...]:
+    """What is wrong with the group as a whole: who leads, and whom its members hold for its members."""
+    reports, found = tuple(reports), []
+    leaders = [report for report in reports if report.role == "leader"]
+    if not leaders:
+        found.append("no member leads")
+    elif len(leaders) > 1:
+        named = ", ".join(f"{report.member_id} in term {report.term}" for report in leaders)
+        found.append(f"{len(leaders)} members lead: {named}")
+    lists: dict[tuple[str, ...], list[str]] = {}
+    for report in reports:
+        if report.members:
+            lists.setdefault(tuple(sorted(report.members)), []).append(report.member_id)
+    if len(lists) > 1:
+        told = "; ".join(f"{', '.join(who)} know {' '.join(known)}" for known, who in lists.items())
+        found.append(f"the members do not agree on who they are: {told}")
+    return tuple(found)
+
+
+def report_of_status(member_id: str, address: str, url: str, document: Mapping[str, object]) -> MemberReport:
+    """
+    The report of a member from its C{/status} page.
+
+    @raise ValueError: C{document} is not such a page, or of another member.
+    """
+    member = _member_of(document)
+    if member.get("self_id") != member_id:
+        raise ValueError(f"it is member {member.get('self_id')!r}")
+    addresses = document.get("peer_addresses")
+    try:
+        return MemberReport(
+            member_id=member_id,
+            address=address,
+            source="admin",
+            admin_url=url,
+            role=str(member["role"]),
+            term=as_int(member["term"]),
+            leader_id=None if member["leader_id"] is None else str(member["leader_id"]),
+            begin_index=as_int(member["ledger_begin_index"]),
+            end_index=as_int(member["ledger_end_index"]),
+            committed_index=as_int(member["committed_index"]),
+            health=_words(document.get("problem", "")),
+            begin_moved=_words(document.get("begin_moved", "")),
+            version=_words(document.get("version", "")),
+            members=tuple(sorted(map(_words, addresses if isinstance(addresses, dict) else ()))),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{_NOT_A_PAGE}: {error!r}") from None
+
+
+def identity_of_status(document: Mapping[str, object]) -> tuple[str, str, dict[str, str]]:
+    """
+    Id and group of the member that sent a C{/status} page, and the addresses of its group by member id.
+
+    @raise ValueError: C{document} is not such a page.
+    """
+    member, addresses = _member_of(document), document.get("peer_addresses")
+    member_id, group = member.get("self_id"), member.get("group")
+    if not (isinstance(addresses, dict) and isinstance(group, str) and member_id in addresses):
+        raise ValueError(_NOT_A_PAGE)
+    return str(member_id), group, checked_members({name: str(text) for name, text in addresses.items()})
+
+
+def _words(said: object) -> str:
+    """What a member says, as one line without control characters."""
+    return "".join(one if one.isprintable() else " " for one in str(said)[:_WORDS_MAX])
+
+
+def followed_url(address: str, admin: str) -> str:
+    """
+    The base URL at which to ask a member that tells its administration.
+
+    @param address: C{host:port} of the member's log port; its host is asked.
+    @param admin: C{host:port} as the member tells it, behind C{https://} if it is by TLS; only its port is
+        used.
+    @return: empty if C{admin} is no address, or is on the loopback interface of another machine.
+    """
+    try:
+        host, told = parse_address(address).host, parse_address(admin.removeprefix(_SECURE))
+    except ValueError:
+        return ""
+    if is_loopback(told.host) and not is_loopback(host):
+        return ""
+    return f"{_SECURE if admin.startswith(_SECURE) else 'http://'}{Address(host, told.port)}"
+
+
+def _member_of(document: Mapping[str, object]) -> JsonObject:
+    member = document.get("member")
+    if not isinstance(member, dict):
+        raise ValueError(_NOT_A_PAGE)
+    return member
+
+
+def report_of_info(info: MemberInfo) -> MemberReport:
+    """The report of a member from its METADATA."""
+    return MemberReport(
+        member_id=info.member_id,
+        address=info.address,
+        source="log",
+        role=info.role,
+        term=info.term,
+        leader_id=info.leader_id,
+        begin_index=info.begin_index,
+        end_index=info.end_index,
+        committed_index=info.committed_index,
+        problem=info.problem,
+        health=_words(info.health),
+        members=tuple(sorted(info.peers)),
+    )
+
+
+def with_lag(reports: tuple[MemberReport, ...]) -> tuple[MemberReport, ...]:
+    """The reports with their lag behind the leader (of several, the one with the highest term)."""
+    leaders = [report for report in reports if report.role == "leader" and report.end_index >= -1]
+    if not leaders:
+        return reports
+    end_index = max(leaders, key=lambda report: report.term).end_index
+    return tuple(
+        attrs.evolve(report, lag=max(0, end_index - report.end_index)) if report.end_index >= -1 else report
+        for report in reports
+    )
+
+
+async def fetch_status(agent: IAgent, url: str, timeout_s: float, clock: IReactorTime) -> JsonObject:
+    """The document at C{url}/status, see L{fetch_page}."""
+    return await fetch_page(agent, url, "/status", timeout_s, clock)
+
+
+async def fetch_page(
+    agent: IAgent, url: str, path: str, timeout_s: float, clock: IReactorTime, method: str = "GET"
+) -> JsonObject:
+    """
+    The document at C{path} of an administration.
+
+    @param url: base of the administration.
+    @param timeout_s: seconds for the head of the answer, and again for its body.
+    @raise ValueError: the answer's status is not 200, it is not complete in time, it is longer than
+        L{ANSWER_BYTES_MAX}, or it is not a JSON object. The connection is then closed.
+    """
+    client = treq.client.HTTPClient(agent)
+    # (treq wants more of a reactor than its time, which alone it uses here.)
+    ask: Callable[..., Awaitable[IResponse]] = client.request
+    response = await ask(
+        method, f"{url.rstrip('/')}{path}", timeout=timeout_s, reactor=clock, unbuffered=True,
+        allow_redirects=False,
+    )
+    body = _BoundedBody()
+    response.deliverBody(body)
+    try:
+        if response.code != 200:
+            reason = await _reason(body, response.code, timeout_s, clock)
+            raise ValueError(f"HTTP status {response.code}{reason}")
+        document = json.loads(await body.whole.addTimeout(timeout_s, clock, _incomplete))
+    except RecursionError:
+        raise ValueError(f"{_NOT_A_PAGE}: too many brackets") from None
+    finally:
+        body.end()
+    if not isinstance(document, dict):
+        raise ValueError(_NOT_A_PAGE)
+    return document
+
+
+async def _reason(body: _BoundedBody, code: int, timeout_s: float, clock: IReactorTime) -> str:
+    """What a page says of its refusal; empty if it does not say."""
+    if not 400 <= code < 500:
+        return ""
+    try:
+        said = json.loads(await body.whole.addTimeout(timeout_s, clock, _incomplete))
+    except Exception:  # another kind of server; its status is enough
+        return ""
+    return f": {_words(said['error'])}" if isinstance(said, dict) and "error" in said else ""
+
+
+def _incomplete(_result: object, timeout_s: float) -> bytes:
+    raise ValueError(f"the answer is not complete after {timeout_s:g} s")
+
+
+class _BoundedBody(Protocol):
+    """
+    Reads the body of an answer up to L{ANSWER_BYTES_MAX}, and closes the connection when it is longer.
+
+    @ivar whole: fires with the body. Fails with C{ValueError} if it is too long, or with the reason of its
+        early end.
+    """
+
+    transport: ITCPTransport
+
+    def __init__(self) -> None:
+        self.whole: Deferred[bytes] = Deferred()
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._is_ended = False
+
+    def dataReceived(self, data: bytes) -> None:
+        """See L{Protocol.dataReceived}."""
+        if self._is_ended:
+            return
+        self._size += len(data)
+        if self._size > ANSWER_BYTES_MAX:
+            self.end()
+            self.whole.errback(ValueError(f"{_NOT_A_PAGE}: an answer of more than {ANSWER_BYTES_MAX} bytes"))
+            return
+        self._parts.append(data)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """See L{Protocol.connectionLost}: the end of the body."""
+        if self._is_ended:
+            return
+        self._is_ended = True
+        if reason.check(ResponseDone, PotentialDataLoss):
+            self.whole.callback(b"".join(self._parts))
+        else:
+            self.whole.errback(reason)
+
+    def end(self) -> None:
+        """Close the connection unless the body is complete; further data is dropped."""
+        if not self._is_ended:
+            self._is_ended = True
+            self._parts.clear()
+            self.transport.loseConnection()
+
+
+class _Status(typing.Protocol):
+    dialling: Dialling | None
+
+    def status(self) -> NodeStatus:
+        """The current status."""
+
+
+class ClusterSurvey:
+    """
+    Asks the members of one node's group.
+
+    @param admin_urls: member id to the base URL of its administration. Every other member is asked on its log
+        port; if it tells where its administration is, its page is asked for, too.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        node: _Status,
+        reactor: Reactor,
+        *,
+        admin_urls: Mapping[str, str],
+        agent: IAgent | None = None,
+        members: Members | None = None,
+        deadline_s: float = DEADLINE_S,
+    ) -> None:
+        self._node = node
+        self._reactor = reactor
+        self._admin_urls = dict(admin_urls)
+        self._agent = agent
+        self._members = members
+        self._deadline_s = deadline_s
+
+    async def run(self) -> tuple[MemberReport, ...]:
+        """Reports of all members, this one included, in order of ids."""
+        status = self._node.status()
+        me = status.member.self_id
+        asked: dict[str, Deferred[MemberReport]] = {}
+        for member_id, address in sorted(status.peer_addresses.items()):
+            if member_id != me:
+                story = self._ask_http if member_id in self._admin_urls else self._ask_log
+                asked[member_id] = Deferred.fromCoroutine(story(member_id, address))
+        outcome = await Gathering(self._reactor, asked, deadline_s=self._deadline_s).outcome
+        reports = []
+        for member_id, address in sorted(status.peer_addresses.items()):
+            if member_id == me:
+                reports.append(_own_report(status, address))
+                continue
+            answer = outcome.get(member_id)
+            if isinstance(answer, MemberReport):
+                reports.append(answer)
+                continue
+            problem = f"no answer in {self._deadline_s:g} s" if answer is None else cluster_sentence(answer)
+            reports.append(
+                MemberReport(
+                    member_id=member_id, address=address, problem=problem,
+                    source="admin" if member_id in self._admin_urls else "log",
+                )
+            )  # fmt: skip
+        return with_lag(tuple(reports))
+
+    async def _ask_http(self, member_id: str, address: str) -> MemberReport:
+        return await self._page(member_id, address, self._admin_urls[member_id], self._deadline_s)
+
+    async def _page(self, member_id: str, address: str, url: str, timeout_s: float) -> MemberReport:
+        agent = self._agent or admin_agent(
+            self._reactor, self._deadline_s, trust=self._node.dialling, name=member_id
+        )
+        document = await fetch_status(agent, url, timeout_s, self._reactor)
+        return report_of_status(member_id, address, url, document)
+
+    async def _ask_log(self, member_id: str, address: str) -> MemberReport:
+        began_s = self._reactor.seconds()
+        info = await self._info(member_id)
+        url = followed_url(address, info.admin)
+        if url and self._reactor.seconds() - began_s + 2 * _FOLLOW_S < self._deadline_s:
+            try:
+                return await self._page(member_id, address, url, _FOLLOW_S)
+            except Exception as error:  # its log port has told enough
+                self._log.debug("no page of {member_id}: {error}", member_id=member_id, error=error)
+        return report_of_info(info)
+
+    async def _info(self, member_id: str) -> MemberInfo:
+        if self._members is None:
+            status = self._node.status()
+            self._members = Members(
+                status.peer_addresses,
+                group=status.member.group,
+                clock=self._reactor,
+                endpoint_for=tcp_endpoints(self._reactor, self._deadline_s),
+                rng=random.Random(),
+                answer_timeout_s=self._deadline_s,
+                tls=self._node.dialling,
+            )
+        answer = await self._members.ask(member_id)
+        return self._members.info(member_id, answer)
+
+    def close(self) -> None:
+        """End the connections to the other members."""
+        if self._members is not None:
+            self._members.close()
+
+
+def _own_report(status: NodeStatus, address: str) -> MemberReport:
+    member = status.member
+    return MemberReport(
+        member_id=member.self_id,
+        address=address,
+        source="self",
+        role=member.role,
+        term=member.term,
+        leader_id=member.leader_id,
+        begin_index=member.ledger_begin_index,
+        end_index=member.ledger_end_index,
+        committed_index=member.committed_index,
+        health=health_problem(status) or "",
+        begin_moved=status.begin_moved,
+        version=dledger.__version__,
+        members=tuple(sorted(status.peer_addresses)),
+    )
+
+
+def cluster_sentence(failure: Failure) -> str:
+    """The reason for a missing answer, in few words."""
+    if failure.check(ConnectionRefusedError):
+        return "connection refused"
+    error = failure.value
+    facts = getattr(error, "facts", None)
+    if isinstance(facts, dict) and facts.get("reason"):
+        return str(facts["reason"])
+    return failure.getErrorMessage() or type(error).__name__

@@ -1,0 +1,123 @@
+# -*- test-case-name: tests.admin.test_resource,tests.admin.test_name_server -*-
+"""Shared by the pages of members and of name servers: answers in JSON, access, and the endpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import cast
+
+import attrs
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.error import CannotListenError
+from twisted.internet.interfaces import IListeningPort, IProtocolFactory, IStreamServerEndpoint
+from twisted.internet.protocol import ServerFactory
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from twisted.web.iweb import IRequest
+from twisted.web.resource import IResource
+from werkzeug.exceptions import HTTPException, MethodNotAllowed
+from zope.interface import implementer
+
+from dledger.admin.basics.guard import AdminGuard
+from dledger.admin.basics.site import AdminSite
+from dledger.base.process.log_lines import LogLevels
+from dledger.base.process.reactor import Reactor
+from dledger.base.tls.securing import Securing
+from dledger.values.option_values import Setting
+from protocols.wire.fastjson import JsonObject
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def json_page(request: IRequest, status: int, document: Mapping[str, object]) -> bytes:
+    """Answer with an object in JSON."""
+    return send_page(request, status, encoded(document))
+
+
+def encoded(document: Mapping[str, object]) -> bytes:
+    """An object in JSON, for people, too."""
+    return json.dumps(document, indent=1, default=str).encode("utf-8") + b"\n"
+
+
+def config_json(settings: Iterable[Setting]) -> JsonObject:
+    """The page of the options in force."""
+    return {"options": {one.name: {"value": one.value, "origin": one.origin} for one in settings}}
+
+
+def http_error_page(request: IRequest, error: HTTPException, pages: Iterable[str]) -> bytes:
+    """
+    Answer with an error that routing found: no such page, or a method that the page does not take.
+
+    @param pages: those that there are.
+    """
+    if isinstance(error, MethodNotAllowed):
+        request.setHeader(b"allow", ", ".join(sorted(error.valid_methods or ["GET"])).encode("ascii"))
+    return json_page(request, error.code or 500, {"error": error.name.lower(), "pages": list(pages)})
+
+
+def send_page(request: IRequest, status: int, content: bytes) -> bytes:
+    """Answer with JSON that was made before."""
+    request.setResponseCode(status)
+    request.setHeader(b"content-type", b"application/json; charset=utf-8")
+    request.setHeader(b"cache-control", b"no-store")
+    return content
+
+
+@attrs.frozen(kw_only=True)
+class PagesAccess:
+    """
+    Who may ask for the pages, and how.
+
+    @ivar hosts, logs_access: see L{AdminSite}.
+    @ivar keys: the pages are by TLS, with these; None: plain. Browsers show no certificate.
+    @ivar levels: of the log, which a member's page changes; None: the log is written by somebody else.
+    @ivar token_file, reads_need_token, contents_need_token: see L{AdminGuard}.
+    """
+
+    hosts: tuple[str, ...] = ()
+    logs_access: bool = False
+    keys: Securing | None = None
+    token_file: str = ""
+    reads_need_token: bool = False
+    contents_need_token: bool = False
+    levels: LogLevels | None = None
+
+    def site(self, resource: IResource, reactor: Reactor, *, wall_s: Callable[[], float]) -> ServerFactory:
+        """
+        What listens.
+
+        @raise ValueError: the file of tokens is missing, or not sound.
+        """
+        guard = AdminGuard(
+            reactor.seconds, token_file=self.token_file, reads_need_token=self.reads_need_token,
+            contents_need_token=self.contents_need_token,
+        )
+        site = AdminSite(resource, reactor, hosts=self.hosts, wall_s=wall_s, logs_access=self.logs_access,
+                         guard=guard)  # fmt: skip
+        if self.keys is None:
+            return cast("ServerFactory", site)
+        return self.keys.listen(site, plain_hosts=(), clock=reactor, demands_certificate=False)
+
+
+@implementer(IStreamServerEndpoint)
+class OptionalEndpoint:
+    """An endpoint whose failure is one line in the log: the server goes on without its pages."""
+
+    log = Logger()
+
+    def __init__(self, endpoint: IStreamServerEndpoint) -> None:
+        self._endpoint = endpoint
+
+    def listen(self, protocolFactory: IProtocolFactory) -> Deferred[IListeningPort]:
+        """See L{IStreamServerEndpoint.listen}. @return: is cancelled if the port cannot be had."""
+        return self._endpoint.listen(protocolFactory).addErrback(self._failed)
+
+    def _failed(self, failure: Failure) -> Failure:
+        if not failure.check(CannotListenError):
+            return failure
+        self.log.error(
+            "the administration cannot listen: {reason}; the server goes on without its pages: stop the "
+            "other program or give --admin another port, and start again", reason=failure.getErrorMessage(),
+        )  # fmt: skip
+        return Failure(CancelledError())

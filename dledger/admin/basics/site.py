@@ -1,0 +1,238 @@
+# -*- test-case-name: tests.admin.test_site -*-
+"""
+The HTTP server below the pages of the administration, with limits.
+
+The pages are made on the reactor of a member, so a flood of requests must not keep the reactor busy, and a
+request must not take memory or disk.
+
+Rule 1: one request of a connection is answered in one turn of the reactor. At most L{PIPELINED_MAX} further
+requests may wait; a connection with more ends.
+Rule 2: a request with a body is refused (413) before the body is read: no page takes one.
+Rule 3: the number of open connections is bounded: they are a part of the descriptors that clients leave
+(L{dledger.base.process.descriptors}).
+Rule 4: a request for a foreign host is refused (421). A web page in an operator's browser can let its own
+host name point here, and would read the pages otherwise.
+Rule 5: requests are not logged, unless the operator asked for that: monitoring asks every few seconds.
+Rule 6: the L{AdminGuard} is asked before any page is.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from twisted.internet.abstract import isIPAddress, isIPv6Address
+from twisted.internet.interfaces import IAddress, IDelayedCall, ITCPTransport
+from twisted.python.failure import Failure
+from twisted.web.http import HTTPChannel, combinedLogFormatter, datetimeToLogString
+from twisted.web.http import Request as HTTPRequest
+from twisted.web.iweb import IAccessLogFormatter, IRequest
+from twisted.web.resource import IResource
+from twisted.web.server import Request, Site
+from zope.interface import provider
+
+from dledger.admin.basics.guard import AdminGuard
+from dledger.base.process.descriptors import pages_allowed
+from dledger.base.process.reactor import Reactor
+
+#: Requests of one connection that may wait for the one before.
+PIPELINED_MAX = 4
+
+if TYPE_CHECKING:
+    from twisted.web.http import _GenericHTTPChannelProtocol
+
+#: In C{hosts}: every host is allowed.
+ANY_HOST = "*"
+
+_TOO_LARGE = b"HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+_END_OF_HEADERS = b"\r\n\r\n"
+
+
+class AdminRequest(Request):
+    """A request without a body, for one of our hosts."""
+
+    channel: AdminChannel
+
+    def gotLength(self, length: int | None) -> None:
+        """See L{Request.gotLength}: the length of the body; None if it has no length yet."""
+        super().gotLength(0)
+        if length != 0:
+            self.requestHeaders.removeHeader(b"expect")
+            self.channel.refuse_body()
+
+    def process(self) -> None:
+        """See L{Request.process}."""
+        # (Not as text, which twisted.web takes for UTF-8.)
+        host = self.requestHeaders.getRawHeaders(b"host", [b""])[0].decode("latin-1")
+        site: AdminSite = self.channel.site
+        if not site.knows(host):
+            self._refuse(421, {
+                "error": "the Host header names another server",
+                "host": host[:256],
+                "allowed": "IP addresses, localhost, names of members, and the names in admin_hosts",
+            })
+            return
+        refusal = site.guard.refusal(
+            self.method.decode("latin-1"), self.path.decode("latin-1"),
+            (self.requestHeaders.getRawHeaders("authorization") or [""])[0],
+            str(getattr(self.getClientAddress(), "host", "a local socket")),
+        )
+        if refusal is None:
+            super().process()
+            return
+        if refusal.status == 401:
+            self.setHeader(b"www-authenticate", b'Bearer realm="dledger"')
+        self._refuse(refusal.status, {"error": refusal.reason})
+
+    def _refuse(self, status: int, reason: Mapping[str, str]) -> None:
+        self.setResponseCode(status)
+        self.setHeader(b"content-type", b"application/json; charset=utf-8")
+        self.setHeader(b"cache-control", b"no-store")
+        self.write(json.dumps(reason).encode("ascii") + b"\n")
+        self.finish()
+
+
+class AdminChannel(HTTPChannel):
+    """One connection; see the module for its limits."""
+
+    site: AdminSite
+    callLater: Callable[..., IDelayedCall]
+    transport: ITCPTransport
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiting = 0
+        self._is_refused = False
+        self._next: IDelayedCall | None = None
+
+    def rawDataReceived(self, data: bytes) -> None:
+        """See L{HTTPChannel.rawDataReceived}: bytes of a body, or of requests that wait."""
+        if self._is_refused:
+            return
+        self._waiting += data.count(_END_OF_HEADERS)
+        if self._waiting > PIPELINED_MAX:
+            self._refuse()
+            self.transport.abortConnection()
+            return
+        super().rawDataReceived(data)
+
+    def refuse_body(self) -> None:
+        """The request has a body."""
+        self._refuse()
+        self.transport.write(_TOO_LARGE)
+        self.transport.loseConnection()
+
+    def _refuse(self) -> None:
+        self._is_refused = True
+        self._dataBuffer = []
+
+    def dataReceived(self, data: bytes) -> None:
+        """See L{HTTPChannel.dataReceived}."""
+        if not self._is_refused:
+            super().dataReceived(data)
+
+    def requestDone(self, request: Request) -> None:
+        """See L{HTTPChannel.requestDone}: the next request waits for the next turn."""
+        self._waiting = 0
+        self._next = self.callLater(0, self._go_on, request)
+
+    def _go_on(self, request: Request) -> None:
+        self._next = None
+        if not self._is_refused:
+            super().requestDone(request)
+
+    def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
+        """See L{HTTPChannel.connectionLost}."""
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
+            del self.requests[0]
+        self.site.left()
+        super().connectionLost(reason)
+
+
+class AdminSite(Site):
+    """
+    The factory of L{AdminChannel}.
+
+    Invariant: C{_open} is the number of connections that were made and are not lost.
+    """
+
+    noisy = False
+    displayTracebacks = False
+    requestFactory = AdminRequest
+    protocol = AdminChannel  # type: ignore[assignment]
+
+    def __init__(
+        self, resource: IResource, reactor: Reactor, *, hosts: Iterable[str], wall_s: Callable[[], float],
+        logs_access: bool = False, guard: AdminGuard | None = None, connections_max: int | None = None,
+    ) -> None:
+        """
+        @param connections_max: open connections; None: as many as the limit of descriptors allows.
+        @param hosts: further host names by which browsers may call this server, or L{ANY_HOST}.
+        @param wall_s: seconds since 1970, for the access log.
+        @param logs_access: whether each request is a line of the log.
+        @param guard: None: nobody has a token.
+        """
+        super().__init__(resource, reactor=reactor, logFormatter=access_line(wall_s))
+        self._hosts = known_hosts(hosts)
+        self._logs_access = logs_access
+        self._open = 0
+        self._connections_max = pages_allowed() if connections_max is None else connections_max
+        self.guard = guard if guard is not None else AdminGuard(reactor.seconds)
+
+    def buildProtocol(self, addr: IAddress | None) -> _GenericHTTPChannelProtocol | None:
+        """See L{Site.buildProtocol}."""
+        if self._open >= self._connections_max:
+            return None
+        self._open += 1
+        connection: _GenericHTTPChannelProtocol | None = super().buildProtocol(addr)
+        return connection
+
+    def left(self) -> None:
+        """A connection has ended."""
+        self._open -= 1
+
+    def knows(self, host: str) -> bool:
+        """Whether a Host header is one of ours. Requests without it do not come from browsers."""
+        name = host_name(host)
+        return not name or ANY_HOST in self._hosts or name in self._hosts or _is_number(name)
+
+    def log(self, request: HTTPRequest) -> None:
+        """See L{Site.log}."""
+        if self._logs_access:
+            super().log(request)
+
+
+def host_name(host: str) -> str:
+    """The name in a Host header, in lower case, without port, brackets and final dot."""
+    host = host.strip().lower()
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0].rstrip(".")
+
+
+def _is_number(name: str) -> bool:
+    return bool(isIPAddress(name) or isIPv6Address(name.partition("%")[0]))
+
+
+def known_hosts(hosts: Iterable[str]) -> Collection[str]:
+    """The names of C{hosts}, of this machine, and C{localhost}."""
+    return frozenset({"localhost", socket.gethostname().lower(), *map(host_name, hosts)})
+
+
+def access_line(wall_s: Callable[[], float]) -> Callable[[str, IRequest], str]:
+    """
+    A formatter for the access log that uses the time of C{wall_s} (seconds since 1970). Twisted passes the
+    reactor's time, which is monotonic in a member and no time of day.
+    """
+
+    @provider(IAccessLogFormatter)
+    def line(_timestamp: str, request: IRequest) -> str:
+        text: str = combinedLogFormatter(datetimeToLogString(wall_s()), request)
+        return text
+
+    formatter: Callable[[str, IRequest], str] = line
+    return formatter

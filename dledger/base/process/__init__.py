@@ -1,0 +1,1 @@
+"""The process: reactor, threads, clocks, file descriptors, log lines."""

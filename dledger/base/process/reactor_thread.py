@@ -1,0 +1,245 @@
+# -*- test-case-name: tests.client.test_reactor_thread -*-
+"""
+A private reactor in its own thread, for programs without a reactor.
+
+Rule 1: the global reactor is neither installed nor touched. A program may use this beside a reactor of its
+own, and any number of these threads may run at once.
+Rule 2: a forked process has no such thread, only a copy of its memory: every call fails at once there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from typing import Generic, Protocol, TypeVar, cast
+
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+from dledger.base.process.forks import OpenedHere
+from dledger.base.process.reactor import Reactor, whole_reactor
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
+
+_T = TypeVar("_T")
+_STOP_WAIT_S = 5.0
+
+
+def new_reactor() -> Reactor:
+    """The best reactor for this platform, not installed."""
+    try:
+        from twisted.internet.epollreactor import EPollReactor as Best
+    except ImportError:
+        from twisted.internet.selectreactor import SelectReactor as Best
+    reactor = Best()
+    # Else Twisted would take this thread for the thread of the program's own reactor.
+    reactor._registerAsIOThread = False
+    return whole_reactor(reactor)
+
+
+class Outcome(Generic[_T]):
+    """
+    The result of work on the reactor thread, for a caller that blocks on it.
+
+    Not a Future: a Future's Condition is acquired by Python code. Ctrl-C there could leave it taken, and the
+    reactor's thread would wait for ever. A plain lock is acquired atomically.
+    """
+
+    def __init__(self) -> None:
+        self._untold = threading.Lock()
+        self._untold.acquire()
+        self._result: _T | None = None
+        self._error: BaseException | None = None
+
+    def set_result(self, result: _T) -> None:
+        """Set the result. @raise InvalidStateError: there is an outcome already."""
+        self._must_be_open()
+        self._result = result
+        self._tell()
+
+    def set_exception(self, error: BaseException) -> None:
+        """Set the error. @raise InvalidStateError: there is an outcome already."""
+        self._must_be_open()
+        self._error = error
+        self._tell()
+
+    def _must_be_open(self) -> None:
+        if not self._untold.locked():
+            raise InvalidStateError("there is an outcome already")
+
+    def _tell(self) -> None:
+        try:
+            self._untold.release()
+        except RuntimeError:  # another thread released it in between
+            raise InvalidStateError("there is an outcome already") from None
+
+    def result(self, timeout: float | None = None) -> _T:
+        """
+        Wait for the result, and return it or raise its error.
+
+        @param timeout: seconds; None: for ever.
+        @raise TimeoutError: there is no outcome yet; the caller may wait again.
+        """
+        if not self._untold.acquire(timeout=-1 if timeout is None else timeout):
+            raise TimeoutError
+        self._untold.release()
+        if self._error is not None:
+            raise self._error
+        return cast(_T, self._result)
+
+
+class _Settable(Protocol):
+    """A L{Future} or an L{Outcome}, of any kind of result."""
+
+    def set_exception(self, error: BaseException, /) -> None:
+        """Set the error. @raise InvalidStateError: there is an outcome already."""
+
+    def __hash__(self) -> int: ...
+
+
+class ReactorThread:
+    """
+    A reactor in its own thread.
+
+    Invariant: C{_open} holds every outcome until it is set; it is empty when the thread ends.
+
+    @ivar reactor: runs until L{stop}; use it only through L{run}, L{start}, L{begin} and L{wait}.
+    """
+
+    def __init__(self, name: str, reactor: Reactor | None = None) -> None:
+        self.reactor = reactor if reactor is not None else new_reactor()
+        self._is_stopped = False
+        self._opened = OpenedHere()
+        # Held while another thread wakes the reactor up, so that its pipe is not closed meanwhile: after a
+        # close, the descriptor's number may belong to another file when it is written to.
+        self._gate = threading.Lock()
+        self._is_over = False
+        self._open: set[_Settable] = set()
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+        self._thread.start()
+
+    def _main(self) -> None:
+        reactor = self.reactor
+        reactor.run(installSignalHandlers=False)
+        with self._gate:
+            self._is_over = True
+            # A stopped reactor keeps its wake-up pipe and poll object until it is garbage-collected.
+            for reader in list(getattr(reactor, "_internalReaders", ())):
+                reader.connectionLost(None)
+            poller = getattr(reactor, "_poller", None)
+            if poller is not None:
+                poller.close()
+        self._tell_closed()  # includes calls that came after the reactor's last turn
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether L{stop} was called."""
+        return self._is_stopped
+
+    def run(self, call: Callable[..., object], *args: object) -> None:
+        """
+        Run C{call} in the reactor's thread, soon.
+
+        @raise DLedgerError: the thread was stopped, or this process was forked from the thread's own.
+        """
+        self.check_process()
+        if self._is_stopped or not self._call(call, *args):
+            raise DLedgerError(ResponseCode.NETWORK_ERROR, reason="the log is closed")
+
+    def check_process(self) -> None:
+        """
+        Called before any lock is taken, because the other process may have held it when it forked.
+
+        @raise DLedgerError: this process was forked from the thread's own.
+        """
+        self._opened.check()
+
+    def _call(self, call: Callable[..., object], *args: object) -> bool:
+        """@return: False if the reactor has ended."""
+        with self._gate:
+            if not self._is_over:
+                self.reactor.callFromThread(call, *args)
+            return not self._is_over
+
+    def start(self, story: Callable[[], Deferred[_T]]) -> Future[_T]:
+        """
+        Call C{story} in the reactor's thread.
+
+        @return: the outcome of its Deferred, for callers that collect Futures. To wait for an outcome
+            use L{begin}.
+        """
+        future: Future[_T] = Future()
+        self._run(story, future)
+        return future
+
+    def begin(self, story: Callable[[], Deferred[_T]]) -> Outcome[_T]:
+        """
+        Call C{story} in the reactor's thread.
+
+        @return: the outcome of its Deferred. Ctrl-C can interrupt the wait for it.
+        """
+        outcome: Outcome[_T] = Outcome()
+        self._run(story, outcome)
+        return outcome
+
+    def _run(self, story: Callable[[], Deferred[_T]], future: Future[_T] | Outcome[_T]) -> None:
+        self._open.add(future)
+
+        def settle(result: _T | Failure) -> None:
+            self._open.discard(future)
+            with suppress(InvalidStateError):  # the outcome was set or cancelled before
+                if isinstance(result, Failure):
+                    assert result.value is not None
+                    future.set_exception(result.value)
+                else:
+                    future.set_result(result)
+
+        def begin() -> None:
+            try:
+                story().addBoth(settle)
+            except Exception as error:
+                settle(Failure(error))
+
+        try:
+            self.run(begin)
+        except BaseException:
+            self._open.discard(future)
+            raise
+
+    def wait(self, story: Callable[[], Deferred[_T]]) -> _T:
+        """L{begin}, and wait for the result."""
+        return self.begin(story).result()
+
+    def stop(self, last: Callable[[], object]) -> None:
+        """
+        Run C{last} in the reactor's thread, stop the reactor, and wait for its thread, at most
+        C{_STOP_WAIT_S} seconds. Every open outcome fails.
+        """
+        if self._is_stopped:
+            return
+        self._is_stopped = True
+        if not self._opened.is_here:
+            return  # the thread and its connections belong to the other process
+
+        def end() -> None:
+            try:
+                last()
+            finally:
+                # Give the reactor one more turn, so that the outcomes set by C{last} are delivered.
+                self.reactor.callLater(0, self._end_reactor)
+
+        self._call(end)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_STOP_WAIT_S)
+        self._tell_closed()
+
+    def _tell_closed(self) -> None:
+        for future in list(self._open):
+            with suppress(InvalidStateError):
+                future.set_exception(DLedgerError(ResponseCode.NETWORK_ERROR, reason="the log was closed"))
+
+    def _end_reactor(self) -> None:
+        with suppress(Exception):
+            self.reactor.stop()

@@ -1,0 +1,1 @@
+"""What clients of both products share: queues of sends and their deadlines."""

@@ -1,0 +1,300 @@
+# -*- test-case-name: tests.base.test_sender -*-
+"""
+The state of a L{dledger.base.sending.sender.WindowedSender}: calls with unsent bodies, frames in flight,
+numbers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Generic, NamedTuple, TypeVar
+
+import attrs
+
+from dledger.values.errors import DLedgerError
+
+_R = TypeVar("_R")
+
+
+@attrs.frozen(kw_only=True)
+class SendLimits:
+    """
+    Bounds of one sender.
+
+    @ivar pending_count_max, pending_bytes_max: number and bytes of bodies without an outcome.
+    @ivar when_full: C{fail}: a call beyond these bounds fails at once with LEADER_PENDING_FULL;
+        C{wait}: it waits, and at most C{waiting_calls_max} calls wait.
+    @ivar frame_count_max, frame_bytes_max: bodies in one native frame, and their bytes.
+    @ivar frames_in_flight_max: native frames without an answer; bodies gather meanwhile.
+    """
+
+    pending_count_max: int = 100_000
+    pending_bytes_max: int = 64 * 1024 * 1024
+    when_full: str = attrs.field(default="fail", validator=attrs.validators.in_(("fail", "wait")))
+    waiting_calls_max: int = 1_000
+    frame_count_max: int = 512
+    frame_bytes_max: int = 128 * 1024
+    frames_in_flight_max: int = 8
+
+
+class SendCall(Generic[_R]):
+    """One call: its bodies, the number of them in frames, and their outcomes."""
+
+    __slots__ = (
+        "base", "bodies", "deadline_s", "done", "error", "failed", "is_admitted", "is_finished", "key",
+        "maybe", "open", "producer", "results", "sent", "size", "stream", "unknown",
+    )  # fmt: skip
+
+    def __init__(
+        self, bodies: Sequence[bytes], size: int, done: Callable[..., None], deadline_s: float,
+        key: object = None, stream: object = None,
+    ) -> None:
+        self.bodies = bodies
+        self.size = size  # bytes of all bodies
+        self.done = done  # called once, with the outcome that the target makes
+        self.deadline_s = deadline_s
+        self.stream = stream  # of several calls in order; None: on its own
+        self.key = key  # neighbours share a frame only if their keys are equal
+        self.sent = 0  # bodies that are or were in frames; the next to send is bodies[sent]
+        self.open = 0  # bodies in frames without an outcome
+        self.results: list[_R] = []
+        self.failed = 0
+        self.unknown = 0
+        self.error: DLedgerError | None = None
+        self.is_admitted = False  # counted as pending; False while the call waits for room
+        self.is_finished = False
+        self.producer = ""  # that gave numbers to its bodies; empty: none did yet
+        self.base = 0  # number of the first body there
+        self.maybe = 0  # bodies before this one may be in the log though no answer has said so
+
+
+class Numbers:
+    """
+    Numbers the bodies of a sender, so that the log takes each of them once (L{dledger.ledger.producers}).
+
+    A number is given when a body is sent for the first time. When a numbered body is given up, its number may
+    stay free for ever, and the log takes none behind it: a new producer begins.
+
+    @ivar producer: its id.
+    """
+
+    def __init__(self, new_id: Callable[[], str]) -> None:
+        self._new_id = new_id
+        self._next = 0
+        self.producer = new_id()
+
+    def of(self, call: SendCall[_R]) -> tuple[str, int]:
+        """Producer and number of the next body of a call to be sent."""
+        if call.producer != self.producer:
+            call.producer, call.base = self.producer, self._next - call.sent
+        return call.producer, call.base + call.sent
+
+    def used(self, number: int) -> None:
+        """The numbers before this one were sent."""
+        self._next = max(self._next, number)
+
+    def given_up(self, call: SendCall[_R]) -> None:
+        """Not all bodies of a call will be sent."""
+        if call.producer == self.producer:
+            self.producer, self._next = self._new_id(), 0
+
+
+#: A call, the number of its first body in the frame, and the number of its bodies there.
+FramePart = tuple[SendCall[_R], int, int]
+
+
+class SentFrame(Generic[_R]):
+    """Bodies that are sent together; C{refusal} is set while a refused frame is held."""
+
+    __slots__ = ("connection", "count", "is_settled", "number", "parts", "refusal", "sent_s", "size")
+
+    def __init__(self, number: int, parts: list[FramePart[_R]], count: int, size: int, sent_s: float) -> None:
+        self.number = number  # in the order of sending
+        self.parts = parts
+        self.count = count
+        self.size = size
+        self.sent_s = sent_s
+        self.connection: object = None  # set by the target
+        self.refusal: DLedgerError | None = None
+        self.is_settled = False
+
+
+class Window(NamedTuple):
+    """
+    The bounds of frames to the present connection.
+
+    @ivar frames_max, bytes_max: frames without an answer, and bytes of their bodies.
+    @ivar count_max: bodies in one frame.
+    """
+
+    frames_max: int
+    bytes_max: int
+    count_max: int
+
+
+class PendingCalls(Generic[_R]):
+    """
+    The calls with unsent bodies, and the count of all bodies without an outcome.
+
+    @ivar queue: admitted calls. @ivar waiting: calls that wait for room; both in the order of the calls.
+    """
+
+    def __init__(self, limits: SendLimits, noun: str, numbers: Numbers | None) -> None:
+        self._limits = limits
+        self._noun = noun
+        self._numbers = numbers
+        self.queue: deque[SendCall[_R]] = deque()
+        self.waiting: deque[SendCall[_R]] = deque()
+        self.count = 0
+        self.bytes = 0
+
+    def admit(self, call: SendCall[_R]) -> bool:
+        """Queue a call; False if there is no room. A call of any size fits if nothing is pending."""
+        count, size = self.count + len(call.bodies), self.bytes + call.size
+        limits = self._limits
+        if self.count and (count > limits.pending_count_max or size > limits.pending_bytes_max):
+            return False
+        call.is_admitted = True
+        self.queue.append(call)
+        self.count, self.bytes = count, size
+        return True
+
+    def put_off(self, call: SendCall[_R]) -> str:
+        """Let a call wait for room. @return: the reason why it may not wait, or empty."""
+        limits = self._limits
+        if limits.when_full == "wait" and len(self.waiting) < limits.waiting_calls_max:
+            self.waiting.append(call)
+            return ""
+        return (f"{self.count} {self._noun} of {self.bytes} bytes are pending in this client; at most "
+                f"{limits.pending_count_max} of {limits.pending_bytes_max} bytes are allowed")  # fmt: skip
+
+    def admit_waiting(self) -> None:
+        """Queue the waiting calls for which there is room."""
+        while self.waiting and self.admit(self.waiting[0]):
+            self.waiting.popleft()
+
+    def of_stream(self, stream: object) -> list[SendCall[_R]]:
+        """The calls of a stream that have unsent bodies."""
+        return [call for call in chain(self.queue, self.waiting) if call.stream is stream]
+
+    def forget_finished(self) -> None:
+        """Drop finished calls at the beginning of both queues."""
+        for calls in (self.queue, self.waiting):
+            while calls and calls[0].is_finished:
+                calls.popleft()
+
+    def cut(self, count_max: int) -> tuple[list[bytes], list[FramePart[_R]], int]:
+        """
+        Take the next bodies with the same key: at least one unless nothing is queued, then up to both bounds.
+
+        @return: the bodies, their parts, and their size in bytes.
+        """
+        bodies: list[bytes] = []
+        parts: list[FramePart[_R]] = []
+        size, bytes_max = 0, self._limits.frame_bytes_max
+        queue = self.queue
+        while queue and len(bodies) < count_max:
+            call = queue[0]
+            if call.is_finished or call.error is not None:
+                queue.popleft()
+                continue
+            if parts and (call.key != parts[0][0].key or not self._follows(call, parts)):
+                break
+            room = count_max - len(bodies)
+            taken: Sequence[bytes]
+            if not call.sent and len(call.bodies) <= room and size + call.size <= bytes_max:
+                taken, taken_size = call.bodies, call.size
+            else:
+                taken, taken_size = _some(call, room, bytes_max - size, at_least=0 if bodies else 1)
+                if not taken:
+                    break
+            bodies += taken
+            size += taken_size
+            parts.append((call, call.sent, len(taken)))
+            if self._numbers is not None:
+                self._numbers.used(self._numbers.of(call)[1] + len(taken))
+            call.sent += len(taken)
+            call.open += len(taken)
+            if call.sent < len(call.bodies):
+                break
+            queue.popleft()
+        return bodies, parts, size
+
+    def _follows(self, call: SendCall[_R], parts: list[FramePart[_R]]) -> bool:
+        """Whether the numbers of a call go on where a frame ends."""
+        if self._numbers is None:
+            return True
+        last, first, count = parts[-1]
+        is_lost = call.sent < call.maybe and call.producer != self._numbers.producer
+        return not is_lost and self._numbers.of(call) == (last.producer, last.base + first + count)
+
+    def put_back(self, call: SendCall[_R], first: int, count: int) -> None:
+        """Queue bodies again that were cut; called for the last frame first."""
+        call.sent = first
+        call.open -= count
+        if not self.queue or self.queue[0] is not call:
+            self.queue.appendleft(call)
+
+
+def _some(call: SendCall[_R], room: int, bytes_max: int, at_least: int) -> tuple[Sequence[bytes], int]:
+    size = 0
+    end = call.sent
+    last = min(len(call.bodies), call.sent + room)
+    while end < last:
+        size_with_next = size + len(call.bodies[end])
+        if size_with_next > bytes_max and end - call.sent >= at_least:
+            break
+        size = size_with_next
+        end += 1
+    return call.bodies[call.sent : end], size
+
+
+class Flight(Generic[_R]):
+    """
+    The frames that are sent and not settled.
+
+    Invariants: C{frames} is in the order of sending; C{unanswered} and C{bytes} count those that are not
+    held; C{passed} is the number of the last frame that is or may be in the log.
+    """
+
+    def __init__(self) -> None:
+        self.frames: deque[SentFrame[_R]] = deque()
+        self.unanswered = 0
+        self.bytes = 0
+        self.passed = 0
+        self.is_held = False
+        self._last_number = 0
+
+    def sent(self, parts: list[FramePart[_R]], count: int, size: int, now_s: float) -> SentFrame[_R]:
+        """A new frame."""
+        self._last_number += 1
+        frame = SentFrame(self._last_number, parts, count, size, now_s)
+        self.frames.append(frame)
+        self.unanswered += 1
+        self.bytes += size
+        return frame
+
+    def take(self, frame: SentFrame[_R]) -> list[SentFrame[_R]]:
+        """Remove a frame that is or may be in the log. @return: the held frames that it overtook."""
+        self.passed = max(self.passed, frame.number)
+        frame.is_settled = True
+        if self.frames[0] is frame:
+            self.frames.popleft()
+            return []
+        overtaken: list[SentFrame[_R]] = []
+        kept: list[SentFrame[_R]] = []
+        while (other := self.frames.popleft()) is not frame:
+            (kept if other.refusal is None else overtaken).append(other)
+        self.frames.extendleft(reversed(kept))
+        return overtaken
+
+    def held_counts(self) -> dict[SendCall[_R], int]:
+        """Number of bodies of each call in held frames."""
+        counts: dict[SendCall[_R], int] = {}
+        for frame in self.frames:
+            if frame.refusal is not None:
+                for call, _first, count in frame.parts:
+                    counts[call] = counts.get(call, 0) + count
+        return counts

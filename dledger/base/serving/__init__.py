@@ -1,0 +1,1 @@
+"""What servers share: addresses to listen at, clients and their limits, tokens."""

@@ -1,0 +1,219 @@
+# -*- test-case-name: tests.commands.test_administration -*-
+"""
+How commands ask administrations: C{--admin}, tokens, and the authority of their certificates.
+C{dledger token} makes a token, C{dledger flush} asks members to flush, C{dledger log-level} to log more or
+less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import urlencode
+
+import attrs
+import click
+from twisted.internet.defer import Deferred
+from twisted.web.iweb import IAgent
+
+from dledger.admin.basics.asking import admin_agent
+from dledger.admin.basics.cluster import fetch_page
+from dledger.base.process.log_lines import LEVELS
+from dledger.base.process.reactor import Reactor
+from dledger.base.process.reactor_thread import ReactorThread
+from dledger.base.serving.tokens import ClientTokenFile, TokenFile, is_token_name, new_token
+from dledger.base.tls.securing import server_trust
+from dledger.cli.basics.common import EXIT_FAILED, replace_file, say, write_json
+from dledger.cli.basics.contexts import FromContext
+from dledger.values.rights import ClientRole
+from protocols.wire.fastjson import JsonObject
+
+_Answer = TypeVar("_Answer")
+
+#: Seconds to connect, and for each part of an answer.
+DEADLINE_S = 2.0
+#: Seconds for the answer of a flush; a member gives up earlier.
+_FLUSH_S = 12.0
+
+admin_option = click.option(
+    "--admin", "urls", cls=FromContext, key="admin", multiple=True, envvar="DLEDGER_ADMIN", metavar="URL",
+    help="Base URL of a member's administration. [env DLEDGER_ADMIN]",
+)
+
+
+@attrs.frozen(kw_only=True)
+class AdminAccess:
+    """
+    What a command shows to administrations, and whom it believes.
+
+    @ivar token: empty: none. @ivar authority: PEM file; empty: the authorities of this system.
+    """
+
+    token: str = attrs.field(default="", repr=False)
+    authority: str = ""
+
+    def agent(self, reactor: Reactor, url: str, name: str | None = None) -> IAgent:
+        """
+        Asks one administration.
+
+        @param name: that its certificate must have; None: the host of the URL.
+        @raise ClickException: the authority's file is not sound.
+        """
+        try:
+            trust = server_trust(self.authority) if url.startswith("https:") else None
+        except ValueError as error:
+            raise click.ClickException(str(error)) from None
+        return admin_agent(reactor, DEADLINE_S, trust=trust, name=name, token=self.token)
+
+
+def ask_all(
+    access: AdminAccess, asked: Mapping[str, str | None],
+    story: Callable[[IAgent, str, Reactor], Coroutine[Deferred[object], object, _Answer]],
+    failed: Callable[[str, Exception], None],
+) -> dict[str, _Answer]:
+    """
+    Ask administrations at the same time.
+
+    @param asked: URL to the name that the certificate there must have; None: its host.
+    @param story: a coroutine function that asks one.
+    @param failed: is told of those without an answer.
+    @return: URL to the answer of C{story}.
+    """
+    found: dict[str, _Answer] = {}
+    if not asked:
+        return found
+    thread = ReactorThread("dledger-admin")
+    try:
+        agents = {url: access.agent(thread.reactor, url, name) for url, name in asked.items()}
+
+        def begun(url: str) -> Future[_Answer]:
+            return thread.start(lambda: Deferred.fromCoroutine(story(agents[url], url, thread.reactor)))
+
+        for url, answer in [(url, begun(url)) for url in asked]:
+            try:
+                found[url] = answer.result()
+            except Exception as error:
+                failed(url, error)
+    finally:
+        thread.stop(lambda: None)
+    return found
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("name")
+@click.option("--remove", is_flag=True, help="Take all tokens of NAME out of FILE instead.")
+@click.option("--role", type=click.Choice([str(one) for one in ClientRole]), default=None,
+              help="The token is one of a client of logs, and FILE the client_token_file of members.")
+@click.option("--group", "groups", multiple=True, metavar="NAME",
+              help="With --role: only of this group; several are allowed. [default: of every group]")
+def token(file: Path, name: str, remove: bool, role: str | None, groups: tuple[str, ...]) -> None:
+    """
+    Make a token for NAME, and add its hash to FILE, the admin_token_file of servers.
+
+    The token itself is printed, once: keep it where only its holder can read it. Running servers take the
+    change within a second of the next request, members that of client_token_file within ten seconds. With the
+    name of a token that is there both count, until --remove and another call leave the new one alone.
+    """
+    if not is_token_name(name):
+        raise click.UsageError(f"{name!r} is no name: write at most 64 letters, digits, '_', '-' and '.'")
+    if groups and role is None:
+        raise click.UsageError("--group needs --role: tokens of administrations have no groups")
+    try:
+        old = file.read_text("ascii") if file.exists() else ""
+        kind = TokenFile if role is None else ClientTokenFile
+        if old.strip() and not remove:
+            kind(str(file))  # (not a file of another kind)
+        if remove:
+            kept = [line for line in old.splitlines(keepends=True) if line.split()[:1] != [name]]
+            if len(kept) == len(old.splitlines()):
+                raise click.ClickException(f"{file} has no token of {name}")
+            if not any(line.strip() and not line.startswith("#") for line in kept):
+                raise click.ClickException(
+                    f"{file} would have no token, and servers would keep the old one: make another first"
+                )
+            replace_file(file, "".join(kept))
+            say(f"{file}: {name} has no token any more")
+            return
+        made, line = new_token(name, None if role is None else ClientRole(role), groups)
+        replace_file(file, old + ("\n" if old and not old.endswith("\n") else "") + line)
+    except (ValueError, OSError) as error:
+        raise click.ClickException(str(error)) from None
+    click.echo(made)
+    say(f"{file}: the hash of the token of {name}, for {kind.option}; the token is not kept anywhere")
+
+
+@click.command()
+@admin_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def flush(context: click.Context, urls: tuple[str, ...], as_json: bool) -> None:
+    """
+    Let members put on stable storage what is in their ledgers now. Needs a token.
+
+    Each member that --admin names is asked. Exit status 1 if one has not done it.
+    """
+    found, failures = _post(context.obj.admin, urls, "/flush")
+    if as_json:
+        write_json({"flushed": found, "failed": failures})
+    for url, page in () if as_json else found.items():
+        click.echo(f"{url}\tflushed up to {page.get('flushed_index')}")
+    _end_with(context, failures)
+
+
+@click.command("log-level")
+@click.argument("level", type=click.Choice(LEVELS))
+@click.option("--room", default=None, metavar="NAME",
+              help="Only lines of this module, or of those whose names begin with it: dledger.node. "
+                   "[default: all that have no level of their own]")
+@admin_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def log_level(
+    context: click.Context, level: str, room: str | None, urls: tuple[str, ...], as_json: bool
+) -> None:
+    """
+    Let members write their logs from LEVEL on, until they are restarted. Needs a token.
+
+    Each member that --admin names is asked. Exit status 1 if one has not done it.
+    """
+    if room is not None and not room:
+        raise click.UsageError("--room has no name; leave it out for all rooms")
+    query = urlencode({"level": level, **({} if room is None else {"room": room})})
+    found, failures = _post(context.obj.admin, urls, f"/log-level?{query}")
+    if as_json:
+        write_json({"changed": found, "failed": failures})
+    for url, page in () if as_json else found.items():
+        click.echo(f"{url}\t{page.get('log_level')}")
+    _end_with(context, failures)
+
+
+def _post(
+    access: AdminAccess, urls: tuple[str, ...], page: str
+) -> tuple[dict[str, JsonObject], dict[str, str]]:
+    """
+    Let members do something.
+
+    @return: URL to the answer, and URL to the reason of each that has not done it.
+    @raise UsageError: no member is named.
+    """
+    if not urls:
+        raise click.UsageError("no member named: give --admin URL")
+    failures: dict[str, str] = {}
+
+    def failed(url: str, error: Exception) -> None:
+        failures[url] = str(error) or type(error).__name__
+
+    async def story(agent: IAgent, url: str, reactor: Reactor) -> JsonObject:
+        return await fetch_page(agent, url, page, _FLUSH_S, reactor, "POST")
+
+    return ask_all(access, dict.fromkeys(urls), story, failed), failures
+
+
+def _end_with(context: click.Context, failures: Mapping[str, str]) -> None:
+    for url, reason in failures.items():
+        say(f"dledger: {url}: {reason}")
+    if failures:
+        context.exit(EXIT_FAILED)

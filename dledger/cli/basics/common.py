@@ -1,0 +1,221 @@
+# -*- test-case-name: tests.commands.test_main -*-
+"""
+Shared by the commands: errors become one line and an exit status, entries become output.
+
+Exit status: 0 done; 1 failed, with no effect beyond the reported one; 2 an append has an unknown outcome;
+64 the command line is invalid; 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import errno
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+from dledger.client.answers.errors import UnknownChange
+from dledger.client.answers.values import AppendError, Entry, UnknownOutcome
+from dledger.values.errors import DirectoryError, DLedgerError
+from protocols.wire.fastjson import JsonObject
+
+EXIT_FAILED = 1
+EXIT_UNKNOWN = 2
+EXIT_USAGE = 64
+EXIT_INTERRUPTED = 130
+
+FORMATS = ("text", "json", "raw")
+
+
+def say(text: str) -> None:
+    """Write a line for people to standard error."""
+    click.echo(text, err=True)
+
+
+def describe_error(error: DLedgerError) -> str:
+    """One line: code, reason and facts of an error; of a directory that cannot be opened, the sentence."""
+    if isinstance(error, DirectoryError):
+        return str(error)
+    facts = {name: value for name, value in error.facts.items() if value not in (None, "")}
+    reason = facts.pop("reason", None)
+    acknowledged = facts.pop("acknowledged", None)
+    later = facts.pop("acknowledged_later", 0)
+    line = f"{error.code.name} ({int(error.code)})"
+    if reason is not None:
+        line += f": {reason}"
+    if facts:
+        line += " [" + ", ".join(f"{name}={value}" for name, value in facts.items()) + "]"
+    if isinstance(error, AppendError):
+        done = acknowledged if acknowledged is not None else sum(run.count for run in error.appended)
+        line += f"; acknowledged {done}"
+        if later:
+            line += f" from the start and {later} behind the first failure"
+        line += f", unknown {error.unknown}, not appended {error.failed}"
+    return line
+
+
+class Commands(click.Group):
+    """A group of commands whose errors end as one line and an exit status."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """As C{click.Group.main}; the module docstring lists the exit statuses."""
+        if not standalone_mode:
+            return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        try:
+            status = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        except click.UsageError as error:
+            error.show()
+            sys.exit(EXIT_USAGE)
+        except click.ClickException as error:
+            error.show()
+            sys.exit(EXIT_FAILED)
+        except (KeyboardInterrupt, click.Abort):
+            sys.exit(EXIT_INTERRUPTED)
+        except UnknownOutcome as error:
+            say(f"dledger: unknown outcome: {describe_error(error)}")
+            sys.exit(EXIT_UNKNOWN)
+        except UnknownChange as error:
+            say("dledger: the change may be in force, or come into force: give the command again "
+                f"({describe_error(error)})")
+            sys.exit(EXIT_UNKNOWN)
+        except DLedgerError as error:
+            say(f"dledger: {describe_error(error)}")
+            sys.exit(EXIT_FAILED)
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                _leave_pipe()
+            say(f"dledger: {error}")
+            sys.exit(EXIT_FAILED)
+        sys.exit(status if isinstance(status, int) else 0)
+
+
+def _leave_pipe() -> NoReturn:
+    """The reader of our output is gone: exit without a message, also at the interpreter's last flush."""
+    try:
+        sys.stdout.close()
+    except OSError:
+        pass
+    sys.exit(EXIT_FAILED)
+
+
+@contextlib.contextmanager
+def bytes_shown(what: str, *, shows: bool | None = None) -> Iterator[Callable[[int, int], None]]:
+    """
+    A bar on standard error, for a function that is called with the bytes done and the bytes to do.
+
+    @param shows: whether there is a bar; None: on a terminal.
+    """
+    console = Console(stderr=True)
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    is_shown = console.is_terminal if shows is None else shows
+    with Progress(*columns, console=console, transient=True, disable=not is_shown) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def shown_body(body: bytes) -> str:
+    """A body on one line: printable text unchanged, everything else escaped."""
+    text = body.decode("utf-8", "backslashreplace")
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def entry_json(entry: Entry) -> JsonObject:
+    """
+    An entry as an object: C{body} if that is UTF-8, else C{body_base64}; C{timestamp} in milliseconds and
+    C{headers} if it has them, those that are not UTF-8 in C{headers_base64}.
+    """
+    document: JsonObject = {"index": entry.index, "term": entry.term, "pos": entry.pos}
+    if entry.timestamp is not None:
+        document["timestamp"] = entry.timestamp
+    headers: dict[str, dict[str, str]] = {}
+    for name, value in entry.headers.items():
+        kind, text = _json_text(value)
+        headers.setdefault(f"headers{kind}", {})[name] = text
+    document |= headers
+    kind, text = _json_text(entry.body)
+    document[f"body{kind}"] = text
+    return document
+
+
+def _json_text(value: bytes) -> tuple[str, str]:
+    """What to put behind the name of a value, and the value."""
+    try:
+        return "", value.decode("utf-8")
+    except UnicodeDecodeError:
+        return "_base64", base64.b64encode(value).decode("ascii")
+
+
+def shown_time(time_ms: int | None) -> str:
+    """A time in UTC; C{-} without one."""
+    if time_ms is None:
+        return "-"
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def shown_headers(headers: Mapping[str, bytes]) -> str:
+    """C{name=value name=value} on one line, with blanks in them escaped; C{-} without headers."""
+    shown = (f"{shown_body(name.encode())}={shown_body(value)}" for name, value in headers.items())
+    return " ".join(one.replace(" ", "\\x20") for one in shown) or "-"
+
+
+def _text_line(entry: Entry, *, with_headers: bool) -> str:
+    told = f"{shown_time(entry.timestamp)}\t{shown_headers(entry.headers)}\t" if with_headers else ""
+    return f"{entry.index}\t{entry.term}\t{told}{shown_body(entry.body)}\n"
+
+
+def write_entries(entries: Sequence[Entry], style: str, *, with_headers: bool = False) -> None:
+    """
+    Write entries to standard output. C{text}: index, term, body; C{json}: objects; C{raw}: bodies.
+
+    @param with_headers: in C{text}, time and headers before the body.
+    """
+    if style == "raw":
+        data = b"".join(entry.body + b"\n" for entry in entries)
+    elif style == "json":
+        lines = [json.dumps(entry_json(entry), ensure_ascii=False) for entry in entries]
+        data = "".join(line + "\n" for line in lines).encode("utf-8")
+    else:
+        data = "".join(_text_line(entry, with_headers=with_headers) for entry in entries).encode("utf-8")
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def write_json(document: Mapping[str, object] | Sequence[object]) -> None:
+    """Write a document to standard output."""
+    click.echo(json.dumps(document, indent=1, ensure_ascii=False, default=str))
+
+
+def replace_file(path: Path, text: str) -> None:
+    """
+    Write a file anew: a reader finds the old one or the new one, whole. A link stays one, and the rights of
+    the old file stay; a new one only its owner may read.
+    """
+    path = path.resolve()
+    new = path.with_name(f"{path.name}.new")
+    new.unlink(missing_ok=True)
+    mode = path.stat().st_mode & 0o777 if path.exists() else 0o600
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(new, path)

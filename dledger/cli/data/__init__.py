@@ -1,0 +1,1 @@
+"""Commands for data: export, backup, archive."""

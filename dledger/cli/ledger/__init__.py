@@ -1,0 +1,1 @@
+"""Commands for a group and its members."""

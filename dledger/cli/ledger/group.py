@@ -1,0 +1,199 @@
+# -*- test-case-name: tests.commands.test_group -*-
+"""
+C{dledger group}: the directory of a member that does not run. It begins a new group, joins one, or goes on
+without a majority that is lost for good.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TypeVar
+
+import attrs
+import click
+
+from dledger.base.disk.disk import OsDisk, ReadOnlyDisk
+from dledger.cli.basics.common import EXIT_FAILED, say, write_json
+from dledger.ledger.config import DLedgerConfig, from_mapping
+from dledger.ledger.group_name import GroupName
+from dledger.storage.backups.group_setup import (
+    MemberSeen,
+    check_group_id,
+    force_new_group,
+    prepare_member,
+    seen_member,
+    survivor,
+)
+
+_Command = TypeVar("_Command", bound=Callable[..., None])
+
+
+def of_a_member(command: _Command) -> _Command:
+    """The options that name a member and its directory, as of C{twistd dledger}."""
+    for option in reversed((
+        click.option("--store", default="./dledger-data", metavar="DIR", show_default=True,
+                     help="Directory; files are in its dledger-<node-id>."),
+        click.option("--node-id", required=True, metavar="ID", help="Id of this member, one of --peers."),
+        click.option("--peers", "members", required=True, metavar="ID-HOST:PORT;...",
+                     help="All members, as of twistd dledger."),
+        click.option("--set", "settings", multiple=True, metavar="NAME=VALUE",
+                     help="Another option of the member, such as the sizes of its files; may be repeated."),
+    )):
+        command = option(command)
+    return command
+
+
+def config_of_member(
+    context: click.Context, store: str, node_id: str, members: str, settings: tuple[str, ...], **more: object
+) -> DLedgerConfig:
+    """What these options say. @raise UsageError: they are malformed."""
+    values: dict[str, object] = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals:
+            raise click.UsageError(f"--set {setting}: write name=value")
+        values[name] = value
+    try:
+        return from_mapping({
+            **values, "store_base_dir": store, "self_id": node_id, "peers": members,
+            "group": context.obj.group, **more,
+        })
+    except (ValueError, TypeError) as error:
+        raise click.UsageError(str(error)) from None
+
+
+def new_group_id() -> str:
+    """A random one."""
+    return f"{random.SystemRandom().getrandbits(128):032x}"
+
+
+def _id_option(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+    try:
+        return check_group_id(value) if value else ""
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+@click.group("group")
+def group() -> None:
+    """
+    Begin a group, join one, or go on without a lost majority.
+
+    Each command works on the directory of one member that does not run. No command is needed for a first
+    start: the members of a new group elect a leader when all of them are up, and a member with an empty
+    directory joins a group that has a leader.
+    """
+
+
+@group.command()
+@of_a_member
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def show(
+    context: click.Context, store: str, node_id: str, members: str, settings: tuple[str, ...], as_json: bool
+) -> None:
+    """Show what a member's directory records about its group. Nothing is changed."""
+    seen = seen_member(config_of_member(context, store, node_id, members, settings), ReadOnlyDisk())
+    if as_json:
+        write_json(attrs.asdict(seen))
+    else:
+        click.echo("\n".join(_lines(seen)))
+
+
+@group.command()
+@of_a_member
+@click.option("--id", "group_id", default="", callback=_id_option, metavar="ID",
+              help="Id of the group; without it one is proposed.")
+@click.pass_context
+def create(
+    context: click.Context, store: str, node_id: str, members: str, settings: tuple[str, ...], group_id: str
+) -> None:
+    """
+    Make a member's directory as one of a new group.
+
+    Its vote counts at once, so a majority of members that were made like this elects a leader without
+    waiting for the others. Never for a member whose disk was lost: that one joins.
+    """
+    config = config_of_member(context, store, node_id, members, settings, bootstrap=True)
+    name = GroupName(group_id, 0, True) if group_id else GroupName(new_group_id(), 0)
+    prepare_member(config, OsDisk(), name)
+    click.echo(f"{config.self_path}: member {node_id} of a new group of {', '.join(sorted(config.peers))}")
+
+
+@group.command()
+@of_a_member
+@click.option("--id", "group_id", default="", callback=_id_option, metavar="ID",
+              help="Id of the group, as dledger group show prints it: the member then joins no other one.")
+@click.pass_context
+def join(
+    context: click.Context, store: str, node_id: str, members: str, settings: tuple[str, ...], group_id: str
+) -> None:
+    """
+    Make a member's directory as one that joins a group.
+
+    Its vote counts only with those of all members, until it holds all that a leader has. A start with an
+    empty directory does the same; this command also tells the id of the group.
+    """
+    config = config_of_member(context, store, node_id, members, settings)
+    prepare_member(config, OsDisk(), GroupName(group_id, 0, True) if group_id else GroupName())
+    click.echo(f"{config.self_path}: member {node_id} joins the group of {', '.join(sorted(config.peers))}")
+
+
+@group.command("force-new")
+@of_a_member
+@click.option("--yes", "is_sure", is_flag=True, help="Do it. Without it, the command only says what it does.")
+@click.pass_context
+def force_new(
+    context: click.Context, store: str, node_id: str, members: str, settings: tuple[str, ...], is_sure: bool
+) -> None:
+    """
+    Make a member's ledger that of a new group, when a majority of the old one is lost for good.
+
+    Of several survivors take the one with the highest end. What only lost members held is gone. Members of
+    the old group can never mix with the new one: its id is another. The other members of --peers start with
+    empty directories.
+    """
+    config = config_of_member(context, store, node_id, members, settings)
+    click.echo("\n".join(_lines(survivor(config, ReadOnlyDisk()))))
+    click.echo(f"new members    {', '.join(sorted(config.peers))}")
+    click.echo(
+        "Given up: entries that only other members hold, also those that they committed behind the end of "
+        "this ledger. Kept: every entry of this ledger, also those that were never acknowledged."
+    )
+    if not is_sure:
+        say("nothing has changed; --yes does it")
+        context.exit(EXIT_FAILED)
+    name = GroupName(new_group_id(), 0, True)
+    end_index = force_new_group(config, OsDisk(), name)
+    click.echo(f"new group      {name.id}; its ledger ends at {end_index}")
+    click.echo("Start this member with the new --peers.")
+
+
+def _lines(seen: MemberSeen) -> list[str]:
+    """For people."""
+    lines = [f"directory      {seen.path}"]
+    identity = seen.identity
+    if identity is None:
+        lines.append("recorded       nothing: " + (
+            "a ledger of Java or of an earlier version" if seen.has_ledger else "no member has run here"))
+    else:
+        state = {0: "none yet", 1: "proposed"}[int(bool(identity.group_id))]
+        state = "known" if identity.is_group_known else state
+        lines += [
+            f"member         {identity.member_id} of group {identity.group}",
+            f"group id       {identity.group_id or '-'} ({state})",
+            f"members        {'told by its log; at first ' if identity.is_told_by_log else ''}"
+            f"{identity.start_list.replace(';', ', ')}",
+        ]
+        if identity.incarnation >= 0:
+            lines.append(f"incarnation    {identity.incarnation:016x}, started {identity.starts} times")
+        if identity.unsure:
+            lines.append("unsure         its vote counts only with those of all members")
+    ends = f"ends at {seen.end_index}, committed up to {seen.committed_index}, by its mark"
+    lines.append(f"ledger         {ends}")
+    if seen.repair_end_index >= 0:
+        lines.append(f"repairing      entries up to {seen.repair_end_index} were lost to damage")
+    return lines
+
+

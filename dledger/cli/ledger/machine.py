@@ -1,0 +1,84 @@
+# -*- test-case-name: tests.commands.test_machine -*-
+"""
+C{dledger machine}: the state machines of a running group, and an entry that they cannot apply, see
+docs/machines.md.
+"""
+
+from __future__ import annotations
+
+import attrs
+import click
+from rich.console import Console
+from rich.table import Table
+
+from dledger.cli.basics.common import write_json
+from dledger.cli.basics.target import Target
+from dledger.client.answers.values import MemberInfo
+from protocols.wire.errors import BodyError
+from protocols.wire.ledger.machines import ToldMachine, decode_told_machine
+
+
+@click.group("machine")
+def machine() -> None:
+    """Show the state machines of the members, or skip an entry that they cannot apply."""
+
+
+def _machine_of(info: MemberInfo) -> ToldMachine | None:
+    try:
+        return decode_told_machine(info.machine)
+    except BodyError:
+        return None
+
+
+@machine.command("status")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_obj
+def machine_status(target: Target, as_json: bool) -> None:
+    """
+    Show the state machine of each member: name and version, whether it runs, the last entry in its state.
+
+    A machine that has failed at an entry waits for "dledger machine skip", or for a start with a mended one.
+    """
+    with target.open() as log:
+        infos = log.status()
+    if as_json:
+        write_json([_row(info) for info in infos])
+        return
+    table = Table(box=None)
+    for heading in ("member", "role", "machine", "state", "applied", "failed at", "remark"):
+        table.add_column(heading, overflow="fold")
+    for info in infos:
+        told = _machine_of(info)
+        remark = info.problem or info.health
+        if told is None:
+            table.add_row(info.member_id, info.role or "-", "-", "-", "-", "-", remark)
+        else:
+            failed = "-" if told.failed_index < 0 else str(told.failed_index)
+            table.add_row(info.member_id, info.role or "-", f"{told.name} {told.version}", told.state,
+                          str(told.applied_index), failed, remark)
+    Console().print(table)
+
+
+def _row(info: MemberInfo) -> dict[str, object]:
+    told = _machine_of(info)
+    return {
+        "member_id": info.member_id, "role": info.role, "remark": info.problem or info.health,
+        "machine": None if told is None else {
+            **attrs.asdict(told), "digests": {str(index): one for index, one in told.digests.items()}
+        },
+    }
+
+
+@machine.command("skip")
+@click.argument("index", type=click.IntRange(min=0))
+@click.pass_obj
+def skip_entry(target: Target, index: int) -> None:
+    """
+    Skip the entry at INDEX, at which the machine of the leader has failed.
+
+    The order is written into the log, so that all members skip the same entry: also one that could apply it
+    makes its state again without it. The command at INDEX is answered as refused from then on.
+    """
+    with target.open() as log:
+        order = log.skip(index)
+    click.echo(f"the entry {index} is skipped, by the order at {order}")

@@ -1,0 +1,68 @@
+# -*- test-case-name: tests.commands.test_readers -*-
+"""
+C{dledger readers}: the named readers of a group, and how far each of them is behind.
+"""
+
+from __future__ import annotations
+
+import attrs
+import click
+from rich.console import Console
+from rich.table import Table
+
+from dledger.cli.basics.common import write_json
+from dledger.cli.basics.target import Target
+from protocols.wire.ledger.readers import NO_END
+
+
+@click.group("readers", invoke_without_command=True)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def readers(context: click.Context, as_json: bool) -> None:
+    """Show the named readers of the group, or move or forget one."""
+    if context.invoked_subcommand is not None:
+        return
+    with context.obj.open() as log:
+        found = log.readers()
+    if as_json:
+        write_json([attrs.asdict(one) for one in found])
+        return
+    table = Table(box=None)
+    for heading in ("reader", "next", "lag", "held by"):
+        table.add_column(heading, overflow="fold")
+    for one in found:
+        table.add_row(one.name, str(one.next_index), str(one.lag), ", ".join(one.holders) or "-")
+    Console().print(table if found else "no readers")
+
+
+@readers.command("move")
+@click.argument("name")
+@click.argument("to", metavar="INDEX|begin|end")
+@click.pass_obj
+def move_reader(target: Target, name: str, to: str) -> None:
+    """
+    Let reader NAME go on at an entry: INDEX, the begin or the end of the log.
+
+    It may go back: then entries that it has done are read again. The leases of its processes end.
+    """
+    index = {"begin": 0, "end": NO_END}.get(to, -1)
+    if index < 0:
+        if not to.isdecimal():
+            raise click.UsageError(f"{to!r}: write the index of an entry, begin or end")
+        index = int(to)
+    with target.open() as log:
+        click.echo(f"{name} goes on at {log.move_reader(name, index)}")
+
+
+@readers.command("forget")
+@click.argument("name")
+@click.pass_obj
+def forget_reader(target: Target, name: str) -> None:
+    """
+    Forget reader NAME: it holds no entry back any more.
+
+    The leases of its processes end. A program that reads under this name later begins anew.
+    """
+    with target.open() as log:
+        log.forget_reader(name)
+    click.echo(f"{name} is forgotten")

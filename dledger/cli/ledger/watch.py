@@ -1,0 +1,207 @@
+# -*- test-case-name: tests.commands.test_watch -*-
+"""
+The commands that look at a group: C{dledger health}, C{dledger cluster}, C{dledger top}, C{dledger events}.
+
+Any member may be named, with C{--peers} or C{--admin}: it knows the others. None changes anything.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+
+import attrs
+import click
+from rich.console import Console
+from twisted.web.iweb import IAgent
+
+from dledger.admin.basics.cluster import MemberReport, fetch_page, group_problems
+from dledger.admin.dashboard.overview import ToldEvent
+from dledger.base.process.reactor import Reactor
+from dledger.cli.basics.administration import DEADLINE_S, AdminAccess, admin_option, ask_all
+from dledger.cli.basics.common import EXIT_FAILED, say, shown_body, write_json
+from dledger.cli.ledger.status import end_with_problems, followed_urls, gather_reports, print_members
+from protocols.wire.fastjson import JsonObject, as_int, as_list, as_object
+
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.command()
+@admin_option
+@_json_option
+@click.pass_context
+def health(context: click.Context, urls: tuple[str, ...], as_json: bool) -> None:
+    """
+    Say of each member whether it serves, and why not.
+
+    Exit status 1 if one does not, if not exactly one leads, or if they do not agree on who they are.
+    """
+    reports = gather_reports(context.obj, urls)
+    problems = group_problems(reports)
+    why = {report.member_id: report.problem or report.health for report in reports}
+    if as_json:
+        write_json({
+            "is_healthy": not problems and not any(why.values()), "problems": problems,
+            "members": [{"member_id": one, "is_healthy": not said, "reason": said}
+                        for one, said in why.items()],
+        })
+    else:
+        for report in reports:
+            said = why[report.member_id]
+            click.echo(f"{report.member_id}\t" + (f"not healthy\t{said}" if said else f"ok\t{report.role}"))
+    end_with_problems(context, problems)
+    if any(why.values()):
+        context.exit(EXIT_FAILED)
+
+
+def _versions_of(reports: tuple[MemberReport, ...]) -> dict[str, str]:
+    return {report.member_id: report.version for report in reports if report.version}
+
+
+@click.command()
+@admin_option
+@_json_option
+@click.pass_context
+def cluster(context: click.Context, urls: tuple[str, ...], as_json: bool) -> None:
+    """
+    Show the whole group: roles, indexes, lags, health, versions.
+
+    The version is known of members whose administration can be reached. Exit status 1 as of "status".
+    """
+    reports = gather_reports(context.obj, urls, follows=True)
+    problems = group_problems(reports)
+    if as_json:
+        write_json({"problems": problems, "members": [attrs.asdict(report) for report in reports]})
+    else:
+        print_members(Console(), reports, {"version": _versions_of(reports)})
+    end_with_problems(context, problems)
+
+
+@click.command()
+@admin_option
+@click.option("--interval", type=click.FloatRange(min=0.1), default=1.0, show_default=True,
+              metavar="SECONDS", help="Time between two looks.")
+@click.option("--count", type=click.IntRange(min=1), default=None,
+              help="End after so many looks. Default: at Ctrl-C.")
+@_json_option
+@click.pass_context
+def top(
+    context: click.Context, urls: tuple[str, ...], interval: float, count: int | None, as_json: bool
+) -> None:
+    """
+    Show the group again and again, with the entries per second that each member gets.
+
+    On a terminal the table stays in its place; elsewhere one follows the other. --json prints an object for
+    each look.
+    """
+    console, looks = Console(), 0
+    before: dict[str, tuple[float, int]] = {}
+    try:
+        while True:
+            reports = gather_reports(context.obj, urls, follows=True)
+            now_s = _seconds()
+            rates = {
+                report.member_id: (report.end_index - before[report.member_id][1])
+                / max(now_s - before[report.member_id][0], 0.001)
+                for report in reports if report.end_index >= -1 and report.member_id in before
+            }
+            before = {report.member_id: (now_s, report.end_index) for report in reports
+                      if report.end_index >= -1}
+            _show_look(console, reports, rates, as_json=as_json)
+            looks += 1
+            if looks == count:
+                if all(report.problem for report in reports):
+                    context.exit(EXIT_FAILED)
+                return
+            _sleep(interval)
+    except KeyboardInterrupt:
+        return
+
+
+#: The clock of C{top}.
+_seconds = time.monotonic
+_sleep = time.sleep
+
+
+def _show_look(
+    console: Console, reports: tuple[MemberReport, ...], rates: dict[str, float], *, as_json: bool
+) -> None:
+    problems = group_problems(reports)
+    if as_json:
+        rows = [{**attrs.asdict(one), "entries_per_s": rates.get(one.member_id)} for one in reports]
+        write_json({"problems": problems, "members": rows})
+        return
+    if console.is_terminal:
+        console.clear()
+    shown = {member_id: f"{rate:,.0f}" for member_id, rate in rates.items()}
+    print_members(console, reports, {"entries/s": shown, "version": _versions_of(reports)})
+    for problem in problems:
+        console.print(problem, style="red", markup=False)
+
+
+@click.command()
+@admin_option
+@click.option("-n", "--lines", type=click.IntRange(min=1), default=50, show_default=True,
+              help="Number of last events.")
+@_json_option
+@click.pass_context
+def events(context: click.Context, urls: tuple[str, ...], lines: int, as_json: bool) -> None:
+    """
+    Show the last events of the members: changes of roles, truncations, repairs, refusals.
+
+    Members keep them in memory and tell them on their administration. Without --admin, the members of --peers
+    are asked for its address. Exit status 1 if one does not answer.
+    """
+    asked: dict[str, str | None] = dict.fromkeys(urls)
+    if not asked:
+        with context.obj.open() as log:
+            asked = followed_urls(log.status())
+        if not asked:
+            raise click.ClickException("no member tells of an administration within reach: give --admin")
+    silent: list[str] = []
+
+    def failed(url: str, error: Exception) -> None:
+        silent.append(url)
+        say(f"dledger: {url}: {error or type(error).__name__}")
+
+    found = gather_events(context.obj.admin, asked, failed)
+    found = sorted(found, key=lambda event: event["at_s"])[-lines:]
+    if as_json:
+        write_json(found)
+    for event in () if as_json else found:
+        at = datetime.fromtimestamp(event["at_s"], UTC).isoformat(timespec="milliseconds")
+        words = f"{event['member_id']}\t{event['level']}\t{event['event']} {event['facts']}"
+        click.echo("\t".join([at, *map(lambda word: shown_body(word.encode()), words.split("\t"))]))
+    if silent:
+        context.exit(EXIT_FAILED)
+
+
+def gather_events(
+    access: AdminAccess, urls: Mapping[str, str | None], failed: Callable[[str, Exception], None]
+) -> list[ToldEvent]:
+    """
+    The events that the administrations tell, each with C{member_id}.
+
+    @param urls: of each the name that its certificate must have; None: its host.
+    @param failed: is told of those without an answer.
+    """
+
+    async def story(agent: IAgent, url: str, reactor: Reactor) -> list[ToldEvent]:
+        return _events_of(await fetch_page(agent, url, "/events", DEADLINE_S, reactor))
+
+    pages = ask_all(access, urls, story, failed)
+    return [event for page in pages.values() for event in page]
+
+
+def _events_of(page: JsonObject) -> list[ToldEvent]:
+    """@raise ValueError: it is no page of events."""
+    try:
+        member_id = str(page["self_id"])
+        return [
+            {"member_id": member_id, "number": as_int(event["number"]), "at_s": float(str(event["at_s"])),
+             "level": str(event["level"]), "event": str(event["event"]), "facts": str(event["facts"])}
+            for event in map(as_object, as_list(page["events"]))
+        ]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"not a page of events of a dledger member: {error!r}") from None

@@ -1,0 +1,1 @@
+"""Commands for certificates, configuration and the shell."""

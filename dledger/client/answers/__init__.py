@@ -1,0 +1,1 @@
+"""What calls return and raise."""

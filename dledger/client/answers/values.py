@@ -1,0 +1,212 @@
+# -*- test-case-name: tests.client.test_values -*-
+"""
+Values that the client returns: results, entries, and the two errors of an append.
+
+Rule: an append that may be in the log is never reported as failed. C{AppendFailed} says "certainly
+not in the log", C{UnknownOutcome} says "may be, now or later"; there is no third kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from zlib import crc32
+
+import attrs
+
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
+from protocols.wire.errors import WireError
+from protocols.wire.ledger.batches import EntryBatch
+from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
+from protocols.wire.ledger.envelopes import ENVELOPE_MAGIC, decode_envelope
+from protocols.wire.ledger.own.own_entries import MARKER_BYTES, OwnKind, own_kind
+
+
+@attrs.frozen(kw_only=True)
+class Appended:
+    """
+    Committed bodies of one call with consecutive indexes.
+
+    @ivar index: index of the first entry.
+    @ivar term: term of the entries.
+    @ivar pos: stream offset in bytes of the first entry's record; -1 if not known (an answer
+        names it for the first body of a frame only, and calls of one turn share frames). Those of the others
+        do not follow from it: a record may begin with the next data file. L{Entry.pos} has that of any entry.
+    @ivar count: number of entries.
+    @ivar offset: position of the first body in the call, from 0.
+    """
+
+    index: int
+    term: int
+    pos: int = -1
+    count: int = 1
+    offset: int = 0
+
+    @property
+    def last_index(self) -> int:
+        """Index of the last entry, inclusive."""
+        return self.index + self.count - 1
+
+
+class AppendError(DLedgerError):
+    """
+    A call in which at least one body was not acknowledged.
+
+    @ivar appended: runs of acknowledged bodies (only in calls with many bodies).
+    @ivar failed: number of bodies that are certainly not in the log.
+    @ivar unknown: number of bodies that may be in the log, now or later.
+    """
+
+    def __init__(
+        self,
+        code: ResponseCode,
+        *,
+        appended: tuple[Appended, ...] = (),
+        failed: int = 0,
+        unknown: int = 0,
+        **facts: object,
+    ) -> None:
+        super().__init__(code, **facts)
+        self.appended = appended
+        self.failed = failed
+        self.unknown = unknown
+
+
+class AppendFailed(AppendError):
+    """The bodies without acknowledgement are certainly not in the log: appending them again is safe."""
+
+
+class UnknownOutcome(AppendError):
+    """
+    Bodies of the call may be in the log, now or later: appending them again may append them twice.
+
+    The client never retries them. Read the log to find out.
+    """
+
+
+@attrs.frozen(kw_only=True)
+class Entry:
+    """
+    A committed entry.
+
+    @ivar pos: stream offset in bytes of its record.
+    @ivar body: as the program has appended it, without its envelope.
+    @ivar channel: 0: a program has appended it, or a leader that begins its term, or the Spark sink.
+    @ivar kind: of one of the log's own entries; None: a program has appended it.
+    """
+
+    index: int
+    term: int
+    pos: int
+    body: bytes
+    channel: int = 0
+    kind: OwnKind | None = None
+
+    @property
+    def is_control(self) -> bool:
+        """
+        Whether it is one of the log's own entries, which no program has appended, by the rule of
+        L{protocols.wire.ledger.own.own_entries}. An empty entry counts as a program's where the entry before
+        it is not known.
+        """
+        return self.kind is not None or self.channel != 0
+
+    @property
+    def timestamp(self) -> int | None:
+        """Milliseconds since 1970, by the clock of the client that appended it; None: it has no time."""
+        return None
+
+    @property
+    def headers(self) -> Mapping[str, bytes]:
+        """What its program has appended beside the body, by name; empty without headers."""
+        return {}
+
+
+@attrs.frozen(kw_only=True)
+class EnvelopedEntry(Entry):
+    """An entry with a time or headers, see docs/envelopes.md."""
+
+    timestamp: int | None = None
+    headers: Mapping[str, bytes] = attrs.field(factory=dict, hash=False)
+
+
+@attrs.frozen(kw_only=True)
+class MemberInfo:
+    """
+    A member's status from its log port, or the reason for its absence.
+
+    @ivar role: C{leader}, C{follower}, C{candidate}; empty if not told (Java).
+    @ivar term: term; -1 if not told.
+    @ivar begin_index, end_index, committed_index: indexes; -2 if not told.
+    @ivar leader_id: the member that it considers the leader; None without one.
+    @ivar wire_version: native wire version; 0 for a Java member.
+    @ivar problem: reason for a missing answer; empty if it answered.
+    @ivar health: reason why it answers but does not serve; empty if it serves, or did not tell.
+    @ivar admin: C{host:port} of its HTTP administration as it says; empty if not told.
+    @ivar configuration: the memberships of its log as METADATA tells them; empty if they never changed.
+    @ivar peers: id to C{host:port} of the members of its group as it says; empty if not told.
+    @ivar machine: its state machine as METADATA tells it; empty without one.
+    """
+
+    member_id: str
+    address: str
+    role: str = ""
+    term: int = -1
+    begin_index: int = -2
+    end_index: int = -2
+    committed_index: int = -2
+    leader_id: str | None = None
+    wire_version: int = 0
+    problem: str = ""
+    health: str = ""
+    admin: str = ""
+    configuration: str = ""
+    peers: Mapping[str, str] = attrs.Factory(dict)
+    machine: str = ""
+
+
+def entries_of(batch: EntryBatch, *, term_before: int = -1) -> list[Entry]:
+    """
+    The entries of a batch, after a check of every recorded C{bodyCrc}.
+
+    @param term_before: of the entry before them; -1: not known.
+    @raise WireError: the sizes do not add up, an index is not consecutive, or a body does not match its
+        C{bodyCrc} (0 means "not recorded").
+    """
+    entries: list[Entry] = []
+    records = batch.records
+    unpack, magic = ENTRY_HEADER.unpack_from, ENVELOPE_MAGIC
+    offset = 0
+    expected = batch.first_index
+    left = len(records)
+    for _ in range(batch.count):
+        if left - offset < ENTRY_HEADER_SIZE:
+            raise WireError(f"entry {expected}: {left - offset} of {ENTRY_HEADER_SIZE} header bytes left")
+        _magic, size, index, term, pos, channel, _chain, body_crc, length = unpack(records, offset)
+        end = offset + size
+        if length < 0 or size != ENTRY_HEADER_SIZE + length or end > left:
+            raise WireError(f"entry {expected}: size={size}, body_length={length}, {left - offset} left")
+        if index != expected:
+            raise WireError(f"entry {expected}: the record has index={index}")
+        body = records[offset + ENTRY_HEADER_SIZE : end]
+        if body_crc and (crc32(body) ^ body_crc) & 0xFFFFFFFF:
+            raise WireError(f"entry {index}: its body does not match the recorded CRC")
+        # A cheap question first: a body that comes before the magic in order cannot begin with it.
+        envelope = None if body < magic or channel else decode_envelope(body)
+        if channel or length == MARKER_BYTES or (not length and -1 < term_before < term):
+            kind = own_kind(channel, body, begins_term=-1 < term_before < term)
+        else:
+            kind = None
+        term_before = term
+        if envelope is None:
+            entries.append(Entry(index=index, term=term, pos=pos, body=body, channel=channel, kind=kind))
+        else:
+            entries.append(EnvelopedEntry(
+                index=index, term=term, pos=pos, body=envelope.body, timestamp=envelope.time_ms,
+                headers=envelope.headers,
+            ))
+        offset = end
+        expected += 1
+    if offset != left:
+        raise WireError(f"batch from {batch.first_index}: {left - offset} bytes behind {batch.count} entries")
+    return entries

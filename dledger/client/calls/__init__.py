@@ -1,0 +1,1 @@
+"""Calls that change a group: appends, commands, changes of members."""

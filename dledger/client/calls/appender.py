@@ -1,0 +1,362 @@
+# -*- test-case-name: tests.client.test_appender,tests.client.test_append_order -*-
+"""
+The append path of a client: calls go through a L{WindowedSender} to the leader.
+
+Rule 1: bodies are written in the order of the calls (see L{dledger.base.sending.sender}, rules 1 and 2).
+Rule 2: only bodies that are certainly not in the log are sent again. A lost connection, a time-out, 502,
+501 and every code that is not known to precede the write mean "unknown", and unknown is never retried.
+With numbers (exactly once) unknown frames are sent again, too: the log takes each number of a producer once.
+Rule 3: a frame to a leader that did not advertise our wire waits for the frame before it: Java's
+server handles requests of one connection in four threads, in any order.
+
+An append whose outcome is unknown may still reach the log behind later appends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.python.failure import Failure
+
+from dledger.base.process.timing import Backoff
+from dledger.base.sending.bodies import BytesLike, as_bodies, misfit, total_bytes
+from dledger.base.sending.send_queue import Numbers, SendCall, SendLimits, SentFrame, Window
+from dledger.base.sending.sender import WindowedSender
+from dledger.client.answers.errors import append_error
+from dledger.client.answers.values import Appended, AppendError
+from dledger.client.calls.enveloping import Enveloping, Headers
+from dledger.client.calls.lone_appends import BODY_BYTES_MAX, NO_PRODUCERS, new_producer_id
+from dledger.client.links.connection import MemberLink, RequestRefused
+from dledger.client.links.members import Members
+from dledger.client.links.rivals import SILENT_S, Rivals
+from dledger.ledger.append_refusals import FINAL, OUT_OF_SEQUENCE, PASSING
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.envelopes import ENVELOPE_MAGIC
+from protocols.wire.ledger.messages import (
+    AppendOnceRequest,
+    AppendRequest,
+    AppendResponse,
+    Request,
+    Response,
+)
+
+#: Longest pause, before jitter, between two searches for a leader: elections take about a second.
+_PAUSE_MAX_S = 0.25
+
+AppendOutcome = tuple[Appended, ...] | AppendError
+#: Called once per call, with the appended entries or the error.
+AppendDone = Callable[[AppendOutcome], None]
+_Call = SendCall[Appended]
+_Frame = SentFrame[Appended]
+
+
+@attrs.frozen(kw_only=True)
+class AppendLimits(SendLimits):
+    """
+    Bounds of one client's appends.
+
+    @ivar remoting_in_flight_max: remoting frames, of one body each, without an answer, to a member of ours.
+    @ivar in_flight_bytes_max: bytes of bodies in frames without an answer.
+    """
+
+    remoting_in_flight_max: int = 1_024
+    in_flight_bytes_max: int = 16 * 1024 * 1024
+
+
+class _LeaderSearch:
+    """
+    The leader that appends go to.
+
+    @ivar current: its connection; None while it must be looked for.
+    @ivar hint: id of the supposed leader, from a refusal.
+    """
+
+    def __init__(
+        self, members: Members, found: Callable[[MemberLink | None], None]
+    ) -> None:
+        self._members = members
+        self._found = found
+        self._seeking: Deferred[MemberLink | None] | None = None
+        self.current: MemberLink | None = None
+        self.hint: str | None = None
+
+    def seek(self) -> None:
+        """Look for the leader, unless that is under way; C{found} is called with it, or with None."""
+        if self._seeking is None:
+            hint, self.hint = self.hint, None
+            self._seeking = self._members.leader(hint)
+            self._seeking.addCallbacks(self._sought, self._cancelled)
+
+    def _sought(self, leader: MemberLink | None) -> None:
+        self._seeking = None
+        if leader is not None and not leader.is_connected:
+            leader = None
+        self.current = leader
+        self._found(leader)
+
+    def _cancelled(self, _failure: Failure) -> None:
+        self._seeking = None
+
+    def doubt(self, leader: MemberLink) -> None:
+        """Look for the leader again before the next frame."""
+        if self.current is leader:
+            self.current = None
+
+    def close(self) -> None:
+        """Look no further."""
+        if self._seeking is not None:
+            self._seeking.cancel()
+
+
+class Appender:
+    """
+    The appends of one client: the target of its sender.
+
+    @ivar sender: its queue and its frames.
+    """
+
+    def __init__(
+        self,
+        members: Members,
+        rivals: Rivals,
+        *,
+        clock: IReactorTime,
+        limits: AppendLimits,
+        timeout_s: float,
+        answer_timeout_s: float,
+        enveloping: Enveloping,
+        is_ordered: bool = True,
+        is_exact: bool = False,
+    ) -> None:
+        """@param is_exact: number the bodies, so that each of them is in the log once."""
+        self._enveloping, self._is_enveloped = enveloping, enveloping.is_timed
+        self._numbers = Numbers(partial(new_producer_id, members.rng)) if is_exact else None
+        self.sender: WindowedSender[Appended] = WindowedSender(
+            self, clock=clock, turn=members.turn, limits=limits, numbers=self._numbers
+        )
+        self._members = members
+        self._rivals = rivals
+        self._clock = clock
+        self._limits = limits
+        self._timeout_s = timeout_s
+        self._answer_timeout_s = answer_timeout_s
+        self._is_ordered = is_ordered
+        self._native_window = Window(
+            limits.frames_in_flight_max, limits.in_flight_bytes_max, limits.frame_count_max
+        )
+        self._leader = _LeaderSearch(members, self._found)
+        self._backoff = Backoff(rng=members.rng, most_s=_PAUSE_MAX_S)
+        self._refusal: DLedgerError | None = None
+
+    def submit(
+        self, bodies: Sequence[BytesLike], done: AppendDone, stream: object = None, headers: Headers = None
+    ) -> None:
+        """
+        Append C{bodies} in order. C{done} is called once, and within this call only if C{bodies} is
+        empty or refused here. The sequence must not be changed afterwards.
+
+        @param stream, headers: see L{LogClient.submit<dledger.client.client.LogClient.submit>}.
+        """
+        if not bodies:
+            done(())
+            return
+        kept = as_bodies(bodies)
+        size = total_bytes(kept)
+        problem = misfit(kept, size, BODY_BYTES_MAX)
+        # Bodies compare like texts: one that begins with the magic is not before it.
+        if not problem and (
+            self._is_enveloped or headers is not None
+            or (kept[0] if len(kept) == 1 else max(kept)) >= ENVELOPE_MAGIC
+        ):
+            kept, problem = self._enveloping.enclose(kept, headers)
+            size = total_bytes(kept)
+        call: _Call = SendCall(
+            kept, size, done, self._clock.seconds() + self._timeout_s, stream=stream
+        )
+        if problem:
+            self.sender.refuse(call, ResponseCode.UNEXPECTED_ARGUMENT, problem)
+        else:
+            self.sender.submit(call)
+
+    def close(self) -> None:
+        """Fail every call: bodies in unanswered frames are unknown, the rest are not in the log."""
+        self._leader.close()
+        self.sender.close()
+
+    # -- SendTarget ------------------------------------------------------------------------------
+
+    def window(self) -> Window | None:
+        """See L{SendTarget.window}."""
+        leader, limits = self._leader.current, self._limits
+        if leader is None or not leader.is_connected:
+            self._leader.seek()
+            return None
+        if leader.native:
+            return self._native_window
+        is_alone = self._is_ordered and leader.wire_version < 1
+        return Window(1 if is_alone else limits.remoting_in_flight_max, limits.in_flight_bytes_max, 1)
+
+    def transmit(self, frame: _Frame, bodies: list[bytes]) -> None:
+        """See L{SendTarget.transmit}."""
+        leader = self._leader.current
+        assert leader is not None
+        frame.connection = leader
+        group, remote_id = self._members.group, leader.member_id
+        request: Request = AppendRequest(group=group, remote_id=remote_id, bodies=tuple(bodies))
+        if self._numbers is not None:
+            call, first, _ = frame.parts[0]
+            request = AppendOnceRequest(
+                group=group, remote_id=remote_id, producer=call.producer, sequence=call.base + first,
+                bodies=tuple(bodies),
+            )
+            if not leader.takes_producers:
+                self._answered(leader, frame, RequestRefused(ResponseCode.UNSUPPORTED, reason=NO_PRODUCERS))
+                return
+        leader.request(request, partial(self._answered, leader, frame))
+
+    def is_silent(self, frame: _Frame, waited_s: float) -> None:
+        """See L{SendTarget.is_silent}."""
+        leader = frame.connection
+        assert isinstance(leader, MemberLink)
+        if waited_s >= self._answer_timeout_s:
+            leader.abort(f"an append was not answered within {self._answer_timeout_s:g} s")
+        elif waited_s >= SILENT_S:
+            self._rivals.look(leader)
+
+    def pause_s(self) -> float:
+        """See L{SendTarget.pause_s}. The first redirect is followed at once: it usually names the leader."""
+        is_redirected = self._leader.hint is not None and not self._backoff.attempts
+        wait_s = self._backoff.next_s()
+        return 0 if is_redirected else wait_s
+
+    def overdue(self, call: _Call) -> DLedgerError:
+        """See L{SendTarget.overdue}."""
+        if self.sender.is_closed:
+            unanswered = ", and the leader did not answer" if call.unknown else ""
+            return DLedgerError(ResponseCode.NETWORK_ERROR, reason=f"the client was closed{unanswered}")
+        waited = f"gave up after {self._timeout_s:g} s"
+        if call.unknown:
+            return DLedgerError(ResponseCode.TIMEOUT, reason=f"{waited}; the leader did not answer")
+        if self._refusal is not None:
+            facts: dict[str, object] = {**self._refusal.facts, "reason": waited}
+            return DLedgerError(self._refusal.code, **facts)
+        problems = "; ".join(f"{who}: {why}" for who, why in sorted(self._members.problems.items()))
+        reason = f"{waited}; no leader found" + (f" ({problems})" if problems else "")
+        return DLedgerError(ResponseCode.METADATA_ERROR, reason=reason)
+
+    def outcome(self, call: _Call) -> AppendOutcome:
+        """See L{SendTarget.outcome}."""
+        results, error = call.results, call.error
+        if len(results) > 1:
+            results.sort(key=_offset)
+        if error is None:
+            return tuple(results)
+        return append_error(error.code, is_unknown=call.unknown > 0)(
+            error.code, appended=tuple(results), failed=call.failed, unknown=call.unknown, **error.facts
+        )
+
+    # -- the leader and its answers --------------------------------------------------------------
+
+    def _found(self, leader: MemberLink | None) -> None:
+        if leader is None:
+            self.sender.pause()
+            return
+        leader.turn_ended = self.sender.turn_ended
+        self.sender.pump()
+
+    def _answered(self, leader: MemberLink, frame: _Frame, result: Response | Exception) -> None:
+        if not self.sender.answered(frame):
+            return
+        if isinstance(result, AppendResponse):
+            self._judge(leader, frame, result)
+        elif isinstance(result, RequestRefused):
+            self._refused(frame, result)
+        else:
+            self._unknown(frame, DLedgerError(ResponseCode.NETWORK_ERROR, reason=str(result)))
+        self.sender.resolve_held()
+
+    def _unknown(self, frame: _Frame, error: DLedgerError) -> None:
+        if self._numbers is None:
+            self.sender.settle_unknown(frame, error)
+        else:
+            self._refusal = error
+            self.sender.hold_unknown(frame, error)
+
+    def _judge(self, leader: MemberLink, frame: _Frame, answer: AppendResponse) -> None:
+        code = answer.code
+        if code is ResponseCode.SUCCESS:
+            self._stored(leader, frame, answer)
+            return
+        error = DLedgerError(code, member_id=leader.member_id, leader_id=answer.leader_id)
+        if code in PASSING or code in FINAL:
+            self._refused(frame, error)
+            if code is ResponseCode.NOT_LEADER:
+                self._leader.hint = answer.leader_id
+                self._leader.doubt(leader)
+        elif code is ResponseCode.SEQUENCE_FORGOTTEN:
+            self.sender.settle_unknown(frame, error)
+        else:
+            self._leader.doubt(leader)
+            self._unknown(frame, error)
+
+    def _stored(self, leader: MemberLink, frame: _Frame, answer: AppendResponse) -> None:
+        is_part = self._numbers is not None and 0 < answer.count < frame.count
+        if answer.index < 0 or not (is_part or answer.count == frame.count):
+            reason = f"count={answer.count}, index={answer.index} for {frame.count} bodies"
+            leader.abort(reason)
+            self.sender.settle_unknown(frame, DLedgerError(ResponseCode.UNKNOWN, reason=reason))
+            return
+        later = DLedgerError(ResponseCode.LEADER_NOT_READY, reason="earlier bodies come first")
+        if self._numbers is not None and self.sender.is_behind_held(frame):
+            self.sender.hold_unknown(frame, later)  # (Its answer comes again, in order.)
+            return
+        if is_part:
+            self.sender.hold_rest(frame, answer.count, later)
+        self._appended(frame, answer)
+
+    def _refused(self, frame: _Frame, error: DLedgerError) -> None:
+        if self._numbers is not None and error.code in OUT_OF_SEQUENCE:
+            self._out_of_sequence(self._numbers, frame, error)
+        elif error.code not in PASSING:
+            if self.sender.is_maybe(frame):
+                self.sender.settle_unknown(frame, error)
+            else:
+                self.sender.settle_failed(frame, error)
+        elif self.sender.hold(frame, error):
+            self._refusal = error
+            if error.code is ResponseCode.LEADER_PENDING_FULL:
+                self._native_window = self._native_window._replace(count_max=max(1, frame.count // 2))
+
+    def _out_of_sequence(self, numbers: Numbers, frame: _Frame, error: DLedgerError) -> None:
+        """The leader lacks a number before those of the frame: of a frame that is sent again, or given up."""
+        if not self.sender.is_oldest(frame):
+            self.sender.hold(frame, error)
+        elif self.sender.is_maybe(frame):
+            self.sender.settle_unknown(frame, error)
+        else:
+            numbers.given_up(frame.parts[0][0])
+            self.sender.hold(frame, error)
+
+    def _appended(self, frame: _Frame, answer: AppendResponse) -> None:
+        self._backoff.reset()
+        self._refusal = None
+        count_max = self._native_window.count_max
+        if count_max < self._limits.frame_count_max:
+            count_max = min(self._limits.frame_count_max, count_max * 2)
+            self._native_window = self._native_window._replace(count_max=count_max)
+        index, pos, term = answer.index, answer.pos, answer.term
+        runs = []
+        for _call, first, count in frame.parts:
+            runs.append(Appended(index=index, term=term, pos=pos, count=count, offset=first))
+            index += count
+            pos = -1
+        self.sender.settle_stored(frame, runs)
+
+
+def _offset(appended: Appended) -> int:
+    return appended.offset

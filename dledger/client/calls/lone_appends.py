@@ -1,0 +1,252 @@
+# -*- test-case-name: tests.client.test_conditions,tests.client.test_producers -*-
+"""
+Appends of one body with a promise of their own, not through the queue of other appends: those that expect an
+end of the log, and those that have a producer and a sequence.
+
+Rule 1: a body that expects an end is sent again only while it is certainly not in the log, as other bodies.
+Rule 2: a body with a sequence is sent again when its outcome is unknown, too: the leader answers with the
+outcome of the first attempt. What is still unknown when the time is over is unknown to the program, which may
+ask again for as long as the log remembers (docs/exactly-once.md).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable, Coroutine
+from random import Random
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
+
+from dledger.base.process.timing import Backoff
+from dledger.base.sending.arguments import text, whole
+from dledger.base.sending.bodies import BytesLike, as_bodies, misfit, total_bytes
+from dledger.client.answers.errors import append_error
+from dledger.client.answers.values import Appended, AppendError
+from dledger.client.links.connection import MemberLink, RequestLost, RequestRefused
+from dledger.client.links.members import Members
+from dledger.ledger.append_refusals import FINAL, PASSING
+from dledger.ledger.config import ENTRY_HEADER_BYTES, MAX_RECORD_BYTES
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.messages import (
+    AppendIfRequest,
+    AppendIfResponse,
+    AppendOnceRequest,
+    AppendOnceResponse,
+    Request,
+    Response,
+)
+from protocols.wire.ledger.producers import producer_problem
+
+#: Largest body that any member can store.
+BODY_BYTES_MAX = MAX_RECORD_BYTES - ENTRY_HEADER_BYTES
+
+NO_CONDITIONS = "the leader takes no expected_end: it is a Java member, or of an older version"
+NO_PRODUCERS = "the leader knows no producers: it is a Java member, or of an older version"
+
+#: For a program that would compare the same end for ever.
+END_COUNTS = "entries that members write count, too: read on to the end with tail(..., control=True)"
+#: Answers that say what became of a body in the log.
+_OUTCOMES = (ResponseCode.SUCCESS, ResponseCode.COMMAND_REFUSED)
+
+#: Named values of an error.
+Facts = dict[str, object]
+
+
+def new_producer_id(rng: Random) -> str:
+    """An id that no other producer has."""
+    return f"{rng.getrandbits(96):024x}"
+
+
+@attrs.frozen(kw_only=True)
+class LoneAppends:
+    """
+    The lone appends of one client.
+
+    @ivar find_leader: its connection; fails with L{DLedgerError} if none is found.
+    @ivar is_closed: whether the client has been closed: nothing is sent again then.
+    """
+
+    members: Members
+    find_leader: Callable[[], Awaitable[MemberLink]]
+    clock: IReactorTime
+    timeout_s: float
+    answer_timeout_s: float
+    is_closed: Callable[[], bool]
+
+    def append(
+        self, body: BytesLike, expected_end: int | None, producer: str | None, sequence: int | None
+    ) -> Coroutine[Deferred[object], object, Appended]:
+        """
+        L{append_if} or L{append_once}.
+
+        @raise TypeError: the parameters do not go together, or have a wrong type.
+        """
+        check_numbers(expected_end, producer, sequence)
+        if producer is not None and sequence is not None and expected_end is None:
+            return self.append_once(body, producer, sequence)
+        if producer is None and sequence is None and expected_end is not None:
+            return self.append_if(body, expected_end)
+        raise TypeError("append() takes expected_end, or both producer and sequence")
+
+    async def append_if(self, body: BytesLike, expected_end: int) -> Appended:
+        """
+        Append a body if the log ends at C{expected_end}; see L{dledger.client.client.LogClient.append}.
+
+        @raise AppendError: the body was not acknowledged.
+        """
+        problem = ""
+        if expected_end < -1:
+            problem = f"expected_end={expected_end}: write the last index of the log, or -1 for an empty log"
+        sent = checked_body(body, problem)
+
+        def request_of(leader: MemberLink) -> Request:
+            if not leader.takes_conditions:
+                raise _unsupported(leader, NO_CONDITIONS)
+            self.members.check_group(leader, expected_end=expected_end)
+            return AppendIfRequest(
+                group=self.members.group, remote_id=leader.member_id, body=sent, expected_end=expected_end
+            )
+
+        def facts_of(answer: Response) -> Facts:
+            assert isinstance(answer, AppendIfResponse)
+            if answer.code is not ResponseCode.CONFLICT:
+                return {}
+            return {"expected_end": expected_end, "end_index": answer.end_index, "reason": END_COUNTS}
+
+        answer = await self.ask(request_of, facts_of)
+        assert isinstance(answer, AppendIfResponse)
+        return Appended(index=answer.index, term=answer.term, pos=answer.pos)
+
+    async def append_once(self, body: BytesLike, producer: str, sequence: int) -> Appended:
+        """
+        Append a body of a producer, once however often it is called; see
+        L{dledger.client.client.LogClient.append}.
+
+        @raise AppendError: the body was not acknowledged.
+        """
+        sent = checked_body(body, producer_problem(producer, sequence))
+        answer = await self.append_frame((sent,), producer, sequence)
+        return Appended(index=answer.index, term=answer.term, pos=answer.pos)
+
+    async def append_frame(
+        self, bodies: tuple[bytes, ...], producer: str, sequence: int
+    ) -> AppendOnceResponse:
+        """
+        Append bodies of a producer in one frame, the first of them in a remoting frame.
+
+        @return: the answer, SUCCESS, for the first C{count} of them.
+        @raise AppendError: none was acknowledged; it counts them as one.
+        """
+        def request_of(leader: MemberLink) -> Request:
+            if not leader.takes_producers:
+                raise _unsupported(leader, NO_PRODUCERS)
+            return AppendOnceRequest(
+                group=self.members.group, remote_id=leader.member_id, producer=producer, sequence=sequence,
+                bodies=bodies if leader.native else bodies[:1],
+            )
+
+        def facts_of(answer: Response) -> Facts:
+            assert isinstance(answer, AppendOnceResponse)
+            return {"producer": producer, "sequence": sequence, "last_sequence": answer.last_sequence}
+
+        answer = await self.ask(request_of, facts_of, is_repeatable=lambda: True)
+        assert isinstance(answer, AppendOnceResponse)
+        if answer.index < 0 or not 1 <= answer.count <= len(bodies):
+            reason = f"count={answer.count}, index={answer.index} for {len(bodies)} bodies"
+            raise append_error(ResponseCode.UNKNOWN, is_unknown=True)(
+                ResponseCode.UNKNOWN, unknown=1, reason=reason
+            )
+        return answer
+
+    async def ask(
+        self, request_of: Callable[[MemberLink], Request], facts_of: Callable[[Response], Facts], *,
+        is_repeatable: Callable[[], bool] = lambda: False,
+    ) -> Response:
+        """
+        Ask the leader to append one body, again while that is certainly not in the log.
+
+        @param request_of: the request to a leader; raises L{DLedgerError} if that one does not take it.
+        @param facts_of: facts of the error for an answer that is a refusal.
+        @param is_repeatable: asked after each unknown outcome: whether to ask again then, too.
+        @return: the answer, SUCCESS or COMMAND_REFUSED.
+        @raise AppendError: the body was not acknowledged.
+        """
+        deadline_s = self.clock.seconds() + self.timeout_s
+        backoff, may_be_there = Backoff(rng=self.members.rng), False
+        while True:
+            answer_s = min(self.answer_timeout_s, deadline_s - self.clock.seconds())
+            answer, error, is_unknown = await self._attempt(request_of, facts_of, answer_s)
+            if answer is not None:
+                return answer
+            assert error is not None
+            may_be_there = may_be_there or is_unknown
+            wait_s = backoff.next_s()
+            is_passing = error.code in PASSING or error.code is ResponseCode.METADATA_ERROR
+            is_over = self.is_closed() or self.clock.seconds() + wait_s >= deadline_s
+            is_again = is_passing or (
+                is_unknown and is_repeatable() and error.code is not ResponseCode.SEQUENCE_FORGOTTEN
+            )
+            if is_over or not is_again:
+                kind, failed = append_error(error.code, is_unknown=may_be_there), 0 if may_be_there else 1
+                make: Callable[..., AppendError] = kind
+                raise make(error.code, failed=failed, unknown=1 - failed, **error.facts)
+            self.members.leader_id = None
+            await deferLater(self.clock, wait_s)
+
+    async def _attempt(
+        self, request_of: Callable[[MemberLink], Request], facts_of: Callable[[Response], Facts],
+        answer_timeout_s: float,
+    ) -> tuple[Response | None, DLedgerError | None, bool]:
+        """@return: the answer, or None; the error, or None; whether the body may be in the log then."""
+        try:
+            leader = await self.find_leader()
+            request = request_of(leader)
+        except DLedgerError as error:
+            return None, error, False
+        try:
+            answer: Response = await leader.ask(request, max(0.01, answer_timeout_s))
+        except RequestRefused as refused:
+            return None, refused, False
+        except RequestLost as lost:
+            return None, DLedgerError(ResponseCode.NETWORK_ERROR, reason=str(lost)), True
+        except DLedgerError as late:
+            leader.abort("an append was not answered")
+            return None, late, True
+        code = answer.code
+        if code in _OUTCOMES:
+            return answer, None, False
+        facts: Facts = {"member_id": leader.member_id, "leader_id": answer.leader_id, **facts_of(answer)}
+        return None, DLedgerError(code, **facts), code not in PASSING and code not in FINAL
+
+
+def check_numbers(expected_end: object, producer: object, sequence: object) -> None:
+    """@raise TypeError: one has a wrong type. (Its range is checked where it is known.)"""
+    for name, value in (("expected_end", expected_end), ("sequence", sequence)):
+        if value is not None:
+            whole(name, value, -sys.maxsize - 1, 2**64)
+    if producer is not None:
+        text("producer", producer)
+
+
+def _unsupported(leader: MemberLink, reason: str) -> DLedgerError:
+    return DLedgerError(ResponseCode.UNSUPPORTED, member_id=leader.member_id, reason=reason)
+
+
+def checked_body(body: BytesLike, problem: str = "") -> bytes:
+    """
+    A body as bytes.
+
+    @param problem: reason why it cannot be sent; empty: none is known yet.
+    @raise AppendError: UNEXPECTED_ARGUMENT, there is one.
+    """
+    bodies = as_bodies((body,))
+    problem = misfit(bodies, total_bytes(bodies), BODY_BYTES_MAX) or problem
+    if problem:
+        raise append_error(ResponseCode.UNEXPECTED_ARGUMENT, is_unknown=False)(
+            ResponseCode.UNEXPECTED_ARGUMENT, failed=1, reason=problem
+        )
+    return bodies[0]

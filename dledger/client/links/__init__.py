@@ -1,0 +1,1 @@
+"""Connections to members, and who of them leads."""

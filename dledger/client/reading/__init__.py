@@ -1,0 +1,1 @@
+"""Tails and named readers."""

@@ -1,0 +1,600 @@
+# -*- test-case-name: tests.core.test_elector,tests.core.test_campaign -*-
+"""
+Elections: patience, pre-votes, votes, and their answers::
+
+    FOLLOWER --patience over--> asking (pre-vote) --quorum--> CANDIDATE --quorum--> LEADER
+        ^                            |                            |
+        +------ a leader is heard, a higher term, a transfer -----+
+
+Rule 1: the term is raised and made durable, with the own vote, before votes are requested; a member
+votes once in a term.
+Rule 2: a follower of a term's leader has voted in that term.
+Rule 3: before the term is raised, the peers are asked whether they would vote. A peer that speaks our
+wire gets a pre-vote. A Java peer gets METADATA, which says whether it knows a leader, and then a VOTE of
+C{PROBE_TERM}, which says whether its log is longer. None of these binds a peer.
+Rule 4: a follower's patience is its leader's: a leader that does not say how often it beats gets Java's.
+Rule 5: a member that is ahead in term of a Java leader, which keeps its quorum and ignores refusals,
+calls that leader up to its own term.
+Rule 6: a member that leads, or hears its leader, refuses votes without adopting their term, unless the
+leader announced that candidate or is it. A candidate that is left behind in a higher term refuses the
+leader's heartbeats; the leader adopts the term of that answer, and the next election ends in step.
+Rule 7: a member that must never lead is a candidate all the same for the sake of one that keeps asking and
+lacks its entries, while no leader is known: it takes no appends, brings that one up, and hands over to it.
+Rule 8: the vote of a member that may have lost acknowledged entries (C{is_unsure}), its own as a candidate
+included, counts only if every member gives its vote.
+
+Knows time as C{now_ms} and chance as the random source it was given.
+
+Source: DLedgerLeaderElector.java; Raft 5.2, 9.6, dissertation 4.2.3; differs: docs/divergence.md W4, W7, W19.
+"""
+
+from __future__ import annotations
+
+import random
+from enum import Enum
+from typing import Protocol
+
+import attrs
+
+from dledger.core.state.member_state import MemberState
+from dledger.ledger.config import JAVA_HEART_BEAT_TIME_INTERVAL_MS, JAVA_MAX_HEART_BEAT_LEAK
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.bounds import TERM_MAX
+from protocols.wire.ledger.codes import (
+    HEART_BEAT_WIRE_VERSION,
+    WIRE_FLAG_DISK_FULL,
+    WIRE_FLAG_UNSURE_VOTE,
+    WIRE_VERSION,
+    VoteResult,
+)
+from protocols.wire.ledger.messages import (
+    HeartBeatRequest,
+    HeartBeatResponse,
+    MessageFields,
+    MetadataRequest,
+    MetadataResponse,
+    Response,
+    VoteRequest,
+    VoteResponse,
+)
+
+#: A follower believes an advertised interval within these bounds, milliseconds, or up to and down to its own
+#: interval: a false one must not make it patient for minutes, nor impatient with its leader.
+HEART_BEAT_INTERVAL_MIN_MS = 100
+HEART_BEAT_INTERVAL_MAX_MS = JAVA_HEART_BEAT_TIME_INTERVAL_MS
+
+#: Term of a VOTE that binds no Java peer: Java compares the logs, then refuses it; its terms begin at 0.
+PROBE_TERM = -1
+
+#: A Java leader of a lower term has a quorum if it sends this many heartbeats over this many milliseconds:
+#: without a quorum it steps down at the first refusal.
+STRAY_BEATS = 3
+STRAY_MS = 2 * JAVA_HEART_BEAT_TIME_INTERVAL_MS - JAVA_HEART_BEAT_TIME_INTERVAL_MS // 4
+
+#: A Java leader that lives is heard within this time, milliseconds: an interval and a half. Later a Java
+#: candidate's vote counts although our own patience is longer, because Java's next attempt takes seconds.
+JAVA_HEARD_MS = JAVA_HEART_BEAT_TIME_INTERVAL_MS * 3 // 2
+
+#: While a Java leader is heard, one vote in this time, milliseconds, counts all the same: Java announces no
+#: transfer, and its leader with a quorum ignores the refusals of a member that is ahead in term.
+JAVA_SPARED_MS = 30_000
+
+#: A member that must never lead does so for a candidate that it refuses for its shorter log, and refused so
+#: before, longer ago than its own patience: another member that has the entries would have won by then.
+#: (Refusals further apart than this, milliseconds, do not belong together.)
+WARD_MEMORY_MS = 30_000
+
+#: The longest voting round of a Java candidate with a dead peer: wait for the votes, then pause.
+_JAVA_ROUND_MS = 2 * JAVA_HEART_BEAT_TIME_INTERVAL_MS
+
+#: A voter's log is longer than the candidate's.
+_LONGER_LOG = (VoteResult.REJECT_EXPIRED_LEDGER_TERM, VoteResult.REJECT_SMALL_LEDGER_END_INDEX)
+
+#: A candidate whose log is as good as ours is refused for its term alone.
+_BEHIND_IN_TERM = (VoteResult.REJECT_EXPIRED_VOTE_TERM, VoteResult.REJECT_ALREADY_VOTED)
+
+
+class Campaign(Enum):
+    """The phase of an election."""
+
+    NONE = "none"
+    ASKING = "asking"
+    VOTING = "voting"
+
+
+class RoleChanges(Protocol):
+    """Carries role changes out: the replica."""
+
+    def become_leader(self) -> None:
+        """A quorum voted for this member."""
+
+    def become_follower(self, leader_id: str | None) -> None:
+        """Follow C{leader_id} in the current term, or nobody yet."""
+
+    def become_candidate(self) -> None:
+        """The term was raised and the own vote given."""
+
+    def take_leadership_ended(self, code: ResponseCode) -> None:
+        """An election requested by the old leader ended."""
+
+
+@attrs.define
+class LeaderElector:
+    """
+    Invariant: C{_outstanding} and C{_granted} belong to the round under way; a round is known by the ids of
+    its requests.
+    """
+
+    member: MemberState
+    rng: random.Random
+    roles: RoleChanges
+    campaign: Campaign = Campaign.NONE
+    is_transfer: bool = False
+    _deadline_ms: int = 0
+    _leader_interval_ms: int = 0
+    _jitter: float = 0.0
+    _last_tick_ms: int = -1
+    _leader_heard_ms: int = 0
+    _outstanding: dict[int, str] = attrs.Factory(dict)
+    _granted: set[str] = attrs.Factory(set)
+    _unsure: set[str] = attrs.Factory(set)
+    _not_ready: set[str] = attrs.Factory(set)
+    _stray_leader_id: str | None = None
+    _stray_beats: int = 0
+    _stray_since_ms: int = 0
+    _behind: tuple[int, int] | None = None
+    _expected: tuple[str, int, int] | None = None
+    _asked_ms: dict[str, int] = attrs.Factory(dict)
+    _java_deposed_ms: int = -JAVA_SPARED_MS
+    _has_yielded: bool = False
+
+    # -- patience ---------------------------------------------------------------------------
+
+    def patience_ms(self) -> int:
+        """Allowed silence of the current leader, without jitter, milliseconds."""
+        config = self.member.config
+        if self.member.leader_id is not None and self._leader_interval_ms == 0:
+            return JAVA_HEART_BEAT_TIME_INTERVAL_MS * JAVA_MAX_HEART_BEAT_LEAK
+        interval = self._leader_interval_ms or config.heart_beat_time_interval_ms
+        return interval * config.max_heart_beat_leak
+
+    def heard_leader(self, interval_ms: int | None = None) -> None:
+        """
+        The leader was heard: restart the patience.
+
+        @param interval_ms: the interval that a heartbeat advertises, 0 for none; None for a push, which has
+            none.
+        """
+        self._has_yielded = False
+        if interval_ms is not None:
+            self._leader_interval_ms = self._believed_ms(interval_ms) if interval_ms > 0 else 0
+        patience, now_ms = self.patience_ms(), self.member.out.now_ms
+        self._leader_heard_ms = now_ms
+        self._deadline_ms = now_ms + patience + int(self._jitter * patience / 2)
+        if self.campaign is Campaign.ASKING:
+            self._end_round()
+
+    def _believed_ms(self, interval_ms: int) -> int:
+        own_ms = self.member.config.heart_beat_time_interval_ms
+        lowest, highest = min(own_ms, HEART_BEAT_INTERVAL_MIN_MS), max(own_ms, HEART_BEAT_INTERVAL_MAX_MS)
+        return max(lowest, min(interval_ms, highest))
+
+    def peer_disconnected(self, peer_id: str) -> None:
+        """
+        The leader's connection is gone: it has two beats to come back on another one.
+
+        Only with pre-votes (a broken connection alone must not depose a leader), and not for a Java leader,
+        which opens its next connection with its next heartbeat.
+        """
+        member, config = self.member, self.member.config
+        if peer_id != member.leader_id or not config.pre_vote or self._leader_interval_ms == 0:
+            return
+        now_ms = member.out.now_ms
+        self._leader_heard_ms = now_ms - self.patience_ms()
+        wait = self.rng.randint(config.min_vote_interval_ms, config.max_vote_interval_ms)
+        self._deadline_ms = min(self._deadline_ms, now_ms + 2 * self._leader_interval_ms + wait)
+
+    def start(self) -> None:
+        """The member starts: listen for a leader before asking for votes."""
+        self._jitter = self.rng.random()
+        if not self.member.voter_ids:
+            self._deadline_ms = self.member.out.now_ms
+        else:
+            self._wait_for_round(self.member.config.heart_beat_time_interval_ms * 2)
+
+    def lost_leader(self, *, had_leader: bool = True) -> None:
+        """
+        The role or the leader is gone (stepped down, higher term): wait for one random time. A member that
+        waits already (not C{had_leader}) waits no longer: one that cannot win must not hold it up.
+        """
+        self._jitter, self._leader_interval_ms, known_ms = self.rng.random(), 0, self._deadline_ms
+        self._end_round()
+        self._wait_for_round(self.patience_ms() // 2)
+        if not had_leader:
+            self._deadline_ms = min(self._deadline_ms, known_ms)
+
+    def _wait_for_round(self, at_least_ms: int) -> None:
+        config = self.member.config
+        wait = self.rng.randint(config.min_vote_interval_ms, config.max_vote_interval_ms)
+        self._deadline_ms = self.member.out.now_ms + at_least_ms + wait
+
+    def tick(self) -> None:
+        """Time has passed."""
+        now_ms = self.member.out.now_ms
+        stalled_ms = now_ms - self._last_tick_ms if self._last_tick_ms >= 0 else 0
+        self._last_tick_ms = now_ms
+        if self.member.is_leader:
+            return
+        config = self.member.config
+        if stalled_ms > config.heart_beat_time_interval_ms + 4 * config.tick_ms:
+            # This member stood still (stopped process, long pause). Messages that the leader sent meanwhile
+            # are unread: read them first.
+            self._deadline_ms = max(self._deadline_ms, now_ms + config.heart_beat_time_interval_ms)
+        if self._not_ready and self.campaign is Campaign.VOTING:
+            again, self._not_ready = self._not_ready, set()
+            for peer_id in sorted(again):
+                self._ask(peer_id)
+        if now_ms >= self._deadline_ms:
+            self._patience_over()
+
+    def _patience_over(self) -> None:
+        member = self.member
+        if not member.may_lead:
+            # It cannot lead. It only stops naming a leader.
+            if member.leader_id is not None:
+                self.roles.become_follower(None)
+            if member.next_term > TERM_MAX:
+                member.out.report("terms-exhausted", term=member.term)
+            self._wait_for_round(self.patience_ms())
+            return
+        if member.stands_last and member.voter_ids and not self._has_yielded:
+            # Another member shall lead. If none comes forward in another patience, all may be as this one.
+            self._has_yielded = True
+            if member.leader_id is not None:
+                self.roles.become_follower(None)
+            self._wait_for_round(self.patience_ms())
+            return
+        if (member.config.pre_vote or member.is_unsure) and member.voter_ids:
+            self._ask_first()
+        else:
+            self._campaign(transfer=False)
+
+    # -- asking, voting ---------------------------------------------------------------------
+
+    def _ask_first(self) -> None:
+        if self.member.leader_id is not None:
+            self.roles.become_follower(None)
+        self._begin_round(Campaign.ASKING)
+        for peer_id in self.member.voter_ids:
+            self._ask(peer_id)
+
+    def _campaign(self, *, transfer: bool) -> None:
+        member = self.member
+        member.enter_term(member.next_term, voted_for=member.self_id)
+        self.roles.become_candidate()
+        self._begin_round(Campaign.VOTING)
+        self.is_transfer = transfer
+        if not self._won():
+            for peer_id in member.voter_ids:
+                self._ask(peer_id)
+
+    def campaign_for_transfer(self) -> None:
+        """The leader asked this member to take over: no pre-vote, no wait."""
+        assert self.member.may_lead
+        self._campaign(transfer=True)
+
+    def _begin_round(self, campaign: Campaign) -> None:
+        self._end_round()
+        self.campaign = campaign
+        (self._unsure if self.member.is_unsure else self._granted).add(self.member.self_id)
+        config = self.member.config
+        # Time for a slow fsync of a voter, then a random wait that no two candidates share.
+        self._wait_for_round(config.heart_beat_time_interval_ms * config.max_heart_beat_leak // 2)
+
+    def _end_round(self) -> None:
+        self.campaign = Campaign.NONE
+        self.is_transfer = False
+        self._outstanding.clear()
+        self._granted = set()
+        self._unsure = set()
+        self._not_ready = set()
+
+    def _is_java(self, peer_id: str) -> bool:
+        return self.member.wire_versions.get(peer_id, 0) < 1
+
+    def _ask(self, peer_id: str) -> None:
+        if self.campaign is Campaign.VOTING:
+            self._send_vote(peer_id, self.member.term)
+        elif self._is_java(peer_id):
+            member = self.member
+            self._send(peer_id, MetadataRequest(
+                group=member.config.group, remote_id=peer_id, local_id=member.self_id,
+                wire_version=WIRE_VERSION,
+            ))
+        else:
+            self._send_vote(peer_id, self.member.term + 1, pre_vote=True)
+
+    def _send_vote(self, peer_id: str, term: int, *, pre_vote: bool = False) -> None:
+        member = self.member
+        base: MessageFields = {**member.base_fields(peer_id), "leader_id": member.self_id, "term": term}
+        self._send(peer_id, VoteRequest(
+            **base,
+            ledger_end_index=member.ledger_end_index, ledger_end_term=member.ledger_end_term,
+            pre_vote=pre_vote,
+            transfer=self.is_transfer,
+        ))
+
+    def _send(self, peer_id: str, request: VoteRequest | MetadataRequest) -> None:
+        self._outstanding[self.member.out.send(peer_id, request, self)] = peer_id
+
+    def on_response(self, peer_id: str, request_id: int, response: Response) -> None:
+        """A peer's answer to a vote, pre-vote or METADATA."""
+        if self._outstanding.pop(request_id, None) is None:
+            return
+        member = self.member
+        if isinstance(response, MetadataResponse):
+            if response.wire_version >= 1:
+                self._ask(peer_id)
+            elif response.code == ResponseCode.SUCCESS and response.leader_id in (None, member.self_id):
+                # It knows no leader. Would it vote for our log?
+                self._send_vote(peer_id, PROBE_TERM)
+        elif isinstance(response, VoteResponse):
+            result = response.vote_result
+            member.note_vote(peer_id, result)
+            is_probe = self.campaign is Campaign.ASKING and self._is_java(peer_id)
+            if result is VoteResult.ACCEPT or (is_probe and result is VoteResult.REJECT_EXPIRED_VOTE_TERM):
+                self._granted.add(peer_id)
+            elif result is VoteResult.UNKNOWN and response.wire_version & WIRE_FLAG_UNSURE_VOTE:
+                self._unsure.add(peer_id)
+            elif result is VoteResult.REJECT_TERM_NOT_READY or (
+                # The leader's announcement of this candidate is still under way to that peer.
+                result is VoteResult.REJECT_ALREADY_HAS_LEADER and self.is_transfer
+            ):
+                self._not_ready.add(peer_id)
+            elif result in _LONGER_LOG and self._is_java(peer_id):
+                # Java compares logs before terms and keeps its term: each term that we raise is one more
+                # for its own candidacy to catch up with. Its log can win and ours cannot: give it the time.
+                self._wait_for_round(_JAVA_ROUND_MS)
+        self._won()
+
+    def on_request_failed(self, peer_id: str, request_id: int, reason: str) -> None:
+        """No answer: the deadline or the other answers end the round."""
+        self._outstanding.pop(request_id, None)
+
+    def _won(self) -> bool:
+        # A quorum of sure members holds every committed entry. So do all members together, as far as any disk
+        # still has it: then the candidate's log is the longest.
+        is_unanimous = self.member.membership.is_all(self._granted | self._unsure)
+        if not (is_unanimous or self.member.membership.is_quorum(self._granted)):
+            return False
+        if self.campaign is Campaign.ASKING:
+            if self.member.may_lead:  # it may have changed during the round
+                self._campaign(transfer=False)
+        elif self.campaign is Campaign.VOTING:
+            transfer = self.is_transfer
+            self._end_round()
+            self.roles.become_leader()
+            if transfer:
+                self.roles.take_leadership_ended(ResponseCode.SUCCESS)
+        return True
+
+    # -- answering --------------------------------------------------------------------------
+
+    def expect(self, candidate_id: str | None, *, until_ms: int = 0) -> None:
+        """
+        The leader hands over to C{candidate_id} (None: to no member): its votes for a later term than the
+        present one count until C{until_ms}, although this leader is heard.
+        """
+        self._expected = None if candidate_id is None else (candidate_id, self.member.term, until_ms)
+
+    def turns_away(self, token: int, request: VoteRequest) -> bool:
+        """Refuse a vote whose term must not be adopted. @return: whether it was refused."""
+        if request.pre_vote or request.term <= self.member.term or request.leader_id is None:
+            return False
+        candidate_id, now_ms = request.leader_id, self.member.out.now_ms
+        result = VoteResult.REJECT_ALREADY_HAS_LEADER
+        if not self._is_kept_from(candidate_id):
+            spacing_ms = self.member.config.min_vote_interval_ms
+            if now_ms - self._asked_ms.get(candidate_id, -spacing_ms) >= spacing_ms:
+                self._asked_ms[candidate_id] = now_ms
+                return False
+            # No candidate needs another term so soon. It repeats this one a tick later.
+            result = VoteResult.REJECT_TERM_NOT_READY
+        self._answer_vote(token, request, result)
+        return True
+
+    def _is_kept_from(self, candidate_id: str) -> bool:
+        """Whether the leader that is heard keeps C{candidate_id} from raising the term."""
+        member, now_ms = self.member, self.member.out.now_ms
+        if member.leader_id in (None, candidate_id):
+            return False
+        if self._expected is not None:
+            expected_id, term, until_ms = self._expected
+            if expected_id == candidate_id and term == member.term and now_ms < until_ms:
+                return False
+        if member.is_leader:
+            return True
+        silent_ms = now_ms - self._leader_heard_ms
+        if self._leader_interval_ms:
+            return silent_ms < self.patience_ms()
+        if silent_ms >= JAVA_HEARD_MS:
+            return False
+        if now_ms - self._java_deposed_ms >= JAVA_SPARED_MS:
+            self._java_deposed_ms = now_ms
+            return False
+        return True
+
+    def on_vote(self, token: int, request: VoteRequest) -> None:
+        """A candidate asks for a vote. The term gate has adopted a higher term, except that of a pre-vote."""
+        result = self._judge_pre_vote(request) if request.pre_vote else self._judge_vote(request)
+        member = self.member
+        if result is VoteResult.ACCEPT and not request.pre_vote:
+            assert request.leader_id is not None
+            member.vote(request.leader_id)
+            if not member.is_unsure or request.wire_version >= 1:  # else it cannot win with such a vote
+                self._wait_for_round(self.patience_ms())
+        elif result in _LONGER_LOG:
+            self._refused_its_log(request.leader_id)
+        elif result in _BEHIND_IN_TERM and self._is_better_java(request):
+            # It comes back with our term, then with the next one, and can win that. Raising the term at
+            # our quicker pace would keep it behind for ever.
+            self._wait_for_round(_JAVA_ROUND_MS)
+        self._answer_vote(token, request, result)
+
+    def _refused_its_log(self, candidate_id: str | None) -> None:
+        """A candidate lacks entries of this member: without this member's help it may never win (rule 7)."""
+        member, now_ms = self.member, self.member.out.now_ms
+        if not member.config.never_lead or member.leader_id is not None or candidate_id is None:
+            return
+        # Any candidate counts: two of them that both lack entries ask in turns.
+        since_ms, last_ms = self._behind or (now_ms, now_ms)
+        if now_ms - last_ms >= WARD_MEMORY_MS:
+            since_ms = now_ms
+        self._behind = (since_ms, now_ms)
+        if now_ms - since_ms >= self.patience_ms() and member.ward_id is None:
+            member.ward_id = candidate_id
+            member.out.report("standing-in", candidate_id=candidate_id, term=member.term,
+                              ledger_end_index=member.ledger_end_index)
+            self._wait_for_round(0)
+
+    def _answer_vote(self, token: int, request: VoteRequest, result: VoteResult) -> None:
+        member = self.member
+        flags = 0
+        if result is VoteResult.ACCEPT and member.is_unsure:
+            result, flags = VoteResult.UNKNOWN, WIRE_FLAG_UNSURE_VOTE
+        term = member.ledger_end_term if result is VoteResult.REJECT_TERM_SMALL_THAN_LEDGER else member.term
+        member.out.reply(token, VoteResponse(
+            group=request.group, remote_id=request.remote_id, local_id=request.local_id,
+            leader_id=request.leader_id, term=term, wire_version=WIRE_VERSION | flags,
+            vote_result=result, pre_vote=request.pre_vote,
+        ))
+        if not request.pre_vote:
+            member.out.report("vote-answered", candidate_id=request.leader_id, term=request.term,
+                              result=result.name)
+
+    def _is_better_java(self, request: VoteRequest) -> bool:
+        """Whether a Java candidate has entries that we lack, so that it can win and we cannot."""
+        member = self.member
+        if request.wire_version >= 1 or member.leader_id is not None:
+            return False
+        mine = (member.ledger_end_term, member.ledger_end_index)
+        return (request.ledger_end_term, request.ledger_end_index) > mine
+
+    def _judge_log(self, request: VoteRequest) -> VoteResult:
+        member = self.member
+        if request.ledger_end_term < member.ledger_end_term:
+            return VoteResult.REJECT_EXPIRED_LEDGER_TERM
+        if request.ledger_end_term == member.ledger_end_term and (
+            request.ledger_end_index < member.ledger_end_index
+        ):
+            return VoteResult.REJECT_SMALL_LEDGER_END_INDEX
+        return VoteResult.ACCEPT
+
+    def _judge_vote(self, request: VoteRequest) -> VoteResult:
+        member = self.member
+        candidate = request.leader_id
+        if not member.knows(candidate):
+            mine = candidate == member.self_id
+            return VoteResult.REJECT_UNEXPECTED_LEADER if mine else VoteResult.REJECT_UNKNOWN_LEADER
+        by_log = self._judge_log(request)
+        if by_log is not VoteResult.ACCEPT:
+            return by_log
+        if request.term < member.term:
+            return VoteResult.REJECT_EXPIRED_VOTE_TERM
+        if member.leader_id is not None and member.leader_id != candidate:
+            return VoteResult.REJECT_ALREADY_HAS_LEADER
+        if member.voted_for is not None and member.voted_for != candidate:
+            return VoteResult.REJECT_ALREADY_VOTED
+        if request.term < member.ledger_end_term:
+            return VoteResult.REJECT_TERM_SMALL_THAN_LEDGER
+        if member.repair_end_index >= 0:
+            # Its log looks shorter than the entries it once acknowledged: its vote could elect a leader
+            # that lacks a committed entry. No candidate counts UNKNOWN.
+            return VoteResult.UNKNOWN
+        return VoteResult.ACCEPT
+
+    def _judge_pre_vote(self, request: VoteRequest) -> VoteResult:
+        member = self.member
+        if not member.knows(request.leader_id):
+            return VoteResult.REJECT_UNKNOWN_LEADER
+        if request.term <= member.term:
+            return VoteResult.REJECT_EXPIRED_VOTE_TERM
+        silent_ms = member.out.now_ms - self._leader_heard_ms
+        if member.leader_id is not None and (member.is_leader or silent_ms < self.patience_ms()):
+            return VoteResult.REJECT_ALREADY_HAS_LEADER
+        if member.repair_end_index >= 0:
+            return VoteResult.UNKNOWN
+        return self._judge_log(request)
+
+    def on_heart_beat(self, token: int, request: HeartBeatRequest) -> None:
+        """A heartbeat of a leader. The term gate has adopted a higher term."""
+        member = self.member
+        code = self.accept_leader(request.leader_id, request.term)
+        if code is ResponseCode.SUCCESS:
+            self.heard_leader(request.heart_beat_interval_ms)
+        elif code is ResponseCode.EXPIRED_TERM and request.wire_version < 1:
+            self._heard_stray(request)
+        flags = WIRE_FLAG_DISK_FULL if member.is_full else 0
+        flags |= member.pace.flags(member.out.now_ms) | member.machine.flags
+        member.out.reply(token, HeartBeatResponse(
+            code=code, group=request.group, term=member.term, wire_version=HEART_BEAT_WIRE_VERSION | flags,
+        ))
+
+    def _heard_stray(self, request: HeartBeatRequest) -> None:
+        """
+        A Java leader of a lower term beats. While it has a quorum it ignores our refusals, and its followers
+        know a leader, so that no election of ours can begin: without help this member stays outside.
+
+        One heartbeat of our term makes it a candidate of that term, which its own followers elect again. No
+        log is touched, and nobody follows us: Java adopts the term of a first heartbeat, and no more.
+        """
+        member, now_ms = self.member, self.member.out.now_ms
+        if member.leader_id is not None:
+            return  # a leader of our term is known, and the group is with that one
+        if request.leader_id != self._stray_leader_id:
+            self._stray_leader_id, self._stray_beats, self._stray_since_ms = request.leader_id, 0, now_ms
+        self._stray_beats += 1
+        if self._stray_beats < STRAY_BEATS or now_ms - self._stray_since_ms < STRAY_MS:
+            return
+        assert request.leader_id is not None
+        self._stray_leader_id = None
+        member.out.report("stray-leader-called", leader_id=request.leader_id, its_term=request.term,
+                          term=member.term)
+        base: MessageFields = {**member.base_fields(request.leader_id), "leader_id": member.self_id}
+        member.out.send(request.leader_id, HeartBeatRequest(**base), self)
+
+    def accept_leader(self, leader_id: str | None, term: int) -> ResponseCode:
+        """
+        Whether C{leader_id} is accepted as leader of C{term}; if so, this member follows it from now on.
+
+        @return: SUCCESS, or UNKNOWN_MEMBER, UNEXPECTED_MEMBER, EXPIRED_TERM, INCONSISTENT_LEADER.
+        """
+        member = self.member
+        if not member.knows(leader_id):
+            mine = leader_id == member.self_id
+            return ResponseCode.UNEXPECTED_MEMBER if mine else ResponseCode.UNKNOWN_MEMBER
+        if term < member.term:
+            return ResponseCode.EXPIRED_TERM
+        assert term == member.term, "the term gate stands first"
+        if member.leader_id is None:
+            assert leader_id is not None
+            if member.voted_for is None:
+                member.vote(leader_id)  # rule 2: no other candidate of this term gets this vote
+            self.roles.become_follower(leader_id)
+        elif member.leader_id != leader_id:
+            member.out.report("two-leaders", term=term, known=member.leader_id, other=leader_id)
+            return ResponseCode.INCONSISTENT_LEADER
+        return ResponseCode.SUCCESS
+
+    def followed(self) -> None:
+        """A leader was found: the round under way is void."""
+        self._stray_leader_id = None
+        self._behind = None
+        self._jitter = self.rng.random()
+        self._end_round()
+        self.heard_leader()
+
+    def led(self) -> None:
+        """This member leads: no round is under way, and patience is counted in its own heartbeats."""
+        self._leader_interval_ms = self.member.config.heart_beat_time_interval_ms
+        self._end_round()

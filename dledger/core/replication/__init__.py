@@ -1,0 +1,1 @@
+"""From an append to a commit: leader's dispatchers and follower's handler."""

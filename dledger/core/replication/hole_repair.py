@@ -1,0 +1,240 @@
+# -*- test-case-name: tests.core.test_hole_repair -*-
+"""
+Getting the entries of holes back: which member is asked, for what, and when.
+
+A member with holes is a holder, a voter and a candidate for all that it verifiably holds: its end is known.
+Three things it does not do: show, push or acknowledge an entry of a hole, and lead or acknowledge while an
+entry of a hole is not known to be committed (L{MemberState.lacks_uncommitted}).
+
+Rule 1: the first hole is handled first. Its bytes are looked at again; then one member at a time is asked for
+at most L{ASK_BYTES}. The store proves the records (L{dledger.storage.store.hole_mending}); this part only
+says whether both sides know them to be committed.
+Rule 2: a member of ours gives any sound entry; a Java member gives entries only while it leads, so a leader
+that no member of ours could help hands over. Two members that neither lead nor stand may never have heard of
+each other: then METADATA tells whether the other one is of ours.
+Rule 3: it is tried for ever. After each round of all members in vain the wait grows, up to L{WAIT_MAX_MS}. An
+entry that no member has is never replaced: the operator is told who was asked.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from dledger.core.state import effects as fx
+from dledger.core.state import inputs as ev
+from dledger.core.state.member_state import MemberState
+from dledger.ledger.holes import Hole
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.batches import EntryBatch
+from protocols.wire.ledger.codes import WIRE_VERSION, Consistency
+from protocols.wire.ledger.messages import (
+    GetRequest,
+    GetResponse,
+    MetadataRequest,
+    MetadataResponse,
+    PullRequest,
+    PullResponse,
+    Response,
+)
+
+#: Bytes of records that one request asks for.
+ASK_BYTES = 256 * 1024
+#: Milliseconds between a request that helped and the next one: the rate of a repair is bounded.
+PACE_MS = 20
+#: Milliseconds after the first round of all members in vain, and at most.
+WAIT_MS = 500
+WAIT_MAX_MS = 30_000
+
+
+@attrs.frozen(kw_only=True)
+class _Question:
+    """Who was asked. C{led_term}: the term that it led then; -1 if it did not lead this member's."""
+
+    peer_id: str
+    led_term: int
+
+
+@attrs.define
+class HoleRepair:
+    """
+    Invariant: at most one request or effect is under way; C{asked} is about the first hole.
+    C{_told_committed} has the members of ours whose frames have no PULL, and the committed index that they
+    told; C{_polled} those of them that were asked for it in this round.
+
+    @ivar asked: peer id to why it did not give the first missing entry when it was asked last.
+    """
+
+    member: MemberState
+    asked: dict[str, str] = attrs.Factory(dict)
+    _told: tuple[Hole, ...] = ()
+    _first_index: int = -1
+    _request_id: int | None = None
+    _question: _Question | None = None
+    _tried: set[str] = attrs.Factory(set)
+    _is_writing: bool = False
+    _was_looked_at: bool = False
+    _next_ms: int = 0
+    _rounds: int = 0
+    _lacking_since_ms: int | None = None
+    _told_committed: dict[str, int] = attrs.Factory(dict)
+    _polled: set[str] = attrs.Factory(set)
+
+    def tick(self) -> None:
+        """Time passed."""
+        member = self.member
+        holes = member.view.holes
+        if holes != self._told:
+            self._tell(holes)
+        self._note_lacking()
+        if not holes or self._request_id is not None or self._is_writing:
+            return
+        if holes[0].first_index != self._first_index:
+            self._begin(holes[0].first_index)
+        if member.out.now_ms < self._next_ms:
+            return
+        if not self._was_looked_at:
+            self._was_looked_at = self._is_writing = True
+            member.out.emit(fx.LookAgain())
+            return
+        self._ask(holes[0])
+
+    def _tell(self, holes: tuple[Hole, ...]) -> None:
+        """Report the begin and the end of a repair, and a hole that is new; not that one shrinks."""
+        report = self.member.out.report
+        for hole in holes:
+            if not any(known.holds(hole.first_index) for known in self._told):
+                report("entries-damaged", first_index=hole.first_index, last_index=hole.last_index)
+        if not holes:
+            report("entries-mended", ledger_end_index=self.member.ledger_end_index)
+            self.member.seeks_java_leader = False
+            self._first_index = -1
+            self.asked.clear()
+        self._told = holes
+
+    def _note_lacking(self) -> None:
+        if not self.member.lacks_uncommitted:
+            self._lacking_since_ms = None
+        elif self._lacking_since_ms is None:
+            self._lacking_since_ms = self.member.out.now_ms
+
+    def is_stuck(self, patience_ms: int) -> bool:
+        """Whether an entry that is not known to be committed has been missing for longer than this."""
+        since_ms = self._lacking_since_ms
+        return since_ms is not None and self.member.out.now_ms - since_ms > patience_ms
+
+    def _begin(self, first_index: int) -> None:
+        self._first_index = first_index
+        self._was_looked_at = False
+        self.asked.clear()
+        self._tried.clear()
+        self._polled.clear()
+        self._rounds = 0
+
+    # -- questions ----------------------------------------------------------------------------
+
+    def _ask(self, hole: Hole) -> None:
+        member = self.member
+        peer_id = next((one for one in self._in_turn() if one not in self._tried), None)
+        if peer_id is None:
+            self._wait(hole)
+            return
+        index, last_index = hole.first_index, hole.last_index
+        if index <= member.committed_index < last_index:
+            last_index = member.committed_index  # the rest may differ from the leader's, and will be cut
+        request: PullRequest | GetRequest | MetadataRequest
+        told = self._told_committed.get(peer_id)
+        is_unknown = peer_id not in member.wire_versions
+        if is_unknown or (told is not None and told < index and peer_id not in self._polled):
+            if not is_unknown:
+                self._polled.add(peer_id)
+            request = MetadataRequest(
+                group=member.config.group, remote_id=peer_id, local_id=member.self_id,
+                wire_version=WIRE_VERSION,
+            )
+        elif self._is_java(peer_id) or told is not None:
+            request = GetRequest(
+                group=member.config.group, remote_id=peer_id, local_id=member.self_id, begin_index=index,
+                consistency=Consistency.COMMITTED,
+            )
+        else:
+            request = PullRequest(
+                group=member.config.group, remote_id=peer_id, local_id=member.self_id, begin_index=index,
+                end_index=last_index, max_bytes=ASK_BYTES, wire_version=WIRE_VERSION,
+            )
+        leads = peer_id == member.leader_id
+        self._question = _Question(peer_id=peer_id, led_term=member.term if leads else -1)
+        self._tried.add(peer_id)
+        self._request_id = member.out.send(peer_id, request, self)
+
+    def _in_turn(self) -> tuple[str, ...]:
+        """The peers that can be asked now, the leader first. A Java member answers only while it leads."""
+        leader_id, known = self.member.leader_id, self.member.wire_versions
+        able = [one for one in self.member.peer_ids if one == leader_id or known.get(one) != 0]
+        return tuple(sorted(able, key=lambda one: one != leader_id))
+
+    def _is_java(self, peer_id: str) -> bool:
+        return self.member.wire_versions.get(peer_id, 0) < 1
+
+    def _wait(self, hole: Hole) -> None:
+        """Every member was asked in vain."""
+        member = self.member
+        self._next_ms = member.out.now_ms + min(WAIT_MS << min(self._rounds, 6), WAIT_MAX_MS)
+        self._rounds += 1
+        member.seeks_java_leader = member.is_leader and any(map(self._is_java, member.voter_ids))
+        member.out.report("entries-not-found", first_index=hole.first_index, last_index=hole.last_index,
+                          asked=", ".join(f"{peer}: {why}" for peer, why in sorted(self.asked.items())))
+        self._tried.clear()
+        self._polled.clear()
+        self._was_looked_at = False
+
+    # -- answers ------------------------------------------------------------------------------
+
+    def on_response(self, peer_id: str, request_id: int, response: Response) -> None:
+        """A member answered."""
+        if request_id != self._request_id:
+            return
+        self._request_id = None
+        member, question = self.member, self._question
+        assert question is not None
+        if isinstance(response, MetadataResponse):
+            if peer_id in self._told_committed:
+                self._told_committed[peer_id] = response.committed_index
+            self._tried.discard(peer_id)
+            self._question = None  # it was not asked for the entries
+            return
+        entries: EntryBatch | None = None
+        if isinstance(response, (PullResponse, GetResponse)):
+            entries = response.entries
+        if response.code is not ResponseCode.SUCCESS or entries is None:
+            if response.code is ResponseCode.UNSUPPORTED and isinstance(response, PullResponse):
+                self._told_committed[peer_id] = -1  # its frames are not native: GET is understood by all
+                self._tried.discard(peer_id)
+            else:
+                self.asked[peer_id] = response.code.name
+            return
+        if isinstance(response, PullResponse):
+            is_committed = entries.last_index <= response.committed_index
+        else:
+            # It may not be committed. But the leader of this term has all that this member knows to be.
+            told = self._told_committed.get(peer_id, -1)
+            is_committed = question.led_term == member.term or entries.last_index <= told
+        self._is_writing = True
+        member.out.emit(fx.FillHole(
+            entries=entries, is_committed=is_committed and entries.last_index <= member.committed_index,
+        ))
+
+    def on_request_failed(self, peer_id: str, request_id: int, reason: str) -> None:
+        """No answer."""
+        if request_id == self._request_id:
+            self._request_id = None
+            self.asked[peer_id] = reason
+
+    def on_handled(self, handled: ev.HoleHandled) -> None:
+        """The store has looked at the hole, or filled it, or refused to."""
+        reason = handled.reason
+        self._is_writing = False
+        question, self._question = self._question, None
+        if not reason:
+            self._next_ms = self.member.out.now_ms + PACE_MS
+        elif question is not None:
+            self.asked[question.peer_id] = reason

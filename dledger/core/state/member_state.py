@@ -1,0 +1,518 @@
+# -*- test-case-name: tests.core.test_member_state -*-
+"""
+The state of one member: role, term, vote, leader, the ends of its ledger, its commit index.
+
+Rule 1: the term never falls; a new term forgets the vote and the leader, and is made durable by an
+effect that comes before any message of that term.
+Rule 2: C{committed_index} never falls and never passes the end.
+
+The L{Outbox}, shared by all parts of the core, collects the effects of a step in order.
+
+Source: MemberState.java; differs: term and vote are durable before they are answered (W4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Protocol
+
+import attrs
+
+from dledger.core.state import effects as fx
+from dledger.core.state.flush_pace import FlushPace
+from dledger.core.state.inputs import MembersIntroduced
+from dledger.core.state.machine_word import MachineWord
+from dledger.core.state.ports import LedgerView
+from dledger.core.state.quota import Quota
+from dledger.ledger.config import DLedgerConfig
+from dledger.ledger.group_name import GroupName
+from dledger.ledger.membership import Membership
+from dledger.values.errors import DamagedEntryError
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.bounds import TERM_MAX
+from protocols.wire.ledger.codes import (
+    MEMBERS_MAX,
+    WIRE_FLAG_CHUNKS,
+    WIRE_FLAG_DISK_FULL,
+    WIRE_FLAG_MEMBERSHIP,
+    WIRE_FLAG_OPEN_RUNS,
+    WIRE_VERSION,
+    WIRE_VERSION_MASK,
+    VoteResult,
+)
+from protocols.wire.ledger.messages import MessageFields, Request, Response
+
+#: Members that others introduce, at most: one false list of full length leaves room for a true one.
+INTRODUCED_MAX = 2 * MEMBERS_MAX
+
+
+@attrs.frozen
+class _Told:
+    """A list of members as another member told it. C{was_trusted}: that was a member of this ledger then."""
+
+    membership: Membership
+    was_trusted: bool
+
+
+class Role(Enum):
+    """The role of a member in its term."""
+
+    FOLLOWER = "follower"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+
+
+class RequestOwner(Protocol):
+    """A part of the core that sent a request and receives its outcome."""
+
+    def on_response(self, peer_id: str, request_id: int, response: Response) -> None:
+        """The peer answered."""
+
+    def on_request_failed(self, peer_id: str, request_id: int, reason: str) -> None:
+        """The request will not be answered."""
+
+
+@attrs.define
+class Outbox:
+    """
+    The effects of the current step, and the requests without an outcome.
+
+    Invariant: an outcome reaches the owner of its request once; an outcome that matches no
+    outstanding request is ignored.
+    A step has at most one write of the ledger, and it is the last effect: a refused write would drop
+    the effects behind it.
+    """
+
+    request_time_out_ms: int
+    now_ms: int = 0
+    _effects: list[fx.Effect] = attrs.Factory(list)
+    _write: fx.LedgerWrite | None = None
+    _next_request_id: int = 1
+    _owners: dict[int, tuple[str, RequestOwner, int]] = attrs.Factory(dict)
+
+    def begin(self, now_ms: int) -> None:
+        """A step starts. C{self.now_ms} never falls."""
+        if now_ms > self.now_ms:
+            self.now_ms = now_ms
+
+    def take(self) -> tuple[fx.Effect, ...]:
+        """Take the effects of this step."""
+        if self._write is not None:
+            self._effects.append(self._write)
+            self._write = None
+        effects, self._effects = tuple(self._effects), []
+        return effects
+
+    def emit(self, effect: fx.Effect) -> None:
+        """Add an effect behind the earlier ones."""
+        self._effects.append(effect)
+
+    def write(self, effect: fx.LedgerWrite) -> None:
+        """Set the step's write of the ledger; it stays the last effect of the step."""
+        assert self._write is None, "one write in a step"
+        self._write = effect
+
+    def forget_write(self) -> None:
+        """The member stops: drop the write of this step, if there is one."""
+        self._write = None
+
+    def persist(self, term: int, voted_for: str | None) -> None:
+        """
+        Make term and vote durable before all later effects.
+
+        A vote in a term that this step entered is made durable together with the term: earlier is
+        always safe, and one fsync is enough.
+        """
+        effect = fx.PersistTermVote(term=term, voted_for=voted_for)
+        for at, known in enumerate(self._effects):
+            if isinstance(known, fx.PersistTermVote) and known.term == term:
+                self._effects[at] = effect
+                return
+        self._effects.append(effect)
+
+    def report(self, event: str, **facts: object) -> None:
+        """Report an event to the operator."""
+        self._effects.append(fx.Report(event=event, facts=facts))
+
+    def reply(self, token: int, response: Response) -> None:
+        """Answer a request."""
+        self._effects.append(fx.Reply(token=token, response=response))
+
+    def send(self, peer_id: str, request: Request, owner: RequestOwner) -> int:
+        """Send a request; its outcome goes to C{owner}. @return: its id."""
+        request_id = self._next_request_id
+        self._next_request_id += 1
+        self._owners[request_id] = (peer_id, owner, self.now_ms)
+        self._effects.append(fx.SendRequest(peer_id=peer_id, request_id=request_id, request=request))
+        return request_id
+
+    def answered(self, peer_id: str, request_id: int) -> RequestOwner | None:
+        """Take out the request. @return: its owner; None if the request is not outstanding."""
+        found = self._owners.get(request_id)
+        if found is None or found[0] != peer_id:
+            return None
+        del self._owners[request_id]
+        return found[1]
+
+    def overdue(self) -> list[tuple[str, int, RequestOwner]]:
+        """Take out the requests whose outcome is overdue. Ids rise with time, so only these are visited."""
+        late: list[tuple[str, int, RequestOwner]] = []
+        for request_id, (peer_id, owner, sent_ms) in self._owners.items():
+            if self.now_ms - sent_ms < self.request_time_out_ms:
+                break
+            late.append((peer_id, request_id, owner))
+        for _, request_id, _ in late:
+            del self._owners[request_id]
+        return late
+
+    @property
+    def outstanding(self) -> int:
+        """Number of requests without an outcome."""
+        return len(self._owners)
+
+
+@attrs.define
+class MemberState:
+    """
+    Invariant: C{committed_index <= ledger_end_index}; C{leader_id} belongs to C{term}.
+
+    @ivar membership: the members of the group, by the last configuration entry of this ledger.
+    @ivar peer_ids, voter_ids: the other members, and the other voters, in a fixed order.
+    @ivar knows_open_runs: peers that know open runs of producers, by their last answer to a heartbeat, also
+        on an earlier connection.
+    @ivar capable: whether a peer knows configuration entries, by its last answer to a heartbeat.
+    @ivar takes_chunks: peers that take chunks, as they said on this connection.
+    @ivar refused_by: peers that refused a vote because they follow a leader, or do not know this member, and
+        have not been asked for their members since.
+    @ivar dismissed_index: index of a committed configuration entry that another member told, in which this
+        member is no voter; -1 for none. A later entry of the own ledger overrides it.
+    @ivar introduced: id to C{host:port} of the members in later lists than this ledger has, as far as known
+        members told them, at most L{INTRODUCED_MAX}; none once this ledger has caught up.
+    @ivar start_term: before this start the member acknowledged no entry of a later term: the term that it
+        recovered with, or C{TERM_MAX} if it may have lost its directory, or that is doubted.
+    @ivar flushed_index: every entry up to here is on stable storage.
+    @ivar leader_committed_index: commit index in the last push of a leader; -1 before any. It is the leader's
+        word: for health, not for decisions.
+    @ivar leader_committed_ms: a time before it came, see C{awake_ms}; -1: not known.
+    @ivar awake_ms: the tick before the last one; -1 before two. A process that was stopped finds messages
+        that came meanwhile, before its first tick or after it: all that had come by this time was read.
+    @ivar repair_end_index: -1, or the end that the ledger must reach before this member votes again.
+    @ivar ward_id: the candidate for whose sake a member that must never lead leads all the same, until that
+        one has its entries; None for none.
+    @ivar wire_versions: wire version that each peer advertised; a peer not heard from since the last
+        connection to it began is missing.
+    @ivar is_unsure: whether a loss of power may have taken entries that this member acknowledged.
+    @ivar group_name: the id of the group, as far as it is known, see L{dledger.core.election.naming}.
+    @ivar is_full: whether the store refuses entries for want of room.
+    @ivar full_peers: peers that said so of themselves in their last answer to a heartbeat.
+    @ivar pace: flush times of this member and of its peers.
+    @ivar machine: the state machines of this member and of its peers.
+    @ivar seeks_java_leader: this leader has lost an entry to damage, no member of ours has it, and Java
+        members give entries only while they lead.
+    @ivar term_start_body: body of the entry that a leader writes when its term begins.
+    @ivar incompatible: peers that answered a request in another version of the protocol on the current
+        connection, or sent one. They cannot acknowledge pushes; their votes and heartbeats are refused.
+    """
+
+    config: DLedgerConfig
+    view: LedgerView
+    out: Outbox
+    term: int
+    voted_for: str | None
+    committed_index: int
+    repair_end_index: int
+    start_term: int
+    role: Role = Role.FOLLOWER
+    leader_id: str | None = None
+    ledger_end_index: int = -1
+    ledger_end_term: int = -1
+    flushed_index: int = -1
+    leader_committed_index: int = -1
+    leader_committed_ms: int = -1
+    awake_ms: int = -1
+    _ticked_ms: int = -1
+    ward_id: str | None = None
+    wire_versions: dict[str, int] = attrs.Factory(dict)
+    last_heard_ms: dict[str, int] = attrs.Factory(dict)
+    incompatible: set[str] = attrs.Factory(set)
+    is_unsure: bool = False
+    group_name: GroupName = GroupName()
+    is_full: bool = False
+    full_peers: set[str] = attrs.Factory(set)
+    pace: FlushPace = attrs.Factory(FlushPace)
+    machine: MachineWord = attrs.Factory(MachineWord)
+    seeks_java_leader: bool = False
+    membership: Membership = attrs.field(init=False)
+    peer_ids: tuple[str, ...] = attrs.field(init=False)
+    voter_ids: tuple[str, ...] = attrs.field(init=False)
+    introduced: Mapping[str, str] = attrs.field(init=False)
+    _told: dict[str, _Told] = attrs.Factory(dict)
+    _trusted: Mapping[str, str] = attrs.field(init=False)
+    _known: frozenset[str] = attrs.field(init=False)
+    capable: dict[str, bool] = attrs.Factory(dict)
+    knows_open_runs: set[str] = attrs.Factory(set)
+    takes_chunks: set[str] = attrs.Factory(set)
+    dismissed_index: int = -1
+    term_start_body: bytes = b""
+    refused_by: set[str] = attrs.Factory(set)
+    _quotas: dict[str, Quota] = attrs.Factory(dict)
+
+    def __attrs_post_init__(self) -> None:
+        self._follow(self.view.membership)
+
+    def _follow(self, found: Membership | None) -> None:
+        self.membership = found or Membership(voters=self.config.peers)
+        self.peer_ids = tuple(sorted(self.membership.addresses.keys() - {self.self_id}))
+        self.voter_ids = tuple(one for one in self.peer_ids if one in self.membership.voters)
+        # A member that joins is in no list before the end of the ledger. Until then it takes the start list
+        # besides for those that it may believe: all members of the past may be gone.
+        own = self.membership.addresses
+        self._trusted = own if self.self_id in own else {**self.config.peers, **own}
+        self._introduce()
+
+    def _introduce(self) -> None:
+        """
+        Gather what others told. Each one's last word counts for itself, so a false one hides no true one. The
+        members of this ledger come first, then those that they introduced: these may know of still others. A
+        list of the past may lack a member that told of the present one: its word counts until the present is
+        reached.
+        """
+        own, first = self.membership, self._trusted
+        found: dict[str, str] = {}
+        kept: dict[str, _Told] = {}
+        for teller_id, told in sorted(self._told.items(), key=lambda one: one[0] not in first):
+            if told.membership.index <= own.index or not (
+                told.was_trusted or teller_id in first or teller_id in found
+            ):
+                continue
+            kept[teller_id] = told
+            for member_id, address in told.membership.addresses.items():
+                if member_id != self.self_id and len(found) < INTRODUCED_MAX:
+                    found.setdefault(member_id, address)
+        self._told, self.introduced = kept, found
+        self._known = frozenset({*first, *found}) - {self.self_id}
+
+    @property
+    def self_id(self) -> str:
+        """Id of this member."""
+        return self.config.self_id
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this member leads its term."""
+        return self.role is Role.LEADER
+
+    @property
+    def is_voter(self) -> bool:
+        """Whether this member counts, by its own ledger, and by what others told."""
+        is_dismissed = self.dismissed_index > self.membership.index
+        return self.self_id in self.membership.voters and not is_dismissed
+
+    def had_members(self, ids: str) -> bool:
+        """Whether the log has had this list of members, C{n0;n1;n2} in order."""
+        known = [one.addresses for one in self.view.memberships]
+        return any(ids == ";".join(sorted(one)) for one in (self.config.peers, *known))
+
+    def knows(self, member_id: str | None) -> bool:
+        """Whether C{member_id} may be another member of this group."""
+        return member_id in self._known or (member_id != self.self_id and member_id in self._former)
+
+    @property
+    def _former(self) -> Mapping[str, str]:
+        """
+        The list before the last, while the entry of the last may still be cut: one of those may lead the
+        others, which never had that entry, and is to cut it here.
+        """
+        own = self.membership
+        if own.index <= self.committed_index:
+            return {}
+        before = [one.addresses for one in self.view.memberships if one.index < own.index]
+        return before[-1] if before else self.config.peers
+
+    @property
+    def speakers(self) -> frozenset[str]:
+        """Ids of all that may speak as members."""
+        return frozenset({*self.membership.addresses, *self.introduced, *self._former})
+
+    def note_vote(self, peer_id: str, result: VoteResult) -> None:
+        """A peer answered this candidate: it may refuse because this member was removed."""
+        if result in (VoteResult.REJECT_ALREADY_HAS_LEADER, VoteResult.REJECT_UNKNOWN_LEADER):
+            self.refused_by.add(peer_id)
+
+    def on_introduced(self, told: MembersIntroduced) -> None:
+        """A known member has told a list of members."""
+        self._told[told.teller_id] = _Told(told.membership, told.teller_id in self._trusted)
+        self._introduce()
+
+    @property
+    def is_understood(self) -> bool:
+        """Whether a quorum, this member included, may understand its pushes."""
+        return self.membership.is_quorum(self.membership.voters.keys() - self.incompatible)
+
+    @property
+    def has_java_peer(self) -> bool:
+        """Whether a voter has not advertised our wire: it may acknowledge entries before it flushes them."""
+        return any(self.wire_versions.get(peer_id, 0) < 1 for peer_id in self.voter_ids)
+
+    @property
+    def may_lead(self) -> bool:
+        """Whether this member may be a candidate."""
+        return (
+            (not self.config.never_lead or self.ward_id is not None)
+            and self.is_voter and self.repair_end_index < 0 and self.is_understood
+            and not self.lacks_uncommitted and self.view.is_end_proven
+            and self.next_term <= TERM_MAX
+        )
+
+    @property
+    def lacks_uncommitted(self) -> bool:
+        """
+        Whether a damaged entry of this ledger is not known to be committed. No other member may have it: this
+        one does not lead, and acknowledges nothing behind it, until it has the entry again or knows it to be
+        committed.
+        """
+        return self.view.holes_end_index > self.committed_index
+
+    def may_acknowledge(self, index: int) -> bool:
+        """Whether no entry up to C{index} is damaged and not known to be committed."""
+        return not self.lacks_uncommitted or not any(
+            hole.first_index <= index and hole.last_index > self.committed_index for hole in self.view.holes
+        )
+
+    @property
+    def next_term(self) -> int:
+        """The term of this member's next candidacy."""
+        return max(self.term, self.ledger_end_term) + 1
+
+    def enter_term(self, term: int, *, voted_for: str | None = None) -> None:
+        """Enter a higher term: forget vote and leader, and persist."""
+        assert self.term < term <= TERM_MAX, "a term never falls nor starts twice, and is bounded"
+        self.term = term
+        self.voted_for = voted_for
+        self.leader_id = None
+        self.out.persist(term, voted_for)
+
+    def vote(self, candidate_id: str) -> None:
+        """Give this term's only vote."""
+        assert self.voted_for in (None, candidate_id), "one vote in a term"
+        if self.voted_for is None:
+            self.voted_for = candidate_id
+            self.out.persist(self.term, candidate_id)
+
+    @property
+    def is_settled(self) -> bool:
+        """
+        Whether it is known that no entry above C{committed_index} was ever committed in this log: the leader
+        has committed its whole log, or, at a follower, an entry of its own term, and knows of no later one.
+
+        (A leader's log has all that was committed in earlier terms, in front of its own first entry.)
+        """
+        index = self.committed_index
+        if self.is_leader:
+            return index == self.ledger_end_index
+        if index < 0 or not self.view.ledger_begin_index <= index == self.leader_committed_index:
+            return False
+        try:
+            return self.view.term_of(index) == self.term
+        except DamagedEntryError:
+            return False  # (A peer gives it back.)
+
+    def ticked(self) -> None:
+        """A tick has come."""
+        self.awake_ms, self._ticked_ms = self._ticked_ms, self.out.now_ms
+
+    def refresh_end(self) -> None:
+        """Read the end of the changed ledger again."""
+        self.ledger_end_index = self.view.ledger_end_index
+        self.ledger_end_term = self.view.ledger_end_term
+        assert self.ledger_end_index >= self.committed_index, "the ledger lost committed entries"
+        found = self.view.membership
+        if found is not self.membership and (found is not None or self.membership.is_changed):
+            self._follow(found)
+            self.out.emit(fx.FollowMembership(membership=self.membership))
+            self.out.report("membership", index=self.membership.index,
+                            voters=";".join(sorted(self.membership.voters)),
+                            learners=";".join(sorted(self.membership.learners)))
+
+    @property
+    def stands_last(self) -> bool:
+        """Whether another member should lead, if one can."""
+        return self.is_full or self.machine.is_unfit
+
+    def owes(self, end_index: int) -> None:
+        """The ledger must reach this end before the member votes again; -1 for none."""
+        self.repair_end_index = max(self.repair_end_index, end_index)
+
+    def commit(self, index: int) -> bool:
+        """Entries up to C{index} are committed. @return: whether C{committed_index} rose."""
+        if index <= self.committed_index:
+            return False
+        assert index <= self.ledger_end_index, "a commit beyond the end"
+        self.committed_index = index
+        self.out.emit(fx.RecordCommit(committed_index=index))
+        return True
+
+    def quota_of(self, peer_id: str) -> Quota:
+        """What may be sent in a second to C{peer_id} when it is far behind."""
+        return self._quotas.setdefault(peer_id, Quota(self.config.peer_push_quota))
+
+    def heard_from(self, peer_id: str, wire_version: int) -> None:
+        """A message of C{peer_id} arrived."""
+        self.last_heard_ms[peer_id] = self.out.now_ms
+        if wire_version & WIRE_FLAG_CHUNKS:
+            self.takes_chunks.add(peer_id)
+        wire_version &= WIRE_VERSION_MASK
+        if wire_version > 0 or peer_id not in self.wire_versions:
+            self.wire_versions[peer_id] = wire_version
+
+    def met(self, peer_id: str) -> None:
+        """A connection to C{peer_id} is new: another program may listen there, for example a Java member."""
+        self.incompatible.discard(peer_id)
+        self.wire_versions.pop(peer_id, None)
+        self.capable.pop(peer_id, None)
+        self.takes_chunks.discard(peer_id)
+
+    def heard_of_disk(
+        self, peer_id: str, wire_version: int, code: ResponseCode = ResponseCode.SUCCESS
+    ) -> None:
+        """
+        A peer answered a heartbeat; its flags tell of its version, its room on the disk, its speed.
+
+        A member of ours that cannot place its sender yet refuses the heartbeat before its core sees it. Such
+        a refusal has no flags, and tells nothing.
+        """
+        is_ours = wire_version & WIRE_VERSION_MASK >= 1
+        if is_ours and code is not ResponseCode.SUCCESS and not wire_version & WIRE_FLAG_MEMBERSHIP:
+            return
+        self.capable[peer_id] = bool(wire_version & WIRE_FLAG_MEMBERSHIP)
+        if wire_version & WIRE_FLAG_OPEN_RUNS:
+            self.knows_open_runs.add(peer_id)
+        else:
+            self.knows_open_runs.discard(peer_id)
+        self.pace.heard(peer_id, wire_version, self.out.now_ms)
+        self.machine.heard(peer_id, wire_version)
+        if wire_version & WIRE_FLAG_DISK_FULL:
+            self.full_peers.add(peer_id)
+        else:
+            self.full_peers.discard(peer_id)
+
+    @property
+    def may_leave_runs_open(self) -> bool:
+        """
+        Whether every member knows open runs, as they said, or as the log has one: a member that does not
+        know them refuses the producer entry, and gets no entry after it.
+        """
+        table = self.view.producers
+        return (table is not None and table.had_open_runs) or self.knows_open_runs.issuperset(self.peer_ids)
+
+    def base_fields(self, peer_id: str) -> MessageFields:
+        """Base fields of a request to C{peer_id}."""
+        return {
+            "group": self.config.group,
+            "remote_id": peer_id,
+            "local_id": self.config.self_id,
+            "leader_id": self.leader_id,
+            "term": self.term,
+            "wire_version": WIRE_VERSION,
+        }

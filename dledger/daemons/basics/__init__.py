@@ -1,0 +1,1 @@
+"""Options, limits and logs of all daemons."""

@@ -1,0 +1,1 @@
+"""The daemons of a broker and of a name server."""

@@ -1,0 +1,179 @@
+# -*- test-case-name: tests.client.test_twisted_service -*-
+"""
+A group's log as a service of a Twisted application.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+
+from dledger.base.sending.bodies import BytesLike
+from dledger.base.serving.endpoints import EndpointFor
+from dledger.client.answers.values import Appended, Entry, MemberInfo
+from dledger.client.calls.appender import AppendLimits
+from dledger.client.calls.enveloping import Headers
+from dledger.client.client import LogClient
+from dledger.client.reading.readers import NamedReader
+from dledger.client.reading.tail import Tail
+from dledger.values.addresses import DEFAULT_MEMBERS
+from dledger.values.client_token import ClientToken
+from dledger.values.tls_files import TlsFiles
+from protocols.wire.ledger.codes import Consistency
+from protocols.wire.ledger.readers import ReaderInfo
+
+
+class LogService(Service):
+    """
+    The log of a group, open while the service runs. It may be stopped and started again.
+
+    Invariant: C{_client} is None unless the service runs.
+    """
+
+    def __init__(
+        self,
+        peers: str | Mapping[str, str] = DEFAULT_MEMBERS,
+        group: str = "default",
+        timeout: float = 10.0,
+        wire: str = "auto",
+        limits: AppendLimits | None = None,
+        *,
+        reactor: IReactorTime | None = None,
+        answer_timeout_s: float = 4.0,
+        is_ordered: bool = True,
+        exactly_once: bool = False,
+        envelope: bool = False,
+        endpoint_for: EndpointFor | None = None,
+        tls: TlsFiles | None = None,
+        token: str | ClientToken | None = None,
+    ) -> None:
+        """
+        @param peers: C{n0-host:port;n1-host:port}; some of the members are enough. Default: the group of one
+            that C{twistd dledger} starts without options, C{n0-127.0.0.1:20911}.
+        @param timeout: seconds in which a call has an outcome, retries included.
+        @param limits: bounds of appends; by default, a call beyond them waits.
+        @param reactor: by default, the global one.
+        @param wire, answer_timeout_s, is_ordered, exactly_once, envelope, endpoint_for, tls, token: see
+            L{LogClient}.
+        """
+        if reactor is None:
+            from twisted.internet import reactor as global_reactor
+
+            reactor = global_reactor
+        self.group = group
+        self._peers = peers
+        self._timeout_s = timeout
+        self._wire = wire
+        self._limits = limits or AppendLimits(when_full="wait")
+        self._reactor = reactor
+        self._answer_timeout_s = answer_timeout_s
+        self._is_ordered = is_ordered
+        self._exactly_once = exactly_once
+        self._envelope = envelope
+        self._endpoint_for = endpoint_for
+        self._tls = tls
+        self._token = token
+        self._client: LogClient | None = None
+
+    def startService(self) -> None:
+        """
+        See L{IService.startService}. No connection is made before it is needed.
+
+        @raise ValueError: the peers are malformed, or a file of C{tls} is not sound.
+        """
+        super().startService()
+        self._client = LogClient(
+            self._peers, group=self.group, reactor=self._reactor, wire=self._wire, timeout_s=self._timeout_s,
+            answer_timeout_s=self._answer_timeout_s, limits=self._limits, is_ordered=self._is_ordered,
+            exactly_once=self._exactly_once, envelope=self._envelope, endpoint_for=self._endpoint_for,
+            tls=self._tls, token=self._token,
+        )  # fmt: skip
+
+    def stopService(self) -> None:
+        """See L{IService.stopService}. Calls that wait fail; appends without an answer are unknown."""
+        super().stopService()
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    @property
+    def client(self) -> LogClient:
+        """The client that does the work. @raise RuntimeError: the service does not run."""
+        if self._client is None:
+            raise RuntimeError("the LogService does not run: set its parent, or call startService()")
+        return self._client
+
+    def append(
+        self, body: BytesLike, *, expected_end: int | None = None, producer: str | None = None,
+        sequence: int | None = None, headers: Headers = None,
+    ) -> Deferred[Appended]:
+        """Append one entry; see L{LogClient.append}."""
+        return self.client.append(
+            body, expected_end=expected_end, producer=producer, sequence=sequence, headers=headers
+        )
+
+    def append_many(
+        self, bodies: Sequence[BytesLike], *, producer: str | None = None, sequence: int | None = None,
+        headers: Headers = None,
+    ) -> Deferred[tuple[Appended, ...]]:
+        """Append bodies in order; see L{LogClient.append_many}."""
+        return self.client.append_many(bodies, producer=producer, sequence=sequence, headers=headers)
+
+    def submit(
+        self, command: BytesLike, *, producer: str | None = None, sequence: int | None = None
+    ) -> Deferred[bytes]:
+        """Append a command for the state machine of the group; see L{LogClient.submit_command}."""
+        return self.client.submit_command(command, producer=producer, sequence=sequence)
+
+    def query(self, query: BytesLike, *, max_age: float | None = None) -> Deferred[bytes]:
+        """Ask the state machine of the group; see L{LogClient.query}. C{max_age} is in seconds."""
+        return self.client.query(query, max_age_s=max_age)
+
+    def get(
+        self, index: int, consistency: Consistency | str = Consistency.LINEARIZABLE
+    ) -> Deferred[Entry]:
+        """Read one entry; see L{LogClient.get}."""
+        return self.client.get(index, consistency)
+
+    def tail(
+        self, from_index: int = 0, follow: bool = True, timeout: float | None = None, *,
+        control: bool = False,
+    ) -> Tail:
+        """Committed entries from C{from_index} on, for C{async for}; see L{LogClient.tail}."""
+        return self.client.tail(from_index, follow, timeout_s=timeout, control=control)
+
+    def reader(
+        self, name: str, *, begin: int = 0, share: int = 0, lease_s: float = 10.0, follow: bool = True,
+        timeout: float | None = None, holder: str = "",
+    ) -> NamedReader:
+        """A named reader, for C{async for}; see L{LogClient.reader}. C{timeout} is in seconds."""
+        return self.client.reader(
+            name, begin=begin, share=share, lease_s=lease_s, follow=follow, timeout_s=timeout, holder=holder
+        )
+
+    def readers(self) -> Deferred[tuple[ReaderInfo, ...]]:
+        """The named readers of the group and their lag; see L{LogClient.readers}."""
+        return self.client.readers()
+
+    def move_reader(self, name: str, index: int) -> Deferred[int]:
+        """Put a named reader to an entry; see L{LogClient.move_reader}."""
+        return self.client.move_reader(name, index)
+
+    def forget_reader(self, name: str) -> Deferred[None]:
+        """Forget a named reader; see L{LogClient.forget_reader}."""
+        return self.client.forget_reader(name)
+
+    def status(self) -> Deferred[tuple[MemberInfo, ...]]:
+        """The status of each member; see L{LogClient.status}."""
+        return self.client.status()
+
+    def metadata(self) -> Deferred[MemberInfo]:
+        """The leader's own status; see L{LogClient.metadata}."""
+        return self.client.metadata()
+
+    def transfer(self, to: str, term: int | None = None) -> Deferred[int]:
+        """Hand leadership over to member C{to}; see L{LogClient.transfer}."""
+        return self.client.transfer(to, term=term)

@@ -1,0 +1,1 @@
+"""Values of the ledger: its options, its members, producers, holes of its files."""

@@ -1,0 +1,541 @@
+# -*- test-case-name: tests.core.test_config -*-
+"""
+Configuration of a member: frozen, validated, in plain units, with errors that tell the remedy.
+
+Names are DLedger's in snake_case; L{from_mapping} also accepts Java's and RocketMQ's spellings.
+Validators touch neither disk nor network. Most defaults are Java's, except election timing.
+
+Source: DLedgerConfig.java (0.3.1.2).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import attrs
+from attrs.validators import ge, gt, in_, instance_of, le
+
+from dledger.values.addresses import DEFAULT_MEMBERS, checked_members
+from dledger.values.hosts import ChangeHosts, networks_of
+from dledger.values.option_values import (
+    check_type,
+    converted,
+    findings_of,
+    listed,
+    made_of,
+    our_name,
+    raise_findings,
+    unknown_option,
+)
+from dledger.values.tls_files import TlsFiles, check_admin_options, tls_files
+
+#: A Java follower gives up its leader after 3 missed heartbeats of 2000 ms; used for a leader that
+#: does not advertise its interval.
+JAVA_HEART_BEAT_TIME_INTERVAL_MS = 2000
+JAVA_MAX_HEART_BEAT_LEAK = 3
+
+#: Largest record that Java can encode (its 4-MiB buffer), 48-byte header included.
+MAX_RECORD_BYTES = 4 * 1024 * 1024
+ENTRY_HEADER_BYTES = 48
+INDEX_UNIT_BYTES = 32
+MIN_BLANK_BYTES = 8
+
+#: Longest id of a member, in bytes of UTF-8: the record of a vote holds it.
+ID_BYTES_MAX = 255
+#: Longest name of a group, likewise, as for RocketMQ's groups: the identity of a directory holds it.
+GROUP_BYTES_MAX = 127
+
+FLUSH_ASYNC = "async"
+FLUSH_SYNC = "sync"
+
+
+def _count(default: int, minimum: int = 1) -> int:
+    return attrs.field(default=default, validator=[instance_of(int), ge(minimum)])
+
+
+def _share(default: float) -> float:
+    return attrs.field(default=default, validator=[instance_of(float), gt(0), le(1)])
+
+
+def _ids(value: str | tuple[str, ...] | list[str] | None) -> tuple[str, ...]:
+    if not value:
+        return ()
+    return listed(value) if isinstance(value, str) else tuple(value)
+
+
+@attrs.frozen(kw_only=True)
+class DLedgerConfig:
+    """
+    All options of a member.
+
+    @ivar group: name of the raft group; not part of any path, as in Java.
+    @ivar self_id: this member's id, a key of C{peers}.
+    @ivar peers: member id to C{host:port}, the same on every member.
+    @ivar store_base_dir: the ledger is in C{<store_base_dir>/dledger-<self_id>}.
+    @ivar flush_disk_type: C{async}: acks from the page cache, as in Java; C{sync}: acks after fsync.
+    @ivar accept_unclean_start: with C{async} flushing, vote as usual although a loss of power may have taken
+        acknowledged entries: an operator's word that no other member has more.
+    @ivar bootstrap: this empty directory begins a new group: its vote counts without those of all members.
+    @ivar join: this empty directory joins a group that has a leader: C{peers} only tells where its members
+        are. The member copies the log, and counts when the group has promoted it.
+    @ivar accept_new_members: take C{peers} as the new members of the group that this directory belongs to.
+    @ivar wire: C{auto}: native frames to peers that advertise them, C{remoting}: never, C{binary}: always.
+    @ivar term_start_entry: append an empty entry when a term begins, so that earlier entries commit at once.
+    @ivar never_lead: vote and store, but never be a candidate.
+    @ivar pre_vote: ask before raising the term, if all peers understand the question.
+    @ivar admin_hosts: further host names under which the administration may be called; C{*} for any.
+    @ivar max_connections: incoming connections; 0: as many as the limit of descriptors allows, at most 4096.
+    @ivar connections_share: percent of the connections for clients that one address may have.
+    @ivar max_answer_bytes: bytes of answers that clients have not read yet, all together.
+    @ivar max_unfinished_bytes: bytes of frames whose end has not come, of all connections.
+    @ivar tls_certificate, tls_key, tls_authority: PEM files; with them, everything but connections of
+        C{tls_plain_hosts} is mutual TLS, see L{dledger.base.tls.keys}.
+    @ivar tls_plain_hosts: IP addresses or networks from which connections without TLS are taken, with all
+        rights: of Java members.
+    @ivar change_hosts: IP addresses or networks that may ask for changes of the group where neither TLS nor
+        tokens decide, besides this machine's loopback interface; C{*} for all.
+    @ivar tls_plain_members: members to which this one connects without TLS: Java's.
+    @ivar admin_access_log: write a log line for each request to the administration.
+    @ivar tracing: hand spans of appends to OpenTelemetry, see docs/operations.md; needs the extra C{tracing}.
+    @ivar admin_tls: the administration is by TLS, with the three files; browsers show no certificate.
+    @ivar client_token_file: hashes of the tokens of clients, with their roles and groups; with it everybody
+        else may do nothing that needs a role.
+    @ivar admin_token_file: hashes of the tokens of those who may change something by the administration.
+    @ivar admin_token_reads: its pages are not read without a token, either.
+    @ivar insecure: the administration may listen beyond the loopback interface without TLS and token, and the
+        log does not warn that the member does so without TLS.
+    @ivar preferred_leader_ids: members that receive leadership when they have caught up.
+
+    @ivar slow_flush_hand_over_ms: a leader whose flushes take this many milliseconds or more for a minute,
+        ten times as long as those of a follower, hands leadership over to that one; 0 for never.
+    @ivar scrub_bytes_per_s: rate at which closed segments are read again to find damage; 0: not at all.
+    @ivar scrub_pause_ms: between two such passes over all of them, and before the first, milliseconds.
+    @ivar healthy_lag_entries: a member that lacks more committed entries of its leader is not healthy; 0 for
+        no bound.
+
+    Election, milliseconds:
+    @ivar heart_beat_time_interval_ms: interval of a leader's heartbeats.
+    @ivar max_heart_beat_leak: number of missed intervals that end a follower's patience (plus random
+        jitter of up to half the time).
+    @ivar min_vote_interval_ms, max_vote_interval_ms: bounds of a candidate's random wait between rounds.
+
+    Replication:
+    @ivar max_pending_requests_num: appends beyond this number are answered LEADER_PENDING_FULL.
+    @ivar max_pending_bytes: likewise, in bytes of bodies, plus 64 for each body.
+    @ivar max_wait_ack_time_ms: an append not committed after this time is answered 502 (unknown).
+    @ivar max_push_time_out_ms: a push not answered after this time leads back to COMPARE.
+    @ivar max_batch_push_bytes, max_batch_push_count: bytes and entries of one push, at most.
+    @ivar max_inflight_push_bytes, max_inflight_pushes: unanswered pushes per peer, at most.
+    @ivar peer_push_throttle_point, peer_push_quota: a peer that is more than the first (bytes) behind
+        gets at most the second (bytes per second).
+    @ivar push_chunk_bytes: a follower that is far behind is pushed chunks of closed log of about this many
+        bytes of records and index; 0: none, and no checksums for them are made.
+    @ivar push_chunk_behind_bytes: a follower is far behind if it lacks more bytes of records than this.
+    @ivar max_queued_pushes: a follower's reorder window, in requests.
+
+    Files:
+    @ivar mapped_file_size_for_entry_data, mapped_file_size_for_entry_index: bytes of one file.
+    @ivar file_reserved_hours, delete_when: a segment older than the first is deleted at the second, an
+        hour of the day; 0 for no age.
+    @ivar disk_space_ratio_to_check_expired, disk_space_ratio_to_force_clean, disk_full_ratio: used
+        share of the file system above which segments that are old enough are deleted at any hour, segments
+        are deleted at any age (only with C{enable_disk_force_clean}), and appends are refused (415).
+    @ivar retention_bytes: keep at most this many bytes of segments; 0 for no limit.
+
+    @ivar readers_hold_bytes: a named reader keeps entries that it has not done from being deleted, this many
+        bytes of the log at most; 0: all.
+
+    @ivar expire_only_archived: a segment is not deleted, for whatever reason, before the note of
+        C{dledger archive --note} says that an archive has it.
+
+    State machine, see docs/machines.md:
+    @ivar machine_snapshot_entries, machine_snapshot_bytes: a snapshot is taken behind this number of entries,
+        or of bytes of bodies; 0 for not by this one.
+    @ivar machine_keep_entries: segments go that end this number of entries before the last one in the
+        oldest snapshot; 0: none do.
+
+    Nothing is deleted unless C{file_reserved_hours}, C{retention_bytes}, C{machine_keep_entries} or
+    C{enable_disk_force_clean} is set.
+    """
+
+    group: str = attrs.field(default="default", validator=instance_of(str))
+    self_id: str = attrs.field(default="n0", validator=instance_of(str))
+    peers: dict[str, str] = attrs.field(default=DEFAULT_MEMBERS, converter=checked_members)
+    store_base_dir: str = attrs.field(default="./dledger-data", validator=instance_of(str))
+    data_store_path: str = attrs.field(default="", validator=instance_of(str))
+    store_type: str = attrs.field(default="file", validator=in_(("file", "memory")))
+    flush_disk_type: str = attrs.field(default=FLUSH_ASYNC, validator=in_((FLUSH_ASYNC, FLUSH_SYNC)))
+    wire: str = attrs.field(default="auto", validator=in_(("auto", "remoting", "binary")))
+
+    accept_unclean_start: bool = attrs.field(default=False, validator=instance_of(bool))
+    bootstrap: bool = attrs.field(default=False, validator=instance_of(bool))
+    join: bool = attrs.field(default=False, validator=instance_of(bool))
+    accept_new_members: bool = attrs.field(default=False, validator=instance_of(bool))
+    term_start_entry: bool = attrs.field(default=True, validator=instance_of(bool))
+    never_lead: bool = attrs.field(default=False, validator=instance_of(bool))
+    pre_vote: bool = attrs.field(default=True, validator=instance_of(bool))
+    preferred_leader_ids: tuple[str, ...] = attrs.field(default=(), converter=_ids)
+    admin_hosts: tuple[str, ...] = attrs.field(default=(), converter=_ids)
+    max_connections: int = _count(0, 0)
+    connections_share: int = attrs.field(default=50, validator=[instance_of(int), ge(1), le(100)])
+    max_answer_bytes: int = _count(48 * 1024 * 1024, 16 * 1024 * 1024)
+    max_unfinished_bytes: int = _count(64 * 1024 * 1024, 4 * 1024 * 1024)
+    tls_certificate: str = attrs.field(default="", validator=instance_of(str))
+    tls_key: str = attrs.field(default="", validator=instance_of(str))
+    tls_authority: str = attrs.field(default="", validator=instance_of(str))
+    tls_plain_hosts: tuple[str, ...] = attrs.field(default=(), converter=_ids)
+    tls_plain_members: tuple[str, ...] = attrs.field(default=(), converter=_ids)
+    change_hosts: tuple[str, ...] = attrs.field(default=(), converter=_ids)
+    admin_access_log: bool = attrs.field(default=False, validator=instance_of(bool))
+    tracing: bool = attrs.field(default=False, validator=instance_of(bool))
+    admin_tls: bool = attrs.field(default=False, validator=instance_of(bool))
+    client_token_file: str = attrs.field(default="", validator=instance_of(str))
+    admin_token_file: str = attrs.field(default="", validator=instance_of(str))
+    admin_token_reads: bool = attrs.field(default=False, validator=instance_of(bool))
+    insecure: bool = attrs.field(default=False, validator=instance_of(bool))
+    healthy_lag_entries: int = _count(100_000, 0)
+
+    tick_ms: int = _count(20)
+    heart_beat_time_interval_ms: int = _count(200)
+    max_heart_beat_leak: int = _count(5)
+    min_vote_interval_ms: int = _count(100, 0)
+    max_vote_interval_ms: int = _count(400)
+    min_take_leadership_vote_interval_ms: int = _count(30, 0)
+    max_take_leadership_vote_interval_ms: int = _count(100)
+    rpc_time_out_ms: int = _count(3000)
+    leadership_transfer_wait_timeout: int = _count(1000)
+    max_leadership_transfer_wait_index: int = _count(1000, 0)
+    slow_flush_hand_over_ms: int = _count(100, 0)
+    scrub_bytes_per_s: int = _count(1024 * 1024, 0)
+    scrub_pause_ms: int = _count(600_000)
+
+    max_pending_requests_num: int = _count(10_000)
+    max_pending_bytes: int = _count(64 * 1024 * 1024)
+    max_wait_ack_time_ms: int = _count(2500)
+    max_pending_reads: int = _count(10_000)
+    max_push_time_out_ms: int = _count(1000)
+    enable_batch_push: bool = attrs.field(default=True, validator=instance_of(bool))
+    max_batch_push_bytes: int = _count(1024 * 1024)
+    max_batch_push_count: int = _count(4096)
+    max_inflight_push_bytes: int = _count(8 * 1024 * 1024)
+    max_inflight_pushes: int = _count(64)
+    peer_push_throttle_point: int = _count(300 * 1024 * 1024, 0)
+    peer_push_quota: int = _count(20 * 1024 * 1024)
+    push_chunk_bytes: int = _count(1024 * 1024, 0)
+    push_chunk_behind_bytes: int = _count(2 * 1024 * 1024, 0)
+    max_queued_pushes: int = _count(1024)
+
+    mapped_file_size_for_entry_data: int = _count(1024 * 1024 * 1024, 1024)
+    mapped_file_size_for_entry_index: int = _count(32 * 5 * 1024 * 1024, 32)
+    flush_file_interval: int = _count(10)
+    check_point_interval: int = _count(3000)
+    file_reserved_hours: int = _count(0, 0)
+    delete_when: str = attrs.field(default="04", validator=instance_of(str))
+    disk_space_ratio_to_check_expired: float = _share(0.70)
+    disk_space_ratio_to_force_clean: float = _share(0.85)
+    disk_full_ratio: float = _share(0.90)
+    enable_disk_force_clean: bool = attrs.field(default=False, validator=instance_of(bool))
+    retention_bytes: int = _count(0, 0)
+    min_free_bytes: int = _count(0, 0)
+    readers_hold_bytes: int = _count(0, 0)
+    expire_only_archived: bool = attrs.field(default=False, validator=instance_of(bool))
+    machine_snapshot_entries: int = _count(100_000, 0)
+    machine_snapshot_bytes: int = _count(256 * 1024 * 1024, 0)
+    machine_keep_entries: int = _count(0, 0)
+
+    @peers.validator
+    def _self_is_a_peer(self, _attribute: object, value: dict[str, str]) -> None:
+        if self.self_id not in value:
+            raise ValueError(
+                f"self_id={self.self_id!r} is not among the peers {sorted(value)}: "
+                "add it to peers, or correct --node-id"
+            )
+
+    @peers.validator
+    def _ids_fit_a_vote(self, _attribute: object, value: dict[str, str]) -> None:
+        for peer_id in value:
+            if len(peer_id.encode()) > ID_BYTES_MAX:
+                raise ValueError(f"peers: member id {peer_id[:40]!r}... has more than {ID_BYTES_MAX} bytes: "
+                                 "shorten it, the record of a vote must hold it")
+
+    @group.validator
+    def _group_fits_the_identity(self, _attribute: object, value: str) -> None:
+        if len(value.encode()) > GROUP_BYTES_MAX:
+            raise ValueError(f"group={value[:40]!r}... has more than {GROUP_BYTES_MAX} bytes: shorten it")
+
+    @self_id.validator
+    def _id_is_plain(self, _attribute: object, value: str) -> None:
+        if not value or re.search(r"[-;/\s]", value):
+            raise ValueError(f"self_id={value!r} must not be empty or contain '-', ';', '/' or blanks")
+
+    @group.validator
+    def _group_is_plain(self, _attribute: object, value: str) -> None:
+        if not value or re.search(r"[/\s\x00-\x1f]", value):
+            raise ValueError(
+                f"group={value!r} must not be empty or contain '/', blanks or control characters"
+            )
+
+    @tick_ms.validator
+    def _ticks_within_beats(self, _attribute: object, value: int) -> None:
+        if value > self.heart_beat_time_interval_ms:
+            raise ValueError(
+                f"tick_ms={value} must not exceed heart_beat_time_interval_ms="
+                f"{self.heart_beat_time_interval_ms}: heartbeats are sent by ticks"
+            )
+
+    @rpc_time_out_ms.validator
+    def _answers_have_time(self, _attribute: object, value: int) -> None:
+        if value <= self.tick_ms:
+            raise ValueError(
+                f"rpc_time_out_ms={value} must exceed tick_ms={self.tick_ms}: no peer could answer in time"
+            )
+
+    @push_chunk_bytes.validator
+    def _chunk_fits_a_frame(self, _attribute: object, value: int) -> None:
+        if value > 8 * 1024 * 1024:
+            raise ValueError(f"push_chunk_bytes={value} exceeds 8388608: a chunk must fit a frame of 16 MiB")
+
+    @max_vote_interval_ms.validator
+    def _vote_window_is_open(self, _attribute: object, value: int) -> None:
+        if value <= self.min_vote_interval_ms:
+            raise ValueError(
+                f"max_vote_interval_ms={value} must exceed min_vote_interval_ms="
+                f"{self.min_vote_interval_ms}: candidates with equal waits split every vote"
+            )
+
+    @mapped_file_size_for_entry_data.validator
+    def _data_size_is_java_sized(self, _attribute: object, value: int) -> None:
+        if value > 1024 * 1024 * 1024:
+            raise ValueError(
+                f"mapped_file_size_for_entry_data={value} exceeds 1073741824 (1 GiB): "
+                "positions in a file are 32 bit in Java"
+            )
+
+    @mapped_file_size_for_entry_index.validator
+    def _index_size_holds_whole_units(self, _attribute: object, value: int) -> None:
+        if value % INDEX_UNIT_BYTES:
+            raise ValueError(
+                f"mapped_file_size_for_entry_index={value} must be a multiple of {INDEX_UNIT_BYTES}"
+            )
+
+    @enable_disk_force_clean.validator
+    def _cleaned_before_full(self, _attribute: object, value: bool) -> None:
+        if value and self.disk_full_ratio < self.disk_space_ratio_to_force_clean:
+            raise ValueError(
+                f"disk_full_ratio={self.disk_full_ratio} is below disk_space_ratio_to_force_clean="
+                f"{self.disk_space_ratio_to_force_clean}: appends would be refused before files are deleted"
+            )
+        if value and self.disk_space_ratio_to_force_clean < self.disk_space_ratio_to_check_expired:
+            raise ValueError(
+                f"disk_space_ratio_to_force_clean={self.disk_space_ratio_to_force_clean} is below "
+                f"disk_space_ratio_to_check_expired={self.disk_space_ratio_to_check_expired}: young files "
+                "would be deleted before old ones are looked for"
+            )
+
+    @join.validator
+    def _joins_or_begins(self, _attribute: object, value: bool) -> None:
+        if value and self.bootstrap:
+            raise ValueError("bootstrap=true begins a new group, join=true joins one: give one of them")
+
+    @max_wait_ack_time_ms.validator
+    def _acks_have_time(self, _attribute: object, value: int) -> None:
+        if value <= self.tick_ms:
+            raise ValueError(
+                f"max_wait_ack_time_ms={value} must exceed tick_ms={self.tick_ms}: every append would end "
+                "as unknown (502)"
+            )
+
+    @max_push_time_out_ms.validator
+    def _pushes_have_time(self, _attribute: object, value: int) -> None:
+        if value <= self.tick_ms:
+            raise ValueError(
+                f"max_push_time_out_ms={value} must exceed tick_ms={self.tick_ms}: no follower could answer "
+                "a push in time"
+            )
+
+    @delete_when.validator
+    def _hours_are_hours(self, _attribute: object, value: str) -> None:
+        for hour in value.split(";"):
+            if not (hour.strip().isdecimal() and 0 <= int(hour) <= 23):
+                raise ValueError(f"delete_when={value!r}: write hours 00 to 23, separated by ';'")
+
+    @preferred_leader_ids.validator
+    def _preferred_are_peers(self, _attribute: object, value: tuple[str, ...]) -> None:
+        for peer_id in value:
+            if peer_id not in self.peers:
+                raise ValueError(f"preferred_leader_ids: {peer_id!r} is not among {sorted(self.peers)}")
+        if self.never_lead and self.self_id in value:
+            raise ValueError(f"preferred_leader_ids names this member, {self.self_id!r}, which has "
+                             "never_lead=true: give one of them")
+
+    @tls_authority.validator
+    def _tls_is_whole(self, _attribute: object, value: str) -> None:
+        tls_files(certificate=self.tls_certificate, key=self.tls_key, authority=value)
+
+    @tls_plain_members.validator
+    def _plain_are_peers(self, _attribute: object, value: tuple[str, ...]) -> None:
+        for peer_id in value:
+            if peer_id not in self.peers:
+                raise ValueError(f"tls_plain_members: {peer_id!r} is not among {sorted(self.peers)}")
+
+    @change_hosts.validator
+    def _changers_are_hosts(self, attribute: attrs.Attribute[object], value: tuple[str, ...]) -> None:
+        ChangeHosts(value, attribute.name)
+
+    @tls_plain_hosts.validator
+    def _plain_are_hosts(self, attribute: attrs.Attribute[object], value: tuple[str, ...]) -> None:
+        networks_of(value, attribute.name)
+        if (value or self.tls_plain_members) and not self.tls_certificate:
+            raise ValueError(
+                "tls_plain_hosts and tls_plain_members name exceptions from TLS, and this member has no TLS: "
+                "give tls_certificate, tls_key and tls_authority, too"
+            )
+
+    @admin_tls.validator
+    def _admin_has_keys(self, _attribute: object, value: bool) -> None:
+        check_admin_options(
+            admin_tls=value, has_keys=bool(self.tls_certificate), token_file=self.admin_token_file,
+            token_reads=self.admin_token_reads,
+        )
+
+    @property
+    def tls_files(self) -> TlsFiles | None:
+        """The files of this member's TLS identity; None without TLS."""
+        return tls_files(certificate=self.tls_certificate, key=self.tls_key, authority=self.tls_authority)
+
+    @property
+    def body_bytes_max(self) -> int:
+        """Largest body in bytes: it must fit Java's encode buffer, and one data file with its blank."""
+        room = min(MAX_RECORD_BYTES, self.mapped_file_size_for_entry_data - MIN_BLANK_BYTES)
+        return room - ENTRY_HEADER_BYTES
+
+    @property
+    def is_sync(self) -> bool:
+        """Whether acks wait for fsync."""
+        return self.flush_disk_type == FLUSH_SYNC
+
+    @property
+    def self_path(self) -> str:
+        """Directory of this member's files."""
+        return f"{self.store_base_dir}/dledger-{self.self_id}"
+
+
+#: Spellings of Java DLedger and RocketMQ that are not the camel case of our own names.
+ALIASES: Mapping[str, str] = {
+    "dLegerGroup": "group",
+    "dLegerPeers": "peers",
+    "dLegerSelfId": "self_id",
+    "selfId": "self_id",
+    "nodeId": "self_id",
+    "node_id": "self_id",
+    "preferredLeaderId": "preferred_leader_ids",
+    "isEnableBatchPush": "enable_batch_push",
+    "maxBatchPushSize": "max_batch_push_bytes",
+    "storePathRootDir": "store_base_dir",
+    "store": "store_base_dir",
+    "fileReservedTime": "file_reserved_hours",
+    "keep_entries": "machine_keep_entries",
+    "retention_hours": "file_reserved_hours",
+    "retentionHours": "file_reserved_hours",
+}
+
+#: Names that only RocketMQ's brokers have for the options of their log.
+BROKER_NAMES = ("dLegerGroup", "dLegerPeers", "dLegerSelfId")
+
+#: Options whose converters take several types.
+_OWN_TYPES = (
+    "peers", "preferred_leader_ids", "admin_hosts", "tls_plain_hosts", "tls_plain_members", "change_hosts",
+)
+
+#: Java's defaults for options whose defaults are safer here. They apply to a Java-style file of properties.
+JAVA_FILE_DEFAULTS: Mapping[str, object] = {"file_reserved_hours": 72, "enable_disk_force_clean": True}
+
+
+def read_java_file(text: str) -> dict[str, object]:
+    """
+    The options in a Java-style file: lines C{name=value}, comments with C{#} or C{!}. For those that it does
+    not name, L{JAVA_FILE_DEFAULTS} hold.
+
+    @raise ValueError: another line, or a name twice.
+    """
+    found: dict[str, object] = {}
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.strip()
+        if not line or line[0] in "#!":
+            continue
+        name, equals, value = line.partition("=")
+        name = name.strip()
+        if not equals or not name:
+            raise ValueError(f"line {number}: {line[:60]!r} is not name=value")
+        if name in found:
+            raise ValueError(f"line {number}: {name} is given twice")
+        found[name] = value.strip()
+    return found
+
+_FLUSH_NAMES = {"SYNC_FLUSH": FLUSH_SYNC, "ASYNC_FLUSH": FLUSH_ASYNC}
+
+
+def from_mapping(values: Mapping[str, object]) -> DLedgerConfig:
+    """
+    Build a configuration from names in our, Java's or RocketMQ's spelling.
+
+    @param values: option name to value; strings are converted to the option's type.
+    @raise ValueError: unknown names (the text names the nearest known one), invalid values, or one option
+        under two spellings; the text has a line for each finding.
+    """
+    fields = attrs.fields_dict(DLedgerConfig)
+    known: dict[str, object] = {}
+    findings: list[str] = []
+    unread: set[str] = set()
+    for name, value in values.items():
+        target = our_name(name, ALIASES, fields)
+        try:
+            if target not in fields:
+                raise unknown_option(name, target, fields)
+            if target in known:
+                raise ValueError(f"option {target!r} is given twice, once as {name!r}")
+            known[target] = _value(target, value, fields[target].default)
+        except ValueError as error:
+            findings.append(str(error))
+            unread.add(target)
+    findings += findings_of(DLedgerConfig, known, unread)
+    raise_findings(findings)
+    return made_of(DLedgerConfig, known)
+
+
+def broker_warning(values: Mapping[str, object], config: DLedgerConfig) -> str:
+    """
+    What to say about a member that seems to stand beside brokers of RocketMQ, and may lead them.
+
+    @param values: the options that were given, in any spelling.
+    @param config: made of them.
+    @return: a sentence; empty: nothing.
+    """
+    names = [name for name in BROKER_NAMES if name in values]
+    is_told = any(our_name(name, ALIASES, ()) == "never_lead" for name in values)
+    if not names or is_told or config.never_lead:
+        return ""
+    return (
+        f"{names[0]} is a name of RocketMQ's brokers, and never_lead is not given: this member may become "
+        "the leader, and then the group has no master broker, takes no message, and gets an entry that is no "
+        "message, after which brokers of RocketMQ come to no end of their queues. Beside brokers write "
+        "never_lead=true; without any, never_lead=false"
+    )
+
+
+def _value(name: str, value: object, default: object) -> object:
+    if name == "flush_disk_type" and isinstance(value, str):
+        return _FLUSH_NAMES.get(value, value.lower())
+    if name in ("store_type", "wire") and isinstance(value, str):
+        return value.lower()
+    value = converted(name, value, default)
+    if name not in _OWN_TYPES:
+        check_type(name, value, default)
+    elif name != "peers" and not (isinstance(value, str) or _is_list_of_text(value)):
+        raise ValueError(f"{name}={value!r}: write names, separated by ';', or a list of names")
+    return value
+
+
+def _is_list_of_text(value: object) -> bool:
+    return isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value)

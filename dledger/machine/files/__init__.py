@@ -1,0 +1,1 @@
+"""Snapshots as files: kept, offered to other members, fetched from them."""

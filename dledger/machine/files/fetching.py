@@ -1,0 +1,239 @@
+# -*- test-case-name: tests.machine.test_fetching -*-
+"""
+Gets a snapshot from another member, piece by piece::
+
+    ask one member: pieces in order --whole, durable, checked--> a snapshot of this member
+        |  ^ no answer, damaged piece: the same piece again, a few times
+        +--- refused, not sound, too often in vain: begin anew with the next member, after all of them a pause
+
+Rule 1: one piece is under way, so memory holds one. Each has a checksum, the file has its own besides.
+Rule 2: the snapshot must be usable: of this machine and version, and of an entry that is not in the state.
+The log of this member must go on behind it. An older one is refused before a byte of it is written.
+Rule 3: nothing of this member changes until the file has its name: a crash leaves C{incoming}, which the next
+start removes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+from zlib import crc32
+
+import attrs
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+
+from dledger.base.process.threads import RunInThread
+from dledger.machine.files.snapshot_file import SnapshotHead, SnapshotRefused
+from dledger.machine.files.snapshots import SnapshotDirectory
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.messages import SnapshotRequest, SnapshotResponse
+
+_Outcome = TypeVar("_Outcome")
+
+#: Times that one piece is asked for in vain before another member is asked.
+TRIES = 5
+#: Seconds before a piece is asked for again: after no answer (times the number of tries), and when the sender
+#: may send nothing now.
+RETRY_S = 0.5
+THROTTLED_S = 0.2
+#: Times in a row that a sender may send nothing before another one is asked.
+THROTTLED_MAX = 150
+#: Seconds after which all members are asked again, from the first bound to the second.
+ROUND_S, ROUND_MAX_S = 1.0, 15.0
+
+
+class SnapshotSource(Protocol):
+    """The other members: L{dledger.node.requests.snapshots.SnapshotDesk}."""
+
+    @property
+    def is_in_group(self) -> bool:
+        """Whether there are other members."""
+
+    def senders(self) -> tuple[str, ...]:
+        """Ids of those that can be asked, the leader first."""
+
+    def ask(self, peer_id: str, request: SnapshotRequest) -> Deferred[SnapshotResponse]:
+        """
+        Ask one. The base fields of C{request} are filled in there. Cancelling forgets it.
+
+        @return: fires with its answer, of any code; fails with L{DLedgerError}: there is none.
+        """
+
+
+@attrs.define
+class _Incoming:
+    """
+    What is received. C{index}, C{term} and C{size} are -1 until the first piece has told them.
+
+    @ivar offset: bytes that are in the file.
+    """
+
+    index: int = -1
+    term: int = -1
+    size: int = -1
+    offset: int = 0
+
+
+class SnapshotFetch:
+    """
+    One search for a snapshot.
+
+    @ivar asked: what became of it at each member that has not sent one.
+    @ivar progress: a sentence for people.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self, snapshots: SnapshotDirectory, source: SnapshotSource, *, clock: IReactorTime,
+        run_in_thread: RunInThread, self_id: str, machine: str, machine_version: int,
+        oldest_version: int, lowest_index: Callable[[], int],
+    ) -> None:
+        """
+        @param oldest_version: of snapshots that the machine takes.
+        @param lowest_index: an older snapshot is of no use now.
+        """
+        self._snapshots = snapshots
+        self._source = source
+        self._clock = clock
+        self._run_in_thread = run_in_thread
+        self._self_id = self_id
+        self._machine, self._machine_version = machine, machine_version
+        self._oldest_version = oldest_version
+        self._lowest_index = lowest_index
+        self._cancel: Callable[[], None] | None = None
+        self._is_stopped = False
+        self.asked: dict[str, str] = {}
+        self.progress = "no member was asked yet"
+
+    def stop(self) -> None:
+        """The search ends with L{CancelledError}, soon."""
+        self._is_stopped = True
+        if self._cancel is not None:
+            self._cancel()
+
+    async def fetch(self) -> SnapshotHead:
+        """@return: that of a snapshot which is durable and sound, and in the directory now."""
+        rounds = 0
+        while True:
+            for peer_id in self._source.senders():
+                try:
+                    return await self._from(peer_id)
+                except (SnapshotRefused, OSError) as error:
+                    self._refused(peer_id, str(error))
+            told = "; ".join(f"{peer_id}: {why}" for peer_id, why in sorted(self.asked.items()))
+            self.progress = f"no member has sent a snapshot ({told or 'none can be asked'})"
+            await self.pause(min(ROUND_S * 2 ** min(rounds, 8), ROUND_MAX_S))
+            rounds += 1
+
+    def _refused(self, peer_id: str, reason: str) -> None:
+        if self.asked.get(peer_id) != reason:
+            self.log.warn(
+                "member {self_id} gets no snapshot from {peer_id}: {reason}",
+                self_id=self._self_id, peer_id=peer_id, reason=reason,
+            )
+        self.asked[peer_id] = reason
+
+    async def _from(self, peer_id: str) -> SnapshotHead:
+        """@raise SnapshotRefused: this member has none that can be used. @raise OSError: of this disk."""
+        incoming, snapshots = _Incoming(), self._snapshots
+        while incoming.offset != incoming.size:
+            data = await self._next_piece(peer_id, incoming)
+            offset, index, term = incoming.offset, incoming.index, incoming.term
+
+            def write(data: bytes = data, offset: int = offset, index: int = index, term: int = term) -> None:
+                snapshots.receive(data, offset)
+                if not offset:
+                    snapshots.check_incoming(index, term)
+
+            await self._run_in_thread(write)
+            incoming.offset += len(data)
+            self.progress = f"{peer_id} sends a snapshot: {incoming.offset} of {incoming.size} bytes are here"
+        found: list[SnapshotHead] = []
+        await self._run_in_thread(lambda: found.append(snapshots.received(incoming.index, incoming.term)))
+        self.log.info(
+            "member {self_id} has got the snapshot behind the entry {index} from {peer_id}, {size} bytes",
+            self_id=self._self_id, index=incoming.index, peer_id=peer_id, size=incoming.size,
+        )
+        self.asked.clear()
+        return found[0]
+
+    async def _next_piece(self, peer_id: str, incoming: _Incoming) -> bytes:
+        """@raise SnapshotRefused: the member refused, or was asked too often in vain."""
+        tries = throttled = 0
+        while True:
+            problem = ""
+            try:
+                answer: SnapshotResponse = await self._wait(self._source.ask(peer_id, SnapshotRequest(
+                    machine=self._machine, machine_version=self._machine_version,
+                    oldest_version=self._oldest_version, index=incoming.index,
+                    index_term=incoming.term, offset=incoming.offset,
+                )))
+            except DLedgerError as error:
+                problem = str(error)
+            else:
+                if answer.code is not ResponseCode.SUCCESS:
+                    raise SnapshotRefused(f"{answer.code.name} {answer.reason}".strip())
+                if answer.data is None:
+                    throttled += 1
+                    if throttled >= THROTTLED_MAX:
+                        raise SnapshotRefused("it may send nothing for a while: its quota is used up")
+                    await self.pause(THROTTLED_S)
+                    continue
+                self._check_use(answer)
+                problem = _problem_of(answer, incoming)
+                if not problem:
+                    incoming.index, incoming.term = answer.index, answer.index_term
+                    incoming.size = answer.size
+                    return answer.data
+            tries += 1
+            if tries >= TRIES:
+                raise SnapshotRefused(problem)
+            await self.pause(RETRY_S * tries)
+
+    def _check_use(self, answer: SnapshotResponse) -> None:
+        lowest_index = self._lowest_index()
+        if answer.index < lowest_index:
+            raise SnapshotRefused(
+                f"its snapshot is behind the entry {answer.index}, here one behind {lowest_index} or later "
+                "is needed"
+            )
+
+    async def pause(self, seconds: float) -> None:
+        """Wait."""
+        await self._wait(deferLater(self._clock, seconds))
+
+    async def _wait(self, outcome: Deferred[_Outcome]) -> _Outcome:
+        """@raise CancelledError: the search has been stopped."""
+        self._cancel = outcome.cancel
+        if self._is_stopped:
+            outcome.cancel()
+        try:
+            result = await outcome
+        finally:
+            self._cancel = None
+        if self._is_stopped:
+            raise CancelledError
+        return result
+
+
+def _problem_of(answer: SnapshotResponse, incoming: _Incoming) -> str:
+    """Why a piece must not be written; empty if it may."""
+    data = answer.data
+    assert data is not None
+    if crc32(data) != answer.crc:
+        return f"the piece at {answer.offset} is damaged: its checksum does not fit"
+    known = (incoming.index, incoming.term, incoming.size)
+    told = (answer.index, answer.index_term, answer.size)
+    if incoming.size >= 0 and told != known:
+        return f"the snapshot (index, term, size) is {told} now, it was {known}"
+    if answer.offset != incoming.offset or not data or answer.offset + len(data) > answer.size:
+        return (
+            f"{len(data)} bytes at {answer.offset} came, of {answer.size}, those at {incoming.offset} were "
+            "asked for"
+        )
+    return ""

@@ -1,0 +1,213 @@
+# -*- test-case-name: tests.machine.test_snapshots -*-
+"""
+The file of one snapshot: a header, then the pieces of a state, then an end.
+
+Each piece has the checksum of all bytes of the state up to its own end, and the end tells their number: a
+file that is cut anywhere, or has a bit flipped anywhere, is refused. The caller gives it its name when all of
+it is on stable storage.
+
+Knows nothing of logs and machines, and keeps at most one piece in memory.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterable, Iterator
+from zlib import crc32
+
+import attrs
+from construct import Int16ub, Int32sb, Int32ub, Int64sb, Int64ub, Struct
+
+from dledger.base.disk.disk import Disk, File
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
+from protocols.wire.layout import struct_of
+
+SNAPSHOT_MAGIC = 0x444C534E  # "DLSN"
+#: Of the format. In the second one the first piece is not of the machine: it has the kept results
+#: (L{dledger.machine.kept_results}).
+SNAPSHOT_VERSION = 2
+OLDEST_SNAPSHOT_VERSION = 1
+#: Bytes of one piece of a state, at most.
+CHUNK_BYTES_MAX = 4 * 1024 * 1024
+
+SNAPSHOT_HEADER_DECLARATION = Struct(
+    "magic" / Int32sb,
+    "version" / Int32sb,
+    "index" / Int64sb,  # of the last entry in the state
+    "term" / Int64sb,  # of that entry
+    "chain_crc" / Int32sb,  # of that entry
+    "machine_version" / Int32sb,
+    "name_length" / Int16ub,  # bytes of the machine's name, which follows, and then a CRC-32 of all before it
+)
+SNAPSHOT_PIECE_DECLARATION = Struct(
+    "length" / Int32ub,  # of the piece, which follows; L{END} behind the last one
+    "crc" / Int32ub,  # CRC-32 of the state up to the end of this piece
+)
+SNAPSHOT_END_DECLARATION = Struct("total" / Int64ub)  # bytes of the state
+_HEADER = struct_of(SNAPSHOT_HEADER_DECLARATION)
+_PIECE = struct_of(SNAPSHOT_PIECE_DECLARATION)
+_TOTAL = struct_of(SNAPSHOT_END_DECLARATION)
+_CRC = struct_of(Struct("crc" / Int32ub))
+END = 0xFFFF_FFFF
+
+
+class SnapshotRefused(DLedgerError):
+    """A snapshot that must not be used, or could not be written. Nothing else is harmed."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(ResponseCode.DISK_ERROR, reason=reason)
+
+    def __str__(self) -> str:
+        """Only the reason: it is a sentence for the operator."""
+        return str(self.facts["reason"])
+
+
+@attrs.frozen(kw_only=True)
+class SnapshotHead:
+    """
+    What a snapshot is of.
+
+    @ivar index, term, chain_crc: of the last entry in the state; C{chain_crc} 0 if that has none.
+    @ivar machine, machine_version: name and version of the machine.
+    @ivar format: of the file.
+    """
+
+    index: int
+    term: int
+    chain_crc: int
+    machine: str
+    machine_version: int
+    format: int = SNAPSHOT_VERSION
+
+    def encode(self) -> bytes:
+        """The header of the file."""
+        name = self.machine.encode()
+        header = _HEADER.pack(
+            SNAPSHOT_MAGIC, self.format, self.index, self.term, self.chain_crc, self.machine_version,
+            len(name),
+        ) + name
+        return header + _CRC.pack(crc32(header))
+
+
+def write_snapshot(
+    disk: Disk, path: str, head: SnapshotHead, chunks: Iterable[bytes], problem: Callable[[], str]
+) -> int:
+    """
+    Write a snapshot to a new file and make it durable. The caller gives it its name.
+
+    @param problem: asked between two pieces; a reason to give up, or empty.
+    @return: bytes of the file.
+    @raise SnapshotRefused: C{problem} had a reason, or a piece is none.
+    @raise OSError: of the disk.
+    """
+    file = disk.open(path, create=True)
+    try:
+        data = head.encode()
+        file.pwrite(data, 0)
+        at, crc, total = len(data), 0, 0
+        for chunk in chunks:
+            reason = problem()
+            if reason:
+                raise SnapshotRefused(reason)
+            if not isinstance(chunk, bytes) or len(chunk) > CHUNK_BYTES_MAX:
+                what = f"{len(chunk)} bytes" if isinstance(chunk, bytes) else f"a {type(chunk).__name__}"
+                raise SnapshotRefused(
+                    f"snapshot() gave {what} as one piece: bytes objects of at most {CHUNK_BYTES_MAX} "
+                    "bytes are allowed"
+                )
+            crc = crc32(chunk, crc)
+            total += len(chunk)
+            file.pwrite(_PIECE.pack(len(chunk), crc) + chunk, at)
+            at += _PIECE.size + len(chunk)
+        file.pwrite(_PIECE.pack(END, crc) + _TOTAL.pack(total), at)
+        file.datasync()
+        return at + _PIECE.size + _TOTAL.size
+    finally:
+        file.close()
+
+
+def _read(file: File, size: int, at: int, what: str) -> bytes:
+    data = file.pread(size, at)
+    if len(data) != size:
+        raise SnapshotRefused(f"{file.path} is cut: its {what} at {at} has {len(data)} of {size} bytes")
+    return data
+
+
+def _read_head(file: File) -> tuple[SnapshotHead, int]:
+    """@return: the header, and where the first piece begins."""
+    fixed = _read(file, _HEADER.size, 0, "header")
+    magic, version, index, term, chain_crc, machine_version, length = _HEADER.unpack(fixed)
+    if magic != SNAPSHOT_MAGIC:
+        raise SnapshotRefused(f"{file.path} is no snapshot: it begins with {fixed[:4].hex()}")
+    rest = _read(file, length + _CRC.size, _HEADER.size, "header")
+    if _CRC.unpack_from(rest, length)[0] != crc32(fixed + rest[:length]):
+        raise SnapshotRefused(f"{file.path} is damaged: the checksum of its header does not fit")
+    if not OLDEST_SNAPSHOT_VERSION <= version <= SNAPSHOT_VERSION:
+        raise SnapshotRefused(
+            f"{file.path} has the format {version}, this program reads {OLDEST_SNAPSHOT_VERSION} to "
+            f"{SNAPSHOT_VERSION}"
+        )
+    return SnapshotHead(
+        index=index, term=term, chain_crc=chain_crc, machine=rest[:length].decode("utf-8", "replace"),
+        machine_version=machine_version, format=version,
+    ), _HEADER.size + len(rest)
+
+
+def read_snapshot_head(disk: Disk, path: str) -> SnapshotHead:
+    """Read the header only. @raise SnapshotRefused: it is damaged or cut. @raise OSError: of the disk."""
+    file = disk.open(path)
+    try:
+        return _read_head(file)[0]
+    finally:
+        file.close()
+
+
+def read_pieces(disk: Disk, path: str) -> Iterator[bytes]:
+    """
+    The pieces of the state; each is checked before it is given.
+
+    @raise SnapshotRefused: the file is damaged or cut here. @raise OSError: of the disk.
+    """
+    file = disk.open(path)
+    try:
+        _, at = _read_head(file)
+        crc = total = 0
+        while True:
+            length, told = _PIECE.unpack(_read(file, _PIECE.size, at, "piece"))
+            at += _PIECE.size
+            if length == END:
+                break
+            if length > CHUNK_BYTES_MAX:
+                raise SnapshotRefused(f"{path} is damaged: a piece of {length} bytes at {at}")
+            chunk = _read(file, length, at, "piece")
+            crc = crc32(chunk, crc)
+            if crc != told:
+                raise SnapshotRefused(f"{path} is damaged: the checksum of the piece at {at} does not fit")
+            at += length
+            total += length
+            yield chunk
+        (all_bytes,) = _TOTAL.unpack(_read(file, _TOTAL.size, at, "end"))
+        if (told, all_bytes) != (crc, total):
+            raise SnapshotRefused(f"{path} is damaged: its end tells {all_bytes} bytes, it has {total}")
+        if file.size() != at + _TOTAL.size:
+            raise SnapshotRefused(f"{path} is damaged: bytes follow its end at {at + _TOTAL.size}")
+    finally:
+        file.close()
+
+
+def check_snapshot(disk: Disk, path: str) -> SnapshotHead:
+    """
+    Read a whole snapshot.
+
+    @raise SnapshotRefused: it is not sound; the sentence says why.
+    """
+    try:
+        head = read_snapshot_head(disk, path)
+        for _ in read_pieces(disk, path):
+            pass
+    except OSError as error:
+        if error.errno == errno.ENOENT:
+            raise SnapshotRefused(f"{path} does not exist") from error
+        raise SnapshotRefused(f"{path} cannot be read: {error}") from error
+    return head

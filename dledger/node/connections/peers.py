@@ -1,0 +1,563 @@
+# -*- test-case-name: tests.node.test_peers -*-
+"""
+This member's connections to the other members: one each, ordered, reconnected when lost.
+
+Rule 1: requests to one peer arrive in the order in which they were sent, or never. Without a
+connection a request fails at once; it is not kept for the next connection.
+Rule 2: every request ends once, as an answer or as a failure, and never before C{send} has returned.
+Rule 3: a connection begins with a METADATA request; its answer tells whether the peer understands
+native frames. With C{wire=auto} requests are JSON until then.
+Rule 4: that answer also tells the peer's group and its list of members. If they are not ours, the connection
+ends before any later answer counts, see L{dledger.node.connections.greeting}.
+Rule 5: an idle connection to a member of ours carries a METADATA request every L{SIGN_OF_LIFE_S}, so that
+the peer knows it to live, and lets no other connection speak for this member.
+Rule 6: what a member tells counts from its own address only: if one that calls seems to know more, it is
+asked there, at most once in L{ASK_AGAIN_S}.
+Rule 7: a member is I{present} while its own address answers: a message in its name while it is not present
+comes from somebody else, or will be repeated when this member has reached it. See L{Peers.vouches}.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+
+from twisted.application.internet import ClientService
+from twisted.internet.defer import CancelledError, Deferred, fail, gatherResults
+from twisted.internet.interfaces import (
+    IAddress,
+    IProtocol,
+    IProtocolFactory,
+    IReactorTime,
+    IStreamClientEndpoint,
+)
+from twisted.internet.protocol import Factory
+from twisted.logger import ILogObserver, LogEvent, Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from dledger.ledger.config import DLedgerConfig
+from dledger.node.connections.greeting import Greeting
+from dledger.node.connections.server import STOOD_STILL_S
+from dledger.values.errors import DLedgerError
+from protocols.connection import IDLE_S, TLS_LOSS
+from protocols.ledger.connection import ClientConnection
+from protocols.turn import Turn
+from protocols.wire.codes import ResponseCode
+from protocols.wire.errors import WireError
+from protocols.wire.ledger.codes import WIRE_VERSION
+from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, Request, Response, VoteRequest
+from protocols.wire.remoting import RemotingCommand
+
+#: Waits between attempts to connect grow from the first bound to the second, in seconds.
+RETRY_FIRST_S = 0.05
+RETRY_MAX_S = 1.0
+RETRY_FACTOR = 1.6
+
+#: Seconds between two requests on a connection to a member of ours, at most.
+SIGN_OF_LIFE_S = 1.0
+
+#: A member of ours that has answered nothing for this many seconds is not present.
+PRESENT_S = 4.0
+
+#: A member that is spoken for, and not connected, is tried at once, but not sooner than this after the last
+#: time, seconds.
+HURRY_S = 0.2
+
+#: A member is asked for its list, because a caller in its name seems to have a later one, not sooner than
+#: this after the last time, seconds.
+ASK_AGAIN_S = 0.2
+
+#: Tokens of the METADATA requests of this module; the core's ids are positive. The answer to the first kind
+#: tells whether the peer belongs to the group. That to the second does not: a native one has no room for the
+#: id of the group. Below it are the tokens of L{Peers.ask}.
+PROBE = 0
+SIGN_OF_LIFE = -1
+
+#: Makes the endpoint to a member from its id and its C{host:port}.
+Dial = Callable[[str, str], IStreamClientEndpoint]
+Answered = Callable[[str, list[tuple[int, Response]]], None]
+Failed = Callable[[str, list[tuple[int, str]], bool], None]
+Connected = Callable[[str], None]
+Told = Callable[[str, MetadataResponse], None]
+
+
+def retry_policy(rng: random.Random) -> Callable[[int], float]:
+    """
+    A function from the attempt's number to the wait before it, in seconds: growing, jittered, at most
+    L{RETRY_MAX_S}.
+    """
+
+    def wait_s(attempt: int) -> float:
+        longest = min(RETRY_MAX_S, RETRY_FIRST_S * RETRY_FACTOR ** min(attempt, 32))
+        return longest * rng.uniform(0.5, 1.0)
+
+    return wait_s
+
+
+class Peers:
+    """
+    The connections to all other members.
+
+    @param dial: makes the endpoint to a member.
+    @param answered: called with C{(peer_id, [(request_id, response), ...])}.
+    @param failed: called with C{(peer_id, [(request_id, reason), ...], is_incompatible)}; the last is
+        whether the peer answered them in another version of the protocol.
+    @param connected: called with C{(peer_id)} when a connection to it is new, before any request on it.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: DLedgerConfig,
+        dial: Dial,
+        clock: IReactorTime,
+        turn: Turn,
+        rng: random.Random,
+        answered: Answered,
+        failed: Failed,
+        connected: Connected,
+        greeting: Greeting,
+    ) -> None:
+        def make(peer_id: str, address: str) -> _Peer:
+            return _Peer(
+                peer_id, config=config, endpoint=dial(peer_id, address), clock=clock, turn=turn, rng=rng,
+                answered=answered, failed=failed, connected=connected, greeting=greeting,
+                told=lambda greeted: self._tell(peer_id, greeted),
+            )
+
+        self._tell: Told = lambda _peer_id, _greeted: None
+        self._make = make
+        self._turn = turn
+        self._failed = failed
+        self._peers: dict[str, _Peer] = {}
+        self._addresses: dict[str, str] = {}
+        self._strays: list[tuple[str, int]] = []
+        self._leaving: list[Deferred[None]] = []
+        self._is_started = False
+
+    def follow(self, addresses: Mapping[str, str]) -> None:
+        """Be connected to these members, id to C{host:port}, from now on, and to no others."""
+        for peer_id in [one for one, there in self._addresses.items() if addresses.get(one) != there]:
+            del self._addresses[peer_id]
+            peer = self._peers.pop(peer_id)
+            if self._is_started:
+                self._leaving = [one for one in self._leaving if not one.called]
+                self._leaving.append(peer.stop())
+        for peer_id, address in addresses.items():
+            if peer_id not in self._peers:
+                self._addresses[peer_id] = address
+                peer = self._peers[peer_id] = self._make(peer_id, address)
+                if self._is_started:
+                    peer.start()
+
+    def tell_with(self, tell: Told) -> None:
+        """Set the function that hears the answer of each member to a greeting."""
+        self._tell = tell
+
+    def ask_again(self, peer_id: str) -> None:
+        """Ask a connected member for its list, soon."""
+        peer = self._peers.get(peer_id)
+        if peer is not None:
+            peer.ask_again()
+
+    def greet(self, peer_id: str | None = None) -> None:
+        """Tell a connected member, or every one, what there is to tell about this one."""
+        for known_id, peer in self._peers.items():
+            if peer_id in (None, known_id):
+                peer.greet()
+
+    def start(self) -> None:
+        """Start connecting."""
+        self._is_started = True
+        for peer in self._peers.values():
+            peer.start()
+
+    def stop(self) -> Deferred[None]:
+        """@return: fires when every connection has ended."""
+        stopping = [peer.stop() for peer in self._peers.values()] if self._is_started else []
+        return gatherResults([*stopping, *self._leaving]).addCallback(lambda _: None)
+
+    def abort(self, reason: str) -> None:
+        """End the connections now; C{stop} must still be called."""
+        for peer in self._peers.values():
+            peer.abort(reason)
+
+    def send(self, peer_id: str, request_id: int, request: Request) -> None:
+        """Send a request behind the earlier ones; C{answered} or C{failed} is called later."""
+        peer = self._peers.get(peer_id)
+        if peer is not None:
+            peer.send(request_id, request)
+            return
+        if not self._strays:
+            self._turn.work(self._tell_strays)
+        self._strays.append((peer_id, request_id))
+
+    def ask(self, peer_id: str, request: Request) -> Deferred[Response]:
+        """
+        Ask for a part of this member that is not its core. Cancelling forgets the request.
+
+        @return: fires with the answer; fails with L{DLedgerError}, NETWORK_ERROR: there is none.
+        """
+        peer = self._peers.get(peer_id)
+        return _no_answer("its address is not known") if peer is None else peer.ask(request)
+
+    def told(self, peer_id: str) -> MetadataResponse | None:
+        """What the member has told last, since it got its present address; None: nothing yet."""
+        peer = self._peers.get(peer_id)
+        return None if peer is None else peer.told
+
+    def _tell_strays(self) -> None:
+        strays, self._strays = self._strays, []
+        for peer_id, request_id in strays:
+            self._failed(peer_id, [(request_id, "its address is not known")], False)
+
+    def vouches(self, peer_id: str) -> bool:
+        """
+        Whether a message in the name of C{peer_id} may be its own: its address answers this member. If it
+        does not, a new attempt to reach it begins soon. A member whose address is not known passes.
+        """
+        peer = self._peers.get(peer_id)
+        return peer is None or peer.is_present or peer.hurry()
+
+    def sweep(self, now_s: float) -> None:
+        """Fail overdue requests, end silent connections, keep idle ones alive. Called regularly."""
+        for peer in self._peers.values():
+            peer.sweep(now_s)
+
+    @property
+    def connected(self) -> dict[str, bool]:
+        """Peer id to whether there is a connection to it."""
+        return {peer_id: peer.is_connected for peer_id, peer in self._peers.items()}
+
+    @property
+    def wire_errors(self) -> int:
+        """Number of connections aborted because the peer broke the format."""
+        return sum(peer.wire_errors for peer in self._peers.values())
+
+
+@implementer(ILogObserver)
+def _drop(event: LogEvent) -> None:
+    pass
+
+
+class _QuietClientService(ClientService):
+    """A ClientService that does not log: it would write two lines for each failed attempt."""
+
+    _log = Logger(observer=_drop)
+
+
+@implementer(IStreamClientEndpoint)
+class _WatchedEndpoint:
+    """An endpoint that reports attempts to connect, and those that failed."""
+
+    def __init__(
+        self, endpoint: IStreamClientEndpoint, begins: Callable[[], None], failed: Callable[[Failure], None]
+    ) -> None:
+        self._endpoint = endpoint
+        self._begins = begins
+        self._failed = failed
+
+    def connect(self, factory: IProtocolFactory) -> Deferred[IProtocol]:
+        """See L{IStreamClientEndpoint.connect}."""
+
+        def tell(failure: Failure) -> Failure:
+            self._failed(failure)
+            return failure
+
+        self._begins()
+        attempt: Deferred[IProtocol] = self._endpoint.connect(factory)
+        return attempt.addErrback(tell)
+
+
+class _Peer(Factory):
+    """
+    One peer: its ClientService, and the current connection.
+
+    Invariant: C{_connection} is the newest connection, and None once it is lost. C{_unheard} counts the
+    connections since the last answer: a port that accepts but never answers (a proxy whose member is
+    down) is retried with the same growing waits as a port that refuses.
+    """
+
+    log = Logger()
+    noisy = False
+
+    def __init__(
+        self,
+        peer_id: str,
+        *,
+        config: DLedgerConfig,
+        endpoint: IStreamClientEndpoint,
+        clock: IReactorTime,
+        turn: Turn,
+        rng: random.Random,
+        answered: Answered,
+        failed: Failed,
+        connected: Connected,
+        greeting: Greeting,
+        told: Callable[[MetadataResponse], None],
+    ) -> None:
+        self._greeting = greeting
+        self._tell_told = told
+        self._peer_id = peer_id
+        self._config = config
+        self._turn = turn
+        self._answered = answered
+        self._failed = failed
+        self._connected = connected
+        watched = _WatchedEndpoint(endpoint, self._trying, self._cannot_connect)
+        policy = retry_policy(rng)
+        self._service = _QuietClientService(
+            watched, self, retryPolicy=lambda attempt: policy(attempt + self._unheard), clock=clock
+        )
+        self._is_told = False
+        self._is_foreign = False
+        self._unheard = 0
+        self._connection: ClientConnection[int] | None = None
+        self._refused: list[tuple[int, str]] = []
+        self._probed_s = 0.0
+        self._heard_s = self._swept_s = self._hurried_s = 0.0
+        self._asked_again_s = -ASK_AGAIN_S
+        self._is_waiting = self._is_to_ask = False
+        self._was_used = False
+        self._asked: dict[int, Deferred[Response]] = {}
+        self._last_token = SIGN_OF_LIFE
+        self.told: MetadataResponse | None = None
+        self.wire_errors = 0
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connection is not None
+
+    @property
+    def is_present(self) -> bool:
+        connection = self._connection
+        if connection is None or self._unheard:
+            return False
+        now_s = self._turn.seconds()
+        return (
+            now_s - self._heard_s < PRESENT_S
+            or connection.peer_wire_version < 1  # Java members are asked once a minute only
+            # (A member that stood still has not read the answers that came meanwhile.)
+            or now_s - self._swept_s > STOOD_STILL_S
+        )
+
+    def hurry(self) -> bool:
+        """Do not wait with the next attempt to connect. @return: False."""
+        now_s = self._turn.seconds()
+        if self._is_waiting and now_s - self._hurried_s >= HURRY_S:
+            self._hurried_s = now_s
+            self._service.stopService()
+            self.start()
+        return False
+
+    def start(self) -> None:
+        self._service.startService()
+
+    def stop(self) -> Deferred[None]:
+        stopping: Deferred[None] | None = self._service.stopService()
+        done: Deferred[None] = Deferred()
+        if stopping is None:
+            done.callback(None)
+        else:
+            stopping.chainDeferred(done)
+        return done
+
+    def abort(self, reason: str) -> None:
+        if self._connection is not None:
+            self._connection.abort(reason)
+
+    def buildProtocol(self, addr: IAddress | None) -> ClientConnection[int]:
+        connection: ClientConnection[int] = ClientConnection(self, self._turn, wire=self._config.wire)
+        connection.factory = self
+        return connection
+
+    def _trying(self) -> None:
+        self._is_waiting = False
+
+    def _cannot_connect(self, failure: Failure) -> None:
+        """Log the first failed attempt since the last connection; the attempts continue."""
+        self._is_waiting = True
+        if not self._is_told and failure.check(CancelledError) is None:
+            self._is_told = True
+            self.log.warn(
+                "peer {peer_id} cannot be reached, retrying: {reason}",
+                peer_id=self._peer_id, reason=failure.getErrorMessage(),
+            )
+
+    def send(self, request_id: int, request: Request) -> None:
+        connection, self._was_used = self._connection, True
+        if connection is None:
+            self._refuse(request_id, "not connected")
+        elif (
+            isinstance(request, VoteRequest) and request.pre_vote
+            and not connection.is_native and connection.peer_wire_version < 1
+        ):
+            # Java would count this as a vote, and the peer may be another program than before.
+            self._refuse(request_id, "the peer has not advertised pre-votes on this connection")
+        elif not connection.ask(request, request_id):
+            self._refuse(request_id, "too many requests are outstanding, or too many bytes unsent")
+
+    def ask(self, request: Request) -> Deferred[Response]:
+        self._last_token -= 1
+        token, connection, self._was_used = self._last_token, self._connection, True
+        if connection is None:
+            return _no_answer("not connected")
+        if not connection.ask(request, token):
+            return _no_answer("too many requests are outstanding, or too many bytes unsent")
+
+        def forget(_: Deferred[Response]) -> None:
+            self._asked.pop(token, None)
+
+        waiter = self._asked[token] = Deferred(forget)
+        return waiter
+
+    def _refuse(self, request_id: int, reason: str) -> None:
+        if not self._refused:
+            # Reported at the end of the turn, because the sender is in the middle of a step.
+            self._turn.work(self._tell_refused)
+        self._refused.append((request_id, reason))
+
+    def _tell_refused(self) -> None:
+        refused, self._refused = self._refused, []
+        self._failed(self._peer_id, refused, False)
+
+    def sweep(self, now_s: float) -> None:
+        self._swept_s = now_s
+        connection = self._connection
+        if connection is None:
+            return
+        connection.sweep(now_s, self._config.rpc_time_out_ms / 1000)
+        if self._is_to_ask:
+            self.ask_again()
+        if self._was_used:
+            self._was_used = False
+            self._probed_s = now_s
+        wait_s = SIGN_OF_LIFE_S if connection.peer_wire_version >= 1 else IDLE_S / 2
+        if now_s - self._probed_s >= wait_s and not connection.is_lost:
+            self._probe(connection)
+
+    def greet(self) -> None:
+        """The members of the group are others: tell the peer, which may not know this member yet."""
+        if self._connection is not None:
+            self._probe(self._connection, is_sign_of_life=False)
+
+    def ask_again(self) -> None:
+        """A caller in its name seems to have a later list."""
+        now_s = self._turn.seconds()
+        self._is_to_ask = now_s - self._asked_again_s < ASK_AGAIN_S
+        if not self._is_to_ask:
+            self._asked_again_s = now_s
+            self.greet()
+
+    def _probe(self, connection: ClientConnection[int], *, is_sign_of_life: bool = True) -> None:
+        self._probed_s = self._turn.seconds()
+        config = self._config
+        request = self._greeting.call(MetadataRequest(
+            group=config.group, remote_id=self._peer_id, local_id=config.self_id, wire_version=WIRE_VERSION,
+        ))
+        token = SIGN_OF_LIFE if is_sign_of_life else PROBE
+        connection.ask(request, token, is_sign_of_life=is_sign_of_life)
+
+    # -- AnswerSink of the connection --------------------------------------------------------
+
+    def connected(self, connection: ClientConnection[int]) -> None:
+        previous, self._connection = self._connection, connection
+        if previous is not None:
+            previous.abort("there is a newer connection")
+        self._is_told = False
+        self._unheard += 1
+        if self._unheard == 1:
+            self.log.info(
+                "connected to peer {peer_id} at {address}", peer_id=self._peer_id, address=connection.address
+            )
+        self._connected(self._peer_id)
+        self._probe(connection, is_sign_of_life=False)
+
+    def answers_received(
+        self, connection: ClientConnection[int], answers: list[tuple[int, Response]]
+    ) -> None:
+        told: MetadataResponse | None = None
+        if [token for token, _ in answers if token <= PROBE]:
+            greetings = [answer for token, answer in answers if token == PROBE]
+            beside = [answer for answer in answers if answer[0] < PROBE]
+            answers = [answer for answer in answers if answer[0] > PROBE]
+            for greeting in greetings:
+                assert isinstance(greeting, MetadataResponse)
+                problem = self._greeting.problem_of_answer(
+                    greeting, peer_id=self._peer_id, is_whole=self._config.wire != "binary"
+                )
+                if problem:
+                    self._foreign(connection, [token for token, _ in [*answers, *beside]], problem)
+                    return
+                self._is_foreign = False
+                self.told = told = greeting
+            self._answered_beside(beside)
+        self._unheard, self._heard_s = 0, self._turn.seconds()
+        if answers:
+            self._answered(self._peer_id, answers)
+        if told is not None:  # last: this may end the connection, because the member is elsewhere now
+            self._tell_told(told)
+
+    def _answered_beside(self, answers: list[tuple[int, Response]]) -> None:
+        """Answers to signs of life, and to L{ask}."""
+        for token, answer in answers:
+            if token == SIGN_OF_LIFE:
+                assert isinstance(answer, MetadataResponse)
+                self.told = answer
+            elif token in self._asked:
+                self._asked.pop(token).callback(answer)
+
+    def _foreign(self, connection: ClientConnection[int], tokens: list[int], problem: str) -> None:
+        """
+        The peer is of another group: logged once, and tried again at the slowest pace.
+
+        @param tokens: of the requests whose answers came with the greeting, and do not count.
+        """
+        self._tell_failed(tokens, problem, is_incompatible=False)
+        if not self._is_foreign:
+            self._is_foreign = True
+            self.log.error(
+                "peer {peer_id} at {address} does not belong to this group: {problem}",
+                peer_id=self._peer_id, address=connection.address, problem=problem,
+            )
+        connection.abort(problem)
+
+    def requests_failed(
+        self, connection: ClientConnection[int], tokens: list[int], reason: str, *,
+        is_incompatible: bool = False, answer: RemotingCommand | None = None,
+    ) -> None:
+        self._tell_failed(tokens, reason, is_incompatible=is_incompatible)
+
+    def _tell_failed(self, tokens: list[int], reason: str, *, is_incompatible: bool) -> None:
+        failed = [(token, reason) for token in tokens if token > PROBE]
+        if failed:
+            self._failed(self._peer_id, failed, is_incompatible)
+        for token in tokens:
+            waiter = self._asked.pop(token, None)
+            if waiter is not None:
+                waiter.errback(DLedgerError(ResponseCode.NETWORK_ERROR, reason=reason))
+
+    def read_ended(self, connection: ClientConnection[int]) -> None:
+        pass
+
+    def wire_broken(self, connection: ClientConnection[int], error: WireError) -> None:
+        self.wire_errors += 1
+        self.log.error(
+            "peer {peer_id} at {address} broke the format, connection aborted: {reason}",
+            peer_id=self._peer_id, address=connection.address, reason=str(error),
+        )
+
+    def connection_lost(self, connection: ClientConnection[int], reason: str) -> None:
+        if self._connection is connection:
+            self._connection = None
+            self._greeting.lost(self._peer_id)
+            self._is_waiting = True
+            if self._unheard > 1:
+                return  # only the end of the first of them is logged
+            tell = self.log.warn if reason.startswith(TLS_LOSS) else self.log.info
+            tell("connection to peer {peer_id} ended: {reason}", peer_id=self._peer_id, reason=reason)
+
+
+def _no_answer(reason: str) -> Deferred[Response]:
+    return fail(DLedgerError(ResponseCode.NETWORK_ERROR, reason=reason))

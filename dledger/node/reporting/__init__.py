@@ -1,0 +1,1 @@
+"""What a member reports of itself: counters, health, events."""

@@ -1,0 +1,293 @@
+# -*- test-case-name: tests.node.test_status -*-
+"""
+The status of a running node, and its counters.
+
+Counters only rise; a reader computes rates from differences. L{NodeStatus} is a frozen snapshot.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from typing import Protocol
+
+import attrs
+
+from dledger.core.status import MemberStatus
+from dledger.values.errors import DLedgerError
+from protocols.wire.ledger.readers import ReaderInfo
+
+#: Upper bounds of the buckets of L{Histogram}, in seconds; one more bucket has no upper bound.
+FSYNC_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+#: The same for the number of entries that are proposed at once.
+BATCH_BUCKETS = (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 16384.0)
+
+
+@attrs.frozen(kw_only=True)
+class HistogramStatus:
+    """
+    @ivar bounds: upper bounds of the buckets; one more bucket has no upper bound.
+    @ivar counts: observations in each bucket (not cumulative).
+    @ivar total: sum of all observations.
+    """
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    total: float
+
+    @property
+    def count(self) -> int:
+        """Number of observations."""
+        return sum(self.counts)
+
+
+@attrs.define
+class Histogram:
+    """Numbers in buckets. Invariant: one count per bound, and one for numbers above all bounds."""
+
+    bounds: tuple[float, ...] = FSYNC_BUCKETS_S
+    _counts: list[int] = attrs.Factory(lambda self: [0] * (len(self.bounds) + 1), takes_self=True)
+    _total: float = 0.0
+
+    def observe(self, value: float) -> None:
+        """Add one observation."""
+        self._counts[bisect_left(self.bounds, value)] += 1
+        self._total += value
+
+    def status(self) -> HistogramStatus:
+        """A snapshot of the counts."""
+        return HistogramStatus(bounds=self.bounds, counts=tuple(self._counts), total=self._total)
+
+
+@attrs.define
+class Counters:
+    """
+    The counts since the node started.
+
+    @ivar client_requests: those of C{requests} that came from connections of clients.
+    @ivar refusals: response code name to number of answers with it, except successes.
+    @ivar reports: event name of the core to number of reports.
+    @ivar votes: vote result name to number of this member's answers with it.
+    @ivar elections: result to number of candidacies of this member: C{won}, C{lost} to another member, or
+        C{undecided}, no majority in time.
+    @ivar append_s: seconds from a proposal to the commit of its entries; one observation for each proposal.
+    @ivar batches: number of entries that were proposed at once.
+    """
+
+    requests: int = 0
+    client_requests: int = 0
+    appends: int = 0
+    append_bytes: int = 0
+    gets: int = 0
+    pulls: int = 0
+    pulled_bytes: int = 0
+    flush_failures: int = 0
+    stalls: int = 0
+    stall_s: float = 0.0
+    scrubbed_bytes: int = 0
+    scrub_passes: int = 0
+    requests_abandoned: int = 0
+    segments_deleted: int = 0
+    leader_changes: int = 0
+    refusals: dict[str, int] = attrs.Factory(dict)
+    reports: dict[str, int] = attrs.Factory(dict)
+    votes: dict[str, int] = attrs.Factory(dict)
+    fsync: Histogram = attrs.Factory(Histogram)
+    elections: dict[str, int] = attrs.Factory(dict)
+    append_s: Histogram = attrs.Factory(Histogram)
+    batches: Histogram = attrs.Factory(lambda: Histogram(bounds=BATCH_BUCKETS))
+    _role: object = None
+    _leader_id: object = None
+
+    def stalled(self, ticks: int, tick_ms: int) -> float:
+        """Count ticks that the reactor has missed. @return: seconds that they make."""
+        stall_s = ticks * tick_ms / 1000
+        self.stalls += ticks
+        self.stall_s += stall_s
+        return stall_s
+
+    def note_role(self, role: object, leader_id: object) -> None:
+        """Count a change of the role, the term or the leader."""
+        if leader_id is not None and leader_id != self._leader_id:
+            self._leader_id = leader_id
+            self.leader_changes += 1
+        if self._role == "candidate":
+            count(self.elections, {"leader": "won", "follower": "lost"}.get(str(role), "undecided"))
+        self._role = role
+
+
+def count(table: dict[str, int], name: str, by: int = 1) -> None:
+    """Add C{by} to the counter C{name}."""
+    table[name] = table.get(name, 0) + by
+
+
+@attrs.frozen(kw_only=True)
+class MachineStatus:
+    """
+    The status of the state machine of a member. Indexes are inclusive, -1 for none.
+
+    @ivar name, version: of the machine.
+    @ivar state: C{starting} (it takes up a snapshot), C{running}, C{installing} (it waits for a snapshot of
+        another member), C{failed} or C{stopped}.
+    @ivar reason: why it failed; empty if it has not.
+    @ivar applied_index: last entry in its state.
+    @ivar lag: committed entries that are not in its state.
+    @ivar applied: entries that it was given since the start.
+    @ivar snapshot_index: last entry in its newest snapshot.
+    @ivar snapshot_size: bytes of that one; -1 if it was not written since the start.
+    @ivar snapshots: number of snapshots written since the start.
+    @ivar is_writing: whether a snapshot is being written.
+    @ivar snapshot_problem: why the last snapshot could not be written; empty if it was.
+    @ivar refused: sentences about snapshots that were not used.
+    @ivar installing: how far a snapshot of another member has come; empty if none is waited for.
+    @ivar busy_with, busy_s: the call that lasts for a second or more, with its entry, and how long it has.
+    @ivar in_doubt: why its state may be wrong; empty if not.
+    @ivar differs: what other members run instead of this machine; empty if nothing else.
+    @ivar failed_index: the entry at which it failed; -1: it did not, or not at an entry.
+    @ivar log_kept: why the log behind the snapshots stays although C{machine_keep_entries} lets it go.
+    """
+
+    name: str
+    version: int
+    state: str
+    reason: str
+    applied_index: int
+    lag: int
+    applied: int
+    snapshot_index: int
+    snapshot_size: int
+    snapshots: int
+    is_writing: bool
+    snapshot_problem: str
+    refused: tuple[str, ...]
+    installing: str = ""
+    failed_index: int = -1
+    differs: str = ""
+    in_doubt: str = ""
+    busy_with: str = ""
+    busy_s: float = 0.0
+    log_kept: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class NodeStatus:
+    """
+    The status of one node at one moment.
+
+    @ivar member: the core's status.
+    @ivar listen: its listening address, for people; empty before it listens.
+    @ivar admin: listening address of its HTTP administration; empty without one.
+    @ivar store_path: directory of its files; empty for a memory store.
+    @ivar state: C{starting}, C{running}, C{stopping}, C{stopped} or C{failed}.
+    @ivar reason: why it stopped or failed.
+    @ivar uptime_s: seconds since it started.
+    @ivar connections: number of incoming connections, from peers and clients.
+    @ivar connections_refused: connections refused at the bound.
+    @ivar connections_replaced: connections ended for newer ones.
+    @ivar answers_held_bytes: bytes of answers to GET and PULL that were made and not read yet.
+    @ivar unfinished_frame_bytes: bytes of frames whose end has not come.
+    @ivar peers_connected: peer id to whether this member has a connection to it.
+    @ivar peer_addresses: member id to C{host:port}, this member included.
+    @ivar appends, append_bytes: committed entries, and bytes of their bodies, of this node's callers.
+    @ivar refusals: response code name to number of answers with it, except successes.
+    @ivar reports: event name of the core to number of reports.
+    @ivar votes: vote result name to number of this member's answers with it.
+    @ivar fsync: durations of successful fsyncs.
+    @ivar elections, append_s, batches: see L{Counters}.
+    @ivar peer_lag_bytes: of a leader, peer id to bytes of records that the peer lacks; -1 if not known.
+    @ivar unsynced_bytes: bytes written but not known to be on stable storage.
+    @ivar scrubbed_bytes, scrub_passes: bytes of closed segments that were checked again, and passes over all.
+    @ivar stalls, stall_s: ticks that the reactor missed, and their total duration in seconds.
+    @ivar wire_errors: connections aborted because the peer broke the format.
+    @ivar body_errors: requests refused because of a malformed body.
+    @ivar leader_changes: how often this member learned of a leader other than the last one.
+    @ivar pull_waiters: PULLs and local callers that wait for entries.
+    @ivar disk_free_bytes, disk_total_bytes: bytes of the store's file system; -1 if not known.
+    @ivar is_disk_full: whether appends are refused because the disk is full.
+    @ivar healthy_lag_entries: the option of that name.
+    @ivar set_aside_files, set_aside_bytes: files of cut data that were kept beside the ledger.
+    @ivar tls_expires_s: end of the TLS certificate, seconds since 1970; -1 without TLS.
+    @ivar machine: of its state machine; None without one.
+    @ivar readers: the named readers that it knows.
+    @ivar begin_moved: which segment retention deleted last, and why; empty if none since the start.
+    """
+
+    member: MemberStatus
+    listen: str
+    admin: str
+    store_path: str
+    state: str
+    reason: str
+    uptime_s: float
+    connections: int
+    connections_refused: int
+    connections_replaced: int
+    answers_held_bytes: int
+    unfinished_frame_bytes: int
+    peers_connected: Mapping[str, bool]
+    peer_addresses: Mapping[str, str]
+    requests: int
+    requests_abandoned: int
+    appends: int
+    append_bytes: int
+    gets: int
+    pulls: int
+    pulled_bytes: int
+    refusals: Mapping[str, int]
+    reports: Mapping[str, int]
+    votes: Mapping[str, int]
+    fsync: HistogramStatus
+    fsync_failures: int
+    unsynced_bytes: int
+    stalls: int
+    stall_s: float
+    wire_errors: int
+    body_errors: int
+    pull_waiters: int
+    leader_changes: int
+    segments_deleted: int
+    disk_free_bytes: int
+    disk_total_bytes: int
+    is_disk_full: bool
+    healthy_lag_entries: int = 0
+    begin_moved: str = ""
+    set_aside_files: int = 0
+    set_aside_bytes: int = 0
+    scrubbed_bytes: int = 0
+    scrub_passes: int = 0
+    tls_expires_s: float = -1.0
+    machine: MachineStatus | None = None
+    readers: tuple[ReaderInfo, ...] = ()
+    elections: Mapping[str, int] = attrs.Factory(dict)
+    append_s: HistogramStatus = HistogramStatus(bounds=(), counts=(0,), total=0.0)
+    batches: HistogramStatus = HistogramStatus(bounds=(), counts=(0,), total=0.0)
+    peer_lag_bytes: Mapping[str, int] = attrs.Factory(dict)
+
+
+class WrittenLedger(Protocol):
+    """The part of a ledger that L{bytes_behind} needs."""
+
+    @property
+    def ledger_begin_index(self) -> int:
+        """First index present."""
+
+    @property
+    def ledger_end_index(self) -> int:
+        """Last index present."""
+
+    @property
+    def end_position(self) -> int:
+        """Stream offset behind the last record."""
+
+    def position_of(self, index: int) -> int:
+        """Stream offset of the record at C{index}."""
+
+
+def bytes_behind(ledger: WrittenLedger, index: int, *, unknown: int = 0) -> int:
+    """Bytes of the records that it has behind C{index}; C{unknown} if they cannot be told."""
+    try:
+        if index >= ledger.ledger_end_index:
+            return 0
+        return ledger.end_position - ledger.position_of(max(index + 1, ledger.ledger_begin_index, 0))
+    except DLedgerError:
+        return unknown

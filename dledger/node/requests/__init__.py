@@ -1,0 +1,1 @@
+"""The requests that a member answers: appends, reads, readers, state machines."""

@@ -1,0 +1,189 @@
+# -*- test-case-name: tests.node.test_reader_rules -*-
+"""
+What a leader decides about a reader: new states of L{ReaderState}, from the one that counts.
+
+Rule 1: the parts of a reader are disjoint, and what is done is given to nobody again, unless an operator
+moves the reader.
+Rule 2: only the process whose token a part has can commit there. A part whose lease is over, or that was
+given back, goes to the next process that asks, with a new token.
+Rule 3: a part without an end is read by one process alone; while it has a lease, nobody else gets a part, and
+it is not given while another part has one.
+Rule 4: each request can be repeated: the second one changes nothing, and nothing is written.
+
+Time is an argument: which leases are over is told by L{dledger.node.requests.readers}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.messages import ReaderRequest
+from protocols.wire.ledger.readers import (
+    LEASE_MS_MAX,
+    LEASE_MS_MIN,
+    NO_END,
+    READER_PARTS_MAX,
+    SHARE_MAX,
+    ReaderPart,
+    ReaderState,
+    reader_name_problem,
+)
+
+#: Whether the lease of a part is not over.
+IsLive = Callable[[ReaderPart], bool]
+
+
+@attrs.frozen
+class Span:
+    """The log: C{begin_index} is its first entry, -1 if it is empty; C{committed_index} may be -1."""
+
+    begin_index: int
+    committed_index: int
+
+
+@attrs.frozen
+class Decision:
+    """
+    @ivar state: to be written; None: it is so already.
+    @ivar part: of the process that asked; its token is -1 if C{state} gives it.
+    """
+
+    state: ReaderState | None
+    part: ReaderPart | None = None
+
+
+def reader_problem(request: ReaderRequest) -> str:
+    """What is wrong with a request, whatever the group knows; empty: nothing."""
+    problem = "" if request.does == "list" else reader_name_problem(request.name)
+    if request.does == "take" and not problem:
+        problem = reader_name_problem(request.holder, "the id of a process")
+        if not LEASE_MS_MIN <= request.lease_ms <= LEASE_MS_MAX:
+            problem = f"a lease of {request.lease_ms} ms; {LEASE_MS_MIN} to {LEASE_MS_MAX} are allowed"
+        if not 0 <= request.share <= SHARE_MAX:
+            problem = f"a share of {request.share} entries; 1 to {SHARE_MAX} are allowed, 0 for no end"
+    return problem
+
+
+def begin_of(index: int, span: Span) -> int:
+    """
+    Where a reader begins that the group does not know.
+
+    @param index: an entry; a negative number counts back from the committed end, L{NO_END}: behind that.
+        Entries that expiry has deleted are left out.
+    @raise DLedgerError: INDEX_OUT_OF_RANGE: it is beyond the end.
+    """
+    end = span.committed_index + 1
+    if index == NO_END:
+        return end
+    if index > end:
+        raise DLedgerError(ResponseCode.INDEX_OUT_OF_RANGE, reason=(
+            f"the reader cannot begin at {index}: the log ends with the entry {span.committed_index}"
+        ))
+    return max(index if index >= 0 else end + index, span.begin_index, 0)
+
+
+def take(state: ReaderState, request: ReaderRequest, span: Span, is_live: IsLive) -> Decision:
+    """
+    Give a part to a process.
+
+    @return: without a part if there is nothing to read now.
+    @raise DLedgerError: LEASE_HELD: other processes have what there is.
+    """
+    holder, share = request.holder, request.share
+    own = next((part for part in state.parts if part.holder == holder and part.begin < part.end), None)
+    if own is not None:
+        return Decision(None, own)
+    # (What this process has done, and what others did whose leases are over, is not needed any more.)
+    parts = [
+        part for part in state.parts if part.begin < part.end or (part.holder != holder and is_live(part))
+    ]
+    live = [part for part in parts if part.begin < part.end and is_live(part)]
+    if live and (not share or any(part.end == NO_END for part in live)):
+        raise DLedgerError(ResponseCode.LEASE_HELD, holder=live[0].holder, reason=(
+            f"{live[0].holder} reads as {state.name}; its lease is of {live[0].lease_ms} ms"
+        ))
+    free = next((part for part in parts if part.begin < part.end and not is_live(part)), None)
+    given = state.given_index
+    if free is not None and free.end != NO_END:
+        begin, end = free.begin, free.end
+    else:
+        begin, end = (free.begin, NO_END) if free is not None else (given, NO_END)
+        if share:
+            end = min(begin + share, span.committed_index + 1)
+            if begin >= end:
+                return Decision(None)
+        given = end
+    if free is not None:
+        parts.remove(free)
+    if len(parts) >= READER_PARTS_MAX:
+        raise DLedgerError(ResponseCode.LEASE_HELD, reason=(
+            f"{len(parts)} processes read as {state.name}, which is the most"
+        ))
+    part = ReaderPart(begin, end, -1, request.lease_ms, holder)
+    return Decision(state._replace(given_index=given, parts=tuple(sorted((*parts, part)))), part)
+
+
+def part_of(state: ReaderState, token: int) -> ReaderPart:
+    """The part with this token. @raise DLedgerError: LEASE_LOST."""
+    for part in state.parts:
+        if part.token == token and part.holder:
+            return part
+    raise DLedgerError(ResponseCode.LEASE_LOST, token=token, reason=(
+        f"the lease {token} of the reader {state.name} is over: another process has its entries, or they "
+        "were given back"
+    ))
+
+
+def commit(state: ReaderState, request: ReaderRequest, span: Span) -> Decision:
+    """
+    The entries of a part up to C{request.index} are done.
+
+    @raise DLedgerError: LEASE_LOST; INDEX_OUT_OF_RANGE: it is not committed in the log; UNEXPECTED_ARGUMENT:
+        it goes back, or beyond the part.
+    """
+    part, index = part_of(state, request.token), request.index
+    if index > span.committed_index:
+        raise DLedgerError(ResponseCode.INDEX_OUT_OF_RANGE, reason=(
+            f"the entry {index} is not in the log, which ends with {span.committed_index}"
+        ))
+    if index == part.begin - 1:
+        return Decision(None, part)
+    if not part.begin <= index < part.end:
+        raise DLedgerError(ResponseCode.UNEXPECTED_ARGUMENT, reason=(
+            f"the entry {index} of {state.name}: " + (
+                f"all before {part.begin} are done, and a reader does not go back (dledger readers move does)"
+                if index < part.begin else f"this process has the entries before {part.end}"
+            )
+        ))
+    done = part._replace(begin=index + 1)
+    parts = tuple(done if one is part else one for one in state.parts)
+    return Decision(state._replace(parts=parts), done)
+
+
+def release(state: ReaderState, token: int) -> Decision:
+    """Give a part back, if this token has it."""
+    if not any(part.token == token and part.holder for part in state.parts):
+        return Decision(None)
+    parts = [part._replace(holder="") if part.token == token else part for part in state.parts]
+    kept = tuple(part for part in parts if part.holder or part.begin < part.end)
+    return Decision(state._replace(parts=kept))
+
+
+def moved(state: ReaderState, index: int, span: Span) -> Decision:
+    """
+    Put a reader to an entry; all its leases end.
+
+    @raise DLedgerError: INDEX_OUT_OF_RANGE: it is beyond the end.
+    """
+    there = ReaderState(state.name, state.previous, begin_of(index, span))
+    is_so = not state.is_forgotten and (there.given_index, there.parts) == (state.given_index, state.parts)
+    return Decision(None if is_so else there)
+
+
+def forgotten(state: ReaderState) -> Decision:
+    """Forget a reader; all its leases end."""
+    return Decision(ReaderState(state.name, state.previous, 0, is_forgotten=True))

@@ -1,0 +1,365 @@
+# -*- test-case-name: tests.node.test_readers -*-
+"""
+The requests of named readers: READER, see docs/readers.md.
+
+Rule 1: the leader decides from the readers that are committed, after it has proved that it leads (read
+index), and answers when its decision is committed and counts. One decision about a reader is under way at a
+time.
+Rule 2: a decision that does not count (somebody else's came first) is answered as not made; the client asks
+again.
+Rule 3: the time of a lease is that of the leader. A new leader counts each lease from when it first sees it,
+so a lease may last longer than it says, never shorter. A process whose lease is over can still commit, until
+another one has got its entries.
+Rule 4: what a reader has not done, and the entry that says so, is kept by expiry, up to a bound.
+Rule 5: the leader writes the last entry of a reader again when the log has grown by L{REFRESH_BYTES} behind
+it: so a member that starts finds it among the last entries, and one that gets a part of the log has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Protocol, TypeVar
+
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+from dledger.base.process.in_turn import InTurn
+from dledger.ledger.config import DLedgerConfig
+from dledger.node.reporting.status import Counters, WrittenLedger, bytes_behind, count
+from dledger.node.requests import reader_rules as rules
+from dledger.node.requests.appends import AppendResult
+from dledger.node.requests.reads import Reads
+from dledger.storage.files.reader_table import KnownReader, ReaderTable
+from dledger.values.errors import DLedgerError
+from protocols.ledger.connection import ServerConnection
+from protocols.ledger.interfaces import Ticket
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.messages import ReaderRequest, ReaderResponse
+from protocols.wire.ledger.readers import (
+    READERS_MAX,
+    ReaderInfo,
+    ReaderPart,
+    ReaderState,
+    encode_reader_entry,
+    encode_readers,
+)
+
+_T = TypeVar("_T")
+
+#: See rule 5.
+REFRESH_BYTES = 8 * 1024 * 1024
+#: Requests that are under way at once, at most.
+ASKED_MAX = 1024
+#: Characters of a reason in an answer, at most.
+REASON_CHARACTERS_MAX = 300
+
+
+class ReadLedger(WrittenLedger, Protocol):
+    """The part of a ledger that is needed here."""
+
+    @property
+    def readers(self) -> ReaderTable | None:
+        """The fold of its reader entries; None: not known."""
+
+
+class LeadView(Protocol):
+    """The part of the core's state that is needed here."""
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this member leads."""
+
+    @property
+    def term(self) -> int:
+        """Its term."""
+
+
+class ReaderCore(Protocol):
+    """The part of the core that is needed here."""
+
+    @property
+    def leader_id(self) -> str | None:
+        """Leader of the current term, if known."""
+
+    @property
+    def committed_index(self) -> int:
+        """Highest index known to be committed, inclusive."""
+
+    @property
+    def members(self) -> LeadView:
+        """Who leads."""
+
+
+class _Leases:
+    """When each lease of each reader was last heard of, in one term of this member."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._heard_ms: dict[tuple[str, int], int] = {}
+        self._term = -1
+
+    def begin(self, term: int) -> None:
+        """This member leads in C{term}."""
+        if term != self._term:
+            self._term, self._heard_ms = term, {}
+
+    def heard(self, name: str, token: int) -> None:
+        """The process with this token is there."""
+        self._heard_ms[name, token] = self._now_ms()
+
+    def is_live(self, name: str, part: ReaderPart) -> bool:
+        """Whether the lease of a part is not over; one that was never heard of begins now."""
+        if not part.holder:
+            return False
+        heard_ms = self._heard_ms.setdefault((name, part.token), self._now_ms())
+        return self._now_ms() < heard_ms + part.lease_ms
+
+    def keep_those_of(self, known: Mapping[str, KnownReader]) -> None:
+        """Forget leases that are no more; begin those that were never heard of."""
+        now_ms = self._now_ms()
+        self._heard_ms = {
+            (name, part.token): self._heard_ms.get((name, part.token), now_ms)
+            for name, one in known.items() for part in one.state.parts if part.holder
+        }
+
+
+class ReaderDesk:
+    """
+    Answers the requests of readers at this member.
+
+    Invariant: C{_under_way} has the readers about which something is under way.
+    """
+
+    def __init__(
+        self, *, config: DLedgerConfig, ledger: ReadLedger, core: ReaderCore, reads: Reads,
+        append: Callable[[bytes], Deferred[AppendResult]], now_ms: Callable[[], int],
+        broken: Callable[[BaseException], None], counters: Counters, is_refused: bool,
+    ) -> None:
+        """
+        @param append: appends a reader entry.
+        @param broken: called with an exception that is a bug of ours.
+        @param is_refused: the log is a broker's, which alone appends.
+        """
+        self._group, self._hold_bytes = config.group, config.readers_hold_bytes
+        self._ledger, self._core = ledger, core
+        self._append, self._reads = append, reads
+        self._broken, self._counters = broken, counters
+        self._is_refused = is_refused
+        self._leases = _Leases(now_ms)
+        self._under_way: dict[str, InTurn] = {}
+        self._asked = 0
+
+    def ask(self, connection: ServerConnection, ticket: Ticket, request: ReaderRequest) -> None:
+        """Answer a request, now or later."""
+        if self._asked >= ASKED_MAX or not connection.may_answer:
+            count(self._counters.refusals, ResponseCode.LEADER_PENDING_FULL.name)
+            connection.answer(ticket, self._refusal(DLedgerError(ResponseCode.LEADER_PENDING_FULL)))
+            return
+        self._asked += 1
+        Deferred.fromCoroutine(self._answer(connection, ticket, request)).addErrback(self._failed)
+
+    def _failed(self, failure: Failure) -> None:
+        assert failure.value is not None
+        self._broken(failure.value)
+
+    async def _answer(self, connection: ServerConnection, ticket: Ticket, request: ReaderRequest) -> None:
+        try:
+            answer = await self._outcome(request)
+        except DLedgerError as error:
+            count(self._counters.refusals, error.code.name)
+            answer = self._refusal(error)
+        finally:
+            self._asked -= 1
+        connection.answer(ticket, answer)
+
+    def _refusal(self, error: DLedgerError) -> ReaderResponse:
+        reason = " ".join(str(error.facts.get("reason", "")).split())[:REASON_CHARACTERS_MAX]
+        return ReaderResponse(
+            code=error.code, group=self._group, leader_id=self._core.leader_id, reason=reason
+        )
+
+    async def _outcome(self, request: ReaderRequest) -> ReaderResponse:
+        """@raise DLedgerError: it is refused, or its outcome is not known."""
+        if self._is_refused:
+            raise DLedgerError(
+                ResponseCode.UNSUPPORTED, reason="a broker alone appends to this log: consume its messages"
+            )
+        if request.does not in ("take", "renew", "commit", "release", "move", "forget", "list"):
+            raise _unexpected(f"does={request.does!r}")
+        problem = rules.reader_problem(request)
+        if problem:
+            raise _unexpected(problem)
+        if request.does == "list":
+            await self._reads.read_index()
+            self._known()
+            return ReaderResponse(group=self._group, readers=encode_readers(self.infos()))
+        if request.does == "renew":
+            return self._renew(request)
+        return await self._alone(request.name, lambda: self._decide_now(request))
+
+    async def _alone(self, name: str, ask: Callable[[], Coroutine[Deferred[object], object, _T]]) -> _T:
+        """The result of C{ask}, which begins when everything earlier about this reader has ended."""
+        turns = self._under_way.setdefault(name, InTurn())
+        try:
+            return await turns.run(lambda: Deferred.fromCoroutine(ask()))
+        finally:
+            if not turns.outstanding:
+                self._under_way.pop(name, None)
+
+    async def _decide_now(self, request: ReaderRequest) -> ReaderResponse:
+        await self._reads.read_index()
+        return await self._decide(request)
+
+    def _known(self) -> Mapping[str, KnownReader]:
+        """@raise DLedgerError: LEADER_NOT_READY, they are not known."""
+        table = self._ledger.readers
+        if table is None:
+            raise DLedgerError(ResponseCode.LEADER_NOT_READY, reason=(
+                "damaged entries may tell of readers; a peer gives them back"
+            ))
+        self._leases.begin(self._core.members.term)
+        return table.at(self._core.committed_index)
+
+    def _renew(self, request: ReaderRequest) -> ReaderResponse:
+        known = self._known().get(request.name)
+        if not self._core.members.is_leader:
+            raise DLedgerError(ResponseCode.NOT_LEADER)
+        if known is None:
+            raise _unknown(request.name, ResponseCode.LEASE_LOST)
+        part = rules.part_of(known.state, request.token)
+        self._leases.heard(request.name, part.token)
+        return self._told(known.state, part)
+
+    def _told(self, state: ReaderState, part: ReaderPart | None) -> ReaderResponse:
+        token, begin, end = (-1, -1, -1) if part is None else (part.token, part.begin, part.end)
+        return ReaderResponse(
+            group=self._group, term=self._core.members.term, token=token, begin_index=begin, end_index=end,
+            next_index=state.next_index, committed_index=self._core.committed_index,
+        )
+
+    async def _decide(self, request: ReaderRequest) -> ReaderResponse:
+        name, known = request.name, self._known().get(request.name)
+        span = rules.Span(self._ledger.ledger_begin_index, self._core.committed_index)
+        decision = self._decision(request, known, span)
+        if decision.state is None:
+            state, part = known.state if known is not None else ReaderState(name, -1, -1), decision.part
+        else:
+            before = -1 if known is None else known.index
+            result = await self._append(encode_reader_entry(decision.state._replace(previous=before)))
+            known = self._known().get(name)
+            if known is None or known.index != result.index:
+                raise DLedgerError(
+                    ResponseCode.LEADER_NOT_READY, reason=f"another decision about {name} came first"
+                )
+            state, part = known.state, decision.part
+            if part is not None and part.token < 0:
+                part = part._replace(token=result.index)
+        if part is not None:
+            self._leases.heard(name, part.token)
+        return self._told(state, part)
+
+    def _decision(
+        self, request: ReaderRequest, known: KnownReader | None, span: rules.Span
+    ) -> rules.Decision:
+        """@raise DLedgerError: it is refused."""
+        name, does = request.name, request.does
+        state = None if known is None or known.state.is_forgotten else known.state
+        if state is None:
+            if does in ("release", "forget"):
+                return rules.Decision(None)
+            if does == "commit":
+                raise _unknown(name, ResponseCode.LEASE_LOST)
+            if sum(not one.state.is_forgotten for one in self._known().values()) >= READERS_MAX:
+                raise _unexpected(
+                    f"the group has {READERS_MAX} readers, which is the most: forget one "
+                    "(dledger readers forget)"
+                )
+            state = ReaderState(name, -1, rules.begin_of(request.index, span))
+            if does == "move":
+                return rules.Decision(state)
+        if does == "take":
+            return rules.take(state, request, span, lambda part: self._leases.is_live(name, part))
+        if does == "commit":
+            return rules.commit(state, request, span)
+        if does == "release":
+            return rules.release(state, request.token)
+        return rules.moved(state, request.index, span) if does == "move" else rules.forgotten(state)
+
+    # -- for the node -----------------------------------------------------------------------------
+
+    def infos(self) -> tuple[ReaderInfo, ...]:
+        """The readers that this member knows, by name; empty if they are not known."""
+        table = self._ledger.readers
+        if table is None:
+            return ()
+        committed_index = self._core.committed_index
+        return tuple(
+            ReaderInfo(
+                name, one.state.next_index, table.lag(one.state.next_index, committed_index),
+                tuple(part.holder for part in one.state.parts if part.holder and part.begin < part.end),
+            )
+            for name, one in sorted(table.at(committed_index).items()) if not one.state.is_forgotten
+        )
+
+    def needed_index(self) -> int:
+        """Expiry keeps the entries behind this index: a reader needs them, within the bound."""
+        table, nothing = self._ledger.readers, 1 << 62
+        if table is None:
+            return -1
+        needed = min((
+            min(one.state.next_index, one.index)
+            for one in table.at(self._core.committed_index).values() if not one.state.is_forgotten
+        ), default=nothing)
+        if needed == nothing or not self._hold_bytes:
+            return needed - 1
+        return max(needed, self._bounded_index()) - 1
+
+    def _bounded_index(self) -> int:
+        """First entry behind which the ledger has at most C{hold_bytes} bytes."""
+        ledger = self._ledger
+        low, high = max(ledger.ledger_begin_index, 0), ledger.ledger_end_index + 1
+        while low < high:
+            middle = (low + high) // 2
+            if bytes_behind(ledger, middle - 1) > self._hold_bytes:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def sweep(self) -> None:
+        """Take note of leases; of a leader: write the oldest entry of a reader again, see rule 5."""
+        table = self._ledger.readers
+        if table is None or not self._core.members.is_leader or self._is_refused:
+            return
+        self._leases.begin(self._core.members.term)
+        known = table.at(self._core.committed_index)
+        if not known:
+            return
+        self._leases.keep_those_of(known)
+        live = [(one.index, name) for name, one in known.items() if not one.state.is_forgotten]
+        index, name = min(live, default=(-1, ""))
+        if name and name not in self._under_way and self._is_far_back(index):
+            Deferred.fromCoroutine(self._refresh(name)).addErrback(self._failed)
+
+    def _is_far_back(self, index: int) -> bool:
+        return index < self._ledger.ledger_begin_index or bytes_behind(self._ledger, index) > REFRESH_BYTES
+
+    async def _refresh(self, name: str) -> None:
+        try:
+            await self._alone(name, lambda: self._refresh_now(name))
+        except DLedgerError:
+            return  # not now: the next sweep tries again
+
+    async def _refresh_now(self, name: str) -> None:
+        await self._reads.read_index()
+        known = self._known().get(name)
+        if known is not None and not known.state.is_forgotten and self._is_far_back(known.index):
+            await self._append(encode_reader_entry(known.state._replace(previous=known.index)))
+
+
+def _unexpected(reason: str) -> DLedgerError:
+    return DLedgerError(ResponseCode.UNEXPECTED_ARGUMENT, reason=reason)
+
+
+def _unknown(name: str, code: ResponseCode) -> DLedgerError:
+    return DLedgerError(code, reason=f"the group does not know the reader {name}: it was forgotten")

@@ -1,0 +1,241 @@
+# -*- test-case-name: tests.node.test_snapshots -*-
+"""
+Snapshots of the state machine between members, and the log behind them that may go.
+
+Rule 1: pieces go to members of the group only, on their own connections, one at a time, within the same quota
+of bytes a second as the log of a follower that is far behind.
+Rule 2: the log behind the oldest snapshot goes only on request (C{machine_keep_entries}), and only if every
+other member has said that it runs a machine and takes up snapshots. A Java member never says so.
+Rule 3: a follower drops nothing that its leader still has: it may lead next, and a member may need it then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+from zlib import crc32
+
+import attrs
+from twisted.internet.defer import Deferred, fail
+
+from dledger.core.state.member_state import MemberState
+from dledger.core.status import MemberStatus
+from dledger.ledger.config import DLedgerConfig
+from dledger.node.reporting.status import Counters, MachineStatus, count
+from dledger.node.requests.machine_requests import REASON_CHARACTERS_MAX, HostedMachine
+from dledger.values.errors import DLedgerError
+from protocols.ledger.connection import ServerConnection
+from protocols.ledger.interfaces import Ticket
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import (
+    WIRE_FLAG_MACHINE,
+    WIRE_FLAG_SNAPSHOTS,
+    WIRE_FLAG_SUBMIT_ONCE,
+    WIRE_VERSION,
+    WIRE_VERSION_MASK,
+)
+from protocols.wire.ledger.messages import (
+    MetadataRequest,
+    MetadataResponse,
+    Request,
+    Response,
+    SnapshotRequest,
+    SnapshotResponse,
+)
+
+#: Bytes of one piece, at most; and at least, while the quota has any left: the first one has a whole header.
+PIECE_BYTES_MAX = 256 * 1024
+PIECE_BYTES_MIN = 4096
+
+
+#: Seconds between two questions to a member for its state machine.
+ASK_MACHINES_S = 2.0
+
+
+class AskedPeers(Protocol):
+    """The connections to the other members: L{dledger.node.connections.peers.Peers}."""
+
+    def ask(self, peer_id: str, request: Request) -> Deferred[Response]:
+        """See L{dledger.node.connections.peers.Peers.ask}."""
+
+    @property
+    def connected(self) -> Mapping[str, bool]:
+        """Peer id to whether there is a connection to it."""
+
+    def told(self, peer_id: str) -> MetadataResponse | None:
+        """See L{dledger.node.connections.peers.Peers.told}."""
+
+
+class SnapshotDesk:
+    """
+    See L{dledger.machine.files.fetching.SnapshotSource}.
+
+    @ivar log_kept: why the log behind the snapshots stays although it may go; empty if it goes, or need not.
+    """
+
+    def __init__(
+        self, *, config: DLedgerConfig, members: MemberState, machine: Callable[[], HostedMachine | None],
+        now_ms: Callable[[], int], counters: Counters,
+    ) -> None:
+        """@param machine: the machine of this member, if there is one."""
+        self._config = config
+        self._members = members
+        self._machine = machine
+        self._now_ms = now_ms
+        self._counters = counters
+        self._peers: AskedPeers | None = None
+        self.log_kept = ""
+        self._machines: dict[str, str] = {}
+        self._asked: list[Deferred[Response]] = []
+        self._next_ask_s = 0.0
+
+    def connect(self, peers: AskedPeers) -> None:
+        """Set the connections."""
+        self._peers = peers
+
+    @property
+    def wire_flags(self) -> int:
+        """What METADATA tells of the machine of this member, as flags of C{wire_version}."""
+        machine = self._machine()
+        if machine is None:
+            return 0
+        flags = WIRE_FLAG_MACHINE | WIRE_FLAG_SUBMIT_ONCE
+        return flags | (WIRE_FLAG_SNAPSHOTS if machine.gives_snapshots else 0)
+
+    # -- to others ----------------------------------------------------------------------------
+
+    def answer(self, connection: ServerConnection, ticket: Ticket, request: SnapshotRequest) -> None:
+        """Answer with a piece, or that nothing may be sent now, or why there is none."""
+        try:
+            answer = self._answer_to(connection, request)
+        except DLedgerError as error:
+            count(self._counters.refusals, error.code.name)
+            reason = " ".join(str(error.facts.get("reason", error)).split())[:REASON_CHARACTERS_MAX]
+            answer = SnapshotResponse(code=error.code, reason=reason)
+        connection.answer(ticket, attrs.evolve(
+            answer, group=self._config.group, leader_id=self._members.leader_id, wire_version=WIRE_VERSION
+        ))
+
+    def _answer_to(self, connection: ServerConnection, request: SnapshotRequest) -> SnapshotResponse:
+        machine, peer_id = self._machine(), request.local_id
+        if machine is None:
+            raise DLedgerError(ResponseCode.UNSUPPORTED, reason="this member runs no state machine")
+        if peer_id not in self._members.peer_ids or connection.peer_id != peer_id:
+            raise DLedgerError(
+                ResponseCode.UNKNOWN_MEMBER,
+                reason=f"{peer_id!r} is no member of the group, or does not speak on this connection",
+            )
+        quota = self._members.quota_of(peer_id)
+        left = quota.left(self._now_ms())
+        if left <= 0 or not connection.may_answer:
+            return SnapshotResponse()
+        piece = machine.piece_for(request, min(PIECE_BYTES_MAX, max(left, PIECE_BYTES_MIN)))
+        quota.spend(len(piece.data))
+        return SnapshotResponse(
+            index=piece.index, index_term=piece.term, size=piece.size, offset=piece.offset, data=piece.data,
+            crc=crc32(piece.data),
+        )
+
+    # -- from others --------------------------------------------------------------------------
+
+    @property
+    def is_in_group(self) -> bool:
+        """Whether there are other members."""
+        return bool(self._peers is not None and self._peers.connected)
+
+    def senders(self) -> tuple[str, ...]:
+        """Ids of the members that give snapshots, the leader first."""
+        # (Not by the membership: a member that joins does not know it, and asks those that it may believe.)
+        known = () if self._peers is None else self._peers.connected
+        able = [one for one in sorted(known) if not self._problem_of(one)]
+        return tuple(sorted(able, key=lambda one: one != self._members.leader_id))
+
+    def ask(self, peer_id: str, request: SnapshotRequest) -> Deferred[SnapshotResponse]:
+        """See L{dledger.machine.files.fetching.SnapshotSource.ask}."""
+        config = self._config
+        if self._peers is None:
+            return fail(DLedgerError(ResponseCode.NETWORK_ERROR, reason="not connected"))
+        asked = self._peers.ask(peer_id, attrs.evolve(
+            request, group=config.group, remote_id=peer_id, local_id=config.self_id, wire_version=WIRE_VERSION
+        ))
+        return asked.addCallback(_piece_of)
+
+    # -- the log behind snapshots -------------------------------------------------------------
+
+    def drop_to_index(self, status: MemberStatus) -> int:
+        """Last entry that may go because snapshots have it; -1: none. It is told in C{log_kept} why."""
+        keep, machine = self._config.machine_keep_entries, self._machine()
+        self.log_kept = ""
+        if not keep or machine is None:
+            return -1
+        self.log_kept = self._why_kept(machine, status)
+        if self.log_kept:
+            return -1
+        index = machine.proven_index - keep
+        if status.role != "leader":
+            index = min(index, self._leader_begin(status) - 1)
+        return max(index, -1)
+
+    def _why_kept(self, machine: HostedMachine, status: MemberStatus) -> str:
+        if machine.refusal is not None:
+            return "the state machine does not run"
+        if machine.proven_index < 0:
+            return "there are no two sound snapshots yet"
+        problems = [f"{one} {why}" for one in self._members.peer_ids if (why := self._problem_of(one))]
+        if problems:
+            return "; ".join(problems)
+        if status.role != "leader" and self._leader_begin(status) < 0:
+            return "the leader has not told where its log begins"
+        return ""
+
+    def _leader_begin(self, status: MemberStatus) -> int:
+        told = self.told(status.leader_id or "")
+        return -1 if told is None else max(told.begin_index, -1)
+
+    def _problem_of(self, peer_id: str) -> str:
+        """Why a member neither gives nor takes snapshots, as far as this one knows; empty if it does."""
+        told = self.told(peer_id)
+        if told is None:
+            return "has not told yet whether it takes snapshots"
+        if not told.wire_version & WIRE_VERSION_MASK:
+            return "is a Java member, which takes no snapshots"
+        if not told.wire_version & WIRE_FLAG_SNAPSHOTS:
+            return "runs no state machine with snapshots, or an earlier version"
+        return ""
+
+    def told(self, peer_id: str) -> MetadataResponse | None:
+        """What a member has told last; None: nothing yet."""
+        told = None if self._peers is None else self._peers.told(peer_id)
+        return told if told is None else attrs.evolve(told, machine=self._machines.get(peer_id, told.machine))
+
+    def ask_machines(self, now_s: float) -> None:
+        """
+        Ask the other members for their machines, now and then. (The signs of life of idle
+        connections have no room for it.)
+        """
+        if self._peers is None or now_s < self._next_ask_s:
+            return
+        self._next_ask_s = now_s + ASK_MACHINES_S
+        config, asked, self._asked = self._config, self._asked, []
+        for one in asked:
+            one.cancel()
+        for peer_id in self._members.peer_ids:
+            question = self._peers.ask(peer_id, MetadataRequest(
+                group=config.group, remote_id=peer_id, local_id=config.self_id, wire_version=WIRE_VERSION
+            ))
+            self._asked.append(question)
+            question.addCallbacks(self._machine_told, lambda _: None, callbackArgs=(peer_id,))
+
+    def _machine_told(self, answer: Response, peer_id: str) -> None:
+        if isinstance(answer, MetadataResponse) and answer.code is ResponseCode.SUCCESS:
+            self._machines[peer_id] = answer.machine
+
+    def with_log_kept(self, status: MachineStatus | None) -> MachineStatus | None:
+        """The status of the machine, with C{log_kept}."""
+        return None if status is None else attrs.evolve(status, log_kept=self.log_kept)
+
+
+def _piece_of(answer: Response) -> SnapshotResponse:
+    if not isinstance(answer, SnapshotResponse):
+        raise DLedgerError(ResponseCode.NETWORK_ERROR, reason=f"a {type(answer).__name__} came")
+    return answer

@@ -1,0 +1,1 @@
+"""What keeps a member running: the driver of the core, flushes, house-keeping."""

@@ -1,0 +1,59 @@
+# -*- test-case-name: tests.node.test_node -*-
+"""The store as a node needs it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from dledger.base.disk.set_aside import KeptFile
+from dledger.base.process.group_flush import Flushable
+from dledger.driver.driver import Ledger
+from dledger.node.requests.reads import Readable
+from dledger.node.run.scrubbing import Scrubbable
+from dledger.storage.files.reader_table import ReaderTable
+from dledger.storage.start.identity import MemberIdentity
+from dledger.storage.store.store_flush import LedgerFlush
+from dledger.storage.store.store_room import DeletedSegment
+
+
+class Store(Ledger, Flushable[LedgerFlush], Readable, Scrubbable, Protocol):
+    """The store of a node."""
+
+    @property
+    def identity(self) -> MemberIdentity:
+        """Whose ledger this is, and what is recorded about it."""
+
+    @property
+    def committed_index(self) -> int:
+        """Last index known to be committed."""
+
+    @property
+    def repair_end_index(self) -> int:
+        """-1, or the end that the ledger of a damaged member must reach again."""
+
+    @property
+    def end_position(self) -> int:
+        """Stream offset in bytes of the end of the last record."""
+
+    @property
+    def disk_full(self) -> bool:
+        """Whether appends are refused because the disk is full."""
+
+    @property
+    def readers(self) -> ReaderTable | None:
+        """What the ledger knows of its readers; None: not known, as entries are damaged."""
+
+    @property
+    def set_aside(self) -> list[KeptFile]:
+        """What this process has set aside, in order."""
+
+    def kept_files(self) -> list[KeptFile]:
+        """Everything that was ever set aside."""
+
+    def check_point(self, *, force: bool = False) -> None:
+        """Write mark and checkpoint if they changed."""
+
+    def house_keeping(
+        self, now_s: float, local_hour: int, *, keep_from_index: int, drop_to_index: int = -1
+    ) -> list[DeletedSegment]:
+        """Check disk space and delete expired files. @return: the deleted files."""

@@ -1,0 +1,1 @@
+"""RocketMQ: brokers, the name server, and the answers that both give."""

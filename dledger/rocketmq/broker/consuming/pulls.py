@@ -1,0 +1,495 @@
+# -*- test-case-name: tests.broker.consuming.test_pulls -*-
+"""
+PULL_MESSAGE (11): messages of one queue from an offset on, now or as soon as one arrives.
+
+    0   messages follow                 20  no message matched: ask again, further on
+    19  no message yet                  21  the offset is outside: ask at the corrected one
+
+A request that finds no message, and may wait, is held until its queue has a matching message, its deadline
+passes, or its connection ends.
+
+Rule 1: a request is answered once. New messages with other tags do not answer a held request; its offset
+advances behind them.
+Rule 2: at most C{held_max} requests are held; the next one is answered at once. One sweep checks the
+deadlines.
+Rule 3: work and output are bounded, too: a turn of the reactor examines at most L{WOKEN_MAX} woken requests,
+and a connection that does not read its answers gets no more of them until it does.
+Rule 4: a slave does not correct offsets (it may only be behind), and commits none.
+
+Source: PullMessageProcessor, PullRequestHoldService (4.9.8, 5.3.3).
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+import attrs
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+
+from dledger.rocketmq.answering.refusals import (
+    LONG_MAX,
+    LONG_MIN,
+    Code,
+    CommandGroup,
+    Fields,
+    Handlers,
+    Refused,
+)
+from dledger.rocketmq.broker.basics.events import Arrived
+from dledger.rocketmq.broker.common.config import BrokerConfig
+from dledger.rocketmq.broker.common.groups import find_group
+from dledger.rocketmq.broker.consuming.consumers import ConsumerTable
+from dledger.rocketmq.broker.consuming.pull_progress import PullProgress
+from dledger.rocketmq.broker.consuming.sql92 import SqlFilter
+from dledger.rocketmq.broker.consuming.subscriptions import (
+    BROADCASTING,
+    SUB_ALL,
+    TAG,
+    Subscription,
+    filter_of,
+    parse_subscription,
+)
+from dledger.rocketmq.broker.consuming.visible import Visible, VisibleTo, all_visible
+from dledger.rocketmq.broker.metadata.files import Metadata
+from dledger.rocketmq.broker.metadata.tables import PERM_READ, GroupConfig
+from dledger.rocketmq.broker.store.queries import GetStatus, Got, get_messages
+from dledger.rocketmq.broker.store.store import MessageStore
+from dledger.values.errors import StoreError
+from protocols.rocketmq.commands import CommandConnection
+from protocols.wire.errors import WireError
+from protocols.wire.fastjson import shown_bare
+from protocols.wire.remoting import RemotingCommand
+from protocols.wire.rocketmq.message import decode_message
+
+PULL_MESSAGE = 11
+LITE_PULL_MESSAGE = 361
+
+#: Bits of C{sysFlag}.
+FLAG_COMMIT_OFFSET, FLAG_SUSPEND, FLAG_SUBSCRIPTION = 1, 2, 4
+
+#: The most held requests of all connections together.
+HELD_MAX = 65_536
+#: The longest wait; consumers ask for 15 s or 20 s.
+SUSPEND_MS_MAX = 600_000
+#: The wait without long polling.
+SHORT_POLLING_MS = 1_000
+#: The most requests that one turn examines because messages have arrived.
+WOKEN_MAX = 64
+#: Bytes of answers in one turn, for all connections, after which further requests wait for the next turn.
+TURN_BYTES_MAX = 4 * 1024 * 1024
+
+#: To examine the properties of a message takes the time of this number of bytes of answers.
+EXAMINED_BYTES = 16 * 1024
+
+#: Topic and number of a queue.
+Key = tuple[str, int]
+
+_CODES = {
+    GetStatus.FOUND: Code.SUCCESS,
+    GetStatus.NO_MATCHED_MESSAGE: Code.PULL_RETRY_IMMEDIATELY,
+    GetStatus.MESSAGE_WAS_REMOVING: Code.PULL_RETRY_IMMEDIATELY,
+    GetStatus.OFFSET_FOUND_NULL: Code.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_ONE: Code.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_BADLY: Code.PULL_OFFSET_MOVED,
+    GetStatus.OFFSET_TOO_SMALL: Code.PULL_OFFSET_MOVED,
+    GetStatus.NO_MATCHED_LOGIC_QUEUE: Code.PULL_OFFSET_MOVED,
+    GetStatus.NO_MESSAGE_IN_QUEUE: Code.PULL_OFFSET_MOVED,
+}
+_NO_QUEUE = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE)
+
+
+def usual_slow_bytes() -> int:
+    """Bytes behind the end that make a consumer slow: 40 % of memory, as accessMessageInMemoryMaxRatio."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 40 // 100
+
+
+@attrs.frozen(kw_only=True)
+class _Pull:
+    """
+    The parameters of a request.
+
+    @ivar codes: hashes of the requested tags; None for any.
+    @ivar matches: whether a record is wanted; None for any.
+    @ivar suspend_ms: longest time to hold it; 0: do not hold it.
+    """
+
+    group: GroupConfig
+    key: Key
+    offset: int
+    count_max: int
+    bytes_max: int
+    codes: frozenset[int] | None
+    matches: Callable[[bytes], bool] | None
+    suspend_ms: int
+
+
+@attrs.define(eq=False)
+class _Held:
+    """
+    A held request.
+
+    @ivar pull: its parameters; its offset advances behind messages that do not match.
+    @ivar has_moved: whether its offset has advanced.
+    @ivar is_postponed: its connection has too much unread output, or the turn had enough answers; it may be
+        answered at any time.
+    """
+
+    connection: CommandConnection
+    request: RemotingCommand
+    pull: _Pull
+    deadline_s: float
+    has_moved: bool = False
+    is_postponed: bool = False
+    is_woken: bool = False
+
+
+class PullCommands(CommandGroup):
+    """
+    The group of commands.
+
+    Invariant: a held request is in C{_held} and in C{_by_connection}; an answered one is in neither.
+
+    @ivar progress: how far the groups have pulled.
+    @ivar found: number of answers with messages.
+    @ivar missed: number of other answers, except refusals.
+    @ivar messages: number of messages sent.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self, config: BrokerConfig, store: MessageStore, metadata: Metadata, table: ConsumerTable, *,
+        clock: IReactorTime, wall_ms: Callable[[], int], slow_bytes: int = 0, held_max: int = HELD_MAX,
+        visible: VisibleTo = all_visible,
+    ) -> None:
+        """
+        @param wall_ms: milliseconds since 1970.
+        @param visible: what the sender of a request may see of its topic.
+        @param slow_bytes: a consumer further than this behind the end of the log is directed to a slave, if
+            C{slave_read_enable} allows it; 0: never.
+        """
+        self._config = config
+        self._store = store
+        self._metadata = metadata
+        self._table = table
+        self._clock = clock
+        self._wall_ms = wall_ms
+        self._slow_bytes = slow_bytes
+        self._held_max = held_max
+        self._visible = visible
+        self._held: dict[Key, dict[_Held, None]] = {}
+        self._by_connection: dict[CommandConnection, dict[_Held, None]] = {}
+        self._count = 0
+        self._woken: deque[_Held] = deque()
+        self._call: IDelayedCall | None = None
+        self._turn_bytes = 0
+        self._is_stopped = False
+        self.progress = PullProgress(wall_ms)
+        self.found = 0
+        self.missed = 0
+        self.messages = 0
+
+    def __len__(self) -> int:
+        """Number of held requests."""
+        return self._count
+
+    def handlers(self) -> Handlers:
+        """By request code."""
+        return {PULL_MESSAGE: self._pull, LITE_PULL_MESSAGE: self._pull}
+
+    # -- a request -------------------------------------------------------------------------------
+
+    def _pull(self, connection: CommandConnection, request: RemotingCommand) -> None:
+        fields = Fields(request.ext_fields)
+        pull = self._read(connection, request)
+        flags = fields.number("sysFlag")
+        commit = fields.number("commitOffset", 0, least=LONG_MIN, most=LONG_MAX)
+        is_clogged = not connection.may_answer
+        if is_clogged or self._turn_bytes >= TURN_BYTES_MAX:
+            held = self._hold(connection, request, pull)
+            if held is None:
+                raise Refused(Code.SYSTEM_BUSY, f"{self._count} requests are held, and there is no room for "
+                                                "another answer now: ask again")  # fmt: skip
+            held.is_postponed = True
+            if not is_clogged:
+                self._wake(held)
+        else:
+            got = self._get(pull)
+            code = self._code_of(pull, got)
+            waits = code == Code.PULL_NOT_FOUND and pull.suspend_ms > 0
+            if not (waits and self._hold(connection, request, pull)):
+                self._answer(connection, request, pull, got, code)
+        if flags & FLAG_COMMIT_OFFSET and commit >= 0 and not self._config.is_slave:
+            self._metadata.consumer_offsets.commit(pull.group.group_name, *pull.key, commit, self._wall_ms())
+
+    def _read(self, connection: CommandConnection, request: RemotingCommand) -> _Pull:
+        """@raise Refused: a field, a permission or the subscription forbids an answer with messages."""
+        config, fields = self._config, Fields(request.ext_fields)
+        group_name, topic = fields.text("consumerGroup"), fields.text("topic")
+        queue_id, flags = fields.number("queueId"), fields.number("sysFlag")
+        if not config.broker_permission & PERM_READ:
+            raise Refused(Code.NO_PERMISSION, f"the broker[{config.broker_ip1}] pulling message is forbidden")
+        group = find_group(self._metadata, config, group_name, self._wall_ms())
+        if group is None:
+            raise Refused(Code.SUBSCRIPTION_GROUP_NOT_EXIST,
+                          f"subscription group [{shown_bare(group_name)}] does not exist")  # fmt: skip
+        if not group.consume_enable:
+            raise Refused(Code.NO_PERMISSION, f"subscription group no permission, {group_name}")
+        self._check_queue(topic, queue_id)
+        subscription = self._subscription(fields, group, topic, flags)
+        expression = filter_of(subscription, is_enabled=config.enable_property_filter)
+        suspend_ms = 0
+        if flags & FLAG_SUSPEND:
+            asked_ms = fields.number("suspendTimeoutMillis", 0, least=LONG_MIN, most=LONG_MAX)
+            suspend_ms = min(max(asked_ms, 0), SUSPEND_MS_MAX)
+            if not config.long_polling_enable:
+                suspend_ms = min(suspend_ms, SHORT_POLLING_MS)
+        bytes_max = config.max_transfer_bytes_on_message_in_memory
+        wanted_bytes = fields.number("maxMsgBytes", -1)  # of 5.x
+        return _Pull(
+            group=group, key=(topic, queue_id), codes=subscription.codes, suspend_ms=suspend_ms,
+            matches=_both(expression, self._visible(connection, request, topic)),
+            offset=fields.number("queueOffset", least=LONG_MIN, most=LONG_MAX),
+            count_max=min(fields.number("maxMsgNums"), config.max_transfer_count_on_message_in_memory),
+            bytes_max=min(wanted_bytes, bytes_max) if wanted_bytes > 0 else bytes_max,
+        )  # fmt: skip
+
+    def _check_queue(self, topic: str, queue_id: int) -> None:
+        found = self._metadata.topics.get(topic)
+        if found is None:
+            raise Refused(Code.TOPIC_NOT_EXIST, f"topic[{shown_bare(topic)}] not exist, apply first please!")
+        if not found.can_read:
+            raise Refused(Code.NO_PERMISSION, f"the topic[{topic}] pulling message is forbidden")
+        if not 0 <= queue_id < found.read_queue_nums:
+            raise Refused(
+                Code.SYSTEM_ERROR,
+                f"queueId[{queue_id}] is illegal, topic:[{topic}] readQueueNums:[{found.read_queue_nums}]",
+            )
+
+    def _subscription(self, fields: Fields, group: GroupConfig, topic: str, flags: int) -> Subscription:
+        if flags & FLAG_SUBSCRIPTION:
+            return parse_subscription(
+                topic, fields.text("subscription", SUB_ALL), kind=fields.text("expressionType", TAG)
+            )
+        data = self._table.data_of(group.group_name)
+        if data is None:
+            raise Refused(Code.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist")
+        if data.message_model == BROADCASTING and not group.consume_broadcast_enable:
+            raise Refused(
+                Code.NO_PERMISSION,
+                f"the consumer group[{group.group_name}] can not consume by broadcast way",
+            )
+        found = self._table.subscription_of(group.group_name, topic)
+        if found is None:
+            raise Refused(Code.SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist")
+        if found.version < fields.number("subVersion", 0, least=LONG_MIN, most=LONG_MAX):
+            raise Refused(Code.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+        return found
+
+    # -- messages --------------------------------------------------------------------------------
+
+    @property
+    def _is_lenient(self) -> bool:
+        return self._config.is_slave and not self._config.offset_check_in_slave
+
+    def _get(self, pull: _Pull) -> Got:
+        topic, queue_id = pull.key
+        try:
+            got = get_messages(
+                self._store, topic, queue_id, pull.offset, tags_codes=pull.codes, matches=pull.matches,
+                is_slave=self._is_lenient, count_max=pull.count_max, bytes_max=pull.bytes_max,
+            )
+        except StoreError as error:
+            self.log.failure("messages of {topic}, queue {queue_id} cannot be read",
+                             topic=topic, queue_id=queue_id)  # fmt: skip
+            raise Refused(Code.SYSTEM_ERROR, str(error)) from error
+        if got.examined:
+            self._spend(got.examined * EXAMINED_BYTES)
+        return got
+
+    def _spend(self, cost: int) -> None:
+        """Count work against the bound of this turn. @param cost: in bytes of answers."""
+        self._turn_bytes += cost
+        if self._call is None:
+            self._call = self._clock.callLater(0, self._turn)
+
+    def _code_of(self, pull: _Pull, got: Got) -> Code:
+        if got.status in _NO_QUEUE and pull.offset == 0:
+            return Code.PULL_NOT_FOUND
+        code = _CODES[got.status]
+        return Code.PULL_RETRY_IMMEDIATELY if code == Code.PULL_OFFSET_MOVED and self._is_lenient else code
+
+    def _answer(
+        self, connection: CommandConnection, request: RemotingCommand, pull: _Pull, got: Got, code: Code
+    ) -> None:
+        broker_id = 0
+        if self._config.slave_read_enable:
+            is_slow = self._slow_bytes and got.records and self._lack(got) > self._slow_bytes
+            broker_id = pull.group.which_broker_when_consume_slowly if is_slow else pull.group.broker_id
+        body = b"".join(got.records)
+        self.messages += len(got.records)
+        topic, queue_id = pull.key
+        self.progress.pulled(pull.group.group_name, topic, queue_id, got.next_offset, len(got.records))
+        if not body:
+            self.missed += 1
+        else:
+            self.found += 1
+            self._spend(len(body))
+        connection.answer(request, code=code, remark=got.status.value, body=body, ext_fields={
+            "suggestWhichBrokerId": str(broker_id), "nextBeginOffset": str(got.next_offset),
+            "minOffset": str(got.begin_offset), "maxOffset": str(got.end_offset),
+        })  # fmt: skip
+
+    def _lack(self, got: Got) -> int:
+        """Bytes from the last message to the end of the log."""
+        return self._store.log.end_offset - int.from_bytes(got.records[-1][28:36], "big")
+
+    # -- held requests ---------------------------------------------------------------------------
+
+    def _hold(self, connection: CommandConnection, request: RemotingCommand, pull: _Pull) -> _Held | None:
+        """Hold a request. @return: None if it cannot be held."""
+        if self._count >= self._held_max or self._is_stopped or connection.is_lost or request.is_oneway:
+            return None
+        held = _Held(connection, request, pull, self._clock.seconds() + pull.suspend_ms / 1000)
+        self._held.setdefault(pull.key, {})[held] = None
+        self._by_connection.setdefault(connection, {})[held] = None
+        self._count += 1
+        return held
+
+    def _release(self, held: _Held) -> None:
+        key, connection = held.pull.key, held.connection
+        del self._held[key][held], self._by_connection[connection][held]
+        if not self._held[key]:
+            del self._held[key]
+        if not self._by_connection[connection]:
+            del self._by_connection[connection]
+        self._count -= 1
+
+    def arrived(self, arrived: Arrived) -> None:
+        """These queues have new messages."""
+        for key in arrived:
+            for held in self._held.get(key, ()):
+                self._wake(held)
+        self._look()
+
+    def _wake(self, held: _Held) -> None:
+        if not held.is_woken:
+            held.is_woken = True
+            self._woken.append(held)
+
+    def _turn(self) -> None:
+        self._call = None
+        self._turn_bytes = 0
+        self._look()
+
+    def _look(self) -> None:
+        """Examine the woken requests now, or in the next turn if one is scheduled."""
+        if self._call is not None:
+            return
+        for _ in range(min(len(self._woken), WOKEN_MAX)):
+            if self._turn_bytes >= TURN_BYTES_MAX:
+                break
+            held = self._woken.popleft()
+            held.is_woken = False
+            if held in self._held.get(held.pull.key, ()):
+                self._try_again(held)
+        if self._woken and self._call is None:
+            self._call = self._clock.callLater(0, self._turn)
+
+    def _try_again(self, held: _Held, *, is_over: bool = False) -> None:
+        """Answer if messages match, if the answer is another than "no message yet", or at its deadline."""
+        if not held.connection.may_answer:
+            held.is_postponed = True
+            return
+        if self._turn_bytes >= TURN_BYTES_MAX:
+            self._wake(held)
+            return
+        pull = held.pull
+        try:
+            if is_over:
+                pull = attrs.evolve(self._read(held.connection, held.request), offset=pull.offset)
+            got = self._get(pull)
+        except Exception as error:
+            self._release(held)
+            self._refuse(held, error)
+            return
+        code = self._code_of(pull, got)
+        is_behind = got.status is GetStatus.NO_MATCHED_MESSAGE and got.next_offset >= got.end_offset
+        if not is_over and pull.suspend_ms and (code == Code.PULL_NOT_FOUND or is_behind):
+            held.is_postponed = False
+            if is_behind:
+                held.pull = attrs.evolve(pull, offset=got.next_offset)
+                held.has_moved = True
+            return
+        if code == Code.PULL_NOT_FOUND and held.has_moved:
+            code = Code.PULL_RETRY_IMMEDIATELY  # so that its next request uses the advanced offset
+        self._release(held)
+        self._answer(held.connection, held.request, pull, got, code)
+
+    def _refuse(self, held: _Held, error: Exception) -> None:
+        if isinstance(error, Refused):
+            held.connection.answer(held.request, code=error.code, remark=error.remark)
+        else:
+            self.log.failure("a held request failed")
+            held.connection.answer(held.request, code=Code.SYSTEM_ERROR, remark=str(error))
+
+    def sweep(self) -> None:
+        """Answer the requests whose deadline has passed. Called about once a second."""
+        now_s = self._clock.seconds()
+        due = [held for of_key in self._held.values() for held in of_key
+               if held.is_postponed or held.deadline_s <= now_s]  # fmt: skip
+        for held in due:
+            self._try_again(held, is_over=held.deadline_s <= now_s)
+
+    def drained(self, connection: CommandConnection) -> None:
+        """The connection takes output again."""
+        for held in list(self._by_connection.get(connection, ())):
+            if held.is_postponed:
+                self._wake(held)
+        self._look()
+
+    def connection_lost(self, connection: CommandConnection) -> None:
+        """Release the requests of an ended connection."""
+        for held in list(self._by_connection.get(connection, ())):
+            self._release(held)
+
+    def answer_held(self, remark: str) -> None:
+        """Answer all held requests with no message; their clients ask again. @param remark: the reason."""
+        for held in [held for of_key in self._held.values() for held in of_key]:
+            self._release(held)
+            code = Code.PULL_RETRY_IMMEDIATELY if held.has_moved else Code.PULL_NOT_FOUND
+            held.connection.answer(
+                held.request, code=code, remark=remark, ext_fields={
+                    "suggestWhichBrokerId": "0", "nextBeginOffset": str(held.pull.offset),
+                    "minOffset": "0", "maxOffset": str(held.pull.offset),
+                },
+            )  # fmt: skip
+
+    def stop(self) -> None:
+        """Answer all held requests; later requests are not held."""
+        self._is_stopped = True
+        self.answer_held("the broker stops")
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None
+        self._woken.clear()
+
+
+def _both(expression: SqlFilter | None, visible: Visible | None) -> Visible | None:
+    if expression is None:
+        return visible
+    if visible is None:
+        return partial(is_matched, expression)
+    return lambda record: visible(record) and is_matched(expression, record)
+
+
+def is_matched(expression: SqlFilter, record: bytes) -> bool:
+    """Whether a record is a message whose properties match."""
+    try:
+        return expression.matches(decode_message(record, verify_body=False).properties)
+    except WireError:
+        return False

@@ -1,0 +1,83 @@
+# -*- test-case-name: tests.broker.sending.test_recalls -*-
+"""
+RECALL_MESSAGE (370): a producer takes back a message that waits for its time. The answer to its send has a
+handle: topic, broker, time and unique key of the message.
+
+Rule 1: an answer with success means that the message is not delivered, unless its time had come.
+Rule 2: C{recallMessageEnable=false}, the default as in RocketMQ, forbids it.
+
+Source: RecallMessageProcessor, RecallMessageHandle (5.3.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dledger.rocketmq.answering.refusals import Code, CommandGroup, Fields, Handlers, Refused
+from dledger.rocketmq.broker.common.config import BrokerConfig
+from dledger.rocketmq.broker.delays.recall_handle import RecallHandle
+from dledger.rocketmq.broker.delays.timed import max_delay_ms
+from dledger.rocketmq.broker.delays.timers import TimerService
+from dledger.rocketmq.broker.ha.put_status import PutStatus
+from dledger.rocketmq.broker.metadata.files import Metadata
+from dledger.rocketmq.broker.puts.answers import told_of
+from dledger.rocketmq.broker.puts.puts import NotPut
+from protocols.rocketmq.commands import CommandConnection
+from protocols.wire.fastjson import shown_bare
+from protocols.wire.remoting import RemotingCommand
+
+RECALL_MESSAGE = 370
+
+ILLEGAL_OPERATION = 604
+
+
+class RecallCommands(CommandGroup):
+    """The group of commands."""
+
+    def __init__(
+        self, config: BrokerConfig, metadata: Metadata, timers: TimerService, *, wall_ms: Callable[[], int]
+    ) -> None:
+        """@param wall_ms: milliseconds since 1970."""
+        self._config = config
+        self._metadata = metadata
+        self._timers = timers
+        self._wall_ms = wall_ms
+
+    def handlers(self) -> Handlers:
+        """By request code."""
+        return {RECALL_MESSAGE: self._recall}
+
+    def _recall(self, connection: CommandConnection, request: RemotingCommand) -> None:
+        if not self._config.recall_message_enable:
+            raise Refused(Code.NO_PERMISSION, "recall failed, operation is forbidden: the broker has "
+                                              "recallMessageEnable=false")  # fmt: skip
+        if self._config.is_slave:
+            raise Refused(Code.SLAVE_NOT_AVAILABLE, "recall failed, broker service not available")
+        fields = Fields(request.ext_fields)
+        topic = fields.text("topic")
+        if self._metadata.topics.get(topic) is None:
+            raise Refused(Code.TOPIC_NOT_EXIST, f"recall failed, the topic[{shown_bare(topic)}] not exist")
+        try:
+            handle = RecallHandle.read(fields.text("recallHandle"))
+        except ValueError as error:
+            raise Refused(ILLEGAL_OPERATION, str(error)) from error
+        if handle.topic != topic:
+            raise Refused(ILLEGAL_OPERATION, "recall failed, topic not match")
+        if handle.broker != self._config.broker_name:
+            raise Refused(ILLEGAL_OPERATION, "recall failed, broker service not available")
+        if not 0 < handle.at_ms - self._wall_ms() <= max_delay_ms(self._config):
+            raise Refused(ILLEGAL_OPERATION, "recall failed, timestamp invalid")
+        if not self._timers.may_recall:
+            raise Refused(Code.SYSTEM_BUSY, "too many messages are recalled: try again")
+        try:
+            put = self._timers.recall(topic, handle.key, handle.at_ms)
+        except NotPut as error:
+            raise Refused(*told_of(error)) from error
+
+        def stored(status: PutStatus) -> None:
+            if status.is_stored:
+                connection.answer(request, ext_fields={"msgId": handle.key})
+            else:
+                connection.answer(request, code=status.remoting_code, remark=status.name)
+
+        put.done.addCallback(stored)

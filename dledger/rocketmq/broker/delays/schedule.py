@@ -1,0 +1,249 @@
+# -*- test-case-name: tests.broker.sending.test_schedule -*-
+"""
+Delayed messages: one queue for each level in the topic C{SCHEDULE_TOPIC_XXXX}; when a message is due, it is
+stored again, in its real topic and queue.
+
+The consume queue has the due time in place of the tags' hash. The delivered offset of each level is part of
+the metadata, written every few seconds and copied by slaves: after a crash, or at a slave that becomes a
+master, some messages may be delivered twice, and none is lost.
+
+Rule 1: messages of one level are delivered in order; the due messages of all levels go into one append.
+Rule 2: work is bounded in each turn of the reactor, and there is one timer, for the first due message.
+Rule 3: a refused delivery is repeated; a message that can never be delivered (it is gone from the log, or has
+no valid topic) is skipped, and logged.
+Rule 4: only a master delivers: a slave copies the delivered messages.
+
+Source: ScheduleMessageService.java (4.9.8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from twisted.internet.defer import succeed
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+
+from dledger.rocketmq.broker.basics.events import Arrived
+from dledger.rocketmq.broker.common.own_address import OwnAddress
+from dledger.rocketmq.broker.ha.put_status import PutStatus
+from dledger.rocketmq.broker.metadata.offsets import DelayOffsets
+from dledger.rocketmq.broker.metadata.tables import Topics
+from dledger.rocketmq.broker.puts.halves import real_place
+from dledger.rocketmq.broker.puts.puts import NotPut, PutPipeline
+from dledger.rocketmq.broker.store.queries import record_at
+from dledger.rocketmq.broker.store.queues.consume_queue import Unit
+from dledger.rocketmq.broker.store.records.plain_records import PlainMessage
+from dledger.rocketmq.broker.store.records.records import SCHEDULE_TOPIC, NewMessage
+from dledger.rocketmq.broker.store.store import MessageStore
+from dledger.values.errors import StoreError
+from protocols.wire.rocketmq.message import decode_message, encode_properties
+
+#: The most messages, and bytes of their records, delivered in one turn; one message at least.
+TURN_MESSAGES = 128
+TURN_BYTES = 1024 * 1024
+
+#: The longest sleep, as the wall clock may be set meanwhile. Not above the shortest delay that the option
+#: can express.
+SLEEP_S_MAX = 1.0
+#: Pause after the store has refused messages.
+RETRY_S = 0.2
+
+
+class _Due(NamedTuple):
+    """
+    The due messages of one level.
+
+    @ivar following: queue offset behind them.
+    @ivar wait_ms: time until the next message is due; -1: no message is left.
+    """
+
+    messages: list[PlainMessage]
+    size: int
+    following: int
+    wait_ms: int
+
+
+class ScheduleMessageService:
+    """
+    Invariant: C{_call} is the scheduled turn, or None: no message waits, or a put is under way
+    (C{_is_putting}); C{_has_arrived}: messages have arrived since that put began.
+
+    @ivar delivered: number of messages so far.
+    @ivar passed_over: number of messages that could not be delivered.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self, store: MessageStore, offsets: DelayOffsets, topics: Topics, pipeline: PutPipeline, *,
+        own: OwnAddress, clock: IReactorTime, wall_ms: Callable[[], int],
+        delivers: Callable[[str, int, int, int], None],
+    ) -> None:
+        """
+        @param wall_ms: milliseconds since 1970.
+        @param delivers: called with the topic and the queue of each message before it is delivered, and
+            where, in the log, and when, in ms since 1970, it was stored to wait.
+        """
+        self._store = store
+        self._offsets = offsets
+        self._topics = topics
+        self._pipeline = pipeline
+        self._own = own
+        self._clock = clock
+        self._wall_ms = wall_ms
+        self._delivers = delivers
+        self._delays_ms = store.config.delay_levels_ms
+        self._call: IDelayedCall | None = None
+        self._is_running = self._is_putting = self._has_arrived = False
+        self._problem = ""
+        self.delivered = 0
+        self.passed_over = 0
+
+    def start(self) -> None:
+        """Begin to deliver."""
+        self._is_running = True
+        self._again(0.0)
+
+    def stop(self) -> None:
+        """Stop delivering."""
+        self._is_running = False
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None
+
+    def arrived(self, arrived: Arrived) -> None:
+        """These queues have new messages."""
+        if self._is_running and any(topic == SCHEDULE_TOPIC for topic, _ in arrived):
+            self._again(0.0)
+
+    def _again(self, wait_s: float) -> None:
+        """Run a turn in C{wait_s} seconds. A turn that is already scheduled is no later than new messages."""
+        if self._is_putting:
+            self._has_arrived = True
+        elif self._call is None:
+            self._has_arrived = False
+            self._call = self._clock.callLater(wait_s, self._turn)
+
+    # -- one turn --------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        self._call = None
+        if self._pipeline.is_closed:
+            return  # the broker stops; the next run delivers the rest
+        messages: list[PlainMessage] = []
+        moves: dict[int, int] = {}
+        wait_ms, size = -1, 0
+        try:
+            for level in range(1, len(self._delays_ms) + 1):
+                if len(messages) >= TURN_MESSAGES or size >= TURN_BYTES:
+                    wait_ms = 0
+                    break
+                due = self._due(level, TURN_MESSAGES - len(messages), TURN_BYTES - size)
+                messages += due.messages
+                size += due.size
+                if due.following != self._offsets.get(level):
+                    moves[level] = due.following
+                if due.wait_ms >= 0 and (wait_ms < 0 or due.wait_ms < wait_ms):
+                    wait_ms = due.wait_ms
+            done = self._pipeline.put(messages, waits=False).done if messages else succeed(PutStatus.PUT_OK)
+        except (NotPut, StoreError, OSError) as error:
+            self._failed(str(error))
+            return
+        # A commit log has stored them; a raft log may refuse them later, and then the offsets must not move.
+        self._is_putting = True
+        done.addCallback(self._put_ended, len(messages), moves, wait_ms)
+
+    def _put_ended(self, status: PutStatus, count: int, moves: dict[int, int], wait_ms: int) -> None:
+        self._is_putting = False
+        if not status.is_stored:
+            self._failed(status.name)
+            return
+        self._done(count, moves)
+        if self._is_running and (self._has_arrived or wait_ms >= 0):
+            self._again(0.0 if self._has_arrived else min(wait_ms / 1000, SLEEP_S_MAX))
+
+    def _failed(self, problem: str) -> None:
+        if not self._problem:
+            self.log.warn("delayed messages have to wait: {reason}", reason=problem)
+        self._problem = problem
+        if self._is_running:
+            self._again(RETRY_S)
+
+    def _done(self, count: int, moves: dict[int, int]) -> None:
+        now_ms = self._wall_ms()
+        for level, offset in moves.items():
+            self._offsets.put(level, offset, now_ms)
+        self.delivered += count
+        if self._problem:
+            self._problem = ""
+            self.log.info("delayed messages are delivered again")
+
+    # -- one level -------------------------------------------------------------------------------
+
+    def _due(self, level: int, count_max: int, bytes_max: int) -> _Due:
+        """The due messages of a level, within the limits, but at least one."""
+        queue = self._store.queues.get(SCHEDULE_TOPIC, level - 1)
+        at = self._offsets.get(level)
+        if queue is None:
+            return _Due([], 0, at, -1)
+        begin, end = queue.begin_index, queue.next_index
+        if not begin <= at <= end:
+            corrected = min(max(at, begin), end)
+            self.log.warn(
+                "delay level {delay_level}: offset {offset} is outside {begin}..{end}, {corrected} is taken",
+                delay_level=level, offset=at, begin=begin, end=end, corrected=corrected,
+            )
+            at = corrected
+        messages: list[PlainMessage] = []
+        size, now_ms = 0, self._wall_ms()
+        for unit in queue.read(at, count_max):
+            due_ms = self._due_ms(unit, level, now_ms)
+            if due_ms > now_ms:
+                return _Due(messages, size, at, due_ms - now_ms)
+            if messages and size + unit.size > bytes_max:
+                return _Due(messages, size, at, 0)
+            message = self._message(unit)
+            at = unit.queue_offset + 1
+            if message is not None:
+                messages.append(message)
+                size += unit.size
+        return _Due(messages, size, at, 0 if at < end else -1)
+
+    def _due_ms(self, unit: Unit, level: int, now_ms: int) -> int:
+        """Time of delivery. If it is further off than the delay, the clock was set back: deliver now."""
+        return unit.tags_code if unit.tags_code <= now_ms + self._delays_ms[level - 1] else now_ms
+
+    def _message(self, unit: Unit) -> PlainMessage | None:
+        """The message to store again; None if it cannot be delivered."""
+        record = record_at(self._store, unit.offset)
+        if record is None:
+            self._pass_over(unit, "it is not in the log")
+            return None
+        message = decode_message(record)
+        properties = message.properties
+        properties.pop("DELAY", None)
+        properties["WAIT"] = "false"
+        try:
+            topic, queue_id = real_place(message)
+            made = NewMessage(
+                topic=topic, queue_id=queue_id, body=message.body, flag=message.flag,
+                properties_data=encode_properties(properties), sys_flag=message.sys_flag,
+                born_timestamp=message.born_timestamp, born_host=message.born_host,
+                store_host=self._own.host, reconsume_times=message.reconsume_times,
+            )
+            (checked,) = self._pipeline.checked([made])
+        except ValueError as error:
+            self._pass_over(unit, str(error))
+            return None
+        self._delivers(topic, made.queue_id, unit.offset, message.store_timestamp)
+        if self._topics.get(topic) is None or unit.offset < self._topics.begins_at(topic):
+            self._pass_over(unit, f"topic {topic} was deleted")
+            return None
+        return checked
+
+    def _pass_over(self, unit: Unit, reason: str) -> None:
+        self.passed_over += 1
+        self.log.error("the delayed message at {offset} is skipped: {reason}",
+                       offset=unit.offset, reason=reason)  # fmt: skip

@@ -1,0 +1,76 @@
+# -*- test-case-name: tests.broker.sending.test_timed -*-
+"""
+Messages with a delivery time of their own, as in 5.x: what a producer asks for, and where they wait.
+
+    TIMER_DELIVER_MS    at this time, ms since 1970
+    TIMER_DELAY_SEC     after this number of seconds
+    TIMER_DELAY_MS      after this number of milliseconds
+
+They wait in a topic of our own, L{TIMED_TOPIC}: RocketMQ's timer would not know which of them are delivered,
+nor would we of its own. Their delivery is noted in L{DONE_TOPIC}.
+
+Rule 1: a time that has passed is no delay. A delay level counts more than a time.
+Rule 2: a time is at most C{timerMaxDelaySec} away, and no further than a file of the log is kept.
+
+Source: HookUtils.transformTimerMessage (5.3.3).
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from dledger.rocketmq.answering.refusals import Code, Refused
+from dledger.rocketmq.broker.common.config import BrokerConfig
+from dledger.rocketmq.broker.puts.send_properties import TIMERS, has_timer
+from dledger.rocketmq.broker.store.records.records import NewMessage, property_of
+from protocols.wire.rocketmq.layout import TIMED_DONE_TOPIC, TIMED_TOPIC
+from protocols.wire.rocketmq.message import decode_properties, encode_properties
+
+__all__ = ["DONE_TOPIC", "OUT_MS", "TIMED_TOPIC", "max_delay_ms", "timed"]
+
+DONE_TOPIC = TIMED_DONE_TOPIC
+#: Property with the time of delivery, ms since 1970, as of RocketMQ.
+OUT_MS = "TIMER_OUT_MS"
+REAL_TOPIC, REAL_QUEUE = "REAL_TOPIC", "REAL_QID"
+
+NO_TIMERS = "accurate timer message is not enabled: the broker has timerWheelEnable=false"
+
+
+def max_delay_ms(config: BrokerConfig) -> int:
+    """The longest delay: a message whose file is deleted before would be lost."""
+    return min(config.timer_max_delay_sec, config.store.file_reserved_time_h * 3600) * 1000
+
+
+def timed(message: NewMessage, config: BrokerConfig, now_ms: int) -> NewMessage:
+    """
+    A message in the form in which it waits for its time.
+
+    @param now_ms: since 1970.
+    @raise Refused: this broker has no timers.
+    @raise ValueError: the time is malformed, or too far away.
+    """
+    if not has_timer(message.properties_data):
+        return message
+    if not config.timer_wheel_enable:
+        raise Refused(Code.SYSTEM_ERROR, NO_TIMERS)
+    at_ms = _time_of(message.properties_data, now_ms)
+    if at_ms <= now_ms:
+        return message
+    most_ms = max_delay_ms(config)
+    if at_ms - now_ms > most_ms:
+        raise ValueError(f"timer message illegal, the delay time should not be bigger than the max delay "
+                         f"{most_ms}ms")  # fmt: skip
+    named = decode_properties(message.properties_data)
+    named.update({OUT_MS: str(at_ms), REAL_TOPIC: message.topic, REAL_QUEUE: str(message.queue_id)})
+    return attrs.evolve(message, topic=TIMED_TOPIC, queue_id=0, properties_data=encode_properties(named))
+
+
+def _time_of(properties: bytes, now_ms: int) -> int:
+    """@raise ValueError: it is no number."""
+    deliver, seconds, milliseconds = (property_of(properties, name) for name in TIMERS)
+    value = next(one for one in (seconds, milliseconds, deliver) if one is not None)
+    if not (value.isdigit() and len(value) <= 15):
+        raise ValueError(f"timer message illegal: {value[:40]!r} is not a number")
+    if seconds is not None:
+        return now_ms + int(value) * 1000
+    return now_ms + int(value) if milliseconds is not None else int(value)

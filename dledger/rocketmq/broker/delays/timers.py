@@ -1,0 +1,395 @@
+# -*- test-case-name: tests.broker.sending.test_timers -*-
+"""
+Delivers messages at the times that their producers have set: see L{dledger.rocketmq.broker.delays.timed}.
+
+The waiting messages are read in the order of their queue, and kept in memory as time and place. When a
+message is due, it is stored again in its real topic and queue, in one put with a note that it is delivered. A
+master that begins reads the messages and the notes again, from the first message that waits.
+
+Rule 1: a message is delivered at least once; twice only if the log has lost the note.
+Rule 2: work is bounded in each turn of the reactor. At most L{TIMERS_MAX} messages wait: more are refused.
+Rule 3: only a master delivers: a slave copies the delivered messages.
+Rule 4: a message that cannot be delivered (it is gone from the log, its topic was deleted) is skipped, and
+logged.
+Rule 5: a message that its producer has recalled is not delivered: a note names its topic and unique key, and
+counts until its time, and until all messages in the queue are read.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+
+from dledger.rocketmq.answering.java_json import read_document, to_long, wire_json
+from dledger.rocketmq.broker.basics.events import Arrived
+from dledger.rocketmq.broker.common.own_address import OwnAddress
+from dledger.rocketmq.broker.delays.timed import DONE_TOPIC, OUT_MS, REAL_QUEUE, REAL_TOPIC, TIMED_TOPIC
+from dledger.rocketmq.broker.ha.put_status import PutStatus
+from dledger.rocketmq.broker.metadata.files import Metadata
+from dledger.rocketmq.broker.metadata.tables import PERM_READ, PERM_WRITE, TopicConfig
+from dledger.rocketmq.broker.puts.halves import real_place
+from dledger.rocketmq.broker.puts.puts import NotPut, Put, PutPipeline
+from dledger.rocketmq.broker.store.queries import record_at
+from dledger.rocketmq.broker.store.queues.consume_queue import Unit
+from dledger.rocketmq.broker.store.records.plain_records import PlainMessage
+from dledger.rocketmq.broker.store.records.records import NewMessage
+from dledger.rocketmq.broker.store.store import MessageStore
+from dledger.values.errors import StoreError
+from protocols.wire.errors import BodyError, WireError
+from protocols.wire.rocketmq.message import Message, decode_message, encode_properties
+
+#: The broker's own group: its offsets in the two topics are where a next master begins to read.
+TIMER_GROUP = "CID_RMQ_SYS_TIMER"
+#: Messages that wait.
+TIMERS_MAX = 262_144
+#: Messages that one turn reads; those that it delivers, and their bytes, one at least.
+TURN_READS = 256
+TURN_MESSAGES = 64
+TURN_BYTES = 1024 * 1024
+#: The longest sleep, as the wall clock may be set meanwhile.
+SLEEP_S_MAX = 1.0
+#: Pause after the store has refused messages.
+RETRY_S = 0.2
+
+
+#: Messages that were recalled before their time.
+RECALLED_MAX = 65_536
+#: Topic and unique key of a message.
+TimedKey = tuple[str, str]
+
+
+class TimerService:
+    """
+    Invariant: C{_open} has the queue offsets of the messages that were read and are not delivered, with their
+    topics and keys, from which C{_by_key} leads back; each of them is in C{_due}, or in the put that is under
+    way. C{_due} and C{_places} may have others. C{_recalled} has times until which messages are recalled.
+
+    @ivar delivered: number of messages so far.
+    @ivar passed_over: number of messages that could not be delivered.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self, store: MessageStore, metadata: Metadata, pipeline: PutPipeline, *, own: OwnAddress,
+        clock: IReactorTime, wall_ms: Callable[[], int], delivers: Callable[[str, int, int, int], None],
+    ) -> None:
+        """
+        @param wall_ms: milliseconds since 1970.
+        @param delivers: as of L{ScheduleMessageService<dledger.rocketmq.broker.delays.schedule>}.
+        """
+        self._store = store
+        self._metadata = metadata
+        self._pipeline = pipeline
+        self._own = own
+        self._clock = clock
+        self._wall_ms = wall_ms
+        self._delivers = delivers
+        self._call: IDelayedCall | None = None
+        self._runs = 0
+        self._problem = ""
+        self.delivered = self.passed_over = 0
+        self._forget()
+
+    def _forget(self) -> None:
+        self._is_running = self._is_loaded = self._is_putting = False
+        self._due: list[tuple[int, int, int]] = []
+        self._open: dict[int, TimedKey] = {}
+        self._by_key: dict[TimedKey, int] = {}
+        self._recalled: dict[TimedKey, int] = {}
+        self._places: list[int] = []
+        self._done: set[int] = set()
+        self._notes: deque[tuple[int, int, int]] = deque()
+        self._read_at = self._noted_at = self._bound = 0
+
+    def may_wait(self) -> bool:
+        """Whether one more message may wait. The topics are made on first use."""
+        self.keep_topics()
+        return len(self._open) < TIMERS_MAX
+
+    def __len__(self) -> int:
+        """Number of messages that wait."""
+        return len(self._open)
+
+    def start(self) -> None:
+        """This broker is a master: read the messages that wait, then deliver."""
+        self.stop()
+        self._is_running = True
+        self._bound = self._store.log.record_end
+        self._read_at, self._noted_at = self._begin(TIMED_TOPIC), self._begin(DONE_TOPIC)
+        self._again(0.0)
+
+    def _begin(self, topic: str) -> int:
+        return self._metadata.consumer_offsets.query(TIMER_GROUP, topic, 0) or 0
+
+    def stop(self) -> None:
+        """Deliver no more, and forget the messages that wait."""
+        self._runs += 1
+        self._forget()
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None
+
+    def arrived(self, arrived: Arrived) -> None:
+        """These queues have new messages."""
+        if self._is_running and (TIMED_TOPIC, 0) in arrived and not self._is_putting:
+            self._again(0.0)
+
+    def _again(self, wait_s: float) -> None:
+        if self._call is not None:
+            self._call.cancel()
+        self._call = self._clock.callLater(wait_s, self._turn)
+
+    def keep_topics(self) -> None:
+        """Make the two topics on first use."""
+        for name in (TIMED_TOPIC, DONE_TOPIC):
+            if self._metadata.topics.get(name) is None:
+                self._metadata.topics.put(TopicConfig(
+                    topic_name=name, read_queue_nums=1, write_queue_nums=1, perm=PERM_READ | PERM_WRITE
+                ), self._wall_ms())  # fmt: skip
+
+    # -- one turn --------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        self._call = None
+        if self._pipeline.is_closed:
+            return  # the broker stops; the next run delivers the rest
+        try:
+            if not self._is_loaded and not self._load_notes():
+                self._again(0.0 if self._store.has_dispatched(self._bound) else RETRY_S)
+                return
+            has_more = self._read()
+            if self._deliver():
+                return
+        except (NotPut, StoreError, OSError) as error:
+            self._failed(str(error))
+            return
+        wait_s = max(self._due[0][0] - self._wall_ms(), 0) / 1000 if self._due else SLEEP_S_MAX
+        if has_more or self._due:
+            self._again(0.0 if has_more else min(wait_s, SLEEP_S_MAX))
+
+    def _failed(self, problem: str) -> None:
+        if not self._problem:
+            self.log.warn("messages with a time have to wait: {reason}", reason=problem)
+        self._problem = problem
+        self._again(RETRY_S)
+
+    def _load_notes(self) -> bool:
+        """Read some notes. @return: whether all of them are read."""
+        is_dispatched = self._store.has_dispatched(self._bound)
+        queue = self._store.queues.get(DONE_TOPIC, 0)
+        if queue is not None:
+            at = max(self._noted_at, queue.begin_index)
+            for unit in queue.read(at, TURN_READS) if at < queue.next_index else ():
+                self._noted_at = unit.queue_offset + 1
+                message = self._message(unit)
+                self._noted(unit.queue_offset, message)
+            is_dispatched = is_dispatched and self._noted_at >= queue.next_index
+        self._is_loaded = is_dispatched
+        return is_dispatched
+
+    def _noted(self, offset: int, message: Message | None) -> None:
+        """A note: of messages that are delivered, or of one that was recalled."""
+        offsets: list[int] = []
+        until_ms = 0
+        try:
+            document = {} if message is None else read_document(message.body)
+            listed, recalled = document.get("offsets"), document.get("recalled")
+            if isinstance(listed, list):
+                offsets = [to_long(one, "item of offsets") for one in listed]
+            if isinstance(recalled, dict):
+                until_ms = to_long(recalled.get("until"), "until")
+                self._recalled[str(recalled.get("topic")), str(recalled.get("key"))] = until_ms
+        except BodyError as error:
+            self.log.error("a note of messages with a time is skipped: {reason}", reason=str(error))
+        self._done.update(offsets)
+        self._notes.append((offset, max(offsets, default=-1), until_ms))
+
+    def _read(self) -> bool:
+        """Read some messages that wait. @return: whether there are more."""
+        queue = self._store.queues.get(TIMED_TOPIC, 0)
+        if queue is None:
+            return False
+        self._read_at = min(max(self._read_at, queue.begin_index), queue.next_index)
+        for unit in queue.read(self._read_at, TURN_READS) if self._read_at < queue.next_index else ():
+            self._read_at = unit.queue_offset + 1
+            if unit.queue_offset in self._done:
+                self._done.discard(unit.queue_offset)
+                continue
+            message = self._message(unit)
+            at = "" if message is None else message.properties.get(OUT_MS, "")
+            if not (at.isascii() and at.isdigit() and len(at) < 19):
+                self._pass_over(unit.offset, "it has no time, or is not in the log")
+                continue
+            assert message is not None
+            key = message.properties.get(REAL_TOPIC, ""), message.properties.get("UNIQ_KEY", "")
+            if key in self._recalled:
+                continue
+            self._open[unit.queue_offset] = self._by_key_of(key, unit.queue_offset)
+            heapq.heappush(self._places, unit.queue_offset)
+            heapq.heappush(self._due, (int(at), unit.queue_offset, unit.offset))
+        return self._read_at < queue.next_index
+
+    def _by_key_of(self, key: TimedKey, offset: int) -> TimedKey:
+        self._by_key[key] = offset
+        return key
+
+    def _end(self, offset: int) -> None:
+        """A message waits no more."""
+        key = self._open.pop(offset, None)
+        if key is not None and self._by_key.get(key) == offset:
+            del self._by_key[key]
+
+    def _message(self, unit: Unit) -> Message | None:
+        record = record_at(self._store, unit.offset)
+        try:
+            return None if record is None else decode_message(record)
+        except WireError:
+            return None
+
+    # -- deliveries ----------------------------------------------------------------------------------
+
+    def _deliver(self) -> bool:
+        """@return: whether a put is under way."""
+        taken: list[tuple[int, int, int]] = []
+        messages: list[PlainMessage] = []
+        size, now_ms, count = 0, self._wall_ms(), 0
+        while self._due and self._due[0][0] <= now_ms and len(taken) < TURN_MESSAGES and size < TURN_BYTES:
+            one = heapq.heappop(self._due)
+            if one[1] not in self._open:
+                continue  # it was recalled
+            taken.append(one)
+            found = self._copy(one[2])
+            if found is not None:
+                messages.append(found)
+                size += len(found.body)
+                count += 1
+        if not taken:
+            return False
+        self.keep_topics()
+        try:
+            note = self._note({"offsets": [one[1] for one in taken]})
+            put = self._pipeline.put([*messages, *note], waits=False)
+        except Exception:
+            for one in taken:
+                heapq.heappush(self._due, one)
+            raise
+        self._is_putting = True
+        put.done.addCallback(self._put_ended, put, taken, count, self._runs)
+        return True
+
+    def _note(self, document: Mapping[str, object]) -> list[PlainMessage]:
+        return self._pipeline.checked([NewMessage(
+            topic=DONE_TOPIC, queue_id=0, body=wire_json(document), flag=0, sys_flag=0, properties_data=b"",
+            born_timestamp=self._wall_ms(), born_host=self._own.host, store_host=self._own.host,
+        )])  # fmt: skip
+
+    @property
+    def may_recall(self) -> bool:
+        """Whether one more message may be recalled."""
+        return len(self._recalled) < RECALLED_MAX
+
+    def recall(self, topic: str, key: str, until_ms: int) -> Put:
+        """
+        Do not deliver a message.
+
+        @param key: its unique key. @param until_ms: its time, ms since 1970.
+        @return: its C{done} fires when that is stored, or not.
+        @raise NotPut: nothing can be stored.
+        """
+        self.keep_topics()
+        note = {"recalled": {"topic": topic, "key": key, "until": until_ms}}
+        put, run = self._pipeline.put(self._note(note)), self._runs
+
+        def stored(status: PutStatus) -> PutStatus:
+            if status.is_stored and run == self._runs:
+                self._recalled[topic, key] = until_ms
+                self._notes.append((put.placed.queue_offsets[0], -1, until_ms))
+                offset = self._by_key.get((topic, key))
+                if offset is not None:
+                    self._end(offset)
+            return status
+
+        put.done.addCallback(stored)
+        return put
+
+    def _put_ended(
+        self, status: PutStatus, put: Put, taken: list[tuple[int, int, int]], count: int, run: int
+    ) -> None:
+        if run != self._runs:
+            return  # of an earlier life as a master
+        self._is_putting = False
+        if not status.is_stored:
+            for one in taken:
+                heapq.heappush(self._due, one)
+            self._failed(status.name)
+            return
+        for one in taken:
+            self._end(one[1])
+        self._notes.append((put.placed.queue_offsets[-1], max(one[1] for one in taken), 0))
+        self.delivered += count
+        if self._problem:
+            self._problem = ""
+            self.log.info("messages with a time are delivered again")
+        self._again(0.0)
+
+    def _copy(self, offset: int) -> PlainMessage | None:
+        """The message to store again; None if it cannot be delivered."""
+        record = record_at(self._store, offset)
+        if record is None:
+            self._pass_over(offset, "it is not in the log")
+            return None
+        try:
+            message = decode_message(record)
+            topic, queue_id = real_place(message)
+            named = message.properties
+            for name in (OUT_MS, REAL_TOPIC, REAL_QUEUE):
+                named.pop(name, None)
+            (checked,) = self._pipeline.checked([NewMessage(
+                topic=topic, queue_id=queue_id, body=message.body, flag=message.flag,
+                properties_data=encode_properties(named), sys_flag=message.sys_flag,
+                born_timestamp=message.born_timestamp, born_host=message.born_host,
+                store_host=self._own.host, reconsume_times=message.reconsume_times,
+            )])  # fmt: skip
+        except (WireError, ValueError) as error:
+            self._pass_over(offset, str(error))
+            return None
+        self._delivers(topic, queue_id, offset, message.store_timestamp)
+        topics = self._metadata.topics
+        if topics.get(topic) is None or offset < topics.begins_at(topic):
+            self._pass_over(offset, f"topic {topic} was deleted")
+            return None
+        return checked
+
+    def _pass_over(self, offset: int, reason: str) -> None:
+        self.passed_over += 1
+        self.log.error("the message with a time at {offset} is skipped: {reason}",
+                       offset=offset, reason=reason)  # fmt: skip
+
+    # -- progress ------------------------------------------------------------------------------------
+
+    def sweep(self) -> None:
+        """Record where the next master begins to read. Called once a second."""
+        if not (self._is_running and self._is_loaded):
+            return
+        while self._places and self._places[0] not in self._open:
+            heapq.heappop(self._places)
+        first = self._places[0] if self._places else self._read_at
+        self._commit(TIMED_TOPIC, first)
+        queue = self._store.queues.get(TIMED_TOPIC, 0)
+        if queue is not None and self._read_at < queue.next_index:
+            return  # a message that was recalled may be among those that are not read yet
+        now_ms = self._wall_ms()
+        while self._notes and self._notes[0][1] < first and self._notes[0][2] <= now_ms:
+            self._commit(DONE_TOPIC, self._notes.popleft()[0] + 1)
+        for key in [key for key, until_ms in self._recalled.items() if until_ms <= now_ms]:
+            del self._recalled[key]
+
+    def _commit(self, topic: str, offset: int) -> None:
+        offsets = self._metadata.consumer_offsets
+        if offset and offsets.query(TIMER_GROUP, topic, 0) != offset:
+            offsets.commit(TIMER_GROUP, topic, 0, offset, self._wall_ms())

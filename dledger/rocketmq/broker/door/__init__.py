@@ -1,0 +1,1 @@
+"""From a connection to a handler: limits, rights, and the table of requests."""

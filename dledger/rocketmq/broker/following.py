@@ -1,0 +1,165 @@
+# -*- test-case-name: tests.broker.test_service -*-
+"""
+The master that a slave follows: the address of its log, and the address for requests.
+
+Options take precedence; a name server supplies the addresses that they leave out. A slave keeps a master
+that the name server no longer knows: the connection shows whether it lives.
+
+Source: BrokerController.doRegisterBrokerAll, HAService.updateMasterAddress (4.9.8); differs: options count in
+5.x, too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence, Set
+
+from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
+from twisted.logger import Logger
+
+from dledger.base.process.threads import RunInThread
+from dledger.rocketmq.broker.admin.damaged_records import GET_DAMAGED_RECORDS, OFFER_RECORD
+from dledger.rocketmq.broker.command_client import CommandClient
+from dledger.rocketmq.broker.common.config import BrokerConfig
+from dledger.rocketmq.broker.common.own_address import OwnAddress
+from dledger.rocketmq.broker.ha.offers import OfferRefused, RecordOffers
+from dledger.rocketmq.broker.ha.ports import LogPort
+from dledger.rocketmq.broker.ha.service import HAService
+from dledger.rocketmq.broker.ha.slave import LogRange
+from dledger.rocketmq.broker.metadata.files import Metadata
+from dledger.rocketmq.broker.metadata.slave_synchronize import SlaveSynchronize
+from dledger.values.errors import DLedgerError
+from protocols.rocketmq.commands import SUCCESS
+from protocols.wire.codes import ResponseCode
+from protocols.wire.remoting import RemotingCommand
+
+GET_BROKER_RUNTIME_INFO = 28
+TIMEOUT_S = 3.0
+
+
+class _Desk:
+    """See L{MasterDesk}: requests L{GET_DAMAGED_RECORDS} and L{OFFER_RECORD}."""
+
+    def __init__(self, client: CommandClient, master_address: Callable[[], str]) -> None:
+        self._client = client
+        self._master_address = master_address
+
+    async def _ask(self, command: RemotingCommand) -> RemotingCommand:
+        return await self._client.ask(self._master_address(), command, timeout_s=TIMEOUT_S)
+
+    async def damaged(self) -> Sequence[int] | None:
+        """See L{MasterDesk.damaged}."""
+        answer = await self._ask(RemotingCommand(code=GET_DAMAGED_RECORDS, opaque=0))
+        if answer.code != SUCCESS:
+            return None
+        try:
+            return [int(offset) for offset in json.loads(answer.body)["offsets"]]
+        except (ValueError, TypeError, KeyError) as error:
+            raise DLedgerError(ResponseCode.NETWORK_ERROR, reason=f"no offsets: {error!r}") from None
+
+    async def offer(self, offset: int, record: bytes) -> None:
+        """See L{MasterDesk.offer}."""
+        answer = await self._ask(RemotingCommand(
+            code=OFFER_RECORD, opaque=0, ext_fields={"offset": str(offset)}, body=record
+        ))  # fmt: skip
+        if answer.code != SUCCESS:
+            raise OfferRefused(answer.remark or f"answered {answer.code}")
+
+
+class Following:
+    """
+    @ivar synchronize: copies the master's metadata.
+    @ivar offers: offers the master sound copies of its damaged records.
+    @ivar ha_address: C{host:port} from which the log is copied; empty if unknown.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self, config: BrokerConfig, ha: HAService, metadata: Metadata, client: CommandClient, *,
+        own: OwnAddress, clock: IReactorTime, run_in_thread: RunInThread,
+        endpoint_of: Callable[[str], IStreamClientEndpoint], log: LogPort,
+        local_topics: Callable[[], Set[str]] = frozenset,
+    ) -> None:
+        """
+        @param log: our commit log.
+        @param local_topics: returns the topics that have consume queues here.
+        """
+        self._config = config
+        self._ha = ha
+        self._client = client
+        self._own = own
+        self._endpoint_of = endpoint_of
+        self.ha_address = ""
+        self.offers: RecordOffers | None = None
+        if ha.slave is not None:
+            self.offers = RecordOffers(log, ha.slave, _Desk(client, self._master_address))
+        self.synchronize = SlaveSynchronize(
+            metadata, client, own_address=lambda: own.text, clock=clock, run_in_thread=run_in_thread,
+            local_topics=local_topics, is_stopped=lambda: ha.slave is not None and ha.slave.is_stopped,
+        )
+
+    def start(self) -> None:
+        """Follow the master that the options name; without one, wait for a name server's answer."""
+        self.synchronize.master_address = self._config.master_remoting_address
+        self.synchronize.start()
+        if self._config.ha_master_address:
+            self._follow(self._config.ha_master_address)
+        elif not self._config.name_servers:
+            self.log.warn("no master to follow: set ha_master_address or namesrv_addr")
+
+    @property
+    def is_led(self) -> bool:
+        """Whether the addresses for the log and the metadata are known."""
+        return bool(self.ha_address) and self.synchronize.master_address is not None
+
+    def stop(self) -> None:
+        """Stop copying metadata."""
+        self.synchronize.stop()
+
+    def learned(self, master: str | None, ha_address: str | None) -> None:
+        """Follow the master in a name server's answer, except where the options name one."""
+        if master and master != self._own.text and not self._config.master_address:
+            if self.synchronize.master_address != master:
+                self.log.info("the master is at {address}", address=master)
+            self.synchronize.master_address = master
+        if ha_address and not self._config.ha_master_address:
+            self._follow(ha_address)
+
+    def _follow(self, address: str) -> None:
+        try:
+            endpoint = self._endpoint_of(address)
+        except ValueError as error:
+            self.log.warn("cannot follow the master: {reason}", reason=str(error))
+            return
+        if address != self.ha_address:
+            self.log.info("the master's log comes from {address}", address=address)
+        self.ha_address = address
+        self._ha.follow(endpoint, address)
+
+    def _master_address(self) -> str:
+        """@raise DLedgerError: the master is unknown."""
+        master = self.synchronize.master_address
+        if master is None or master == self._own.text:
+            raise DLedgerError(ResponseCode.NETWORK_ERROR, reason="the master's address is not known")
+        return master
+
+    async def master_range(self) -> LogRange:
+        """
+        Ask the master for the bounds of its log.
+
+        @raise DLedgerError: the master is unknown, or its answer has no such offsets.
+        """
+        master = self._master_address()
+        request = RemotingCommand(code=GET_BROKER_RUNTIME_INFO, opaque=0)
+        answer = await self._client.ask(master, request, timeout_s=TIMEOUT_S)
+        if answer.code != SUCCESS:
+            raise DLedgerError(ResponseCode.NETWORK_ERROR, answered=answer.code, remark=answer.remark)
+        try:
+            table = json.loads(answer.body)["table"]
+            return LogRange(
+                begin_offset=int(table["commitLogMinOffset"]), end_offset=int(table["commitLogMaxOffset"])
+            )
+        except (ValueError, TypeError, KeyError) as error:
+            reason = f"no commitLogMinOffset and commitLogMaxOffset: {error!r}"
+            raise DLedgerError(ResponseCode.NETWORK_ERROR, reason=reason) from None

@@ -1,0 +1,537 @@
+# -*- test-case-name: tests.broker.test_parts -*-
+"""
+All parts of one broker, constructed together when its store is opened, and the order in which they receive
+events.
+
+    store, metadata          files and tables
+    replication, pipeline, sending    storing messages, replicating them
+    consuming, admin         delivering messages, administrating the broker
+    router                   selects the part that answers a request
+    registrar                the name servers
+
+Invariant: no part is replaced. A part that emits events receives the broker, as L{BrokerEvents}, at its
+construction; no event occurs before the constructor has returned.
+
+L{dledger.rocketmq.broker.service.BrokerService} knows the order in which ports and files are opened and
+closed.
+
+Source: BrokerController (4.9.8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from dledger.base.process.descriptors import connections_allowed
+from dledger.rocketmq.answering.answering import CONNECTIONS_MAX
+from dledger.rocketmq.answering.changes import ChangeGate
+from dledger.rocketmq.answering.refusals import Code, CommandGroup, RefusalCounts, Refused
+from dledger.rocketmq.broker.access.accounts import read_credentials
+from dledger.rocketmq.broker.admin.cleaning import Cleaning
+from dledger.rocketmq.broker.admin.client_queries import ClientQueries
+from dledger.rocketmq.broker.admin.commands import AdminCommands, AdminParts
+from dledger.rocketmq.broker.admin.queue_queries import QueueQueries
+from dledger.rocketmq.broker.admin.refused import RefusedCommands
+from dledger.rocketmq.broker.admin.reset_offsets import ResetOffsets
+from dledger.rocketmq.broker.admin.run_time_options import restore_options
+from dledger.rocketmq.broker.admin.stats import StatsCommands, TableCommands
+from dledger.rocketmq.broker.basics.events import Arrived, BrokerEvents
+from dledger.rocketmq.broker.browsing import MessageBrowser
+from dledger.rocketmq.broker.command_client import CommandClient
+from dledger.rocketmq.broker.common.config import BrokerConfig
+from dledger.rocketmq.broker.common.own_address import OwnAddress, bracketed
+from dledger.rocketmq.broker.common.system_topics import add_system_topics
+from dledger.rocketmq.broker.consuming.assignments import Assignments
+from dledger.rocketmq.broker.consuming.consumers import ConsumerCommands, ConsumerTable
+from dledger.rocketmq.broker.consuming.key_queries import KeyQueries
+from dledger.rocketmq.broker.consuming.offset_bounds import OffsetBounds
+from dledger.rocketmq.broker.consuming.offset_commands import OffsetCommands
+from dledger.rocketmq.broker.consuming.producers import ProducerTable
+from dledger.rocketmq.broker.consuming.pulls import PullCommands, usual_slow_bytes
+from dledger.rocketmq.broker.consuming.queue_locks import QueueLocks
+from dledger.rocketmq.broker.consuming.visible import all_visible
+from dledger.rocketmq.broker.delays.recalls import RecallCommands
+from dledger.rocketmq.broker.delays.schedule import ScheduleMessageService
+from dledger.rocketmq.broker.delays.timers import TimerService
+from dledger.rocketmq.broker.door.gate import AccessGate, GuardedNatives, broker_change
+from dledger.rocketmq.broker.door.request_rights import topics_of
+from dledger.rocketmq.broker.door.router import CommandRouter
+from dledger.rocketmq.broker.lost_topics import TopicsAtStart, lost_topic, lost_topics
+from dledger.rocketmq.broker.metadata.files import Metadata
+from dledger.rocketmq.broker.name_server import BrokerIdentity, NameServerRegistrar
+from dledger.rocketmq.broker.popping.acks import PopAcks
+from dledger.rocketmq.broker.popping.check_points import popped_places
+from dledger.rocketmq.broker.popping.in_order import InOrder
+from dledger.rocketmq.broker.popping.pops import PopCommands
+from dledger.rocketmq.broker.popping.revive import ReviveService
+from dledger.rocketmq.broker.puts.answers import SendAnswers
+from dledger.rocketmq.broker.puts.puts import PutPipeline
+from dledger.rocketmq.broker.puts.rules import PutRules
+from dledger.rocketmq.broker.puts.topic_checks import TopicChecks
+from dledger.rocketmq.broker.puts.unique_ids import UniqueIds
+from dledger.rocketmq.broker.replication import BrokerSurroundings, CommitLogKind, LogKind, ReplicationNeeds
+from dledger.rocketmq.broker.replies import ReplyCommands
+from dledger.rocketmq.broker.sending.long_sends import LongSends
+from dledger.rocketmq.broker.sending.native import NativeCommands
+from dledger.rocketmq.broker.sending.plain_sends import PlainSends
+from dledger.rocketmq.broker.sending.send_back import SendBack
+from dledger.rocketmq.broker.sending.sends import Sends
+from dledger.rocketmq.broker.store.commit_log_store import CommitLogStore
+from dledger.rocketmq.broker.store.log_reads import LogReads
+from dledger.rocketmq.broker.store.queries import record_at
+from dledger.rocketmq.broker.store.queues.consume_queues import open_queues_max
+from dledger.rocketmq.broker.transactions.check import TransactionCheckService
+from dledger.rocketmq.broker.transactions.commands import TransactionCommands
+from dledger.rocketmq.broker.transactions.ends import TransactionEnds
+from dledger.rocketmq.broker.upkeep import MetadataSaver
+from dledger.values.errors import StoreError
+from dledger.values.hosts import ChangeHosts
+from protocols.rocketmq.commands import NotAsked
+from protocols.turn import Turn
+from protocols.wire.errors import WireError
+from protocols.wire.remoting import RemotingCommand
+from protocols.wire.rocketmq.message import decode_message
+
+GET_ROUTE_BY_TOPIC = 105
+#: Seconds that a name server may take to tell a route.
+ROUTE_TIMEOUT_S = 3.0
+
+#: Ticks (seconds) between two checks of the free disk space; as cleanResourceInterval.
+HOUSE_KEEPING_TICKS = 10
+
+
+class BrokerParts(BrokerEvents):
+    """
+    One broker; the L{BrokerEvents} of its parts.
+
+    @ivar own: its address for clients; known when its first port listens.
+    @ivar replication: stores and replicates the log.
+    @ivar browser: reads messages for its pages.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self, config: BrokerConfig, around: BrokerSurroundings, kind: LogKind | None = None
+    ) -> None:
+        """
+        @param config: with C{broker_ip1}.
+        @param kind: how the log is stored and replicated; None: as a L{CommitLogKind}.
+        @raise StoreError: the store or the metadata cannot be opened; both are released.
+        @raise OSError: reading them failed; both are released.
+        @raise ValueError: a file of accounts is missing or not sound; nothing is opened.
+        """
+        clock = around.reactor
+        self.config = config
+        self.own = OwnAddress()
+        self._around = around
+        self._ticks = 0
+        self._has_ceased = False
+        self.refusals = RefusalCounts()
+        self.turn = Turn(clock, self._turn_failed)
+        self.gate = AccessGate(
+            config.acl_file, topics_at=self._topics_at, retries_in=self._retries_in,
+            reply_topic=f"{config.broker_cluster_name}_REPLY_TOPIC",
+        ) if config.acl_enable else None
+        own = config.acl_credentials_file
+        self.client = CommandClient(
+            clock=clock, turn=self.turn, endpoint_of=around.endpoint_of,
+            credentials=read_credentials(own) if own else None,
+        )
+        kind = kind or CommitLogKind()
+        self.store = kind.open_store(config, around, failed=self._store_failed, events=self)
+        self.metadata = self._metadata()
+        self.store.queues.begins_at = self.metadata.topics.begins_at
+        self.saver = MetadataSaver(self.metadata, around.run_in_thread)
+        self.replication = kind.replicate(self.store, ReplicationNeeds(
+            config=config, around=around, metadata=self.metadata, client=self.client, own=self.own,
+            events=self,
+        ))  # fmt: skip
+        self.pipeline = PutPipeline(self.replication.writer, wall_ms=self.wall_ms, failed=around.failed)
+        self.checks = TopicChecks(self.metadata, config, wall_ms=self.wall_ms, events=self)
+        self.browser = MessageBrowser(self.store, clock)
+        self.reads = LogReads(
+            self.store.log, clock=clock, turn=self.turn, bad=self.store.bad_records
+        )
+        self._make_sending()
+        self._make_consuming()
+        self.router = self._router()
+        self.registrar = NameServerRegistrar(
+            config.name_servers, self.client, self.identity, self.metadata.topics, clock=clock,
+            interval_s=config.register_name_server_period / 1000,
+            timeout_s=config.register_broker_timeout_mills / 1000, learned=self._learned,
+            seeks_master=self.replication.seeks_master,
+        )
+
+    # -- parts -----------------------------------------------------------------------------------
+
+    def _metadata(self) -> Metadata:
+        config, now_ms = self.config, self.wall_ms()
+        metadata = Metadata(self._around.disk, config.store.config_path, now_ms=now_ms)
+        try:
+            metadata.load()
+        except BaseException:
+            self.store.abandon()
+            raise
+        restore_options(config, metadata.changed_options)
+        self._topics_ms = metadata.topics.version.timestamp if metadata.topics.entries else 0
+        self._at_start = TopicsAtStart()
+        for path in metadata.restored:
+            self.log.warn("{path} was restored from its .bak", path=path)
+        if not config.is_slave:
+            add_system_topics(metadata, config, now_ms)
+        return metadata
+
+    def _make_sending(self) -> None:
+        config, store, metadata, pipeline = self.config, self.store, self.metadata, self.pipeline
+        own, wall_ms = self.own, self.wall_ms
+        rules = PutRules(self.checks, config)
+        ids = UniqueIds(own, wall_ms=wall_ms, rng=self._around.rng)
+        self._long_sends = LongSends(
+            rules, metadata, config, own=own, wall_ms=wall_ms, ids=ids,
+            may_time=lambda: self.timers.may_wait(),
+        )
+        self.sends = Sends(
+            pipeline, PlainSends(rules, config, own=own, ids=ids), self._long_sends,
+            SendAnswers(config, own, self.refusals),
+        )  # fmt: skip
+        self.native = NativeCommands(store, pipeline, rules, self.reads, config, own=own, wall_ms=wall_ms)
+        self.send_back = SendBack(
+            config, store, metadata, pipeline, rules, own=own, wall_ms=wall_ms, rng=self._around.rng
+        )
+        self.schedule = ScheduleMessageService(
+            store, metadata.delay_offsets, metadata.topics, pipeline, own=own,
+            clock=self._around.reactor, wall_ms=wall_ms, delivers=self._delivers,
+        )
+
+        self.timers = TimerService(
+            store, metadata, pipeline, own=own, clock=self._around.reactor, wall_ms=wall_ms,
+            delivers=self._delivers,
+        )
+
+    def _make_consuming(self) -> None:
+        config, store, metadata, wall_ms = self.config, self.store, self.metadata, self.wall_ms
+        slow_bytes, clock, gate = usual_slow_bytes(), self._around.reactor, self.gate
+        visible = all_visible if gate is None else gate.visible
+        self.consumer_table, self.producer_table = ConsumerTable(), ProducerTable()
+        self.pulls = PullCommands(
+            config, store, metadata, self.consumer_table, clock=clock, wall_ms=wall_ms,
+            slow_bytes=slow_bytes, visible=visible,
+        )
+        self.consumers = ConsumerCommands(
+            config, metadata, self.consumer_table, self.producer_table, wall_ms=wall_ms, rights=gate
+        )
+        self.replies = ReplyCommands(
+            config, self._long_sends, self.pipeline, self.producer_table, own=self.own, wall_ms=wall_ms,
+            rights=gate,
+        )
+        ends = TransactionEnds()
+        self.transactions = TransactionCommands(
+            config, store, metadata, self.pipeline, ends=ends, own=self.own, wall_ms=wall_ms,
+            commits=self._commits,
+        )
+        self.checks_of_halves = TransactionCheckService(
+            config, store, metadata, self.pipeline, self.producer_table, ends, own=self.own, clock=clock,
+            wall_ms=wall_ms, rights=gate,
+        )
+        self.revive = ReviveService(
+            config, store, metadata, self.pipeline, self.checks, own=self.own, clock=clock, wall_ms=wall_ms
+        )
+        in_order = InOrder(metadata, wall_ms=wall_ms)
+        self.pops = PopCommands(
+            config, store, metadata, self.pipeline, self.revive, in_order, own=self.own, clock=clock,
+            wall_ms=wall_ms, progress=self.pulls.progress,
+        )
+        self.pop_acks = PopAcks(
+            config, self.pipeline, self.revive, in_order, own=self.own, wall_ms=wall_ms,
+            freed=self.pops.freed, settled=self.replication.settled,
+        )
+        self.key_queries = KeyQueries(store, clock=clock, visible=visible)
+        self.locks = QueueLocks(wall_ms=wall_ms)
+        self.offset_bounds = OffsetBounds(store, metadata, clock=clock, wall_ms=wall_ms)
+        self.offsets = OffsetCommands(
+            config, store, metadata, wall_ms=wall_ms, slow_bytes=slow_bytes, settled=self.replication.settled
+        )
+        self.admin = AdminCommands(AdminParts(
+            config=config, store=store, metadata=metadata, disk=self._around.disk, pulls=self.pulls,
+            wall_ms=wall_ms, save=self._save_and_settle, keep=self.keep_metadata,
+            topics_changed=self.topics_changed, ha_status=self.replication.status, stored=self._stored,
+            refused=lambda: str(self.refusals),
+        ), clock=clock)  # fmt: skip
+
+    def _router(self) -> CommandRouter:
+        config, store, metadata, table = self.config, self.store, self.metadata, self.consumer_table
+        groups: tuple[CommandGroup, ...] = (
+            self.pulls, self.consumers, self.offsets, self.key_queries, self.locks, self.admin,
+            RecallCommands(config, metadata, self.timers, wall_ms=self.wall_ms),
+            *self._queries(), RefusedCommands(), Assignments(
+                config, metadata, table, route_of=self._route_of, seconds=self._around.reactor.seconds,
+                wall_ms=self.wall_ms, save=self._save_and_settle,
+            ),
+            ResetOffsets(config, store, metadata, table, wall_ms=self.wall_ms),
+            TableCommands(metadata), self.send_back, self.transactions, self.replies, self.pops,
+            self.pop_acks, self.native, *self.replication.commands(),
+        )  # fmt: skip
+        gate = self.gate
+        if gate is not None:
+            groups = (*groups, gate)
+        return CommandRouter(
+            self.turn, groups, together=self.sends, plain=self.sends if gate is None else None,
+            native=self.native if gate is None else GuardedNatives(gate, self.native),
+            refusals=self.refusals,
+            gate=gate or ChangeGate(ChangeHosts(config.change_hosts, "changeHosts"), broker_change),
+            connections_max=connections_allowed(CONNECTIONS_MAX, files=open_queues_max()),
+            share_percent=config.connections_share,
+        )
+
+    def _queries(self) -> tuple[CommandGroup, ...]:
+        """What administrators ask about topics, queues and clients."""
+        config, store, metadata, table = self.config, self.store, self.metadata, self.consumer_table
+        progress = self.pulls.progress
+        stats = StatsCommands(config, store, metadata, table, progress=progress)
+        return stats, QueueQueries(
+            config, store, metadata, table, stats, progress=progress, own=lambda: self.own.text,
+            wall_ms=self.wall_ms,
+        ), ClientQueries(
+            config, store, table, self.producer_table, clock=self._around.reactor
+        ), Cleaning(
+            config, store, metadata, keep_house=lambda: self.replication.keep_house(at_any_hour=True)
+        )
+
+    def _route_of(self, topic: str) -> Deferred[RemotingCommand]:
+        """Ask the name servers for the queues of a topic, one after the other."""
+        return Deferred.fromCoroutine(self._ask_route(topic))
+
+    async def _ask_route(self, topic: str) -> RemotingCommand:
+        problem = "there is no name server"
+        for address in self.config.name_servers:
+            try:
+                return await self.client.ask(address, RemotingCommand(
+                    code=GET_ROUTE_BY_TOPIC, opaque=0, ext_fields={"topic": topic}
+                ), timeout_s=ROUTE_TIMEOUT_S)  # fmt: skip
+            except Exception as error:
+                problem = str(error)
+        raise NotAsked(problem)
+
+    # -- events: see dledger.rocketmq.broker.basics.events -------------------------------------------------
+
+    def grown(self) -> None:
+        """See L{BrokerEvents}."""
+        defers = self.replication.grown()
+        self.reads.grown()
+        self.store.reput.wake(defers=defers)
+
+    def cut(self, end_offset: int) -> None:
+        """See L{BrokerEvents}."""
+        assert isinstance(self.store, CommitLogStore), "a raft log is cut where nothing is dispatched"
+        self.store.log_was_cut(end_offset)
+
+    def arrived(self, arrived: Arrived) -> None:
+        """See L{BrokerEvents}."""
+        self.pulls.arrived(arrived)
+        self.pops.arrived(arrived)
+        self.schedule.arrived(arrived)
+        self.timers.arrived(arrived)
+
+    def acknowledged(self) -> None:
+        """See L{BrokerEvents}."""
+        self.store.reput.release()
+
+    def metadata_logged(self, record: bytes, offset: int, term: int) -> None:
+        """See L{BrokerEvents}."""
+        self.replication.metadata_logged(record, offset, term)
+
+    def keep_metadata(self) -> Deferred[None]:
+        """See L{BrokerEvents}."""
+        return self.metadata.save(self._around.run_in_thread)
+
+    def _save_and_settle(self) -> Deferred[None]:
+        """An administrator has changed metadata: bring them to stable storage, and to the next master."""
+        return self.keep_metadata().addCallback(lambda _: self.replication.settled())
+
+    def topics_changed(self) -> None:
+        """See L{BrokerEvents}."""
+        # The next tick saves the table. A crash before that loses no topic, see restore_topics.
+        self.registrar.topics_changed()
+
+    # -- life cycle, except files and ports ----------------------------------------------------------
+
+    def begin(self) -> None:
+        """The broker listens: follow the master, tell name servers, deliver delayed messages."""
+        self.replication.follow()
+        self.registrar.start()
+        if not self.config.is_slave:
+            self._start_delivering()
+
+    def _start_delivering(self) -> None:
+        """A master delivers delayed messages and popped ones, and asks about half messages."""
+        if isinstance(self.store, CommitLogStore):  # a raft log has offsets and messages in one order
+            self.offset_bounds.start()
+        self.schedule.start()
+        self.timers.start()
+        self.revive.start()
+        self.checks_of_halves.start()
+
+    def _stop_delivering(self) -> None:
+        self.offset_bounds.stop()
+        self.schedule.stop()
+        self.timers.stop()
+        self.revive.stop()
+        self.checks_of_halves.stop()
+
+    def role_changed(self) -> None:
+        """See L{BrokerEvents}."""
+        self._stop_delivering()
+        if not self.config.is_slave:
+            # As it was copied from the last master: what is added below must not make it look younger.
+            topics = self.metadata.topics
+            self._topics_ms = topics.version.timestamp if topics.entries else 0
+            add_system_topics(self.metadata, self.config, self.wall_ms())
+            self.restore_topics()
+            self._start_delivering()
+        self.registrar.role_changed()
+
+    def restore_topics(self) -> None:
+        """
+        Called when the store is ready: a master adds the topics that a crash took, see L{lost_topics}. A
+        slave of a plain log adds those of its queues, until it has its master's table, and serves them. (A
+        raft log keeps the queues of deleted topics.)
+
+        @raise StoreError: the log or a queue cannot be read.
+        """
+        topics, config = self.metadata.topics, self.config
+        if config.is_slave:
+            if isinstance(self.store, CommitLogStore):
+                nums = config.default_topic_queue_nums
+                topics.show(lost_topics(self.store, frozenset(topics.entries), table_ms=0, queue_nums=nums))
+            return
+        for name in topics.begin_within(self.store.log.record_end, self.wall_ms()):
+            self.log.warn("topic {topic} would begin after the end of the log: it is shown whole", topic=name)
+        self._at_start = TopicsAtStart(
+            frozenset(topics.entries), self._topics_ms, self.store.log.end_offset, self.wall_ms()
+        )
+        lost = lost_topics(
+            self.store, self._at_start.known, table_ms=self._topics_ms,
+            queue_nums=config.default_topic_queue_nums,
+        )
+        for topic in lost:
+            topics.put(topic, self.wall_ms())
+        if lost:
+            self.log.warn(
+                "{count} topics have messages that are younger than {file}, as after a crash; they are added "
+                "to it: {names}", count=len(lost), file=topics.file_name,
+                names=", ".join(topic.topic_name for topic in lost[:10]),
+            )  # fmt: skip
+        topics.log_end = lambda: self.store.log.record_end
+
+    def _delivers(self, topic: str, queue_id: int, offset: int, stored_ms: int) -> None:
+        """A delayed message, which was stored at this time, goes to this queue."""
+        if self._at_start.lost(topic, offset, stored_ms):
+            self._add_lost(topic, queue_id, "delayed")
+
+    def _commits(self, topic: str, queue_id: int, stored_ms: int) -> None:
+        """A half message, which was first stored at this time, goes to this queue."""
+        if self._at_start.lost_half(topic, stored_ms):
+            self._add_lost(topic, queue_id, "half")
+
+    def _add_lost(self, topic: str, queue_id: int, kind: str) -> None:
+        topics = self.metadata.topics
+        if topic not in topics.entries:
+            nums = self.config.default_topic_queue_nums
+            topics.put(lost_topic(topic, queue_id, queue_nums=nums), self.wall_ms())
+            self.log.warn("topic {topic} was lost, and has a {kind} message: it is added",
+                          topic=topic, kind=kind)  # fmt: skip
+            self.topics_changed()
+
+    def tick(self) -> None:
+        """Do the periodic work. Called once a second, also before L{begin}."""
+        self._ticks += 1
+        now_s = self._around.reactor.seconds()
+        self.router.sweep(now_s)
+        self.client.sweep(now_s)
+        if self.gate is not None and self.gate.tick():
+            # Requests that wait for messages were allowed by the accounts of before.
+            self.pulls.answer_held("the accounts of this broker have changed")
+            self.pops.answer_waiting()
+            self.reads.answer_waiting()
+        for group in (
+            self.pulls, self.pops, self.revive, self.timers, self.consumers, self.locks, self.admin
+        ):  # fmt: skip
+            group.sweep()
+        metadata = self.metadata
+        period = max(1, round(self.config.flush_consumer_offset_interval / 1000))
+        is_due = metadata.topics.is_dirty or metadata.groups.is_dirty or self._ticks % period == 0
+        if is_due and self.store.is_ready:  # before, restore_topics needs the file as it is
+            self.saver.save()
+        if not self._has_ceased:
+            self.replication.tick()
+            if self._ticks % HOUSE_KEEPING_TICKS == 0:
+                self.replication.keep_house()
+
+    def cease(self, reason: str) -> None:
+        """The broker has failed or stops: refuse messages, begin no work on files. Waiting puts continue."""
+        self._has_ceased = True
+        self.pipeline.close(reason)
+        self.saver.close()
+
+    def end(self) -> None:
+        """Answer the requests that wait for messages; stop following and delivering."""
+        self.replication.unfollow()
+        self.pulls.stop()
+        self.pops.stop()
+        self.key_queries.stop()
+        self._stop_delivering()
+        self.reads.answer_waiting()
+
+    # -- facts ----------------------------------------------------------------------------------
+
+    def _topics_at(self, offset: int) -> tuple[str, ...]:
+        """
+        The topics to which a reader of the message that begins at an offset of the log needs the right; none:
+        no message begins there.
+
+        @raise Refused: it cannot be read, so nobody knows who may see it.
+        """
+        try:
+            record = record_at(self.store, offset)
+            if record is None:
+                return ()
+            found = decode_message(record)
+            return topics_of(found.topic, found.properties)
+        except (OSError, StoreError, WireError) as error:
+            raise Refused(Code.SYSTEM_ERROR, f"the message at {offset} cannot be read: {error}") from error
+
+    def _retries_in(self, topic: str) -> Iterable[tuple[str, str]]:
+        groups, topics = self.metadata.groups.entries, self.metadata.topics.entries
+        return popped_places(topic, groups=groups, topics=topics)
+
+    def wall_ms(self) -> int:
+        """Ms since 1970."""
+        return int(self._around.wall_s() * 1000)
+
+    def identity(self) -> BrokerIdentity:
+        """The identity that name servers receive. Called only when the broker listens."""
+        config, port = self.config, self.replication.port
+        return BrokerIdentity(
+            cluster_name=config.broker_cluster_name, broker_name=config.broker_name,
+            broker_id=config.role.broker_id, broker_addr=self.own.text,
+            ha_server_addr=f"{bracketed(config.broker_ip2 or config.broker_ip1)}:{port}",
+            permission=config.broker_permission,
+        )
+
+    def _stored(self) -> int:
+        return self.pipeline.stored
+
+    def _learned(self, master: str | None, ha_address: str | None) -> None:
+        self.replication.learned(master, ha_address)
+
+    def _store_failed(self, failure: Failure) -> None:
+        self._around.failed(f"the store has failed: {failure.getErrorMessage()}")
+
+    def _turn_failed(self, failure: Failure) -> None:
+        self.log.failure("work of the broker failed", failure)
+        self._around.failed(f"work of the broker: {failure.getErrorMessage()}")

@@ -1,0 +1,74 @@
+# -*- test-case-name: tests.broker.popping.test_pops -*-
+"""What a consumer gets of one queue by a pop, and the fields of its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import attrs
+from twisted.logger import Logger
+
+from dledger.rocketmq.broker.popping.check_points import (
+    POP_RECEIPT,
+    CheckPoint,
+    kind_of,
+    offsets_info,
+    receipt_text,
+)
+from protocols.wire.errors import WireError
+from protocols.wire.rocketmq.layout import TOPIC_BYTES_MAX
+from protocols.wire.rocketmq.message import decode_message, encode_message, encode_properties
+
+_log = Logger()
+
+
+class Taken(NamedTuple):
+    """
+    Messages of one queue.
+
+    @ivar following: queue offset behind them.
+    @ivar committed: the group's offset when they were read; None: it had none.
+    """
+
+    point: CheckPoint
+    records: tuple[bytes, ...]
+    following: int
+    committed: int | None = None
+
+
+def body_of(taken: Taken, topic: str) -> bytes:
+    """
+    Records for a consumer: a retry looks like a message of its first topic, and brings its receipt. One that
+    has no room for it is left out; when its time is over, it goes to the dead letters.
+
+    @param topic: the one that the consumer has asked for.
+    """
+    if not kind_of(taken.point.key.topic):
+        return b"".join(taken.records)
+    found = []
+    for record in taken.records:
+        message = decode_message(record, verify_body=False)
+        named = message.properties
+        named[POP_RECEIPT] = receipt_text(taken.point, message.queue_offset)
+        version = 2 if len(topic.encode()) > TOPIC_BYTES_MAX[1] else 1
+        try:
+            found.append(encode_message(attrs.evolve(
+                message, topic=topic, version=version, properties_data=encode_properties(named)
+            )))  # fmt: skip
+        except (ValueError, WireError) as error:
+            _log.error("the message at {offset} of {topic}, queue {queue_id} cannot be popped: {reason}",
+                       offset=message.queue_offset, topic=taken.point.key.topic,
+                       queue_id=taken.point.key.queue_id, reason=str(error))  # fmt: skip
+    return b"".join(found)
+
+
+def answer_fields(points: Sequence[CheckPoint], *, revive_queue: int, rest: int) -> dict[str, str]:
+    """The fields of an answer with messages. @param rest: number of messages that are left, about."""
+    starts, offsets = offsets_info(points)
+    first = points[0]
+    return {
+        "popTime": str(first.key.pop_ms), "invisibleTime": str(first.invisible_ms),
+        "reviveQid": str(revive_queue), "restNum": str(rest), "startOffsetInfo": starts,
+        "msgOffsetInfo": offsets,
+    }  # fmt: skip

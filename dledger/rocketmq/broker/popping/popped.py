@@ -1,0 +1,190 @@
+# -*- test-case-name: tests.broker.popping.test_popped -*-
+"""
+The check points of a master that are not finished: what is given to consumers and not acknowledged.
+
+A message of a check point is C{open} (given), C{settling} (its ack is being stored), or done and forgotten.
+
+Rule 1: an ack counts from its receipt on; a message whose ack cannot be stored is open again.
+Rule 2: the offset that a queue of the revive topic has reached is the last one before the first unfinished
+check point. The next master reads again from there.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+import attrs
+
+from dledger.rocketmq.broker.popping.check_points import Ack, CheckPoint, PopKey
+
+#: Topic, group and number of a queue.
+GroupQueue = tuple[str, str, int]
+#: Finished check points that may wait for their time or for their turn, besides as many as are unfinished.
+SPARE_MAX = 1_024
+
+
+@attrs.define(eq=False)
+class Popped:
+    """
+    A check point that is not finished.
+
+    @ivar at: its queue in the revive topic, and its offset there.
+    @ivar open, settling: queue offsets, see the module.
+    """
+
+    point: CheckPoint
+    at: tuple[int, int]
+    open: set[int]
+    settling: set[int] = attrs.Factory(set)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all its messages are done."""
+        return not (self.open or self.settling)
+
+
+class PoppedTable:
+    """
+    Invariant: C{_counts} has, for each queue of a group, the number of its messages that are not done. The
+    messages of check points in C{_by_key}, and no others, are open or settling.
+    """
+
+    def __init__(self) -> None:
+        self._by_key: dict[PopKey, Popped] = {}
+        self._due: list[tuple[int, int, Popped]] = []
+        self._places: dict[int, list[tuple[int, int, Popped]]] = {}
+        self._last: dict[int, int] = {}
+        self._counts: dict[GroupQueue, int] = {}
+        self._turn = 0
+
+    def __len__(self) -> int:
+        """Number of check points."""
+        return len(self._by_key)
+
+    def count(self, queue: GroupQueue) -> int:
+        """Number of messages of a queue that a group has and that are not done."""
+        return self._counts.get(queue, 0)
+
+    # -- additions ---------------------------------------------------------------------------------
+
+    def add(self, point: CheckPoint, queue_id: int, offset: int) -> None:
+        """
+        A check point is stored.
+
+        @param queue_id, offset: in the revive topic.
+        """
+        self.passed(queue_id, offset)
+        before = self._by_key.pop(point.key, None)
+        if before is not None:
+            self._count(before, -len(before.open) - len(before.settling))
+            before.open.clear()
+            before.settling.clear()
+        if not point.offsets:
+            return
+        popped = Popped(point, (queue_id, offset), set(point.offsets))
+        self._by_key[point.key] = popped
+        self._count(popped, len(popped.open))
+        self.again(popped, point.due_ms)
+        heapq.heappush(self._places.setdefault(queue_id, []), (offset, self._turn, popped))
+
+    def passed(self, queue_id: int, offset: int) -> None:
+        """A message of the revive topic needs no more attention, except what L{add} says of it."""
+        self._last[queue_id] = max(self._last.get(queue_id, -1), offset)
+
+    def again(self, popped: Popped, due_ms: int) -> None:
+        """Look at a check point at this time, ms since 1970."""
+        self._turn += 1
+        heapq.heappush(self._due, (due_ms, self._turn, popped))
+
+    # -- acks --------------------------------------------------------------------------------------
+
+    def settle(self, ack: Ack) -> bool:
+        """
+        An ack is being stored.
+
+        @return: whether all its messages are known. If not, nothing has changed.
+        """
+        popped = self._by_key.get(ack.key)
+        if popped is None or not popped.open.union(popped.settling).issuperset(ack.offsets):
+            return False
+        popped.open.difference_update(ack.offsets)
+        popped.settling.update(ack.offsets)
+        return True
+
+    def has(self, ack: Ack) -> bool:
+        """Whether all its messages are known."""
+        popped = self._by_key.get(ack.key)
+        return popped is not None and popped.open.union(popped.settling).issuperset(ack.offsets)
+
+    def settled(self, ack: Ack, *, is_stored: bool) -> None:
+        """The end of L{settle}."""
+        popped = self._by_key.get(ack.key)
+        if popped is None:
+            return
+        known = popped.settling.intersection(ack.offsets)
+        popped.settling -= known
+        if is_stored:
+            self._done(popped, len(known))
+        else:
+            popped.open |= known
+
+    def finish(self, ack: Ack) -> None:
+        """An ack that is stored already; messages that are unknown count for nothing."""
+        popped = self._by_key.get(ack.key)
+        if popped is not None:
+            known = popped.open.intersection(ack.offsets)
+            popped.open -= known
+            self._done(popped, len(known))
+
+    def _done(self, popped: Popped, count: int) -> None:
+        self._count(popped, -count)
+        if popped.is_finished:
+            self._by_key.pop(popped.point.key, None)
+            self._trim()
+
+    def _trim(self) -> None:
+        """Finished check points go when they are most, not only when their time has come: it may be hours."""
+        most = 2 * len(self._by_key) + SPARE_MAX
+        if len(self._due) > most:
+            self._due = [one for one in self._due if not one[2].is_finished]
+            heapq.heapify(self._due)
+        for queue_id, places in self._places.items():
+            if len(places) > most:
+                left = self._places[queue_id] = [one for one in places if not one[2].is_finished]
+                heapq.heapify(left)
+
+    def _count(self, popped: Popped, change: int) -> None:
+        key = popped.point.key
+        queue = (key.topic, key.group, key.queue_id)
+        count = self._counts.get(queue, 0) + change
+        if count:
+            self._counts[queue] = count
+        else:
+            self._counts.pop(queue, None)
+
+    # -- time --------------------------------------------------------------------------------------
+
+    def due(self, now_ms: int, count_max: int) -> list[Popped]:
+        """
+        Take unfinished check points whose time is over; those that stay unfinished need L{again}.
+
+        @param count_max: the most messages; one check point at least.
+        """
+        found: list[Popped] = []
+        count = 0
+        while self._due and self._due[0][0] <= now_ms and count < count_max:
+            popped = heapq.heappop(self._due)[2]
+            if not popped.is_finished:
+                found.append(popped)
+                count += len(popped.open)
+        return found
+
+    def reach(self) -> dict[int, int]:
+        """By queue of the revive topic: the offset of the last finished message; -1: none."""
+        reached = {}
+        for queue_id, last in self._last.items():
+            places = self._places.get(queue_id, [])
+            while places and places[0][2].is_finished:
+                heapq.heappop(places)
+            reached[queue_id] = places[0][0] - 1 if places else last
+        return reached

@@ -1,0 +1,1 @@
+"""The road of a put: properties, rules, checks of topics, answers."""

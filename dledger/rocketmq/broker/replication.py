@@ -1,0 +1,282 @@
+# -*- test-case-name: tests.broker.test_parts -*-
+"""
+How a broker stores and replicates its log: what the rest of the broker knows of it, and RocketMQ's first way,
+a commit log that a master sends to its slaves.
+
+The other way, a raft log, is in a room of its own, which imports both the broker and the ledger.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Protocol
+
+import attrs
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import IStreamClientEndpoint, IStreamServerEndpoint
+from twisted.python.failure import Failure
+
+from dledger.base.disk.disk import Disk
+from dledger.base.process.reactor import Reactor
+from dledger.base.process.threads import RunInThread
+from dledger.rocketmq.answering.refusals import CommandGroup
+from dledger.rocketmq.broker.admin.damaged_records import DamagedRecords
+from dledger.rocketmq.broker.admin.ha_resolve import HAResolve
+from dledger.rocketmq.broker.basics.events import BrokerEvents
+from dledger.rocketmq.broker.command_client import CommandClient
+from dledger.rocketmq.broker.common.config import BrokerConfig
+from dledger.rocketmq.broker.common.own_address import OwnAddress
+from dledger.rocketmq.broker.following import Following
+from dledger.rocketmq.broker.ha.service import HAService, HAStatus
+from dledger.rocketmq.broker.ha.slave import LogRange
+from dledger.rocketmq.broker.metadata.files import Metadata
+from dledger.rocketmq.broker.puts.puts import LogWriter, ReplicatedLog
+from dledger.rocketmq.broker.store.commit_log_store import CommitLogStore
+from dledger.rocketmq.broker.store.store import MessageStore
+from dledger.rocketmq.broker.upkeep import HouseKeeping
+
+
+@attrs.frozen(kw_only=True)
+class BrokerSurroundings:
+    """
+    The parts that a process gives to its broker.
+
+    @ivar reactor: its clock should be monotonic.
+    @ivar wall_s: seconds since 1970.
+    @ivar endpoint_of: from C{host:port} to the endpoint of that address.
+    @ivar failed: called with the reason when the broker cannot continue.
+    @ivar ha_listen: the endpoint to which slaves connect; None: no slave can.
+    """
+
+    reactor: Reactor
+    disk: Disk
+    rng: random.Random
+    wall_s: Callable[[], float]
+    run_in_thread: RunInThread
+    endpoint_of: Callable[[str], IStreamClientEndpoint]
+    failed: Callable[[str], None]
+    ha_listen: IStreamServerEndpoint | None = None
+
+
+@attrs.frozen(kw_only=True)
+class ReplicationNeeds:
+    """
+    The parts of a broker that its replication uses.
+
+    @ivar events: hears what the replication tells.
+    """
+
+    config: BrokerConfig
+    around: BrokerSurroundings
+    metadata: Metadata
+    client: CommandClient
+    own: OwnAddress
+    events: BrokerEvents
+
+
+class Replication(Protocol):
+    """
+    The replication of one broker.
+
+    @ivar writer: appends messages.
+    """
+
+    @property
+    def writer(self) -> LogWriter:
+        """Appends messages, and waits until they are replicated."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether L{start} was called, and L{stop} was not."""
+
+    @property
+    def port(self) -> int:
+        """The port for slaves that name servers are told; it need not listen."""
+
+    def commands(self) -> tuple[CommandGroup, ...]:
+        """The requests that concern it."""
+
+    def grown(self) -> bool:
+        """The log has grown. @return: whether slaves and answers have precedence over dispatching."""
+
+    def start(self) -> None:
+        """The ports of the broker listen: replicate."""
+
+    def follow(self) -> None:
+        """A slave: look for the master. Called after L{start}."""
+
+    def unfollow(self) -> None:
+        """Look for no master any more."""
+
+    def stop(self) -> Deferred[None]:
+        """@return: fires when no work on the log is under way."""
+
+    def tick(self) -> None:
+        """Called once a second until the broker ceases."""
+
+    def metadata_logged(self, record: bytes, offset: int, term: int) -> None:
+        """See L{BrokerEvents.metadata_logged}."""
+
+    def settled(self) -> Deferred[None]:
+        """
+        The metadata were changed, and the change is to be acknowledged.
+
+        @return: fires when the next master will know it, as far as this replication can tell; fails with
+            L{DLedgerError} if that is not certain.
+        """
+
+    def keep_house(self, *, at_any_hour: bool = False) -> None:
+        """Check the free disk space; delete old files that may go. @param at_any_hour: do not wait for it."""
+
+    def status(self) -> HAStatus | None:
+        """The status for RocketMQ's tools; None: there is none."""
+
+    def learned(self, master: str | None, ha_address: str | None) -> None:
+        """The master's address and its address for slaves, from a name server."""
+
+    def seeks_master(self) -> bool:
+        """Whether this is a slave that can do nothing before it learns of another master."""
+
+
+class LogKind(Protocol):
+    """One way to store and replicate a log."""
+
+    def open_store(
+        self, config: BrokerConfig, around: BrokerSurroundings, *, failed: Callable[[Failure], None],
+        events: BrokerEvents,
+    ) -> MessageStore:
+        """
+        Open the store of the broker.
+
+        @raise StoreError: it cannot be opened; nothing is held.
+        """
+
+    def replicate(self, store: MessageStore, needs: ReplicationNeeds) -> Replication:
+        """The replication of a store that L{open_store} returned."""
+
+
+class CommitLogKind:
+    """A L{LogKind}: RocketMQ's commit log, with slaves that copy it."""
+
+    def open_store(
+        self, config: BrokerConfig, around: BrokerSurroundings, *, failed: Callable[[Failure], None],
+        events: BrokerEvents,
+    ) -> CommitLogStore:
+        """See L{LogKind}."""
+        return CommitLogStore.open(
+            config.store, around.disk, is_slave=config.is_slave, clock=around.reactor,
+            run_in_thread=around.run_in_thread, failed=failed, events=events,
+        )
+
+    def replicate(self, store: MessageStore, needs: ReplicationNeeds) -> HAReplication:
+        """See L{LogKind}."""
+        assert isinstance(store, CommitLogStore), "the store of another kind"
+        return HAReplication(store, needs)
+
+
+class HAReplication:
+    """
+    A L{Replication}: a master that sends its commit log to slaves, or one of these.
+
+    @ivar following: the master that a slave follows; None on a master.
+    """
+
+    def __init__(self, store: CommitLogStore, needs: ReplicationNeeds) -> None:
+        config, around = needs.config, needs.around
+        self._store = store
+        self._config = config
+        self._disk = around.disk
+        self.ha = HAService(
+            config.ha, store.log, around.reactor, rng=around.rng, failed=around.failed, events=needs.events,
+            listen=around.ha_listen, master_range=self._master_range,
+        )
+        self.following: Following | None = None
+        if config.is_slave:
+            self.following = Following(
+                config, self.ha, needs.metadata, needs.client, own=needs.own, clock=around.reactor,
+                run_in_thread=around.run_in_thread, endpoint_of=around.endpoint_of, log=store.log,
+                local_topics=lambda: {topic for topic, _ in store.queues.keys()},
+            )
+        self._writer = ReplicatedLog(store, self.ha)
+        self._house = HouseKeeping(store, self.ha, wall_s=around.wall_s, failed=around.failed)
+
+    @property
+    def writer(self) -> LogWriter:
+        """See L{Replication}."""
+        return self._writer
+
+    @property
+    def is_running(self) -> bool:
+        """See L{Replication}."""
+        return bool(self.ha.running)
+
+    @property
+    def port(self) -> int:
+        """See L{Replication}."""
+        port = self._config.ha_port
+        return port if self.ha.port is None else getattr(self.ha.port.getHost(), "port", port)
+
+    def commands(self) -> tuple[CommandGroup, ...]:
+        """See L{Replication}."""
+        ha, store = self.ha, self._store
+        resolve = HAResolve(ha, store, self._disk, master_range=self._master_range)
+        return resolve, DamagedRecords(ha, store)
+
+    async def _master_range(self) -> LogRange:
+        assert self.following is not None, "only a slave asks"
+        return await self.following.master_range()
+
+    def grown(self) -> bool:
+        """See L{Replication}."""
+        if self.ha.master is not None:
+            self.ha.master.appended()
+        return self.ha.waits_for_slaves()
+
+    def start(self) -> None:
+        """See L{Replication}."""
+        self.ha.startService()
+
+    def follow(self) -> None:
+        """See L{Replication}."""
+        if self.following is not None:
+            self.following.start()
+
+    def unfollow(self) -> None:
+        """See L{Replication}."""
+        if self.following is not None:
+            self.following.stop()
+
+    def stop(self) -> Deferred[None]:
+        """See L{Replication}."""
+        return self.ha.stopService() if self.ha.running else succeed(None)
+
+    def tick(self) -> None:
+        """See L{Replication}."""
+        self._store.scrub.tick()
+        if self.following is not None and self.following.offers is not None:
+            self.following.offers.tick()
+
+    def metadata_logged(self, record: bytes, offset: int, term: int) -> None:
+        """See L{Replication}. A commit log has none."""
+
+    def settled(self) -> Deferred[None]:
+        """See L{Replication}. Slaves copy metadata when they ask for them; nobody waits for that."""
+        return succeed(None)
+
+    def keep_house(self, *, at_any_hour: bool = False) -> None:
+        """See L{Replication}."""
+        self._house.keep(at_any_hour=at_any_hour)
+
+    def status(self) -> HAStatus | None:
+        """See L{Replication}."""
+        return self.ha.status()
+
+    def learned(self, master: str | None, ha_address: str | None) -> None:
+        """See L{Replication}."""
+        if self.following is not None:
+            self.following.learned(master, ha_address)
+
+    def seeks_master(self) -> bool:
+        """See L{Replication}. A known address of a master changes by a person's hand."""
+        return self.following is not None and not self.following.is_led

@@ -1,0 +1,305 @@
+# -*- test-case-name: tests.broker.store.test_store -*-
+"""
+One RocketMQ store with a commit log: its directory, its log, its consume queues, and their periodic work.
+
+L{CommitLogStore.open} locks and recovers a directory, written by us or by RocketMQ. The log is flushed every
+half second; every ten seconds the queues are, too, and the checkpoint is written.
+
+Rule: the checkpoint covers only records that were on stable storage before it was written, and the mark
+records the checkpoint's content before the checkpoint is written.
+
+Source: DefaultMessageStore.java (4.9.8, 5.3.3).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.python.failure import Failure
+
+from dledger.base.disk.disk import Disk, File
+from dledger.base.disk.expiry import Expiry
+from dledger.base.process.threads import RunInThread
+from dledger.rocketmq.broker.basics.events import BrokerEvents
+from dledger.rocketmq.broker.store.index.indexing import KeyIndexing
+from dledger.rocketmq.broker.store.index.key_index import KeyIndex
+from dledger.rocketmq.broker.store.log.commit_log import CommitLog
+from dledger.rocketmq.broker.store.log.log_start import LogSeen, inspect_log
+from dledger.rocketmq.broker.store.log.record_mending import RecordMending
+from dledger.rocketmq.broker.store.log.scrub import Scrub
+from dledger.rocketmq.broker.store.queues.consume_queues import ConsumeQueues
+from dledger.rocketmq.broker.store.queues.reput import Dispatcher
+from dledger.rocketmq.broker.store.queues.unit_check import TornUnits
+from dledger.rocketmq.broker.store.records.bad_records import BadRecords
+from dledger.rocketmq.broker.store.records.checkpoint import (
+    CHECKPOINT_NAME,
+    AbortFile,
+    Checkpoint,
+    decode_checkpoint,
+    encode_checkpoint,
+    read_small,
+)
+from dledger.rocketmq.broker.store.records.plain_records import Placed, PlainMessage
+from dledger.rocketmq.broker.store.records.store_config import StoreConfig
+from dledger.rocketmq.broker.store.store import MessageStore, lock_store, run_steps
+from dledger.values.errors import DirectoryError, DLedgerError, StoreError
+from protocols.wire.codes import ResponseCode
+
+
+class CommitLogStore(MessageStore):
+    """
+    @ivar log: the commit log.
+    @ivar scrub: reads the log again to find damaged records; the owner calls its C{tick} once a second.
+    @ivar mending: takes sound copies of damaged records.
+    """
+
+    log: CommitLog
+
+    def __init__(
+        self, config: StoreConfig, disk: Disk, lock: File, log: CommitLog, queues: ConsumeQueues,
+        dispatcher: Dispatcher, indexing: KeyIndexing | None, *, is_slave: bool, clock: IReactorTime,
+        run_in_thread: RunInThread, failed: Callable[[Failure], None], events: BrokerEvents,
+    ) -> None:
+        super().__init__(
+            config, disk, lock, log, queues, dispatcher, indexing, gives_way=is_slave, clock=clock,
+            run_in_thread=run_in_thread, failed=failed, events=events, bad_records=BadRecords(),
+        )
+        self._checkpoint = b""
+        self.scrub = Scrub(
+            log, self.bad_records, disk, config.commit_log_path, run_in_thread=run_in_thread,
+            bytes_per_s=config.scrub_bytes_per_second,
+        )
+        self.mending = RecordMending(log, self.bad_records, check_from=self.scrub.check_from)
+        self._expiry = Expiry(config.expiry_rules)
+        self._expired = log.begin_offset  # what is before it is gone from the queues and the index, too
+
+    @classmethod
+    def open(
+        cls, config: StoreConfig, disk: Disk, *, is_slave: bool, clock: IReactorTime,
+        run_in_thread: RunInThread, failed: Callable[[Failure], None], events: BrokerEvents,
+    ) -> CommitLogStore:
+        """
+        Lock, check and recover the store in C{config.store_path_root_dir}; create it if absent.
+
+        @param is_slave: see L{CommitLog.open}.
+        @param failed: called once if the store has failed; the owner then calls L{abandon}.
+        @param events: hears of every append, cut and dispatch; must call L{log_was_cut} after a cut, and
+            C{reput.wake} when the log has grown.
+        @raise DirectoryError: the directory is in use, or its files do not fit; the text says what to do.
+        @raise StoreError: reading or repairing it failed.
+        """
+        lock = lock_store(config, disk)
+        log: CommitLog | None = None
+        try:
+            root = config.store_path_root_dir
+            abort = AbortFile(disk, root)
+            checkpoint = read_small(disk, f"{root}/{CHECKPOINT_NAME}")
+            seen = inspect_log(config, disk, checkpoint=checkpoint, is_aborted=abort.is_there)
+            abort.put(str(os.getpid()))
+            log = CommitLog.open(
+                config, disk, seen, is_slave=is_slave, run_in_thread=run_in_thread, events=events
+            )
+            queues, offset = _open_queues(config, disk, seen, log)
+            dispatcher = Dispatcher(log, queues, config.delay_levels_ms, offset=offset)
+            indexing = None
+            if config.message_index_enable:
+                index = KeyIndex.open(
+                    config, disk, log, log_end=log.record_end, crashed=seen.crashed,
+                    timestamp=decode_checkpoint(checkpoint or b"").index_msg_timestamp,
+                )
+                indexing = KeyIndexing(index, log, clock=clock)
+            log.opened()
+            return cls(
+                config, disk, lock, log, queues, dispatcher, indexing, is_slave=is_slave,
+                clock=clock, run_in_thread=run_in_thread, failed=failed, events=events,
+            )  # fmt: skip
+        except BaseException as error:
+            if log is not None:
+                log.abandon()
+            lock.close()
+            if isinstance(error, OSError):
+                raise StoreError(f"{config.store_path_root_dir} cannot be opened: {error}") from error
+            raise
+
+    def start(self) -> Deferred[None]:
+        """See L{MessageStore.start}."""
+        if self.log.why_recovered:
+            self.log_events.warn(
+                "commit log ends at {offset}: {reason}",
+                offset=self.log.end_offset, reason=self.log.why_recovered,
+            )
+        return super().start()
+
+    # -- use -------------------------------------------------------------------------------------
+
+    def append_plain(self, messages: Sequence[PlainMessage], now_ms: int) -> Placed:
+        """
+        See L{CommitLog.append_plain}.
+
+        @raise DLedgerError: also DISK_FULL: the file system is nearly full; LEADER_NOT_READY: the queue
+            offsets of new messages are not known yet.
+        """
+        self._refuse()
+        return self.log.append_plain(messages, now_ms)
+
+    def _refuse(self) -> None:
+        """@raise DLedgerError: the store takes no message now."""
+        if not self.is_ready:
+            raise DLedgerError(ResponseCode.LEADER_NOT_READY, bytes_to_dispatch=self.reput.behind_bytes)
+        if self._expiry.disk_full:
+            raise DLedgerError(ResponseCode.DISK_FULL, reason=self.why_full)
+
+    def log_was_cut(self, end: int) -> None:
+        """
+        Cut the queues where the log was cut; an empty log now begins at C{end}.
+
+        @param end: end of the log.
+        @raise StoreError: the queues could not be cut.
+        """
+        self._cuts += 1
+        self.bad_records.forget(end)
+        self.unit_mending.drop()
+        try:
+            if self.log.begin_offset == end:
+                self.queues.destroy()
+            else:
+                self.queues.cut(end)
+        except OSError as error:
+            raise StoreError(f"cutting the consume queues: {error}") from error
+        if self.indexing is not None:
+            self.indexing.log_was_cut(end)
+        self._dispatcher.offset = end if self.log.begin_offset == end else min(self._dispatcher.offset, end)
+        if self.is_ready:
+            self.log.queue_offsets = self.queues.next_indexes()
+
+    def facts(self) -> dict[str, object]:
+        """See L{MessageStore.facts}."""
+        return {
+            **super().facts(), "mendedRecords": self.mending.mended, "scrubOffset": self.scrub.offset,
+            "scrubRounds": self.scrub.rounds,
+        }
+
+    # -- room ------------------------------------------------------------------------------------
+
+    @property
+    def why_full(self) -> str:
+        """Why messages are refused, as of the last check of the disk; empty if they are not."""
+        return self._expiry.why_full
+
+    def house_keeping(self, now_s: float, local_hour: int, *, keep_from: int) -> list[str]:
+        """
+        Check the free disk space; delete old files of the log, and the queues' files that refer to them.
+
+        @param now_s: seconds since 1970.
+        @param local_hour: 0 to 23.
+        @param keep_from: a slave or a reader still needs the bytes from here on. A disk that is nearly full
+            ignores it; the last file, and bytes that are not dispatched yet, stay in any case.
+        @return: paths of the deleted log files.
+        @raise OSError: measuring or deleting failed; a later call tries again.
+        @raise StoreError: the log is broken.
+        """
+        gone: list[str] = []
+        try:
+            self._measure()
+            last = min(self.reput.offset, self.log.flushed_record_end)
+            while len(gone) < Expiry.FILES_MAX and (second := self.log.second_file) is not None:
+                free_to_go = second <= keep_from
+                if second > last or not self.log.wants_to_expire(
+                    self._expiry, now_s, local_hour, free_to_go=free_to_go
+                ):
+                    break
+                gone.append(self.log.expire_first())
+            if self._expired != self.log.begin_offset:
+                self.queues.expire(self.log.begin_offset)
+                if self.indexing is not None:
+                    self.indexing.index.expire(self.log.begin_offset)
+                self._expired = self.log.begin_offset
+                self._measure()
+        except OSError:
+            if not gone:
+                raise
+        return gone
+
+    def _measure(self) -> None:
+        self._expiry.rules = self.config.expiry_rules
+        self.log.measure_room(self._expiry, self._disk)
+
+    # -- flush -----------------------------------------------------------------------------------
+
+    def _flush_log(self) -> None:
+        self.log.flush().addErrback(self._fail)
+
+    async def _before_checkpoint(self) -> None:
+        await self.log.flush()
+
+    async def _record_dispatched(self, offset: int, store_timestamp: int) -> None:
+        self.log.flusher.record_dispatched(offset)
+        if not store_timestamp:
+            return
+        content = encode_checkpoint(Checkpoint(
+            physic_msg_timestamp=store_timestamp, logics_msg_timestamp=store_timestamp,
+            index_msg_timestamp=self._indexed_ms,
+        ))  # fmt: skip
+        if content != self._checkpoint:
+            sync_note = self.log.flusher.note_checkpoint(content)
+            path = f"{self.config.store_path_root_dir}/{CHECKPOINT_NAME}"
+            await self._run_in_thread(
+                lambda: run_steps([sync_note, lambda: self._disk.write_file(path, content)])
+            )
+            self._checkpoint = content
+
+    def idle(self) -> Deferred[None]:
+        """See L{MessageStore.idle}."""
+        return self.log.idle()
+
+    def _close_log(self) -> None:
+        self.log.clean_close()
+
+    def _abandon_log(self) -> None:
+        self.log.abandon()
+
+
+def _open_queues(
+    config: StoreConfig, disk: Disk, seen: LogSeen, log: CommitLog
+) -> tuple[ConsumeQueues, int]:
+    """The queues, and the offset from which the log must be dispatched again."""
+    begin, end = log.begin_offset, log.end_offset
+    if seen.mark is not None:
+        known = max(min(seen.mark.dispatched_offset, end), begin)
+    elif seen.crashed:
+        # As RocketMQ: dispatch everything behind the checkpoint again.
+        safe = decode_checkpoint(seen.checkpoint or b"").safe_timestamp
+        known = min(log.start_after_crash(safe), end)
+    else:
+        known = end
+    queues = ConsumeQueues.open(
+        config, disk, log_begin=begin, log_end=known, is_trusted=seen.mark is not None,
+        crashed=seen.crashed,
+        # (A file that a power cut took may have held records, too.)
+        torn=TornUnits(log.read, range(begin, known), end + 2 * log.file_size),
+        losing=lambda: log.flusher.record_dispatched(begin),
+    )
+    if queues.has_lost:
+        known = begin
+    if begin == end:
+        try:
+            queues.destroy()
+        except OSError as error:
+            raise StoreError(f"deleting consume queues: {error}") from error
+        return queues, end
+    if seen.mark is None and not seen.crashed and not queues.has_lost:
+        known = max(queues.log_end, begin)
+        if misfit := log.contradiction(known):
+            queues.close()
+            raise DirectoryError(
+                f"{config.consume_queue_path} ends with a message that would end at {known}, but in the "
+                f"commit log {misfit}: these are the queues of another log. Move consumequeue, index and "
+                "checkpoint away: the start makes them again from the log"
+            )
+    if seen.mark is None:
+        log.flusher.record_dispatched(known)
+    return queues, known
+

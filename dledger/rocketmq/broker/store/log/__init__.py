@@ -1,0 +1,1 @@
+"""The commit log of a master or slave: files, flushes, recovery, repair."""

@@ -1,0 +1,1 @@
+"""Consume queues, and the dispatch that fills them."""

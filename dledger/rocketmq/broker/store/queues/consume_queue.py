@@ -1,0 +1,599 @@
+# -*- test-case-name: tests.broker.store.test_consume_queue -*-
+"""
+One consume queue: the offsets, in the commit log, of the messages of one queue of one topic.
+
+It has units of 20 bytes in files of equal size; unit C{i} is at byte C{20 * i}. All units can be rebuilt
+from the commit log, so nothing here waits for stable storage; the log mark records up to which log offset the
+units are on stable storage.
+
+Rule 1: units follow one another without a gap, and their offsets rise. A record that is in the queue
+already is skipped. A record whose index is higher than the next one is put at the end nevertheless, as
+RocketMQ does (a master that lost units continues its count), and is counted.
+Rule 2: a queue whose first record does not have index 0 begins in the middle of a file; the space before it
+is filled with units that no reader takes for messages.
+Rule 3: a unit with a size of 0 ends the queue.
+Rule 3a: a power cut can leave the end of a unit without its beginning: zeroes are there, so the unit points
+too low. At a start after a crash such last units are dropped; their records are dispatched again. All others
+stay (L{dledger.rocketmq.broker.store.queues.unit_check}), also those of damaged records: no later message
+takes their place.
+Rule 4: a record with index 0 behind others means that its topic was deleted and created again: the queue
+restarts with it. RocketMQ then skips everything up to the old end, on slaves and after a rebuild.
+Rule 5: units that the disk cannot read are made again from the log
+(L{dledger.rocketmq.broker.store.queues.unit_mending}); until then they are neither served nor passed over. If
+a start cannot tell where the queue ends, it keeps the units before, and all records are dispatched again.
+
+Source: ConsumeQueue.java (4.9.8, 5.3.3).
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple, TypeAlias
+
+from construct import Int32sb, Int64sb, Struct
+
+from dledger.base.disk.disk import Disk, File
+from dledger.base.disk.segment import SegmentList, file_name, list_segments
+from dledger.rocketmq.broker.store.records.store_config import UNIT_SIZE
+from dledger.values.errors import DirectoryError
+from protocols.wire.layout import struct_of
+
+UNIT_DECLARATION = Struct(
+    "offset" / Int64sb,  # of the record in the log
+    "size" / Int32sb,  # of the record
+    "tags_code" / Int64sb,  # hash of its tags, or its delivery time, ms
+)
+UNIT = struct_of(UNIT_DECLARATION)
+assert UNIT.size == UNIT_SIZE
+
+#: Size in a unit that represents no message.
+FILLER_SIZE = 0x7FFFFFFF
+_FILLER = UNIT.pack(0, FILLER_SIZE, 0)
+_NONE: frozenset[int] = frozenset()
+
+#: Bytes of new units in memory above which L{ConsumeQueue.put} writes them.
+PENDING_BYTES_MAX = 256 * 1024
+#: Files that one queue keeps open, except those with writes since the last flush.
+HANDLES_MAX = 2
+_READ_BYTES = 1024 * 1024 // UNIT_SIZE * UNIT_SIZE
+#: Stretches of unreadable units that are passed in one direction when the next readable one is looked for.
+_STRETCHES_MAX = 16
+
+_Predicate: TypeAlias = "Callable[[tuple[int, int, int]], bool]"
+
+
+class Unit(NamedTuple):
+    """
+    The location of one message.
+
+    @ivar queue_offset: its index in the queue.
+    @ivar offset: of its record in the log.
+    @ivar size: of its record, bytes.
+    """
+
+    queue_offset: int
+    offset: int
+    size: int
+    tags_code: int
+
+
+#: Whether a power cut took the beginning of a unit. The second argument is the offset in the unit before it;
+#: -1: there is none.
+IsTorn: TypeAlias = Callable[[Unit, int], bool]
+
+
+class _Segments(SegmentList):
+    """
+    Files that use disk space only as they fill: there are many queues, most of them small.
+
+    @ivar unsynced: offsets of closed files whose writes may not be on stable storage.
+    """
+
+    def __init__(self, disk: Disk, directory: str, file_size: int, offsets: tuple[int, ...] = ()) -> None:
+        super().__init__(disk, directory, file_size, offsets)
+        self._handles_max = HANDLES_MAX
+        self.unreadable.opened()  # units are derived from the log
+        self.unsynced: set[int] = set()
+
+    def shed(self) -> None:
+        """Close all files, also those with writes since the last flush; none may be in a flush."""
+        assert not self.busy, "a flush uses the files"
+        self.unsynced.update(self.dirty)
+        self.close()
+
+    def take_unsynced(self) -> list[str]:
+        """Paths of the closed files that the next flush must open, and count them as clean."""
+        paths = [self.path(offset) for offset in sorted(self.unsynced) if self.has(offset)]
+        self.unsynced.clear()
+        return paths
+
+    def create(self, offset: int) -> None:
+        """See L{SegmentList.create}; the file has its length, but no disk space is reserved."""
+        assert not self.offsets or offset == self.offsets[-1] + self.file_size, (offset, self.offsets[-1])
+        self._disk.makedirs(self.directory)
+        file = self._disk.open(self.path(offset), create=True)
+        self.offsets.append(offset)
+        self._handles[offset] = file
+        self.dirty[offset] = file
+        self.directory_dirty = True
+        file.pwrite(b"\0", self.file_size - 1)
+        self._shed(offset)
+
+
+class ConsumeQueue:
+    """
+    Invariant: units C{begin_index} to C{next_index - 1} exist; C{_pending} holds the last of them, which
+    are not written yet.
+
+    @ivar next_index: index of the next unit.
+    @ivar log_end: end of the last unit's record in the log; 0 without units.
+    @ivar misplaced: count of records that were put at another index than their own; see rule 1.
+    @ivar begun_anew: count of restarts; see rule 4.
+    @ivar has_lost: a start found no file for units of the log that it was asked for, or cannot read where
+        they end.
+    @ivar had_files: a start found a file.
+    @ivar mended: units that the disk could not read, as they were made again.
+    @ivar mend: called with the indexes of units that the disk cannot read; puts them into C{mended}, at once
+        or later. None while the queue is opened.
+    @ivar file_size: bytes of every file.
+    @ivar shown: see L{dledger.rocketmq.broker.store.queues.queue_begins}.
+    """
+
+    def __init__(self, disk: Disk, directory: str, file_size: int, offsets: tuple[int, ...] = ()) -> None:
+        self._segments = _Segments(disk, directory, file_size, offsets)
+        self._pending = bytearray()
+        self._begin_index = offsets[0] // UNIT_SIZE if offsets else 0
+        self.next_index = self._begin_index
+        self.log_end = 0
+        self.misplaced = 0
+        self.begun_anew = 0
+        self.has_lost = False
+        self.had_files = bool(offsets)
+        self.shown = (0, 0)
+        self._is_unsure = False
+        self.mended: dict[int, bytes] = {}
+        self.mend: Callable[[AbstractSet[int]], None] | None = None
+        self.file_size = file_size
+
+    @classmethod
+    def open(
+        cls, disk: Disk, directory: str, file_size: int, *, log_begin: int, log_end: int, is_trusted: bool,
+        crashed: bool, is_torn: IsTorn, losing: Callable[[], None] = lambda: None,
+    ) -> ConsumeQueue:
+        """
+        Open the queue in C{directory} as far as its records are in the log.
+
+        @param log_begin, log_end: bounds of the log; units of records outside do not count, and those behind
+            C{log_end} are cut.
+        @param is_trusted: all units below C{log_end} are known to exist.
+        @param crashed: names of files may be in the cache only, so the next flush syncs the directory, too;
+            and the last units may be torn.
+        @param is_torn: judges the last units after a crash.
+        @param losing: called before units of records below C{log_end} are given up, as a file before them is
+            missing, or some cannot be read: it must record durably that they have to be dispatched again.
+        @raise DirectoryError: the directory has foreign files.
+        @raise OSError: reading or cutting failed.
+        """
+        listing = list_segments(disk, directory, file_size, "mapped_file_size_consume_queue")
+        offsets = listing.offsets
+        row = next((at for at in range(1, len(offsets)) if offsets[at] != offsets[at - 1] + file_size),
+                   len(offsets))  # fmt: skip
+        kept, behind_gap = offsets[:row], offsets[row:]
+        if listing.unfinished and not crashed:
+            raise DirectoryError(
+                f"{directory}/{file_name(listing.unfinished[0])} has {listing.unfinished_size} bytes, but "
+                f"mapped_file_size_consume_queue={file_size}: start with the size of its files"
+            )
+        has_lost = any(_has_unit_below(disk, directory, offset, log_end) for offset in behind_gap)
+        if has_lost:
+            losing()
+        # Files whose creation a crash interrupted, or before which a power cut took one.
+        for offset in reversed((*behind_gap, *listing.unfinished)):
+            disk.unlink(f"{directory}/{file_name(offset)}")
+        queue = cls(disk, directory, file_size, kept)
+        queue.has_lost = has_lost
+        queue.had_files = bool(offsets)
+        queue._recover(
+            log_begin, log_end, is_trusted=is_trusted, is_torn=is_torn if crashed else None, losing=losing
+        )
+        queue._segments.directory_dirty = crashed and bool(queue._segments.offsets)
+        return queue
+
+    def _recover(
+        self, log_begin: int, log_end: int, *, is_trusted: bool, is_torn: IsTorn | None,
+        losing: Callable[[], None],
+    ) -> None:
+        offsets = self._segments.offsets
+        if not offsets:
+            return
+        first, behind = offsets[0] // UNIT_SIZE, (offsets[-1] + self._segments.file_size) // UNIT_SIZE
+        self.next_index = behind  # until it is known
+        if not is_trusted:
+            third = offsets[max(len(offsets) - 3, 0)] // UNIT_SIZE
+            behind = self._scan(third, behind)
+        end = self._search(first, behind, lambda unit: not 0 < unit[1] or unit[0] >= log_end)
+        is_lost = self._is_unsure
+        while end > first:
+            if self._unit(end - 1) is None:
+                is_lost = True
+            elif is_torn is None or not self._is_torn(end - 1, first, log_end, is_torn):
+                break
+            end -= 1
+        if is_lost:
+            losing()
+            self.has_lost = True
+        self._segments.cut(end * UNIT_SIZE)
+        self.next_index = end
+        self._note_last()
+        self._begin_index = first
+        self.expire(log_begin)
+
+    def _is_torn(self, index: int, first: int, log_end: int, is_torn: IsTorn) -> bool:
+        """Rule 3a. @param index: of a unit that can be read."""
+        unit = self._unit(index)
+        assert unit is not None
+        offset, size, tags_code = unit
+        if size <= 0 or offset >= log_end:
+            return True  # (behind it was a torn one)
+        if size == FILLER_SIZE:
+            return offset != 0
+        before = self._unit(index - 1) if index > first else None
+        behind = -1 if before is None or before[1] == FILLER_SIZE else before[0]
+        return is_torn(Unit(index, offset, size, tags_code), behind)
+
+    def _search(self, low: int, high: int, is_behind: _Predicate) -> int:
+        """
+        The first index from C{low} on for which C{is_behind} is true, as for all later; else C{high}. If
+        units that cannot be read hide it, an index before it, and C{_is_unsure} is true then.
+        """
+        self._is_unsure = False
+        while low < high:
+            middle = (low + high) // 2
+            unit, at = self._unit(middle), middle
+            if unit is None:
+                at, unit = self._next_readable(middle, low - 1, -1)
+            if unit is None:
+                at, unit = self._next_readable(middle, high, 1)
+                if unit is None or is_behind(unit):
+                    self._is_unsure = True
+                    return low
+            if is_behind(unit):
+                high = at
+            else:
+                low = at + 1
+        return low
+
+    def _scan(self, index: int, behind: int) -> int:
+        """The first index from C{index} on without a unit, or whose record is before the previous one."""
+        last = -1
+        while index < behind:
+            data, lost = self._load(index, min(_READ_BYTES // UNIT_SIZE, behind - index))
+            for offset, size, _ in UNIT.iter_unpack(data):
+                if index in lost:
+                    index += 1
+                    continue
+                if size <= 0 or offset < 0 or (size != FILLER_SIZE and offset <= last):
+                    return index
+                if size != FILLER_SIZE:
+                    last = offset
+                index += 1
+        return index
+
+    def _load(
+        self, index: int, count: int, *, mends: bool = True
+    ) -> tuple[bytes | bytearray, AbstractSet[int]]:
+        """
+        Written units, up to the end of a file.
+
+        @param mends: have those that cannot be read made again.
+        @return: their bytes, and the indexes of those that the disk cannot read and that are not mended.
+        """
+        segments = self._segments
+        failures = segments.unreadable.failures
+        data = segments.pread(count * UNIT_SIZE, index * UNIT_SIZE)
+        if segments.unreadable.failures == failures:
+            return data, _NONE
+        lost = self._in_bad_parts(index).intersection(range(index, index + len(data) // UNIT_SIZE))
+        if mends and self.mend is not None and not lost <= self.mended.keys():
+            self.mend(lost - self.mended.keys())
+            return self._load(index, count, mends=False)
+        patched = bytearray(data)
+        for at in lost & self.mended.keys():
+            start = (at - index) * UNIT_SIZE
+            patched[start : start + UNIT_SIZE] = self.mended[at]
+        return patched, lost - self.mended.keys()
+
+    def _in_bad_parts(self, index: int) -> set[int]:
+        """Indexes that the last failed read could not read. @param index: of a unit in the same file."""
+        base = self._segments.base(index * UNIT_SIZE)
+        found: set[int] = set()
+        for start, stop in self._segments.unreadable.parts:
+            stop = min(stop, self.file_size)
+            found.update(range((base + start) // UNIT_SIZE, -(-(base + stop) // UNIT_SIZE)))
+        return found
+
+    def _unit(self, index: int, *, mends: bool = True) -> tuple[int, int, int] | None:
+        """The unit at C{index}; None if it cannot be read. @param mends: see L{_load}."""
+        start = self.next_index - len(self._pending) // UNIT_SIZE
+        if self._pending and index >= start:
+            offset, size, code = UNIT.unpack_from(self._pending, (index - start) * UNIT_SIZE)
+        else:
+            data, lost = self._load(index, 1, mends=mends)
+            if lost:
+                return None
+            offset, size, code = UNIT.unpack(data)
+        return offset, size, code
+
+    def _next_readable(self, index: int, end: int, step: int) -> tuple[int, tuple[int, int, int] | None]:
+        """
+        The nearest unit from C{index} on, before C{end}, that can be read. @param step: 1: up; -1: down.
+
+        @return: its index and the unit; None instead of a unit if there is none, or none near enough: then
+            no unit before that index can be read.
+        """
+        for _ in range(_STRETCHES_MAX):
+            if (end - index) * step <= 0:
+                return end, None
+            unit = self._unit(index, mends=False)
+            if unit is not None:
+                return index, unit
+            bad = self._in_bad_parts(index)
+            index = max(bad) + 1 if step > 0 else min(bad) - 1
+        return index, None
+
+    def neighbours(self, index: int) -> tuple[int, Unit | None, int, Unit | None]:
+        """
+        What is around a unit that the disk cannot read, for who makes it again.
+
+        @return: the lowest index of the unreadable units around it, the readable unit before that one, an
+            index behind them, and the readable unit there; None: none there, or none near enough.
+        """
+        first = self._segments.offsets[0] // UNIT_SIZE
+        before, one = self._next_readable(index - 1, first - 1, -1)
+        behind, other = self._next_readable(index + 1, self.next_index, 1)
+        return (
+            before + 1, None if one is None else Unit(before, *one),
+            behind, None if other is None else Unit(behind, *other),
+        )  # fmt: skip
+
+    def rewrite(self, index: int, units: bytes) -> bool:
+        """
+        Write units of one file where the disk could not read them; a disk takes another sector then.
+
+        @param index: of the first.
+        @return: whether they can be read again.
+        @raise OSError: writing failed.
+        """
+        segments, position = self._segments, index * UNIT_SIZE
+        end = position + len(units)
+        failures = segments.unreadable.failures
+        self._load(index, len(units) // UNIT_SIZE, mends=False)
+        if failures == segments.unreadable.failures:
+            return True  # the disk has changed its mind, or somebody has written them
+        base = segments.base(position)
+        if end == self.next_index * UNIT_SIZE - len(self._pending):
+            # Nothing is behind them yet; a sector is sound again only if the whole of it is written.
+            stop = base + max((stop for _, stop in segments.unreadable.parts), default=0)
+            units += bytes(max(min(stop, base + segments.file_size) - end, 0))
+        segments.mend(units, position)
+        failures = segments.unreadable.failures
+        return segments.pread(len(units), position) == units and failures == segments.unreadable.failures
+
+    def _note_last(self) -> None:
+        """Update C{log_end} from the last unit; from one before it that can be read if it cannot."""
+        self.log_end = 0
+        first = self._segments.offsets[0] // UNIT_SIZE if self._segments.offsets else self.next_index
+        _, unit = self._next_readable(self.next_index - 1, first - 1, -1)
+        if unit is not None and unit[1] != FILLER_SIZE:
+            self.log_end = unit[0] + unit[1]
+
+    # -- put -------------------------------------------------------------------------------------
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether units wait to be written."""
+        return bool(self._pending)
+
+    def put(self, index: int, offset: int, size: int, tags_code: int) -> bool:
+        """
+        Put the unit of a record. It can be read at once; L{write} writes it.
+
+        @param index: the record's own queue offset.
+        @return: False if the queue had it already.
+        @raise OSError: writing units, or deleting the queue's files (rule 4), failed.
+        """
+        if offset + size <= self.log_end:
+            return False
+        if index < self.next_index:
+            if index or offset < self.log_end:
+                return False
+            self.destroy()
+            self.begun_anew += 1
+        if index > self.next_index:
+            if self._begin_index == self.next_index and not self.log_end:
+                self._begin(index)
+            else:
+                self.misplaced += 1
+        self._pending += UNIT.pack(offset, size, tags_code)
+        self.next_index += 1
+        self.log_end = offset + size
+        if len(self._pending) >= PENDING_BYTES_MAX:
+            self.write()
+        return True
+
+    def _begin(self, index: int) -> None:
+        """Rule 2: let the empty queue begin at C{index}."""
+        while self._segments.offsets:
+            self._segments.drop_last()
+        base = self._segments.base(index * UNIT_SIZE)
+        self._segments.create(base)
+        self._segments.pwrite(_FILLER * (index - base // UNIT_SIZE), base)
+        self.next_index = self._begin_index = index
+
+    def write(self) -> None:
+        """
+        Write the pending units.
+
+        @raise OSError: writing failed.
+        """
+        position = self.next_index * UNIT_SIZE - len(self._pending)
+        view = memoryview(bytes(self._pending))
+        segments = self._segments
+        while view:
+            base = segments.base(position)
+            if not segments.has(base):
+                segments.create(base)
+            size = min(len(view), base + segments.file_size - position)
+            segments.pwrite(view[:size], position)
+            position += size
+            view = view[size:]
+        self._pending.clear()
+
+    # -- read ------------------------------------------------------------------------------------
+
+    @property
+    def begin_index(self) -> int:
+        """The lowest index whose record is still in the log; L{next_index} if there is none."""
+        return self._begin_index
+
+    def read(self, index: int, count: int) -> list[Unit]:
+        """
+        Read up to C{count} units from C{index} on; fewer at the end of the queue.
+
+        @param index: C{begin_index} to C{next_index}.
+        @raise OSError: reading failed. EIO: the disk cannot read the first of them, which is being made again
+            from the log; for others behind it, this read ends before them.
+        """
+        assert self._begin_index <= index <= self.next_index, (self._begin_index, index, self.next_index)
+        found: list[Unit] = []
+        end = min(index + count, self.next_index)
+        written = self.next_index - len(self._pending) // UNIT_SIZE
+        while index < end:
+            if index < written:
+                data, lost = self._load(index, min(end, written) - index)
+                if lost:
+                    data = data[: (min(lost) - index) * UNIT_SIZE]
+                    end = min(lost)
+                    if end == index and not found:
+                        raise OSError(errno.EIO, f"unit {index} cannot be read; it is being made again")
+            else:
+                data = bytes(self._pending[(index - written) * UNIT_SIZE : (end - written) * UNIT_SIZE])
+            for offset, size, code in UNIT.iter_unpack(data):
+                found.append(Unit(index, offset, size, code))
+                index += 1
+        return found
+
+    # -- changes of the log ------------------------------------------------------------------------
+
+    def cut(self, log_end: int) -> None:
+        """Drop the units of records from C{log_end} on. @raise OSError: cutting failed."""
+        if self.log_end <= log_end:
+            return
+        self.write()
+        low = max(self._begin_index, self._segments.offsets[0] // UNIT_SIZE)
+        end = self._search(low, self.next_index, lambda unit: unit[0] >= log_end)
+        if self._is_unsure:
+            raise OSError(errno.EIO, f"unit {end} cannot be read: it is not known where to cut")
+        self.mended = {at: unit for at, unit in self.mended.items() if at < end}
+        self._segments.cut(end * UNIT_SIZE)
+        self.next_index = end
+        self._begin_index = min(self._begin_index, end)
+        self._note_last()
+
+    def expire(self, log_begin: int) -> None:
+        """
+        Delete the files whose records are all before C{log_begin}, where the log begins now.
+
+        @raise OSError: deleting failed.
+        """
+        if self._pending:
+            self.write()
+        segments = self._segments
+        if not segments.offsets:
+            return
+        self._begin_index = self._search(
+            max(self._begin_index, segments.offsets[0] // UNIT_SIZE), self.next_index,
+            lambda unit: unit[1] != FILLER_SIZE and unit[0] >= log_begin,
+        )
+        if self.mended:
+            self.mended = {at: unit for at, unit in self.mended.items() if at >= self._begin_index}
+        while len(segments.offsets) > 1 and segments.offsets[1] <= self._begin_index * UNIT_SIZE:
+            segments.drop_first()
+
+    def destroy(self) -> None:
+        """Delete every file. @raise OSError: deleting failed."""
+        self._pending.clear()
+        self.mended.clear()
+        while self._segments.offsets:
+            self._segments.drop_last()
+        self.next_index = self._begin_index = self.log_end = 0
+
+    # -- files -----------------------------------------------------------------------------------
+
+    @property
+    def has_files(self) -> bool:
+        """Whether it has a file; one without has no units, or units that no flush has seen."""
+        return bool(self._segments.offsets)
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether everything is on stable storage and no flush is under way."""
+        segments = self._segments
+        return not (self._pending or segments.dirty or segments.directory_dirty or segments.busy
+                    or segments.unsynced)  # fmt: skip
+
+    def shed(self) -> bool:
+        """
+        Write the pending units and close the files; the next flush opens those that it needs.
+
+        @return: False if a flush uses them: nothing is closed.
+        @raise OSError: writing failed.
+        """
+        if self._segments.busy:
+            return False
+        self.write()
+        self._segments.shed()
+        return True
+
+    def flush_failed(self) -> None:
+        """The flush has failed: all files need another one."""
+        self._segments.unsynced.update(self._segments.offsets)
+        self._segments.directory_dirty = bool(self._segments.offsets)
+
+    def take_dirty(self) -> tuple[list[File], list[str], str]:
+        """
+        Begin a flush: write the pending units, and return the files that need a sync.
+
+        @return: the open files; paths of closed ones; and the directory if names in it are new, else an empty
+            text. The caller calls L{release} when the flush has ended.
+        """
+        self.write()
+        paths = self._segments.take_unsynced()
+        files = self._segments.take_dirty()
+        self._segments.busy = frozenset(files)
+        directory = self._segments.directory if self._segments.directory_dirty else ""
+        self._segments.directory_dirty = False
+        return files, paths, directory
+
+    def release(self) -> None:
+        """The flush has ended."""
+        self._segments.release()
+
+    def close(self) -> None:
+        """Close the files; they are opened again when needed."""
+        self._segments.close()
+
+
+def _has_unit_below(disk: Disk, directory: str, offset: int, log_end: int) -> bool:
+    """Whether a file begins with the unit of a record before C{log_end}."""
+    file = disk.open(f"{directory}/{file_name(offset)}")
+    try:
+        data = file.pread(UNIT_SIZE, 0)
+    finally:
+        file.close()
+    if len(data) < UNIT_SIZE:
+        return False
+    position, size, _ = UNIT.unpack(data)
+    return bool(size > 0 and 0 <= position < log_end)

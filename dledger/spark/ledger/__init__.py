@@ -1,0 +1,1 @@
+"""The log of a group: from files, from members, from an archive."""

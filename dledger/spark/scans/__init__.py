@@ -1,0 +1,1 @@
+"""A plan that drivers make, and its tasks at executors."""

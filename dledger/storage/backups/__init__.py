@@ -1,0 +1,1 @@
+"""Backups, archives, and a new group from one of them."""

@@ -1,0 +1,361 @@
+# -*- test-case-name: tests.storage.test_archive,tests.storage.test_archive_cuts -*-
+"""
+Shipping the closed segments of a member, running or stopped, ours or Java's, to an archive.
+
+A segment is shipped when a committed entry lies in a later one: then all its records are committed, are the
+same at all members, and never change. Every record is checked while it is shipped: place, index, term,
+checksums, and that it continues from the record before it.
+
+Rule 1: an archive is only ever continued, with segments behind its end, and only if the member provably has
+the same log: it holds the entry at which the archive ends, or begins with one that continues from it.
+Anything else is refused, and the archive stays as it is.
+Rule 2: a segment is listed when the whole file is there; see L{dledger.storage.manifests.archive_manifest}.
+So a run that is cut short anywhere leaves the archive of before, or one that reaches further by whole
+segments, and the next run goes on there.
+Rule 3: before each manifest the archive is looked at again, and the manifest takes a name that must be free:
+of two programs that write there one goes on, and the other is refused; see
+L{dledger.storage.manifests.archive_manifest.ArchiveManifest.name}.
+Rule 4: a run replaces damaged and stale manifests, if one is sound, before it ships.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator
+
+import attrs
+
+from dledger.storage.backups.backup import (
+    RUN_BYTES,
+    BackupSource,
+    CopyPace,
+    CopyProgress,
+    check_begin,
+    check_same_end,
+    check_same_group,
+    end_of,
+    last_record,
+    no_pace,
+    no_progress,
+)
+from dledger.storage.manifests.archive_commit import Commits
+from dledger.storage.manifests.archive_manifest import (
+    GENERATIONS,
+    SLOT_NAMES,
+    ArchiveManifest,
+    ArchivePiece,
+    ArchiveTargetError,
+    is_begun_manifest,
+    read_archive,
+)
+from dledger.storage.manifests.archive_place import ArchivePlace
+from dledger.storage.manifests.backup_manifest import piece_name
+from dledger.values.errors import DirectoryError, StoreError
+from protocols.wire.ledger.batches import EntryBatch
+from protocols.wire.ledger.entry import ENTRY_HEADER
+
+_KIND = "an archive"
+
+
+@attrs.frozen(kw_only=True)
+class ArchiveSummary:
+    """
+    What a run did.
+
+    @ivar new_segments, new_entries, new_bytes: shipped by this run.
+    @ivar begin_index, end_index: entries in the archive now, inclusive; -1 for none.
+    @ivar segments, total_bytes: in the archive now.
+    @ivar open_entries: committed ones that are not in the archive, because their segment is not closed.
+    """
+
+    target: str
+    new_segments: int
+    new_entries: int
+    new_bytes: int
+    begin_index: int
+    end_index: int
+    segments: int
+    total_bytes: int
+    open_entries: int
+
+
+def closed_index(source: BackupSource) -> int:
+    """
+    The last entry in a closed segment all of whose entries are committed; -1 for none.
+
+    @raise StoreError: the index is damaged.
+    """
+    reader = source.reader
+    if reader.committed_index < 0:
+        return -1
+    base = reader.data.base(_position(source, reader.committed_index))
+    first = _first_from(source, base, reader.begin_index, reader.committed_index)
+    return first - 1 if first > reader.begin_index else -1
+
+
+def _position(source: BackupSource, index: int) -> int:
+    """Stream offset of a record."""
+    return _unit(source, index)[0]
+
+
+def _unit(source: BackupSource, index: int) -> tuple[int, int]:
+    """Stream offset and size of a record."""
+    reader = source.reader
+    with _member_read(source):
+        unit = reader.unit(index)
+    if unit is None:
+        raise StoreError(f"entry {index} cannot be read: {reader.path}/index has no sound unit for it. Let "
+                         "the member repair itself, or name another member", index=index)
+    return unit[1], unit[2]
+
+
+@contextlib.contextmanager
+def _member_read(source: BackupSource) -> Iterator[None]:
+    """An error of the member's disk is none of the place."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"{source.reader.path} cannot be read: {error}", path=source.reader.path) from error
+
+
+def _first_from(source: BackupSource, position: int, low: int, high: int) -> int:
+    """The first entry from C{low} to C{high} whose record is not before C{position}; C{high} is one."""
+    while low < high:
+        middle = (low + high) // 2
+        if _position(source, middle) < position:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def archive_segments(
+    source: BackupSource, place: ArchivePlace, *, taken_s: int, progress: CopyProgress = no_progress,
+    pace: CopyPace = no_pace,
+) -> ArchiveSummary:
+    """
+    Ship the closed segments of C{source} that the archive lacks.
+
+    @param source: with a committed entry.
+    @param place: an archive, or nothing yet.
+    @param taken_s: the time now, in seconds since 1970.
+    @raise DirectoryError: C{place} holds something else, an archive of another log, or a changed file; or
+        the member has expired entries that the archive lacks. Nothing has changed.
+    @raise ArchiveBusy: another program writes to C{place}. The archive has what that one ships.
+    @raise ArchiveTargetError: the place failed. The archive has all entries of before, and perhaps whole
+        segments more.
+    @raise StoreError: an entry at the member is damaged, which the message names; likewise.
+    """
+    try:
+        _check_usable(place)
+        release = place.hold()
+        try:
+            return _Shipping(source, place, taken_s, progress, pace).run()
+        finally:
+            release()
+    except OSError as error:
+        raise ArchiveTargetError(f"{place.directory} cannot be used: {error}",
+                                 target=place.directory) from error
+
+
+def _check_usable(place: ArchivePlace) -> None:
+    """@raise DirectoryError: there is no sound archive, but something else than the begin of one."""
+    if read_archive(place.disk, place.directory).manifest is not None:
+        return
+    where = place.directory
+    found = place.sizes()
+    if found and read_archive(place.disk, place.directory).manifest is not None:
+        return  # another program has begun it between the two
+    pieces = sorted(name for name in found if name.startswith("data/"))
+    if pieces:
+        raise DirectoryError(
+            f"{where} holds {pieces[0]}, but no sound manifest ({' or '.join(SLOT_NAMES)}): it was an "
+            "archive and is damaged, or is something else. Nothing was changed. Put a copy of a manifest "
+            "back, or take the next archive to another place"
+        )
+    begun = [name for name in found if name == SLOT_NAMES[1] or name.startswith(f"{GENERATIONS}/")]
+    foreign = sorted(found.keys() - begun) or [
+        name for name in begun if not is_begun_manifest(_bytes_of(place, name))
+    ]
+    if foreign:
+        raise DirectoryError(f"{where} holds {foreign[0]}, and no archive. Name an earlier archive, or a "
+                             "place that is empty or does not exist")
+
+
+def _bytes_of(place: ArchivePlace, name: str) -> bytes:
+    """Of a small file; none of one that another program has removed since."""
+    try:
+        return place.disk.read_file(f"{place.directory}/{name}")
+    except FileNotFoundError:
+        return b""
+
+
+@attrs.define
+class _Segment:
+    """Records that are being shipped, of one segment. Invariant: they follow each other without a gap."""
+
+    position: int
+    end_position: int
+    digest: hashlib._Hash = attrs.Factory(hashlib.sha256)
+    first_term: int = -1
+    last: EntryBatch | None = None
+
+    def add(self, batch: EntryBatch) -> None:
+        """@raise StoreError: the batch does not follow."""
+        header = ENTRY_HEADER.unpack_from(batch.records)
+        if header[4] != self.end_position:
+            raise StoreError(f"entry {batch.first_index} cannot be archived: it begins at {header[4]}, but "
+                             f"the one before it ends at {self.end_position}", index=batch.first_index)
+        if self.last is None:
+            self.first_term = header[3]
+        self.digest.update(batch.records)
+        self.end_position += len(batch.records)
+        self.last = batch
+
+
+class _Shipping:
+    """One run. Invariant: C{_manifest} is the one that counts at the place."""
+
+    def __init__(
+        self, source: BackupSource, place: ArchivePlace, taken_s: int, progress: CopyProgress, pace: CopyPace
+    ) -> None:
+        self._source = source
+        self._place = place
+        self._taken_s = taken_s
+        self._progress = progress
+        self._pace = pace
+        self._done = self._total = 0
+        self._manifest = self._begun()
+
+    def run(self) -> ArchiveSummary:
+        """Ship up to the last closed segment."""
+        reader, before = self._source.reader, self._manifest
+        first = reader.begin_index if not before.pieces else before.end_index + 1
+        closed = closed_index(self._source)
+        if closed >= first:
+            self._total = sum(_unit(self._source, closed)) - _position(self._source, first)
+        self._progress(0, self._total)
+        index = first
+        while index <= closed:  # (there is a committed entry, so C{first} is none below 0)
+            index = self._ship(index, closed) + 1
+        self._progress(self._done, self._done)  # (the total of before had the blanks)
+        now = self._manifest
+        return ArchiveSummary(
+            target=self._place.directory, new_segments=len(now.pieces) - len(before.pieces),
+            new_entries=index - first, new_bytes=self._done, begin_index=now.begin_index,
+            end_index=now.end_index, segments=len(now.pieces), total_bytes=now.size,
+            open_entries=max(reader.committed_index - index + 1, 0),
+        )
+
+    def _begun(self) -> ArchiveManifest:
+        """The manifest that counts; the first one, written now, if there is none."""
+        source, place = self._source, self._place
+        _check_usable(place)  # before we held it, another program may have written there
+        self._commits = Commits(place)
+        found = self._commits.manifest
+        if found is not None:
+            self._check_same_log(found)
+            return self._commits.mended()
+        first = self._commits.commit(ArchiveManifest(
+            generation=0, group=source.group, group_id=source.group_id, member_id=source.member_id,
+            data_file_size=source.reader.data_file_size, index_file_size=source.reader.index_file_size,
+            taken_s=self._taken_s,
+        ))
+        # (one that was cut short took the first name: then the other slot would look like a lost one)
+        return first if first.generation == 1 else self._commits.commit(first)
+
+    def _check_same_log(self, manifest: ArchiveManifest) -> None:
+        """@raise DirectoryError: the archive is of another log, or one of its files was changed."""
+        source, where = self._source, self._place.directory
+        check_same_group(source, manifest.group, manifest.group_id, manifest.data_file_size, where, _KIND)
+        if not manifest.pieces:
+            return
+        with _member_read(source):
+            check_same_end(source, manifest.pieces[-1].end, where, _KIND, may_adjoin=True,
+                           group_id=manifest.group_id)
+        found = self._place.sizes()
+        for piece in manifest.pieces:
+            size = found.get(piece.name)
+            if size != piece.size:
+                raise DirectoryError(
+                    f"{where}/{piece.name} " + ("is missing" if size is None else f"has {size} bytes") +
+                    f", but the manifest lists it with {piece.size} bytes: the archive was changed or "
+                    "damaged, and stays as it is. Put the file back from a copy, or take the next "
+                    "archive to another place; dledger archive --verify names all such files"
+                )
+
+    def _ship(self, first: int, closed: int) -> int:
+        """Ship the segment that begins with entry C{first}. @return: its last entry."""
+        source, reader = self._source, self._source.reader
+        position = _position(source, first)
+        base = reader.data.base(position)
+        last = closed
+        if _position(source, closed) >= base + reader.data_file_size:
+            last = _first_from(source, base + reader.data_file_size, first, closed) - 1
+        segment = _Segment(position, position)
+        name = piece_name(position, sum(_unit(source, last)))
+        self._place.put(name, self._records(segment, first, last))
+        assert segment.last is not None and segment.last.last_index == last
+        end = end_of(segment.last, last_record(segment.last))
+        piece = ArchivePiece(
+            position=position, end_position=segment.end_position, first_index=first, last_index=last,
+            sha256=segment.digest.hexdigest(), first_term=segment.first_term, last_term=end.term,
+            chain_crc=end.chain_crc, last_record_sha256=end.record_sha256, shipped_s=self._taken_s,
+        )
+        size = self._place.disk.file_size(f"{self._place.directory}/{name}")
+        if (piece.name, piece.size) != (name, size):
+            raise ArchiveTargetError(f"{self._place.directory}/{name} has {size} bytes after it was written, "
+                                     f"but {piece.size} were shipped: it is not listed in the manifest")
+        self._list(piece)
+        return last
+
+    def _records(self, segment: _Segment, first: int, last: int) -> Iterator[bytes]:
+        """Checked records. @raise StoreError: one is damaged, or the member cannot be read."""
+        reader, pieces = self._source.reader, self._manifest.pieces
+        behind: tuple[int, int | None] = (-1, 0 if first == 0 else None)
+        if pieces:
+            behind = pieces[-1].last_term, pieces[-1].chain_crc
+        batches = reader.batches(first, end_index=last, max_bytes=RUN_BYTES, behind=behind)
+        while True:
+            try:
+                batch = next(batches, None)
+            except (OSError, StoreError) as error:
+                raise self._unreadable(error, first) from error
+            if batch is None:
+                return
+            if segment.last is None and not pieces:
+                check_begin(self._source, batch)
+            segment.add(batch)
+            yield batch.records
+            self._done += len(batch.records)
+            self._progress(self._done, self._total)
+            self._pace(len(batch.records))
+
+    def _unreadable(self, error: OSError | StoreError, first: int) -> StoreError:
+        """Why the member's segment cannot be read: it has expired meanwhile, or is damaged."""
+        reader = self._source.reader
+        with _member_read(self._source):
+            reader.refresh()
+        if reader.begin_index > first:
+            return DirectoryError(
+                f"{reader.path} begins with entry {reader.begin_index} by now: the segment with entry "
+                f"{first} expired before it was archived. Name a member that still has it, and let "
+                "retention keep more"
+            )
+        if isinstance(error, StoreError):
+            return StoreError(f"{error.facts['reason']}. The archive keeps all segments before it: let the "
+                              "member repair itself, or name another member",
+                              **{name: fact for name, fact in error.facts.items() if name != "reason"})
+        return StoreError(f"{reader.path} cannot be read: {error}", path=reader.path)
+
+    def _list(self, piece: ArchivePiece) -> None:
+        """Let the piece count."""
+        source, before = self._source, self._manifest
+        try:
+            self._manifest = self._commits.commit(attrs.evolve(
+                before, group=source.group or before.group, group_id=source.group_id or before.group_id,
+                member_id=source.member_id, taken_s=self._taken_s, pieces=(*before.pieces, piece),
+            ))
+        except ValueError as error:
+            raise StoreError(f"the segment with entry {piece.first_index} does not fit: {error}") from None

@@ -1,0 +1,419 @@
+# -*- test-case-name: tests.storage.test_backup -*-
+"""
+Taking a backup of a member, running or stopped, ours or Java's, into a directory.
+
+Only committed entries are copied, up to the commit that the member's mark records: they are the same at all
+members and never change, so nothing has to be stopped or locked there. The files that come next are held
+open, so the member's retention may delete them meanwhile. Every record is checked while it is copied: place,
+index, term, checksums, and that it continues from the record before it.
+
+Rule 1: a backup is only ever continued, with entries behind its end, and only if the member holds the very
+entry at which it ends. Anything else is refused, and the backup stays as it is.
+Rule 2: what is in the manifest is on stable storage; see L{dledger.storage.manifests.backup_manifest}. The
+manifest is replaced after each segment, so a backup that is cut short, by damage at the member for example,
+keeps all segments before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from zlib import crc32
+
+import attrs
+
+from dledger.base.disk.disk import Disk, File
+from dledger.storage.files.reader import HELD_BYTES_MAX, LogReader
+from dledger.storage.manifests.backup_manifest import (
+    BACKUP_NAME,
+    BackupEnd,
+    BackupManifest,
+    Piece,
+    encode_backup_manifest,
+    piece_name,
+    read_backup_manifest,
+)
+from dledger.storage.manifests.part_file import PART_SUFFIX, PartFile, is_piece_name, remove_parts
+from dledger.storage.start.identity import IDENTITY_NAME, read_identity
+from dledger.values.errors import DirectoryError, StoreError
+from protocols.wire.ledger.batches import EntryBatch
+from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
+
+_LOCK_NAME = "lock"
+#: Bytes that are read, checked and written at a time, if a record is not longer.
+RUN_BYTES = 1024 * 1024
+
+#: Told the bytes that are done and those to do.
+CopyProgress = Callable[[int, int], None]
+#: Called with each number of bytes read; may wait, so that the rate stays bounded.
+CopyPace = Callable[[int], None]
+
+
+def no_progress(done: int, total: int) -> None:
+    """Tell nobody."""
+
+
+def no_pace(count: int) -> None:
+    """Do not wait."""
+
+
+@attrs.frozen(kw_only=True)
+class BackupSummary:
+    """
+    What a backup did.
+
+    @ivar new_entries, new_bytes: copied by this backup.
+    @ivar begin_index, end_index: entries in the backup now, inclusive.
+    @ivar total_bytes: of the records in the backup now.
+    """
+
+    directory: str
+    new_entries: int
+    new_bytes: int
+    begin_index: int
+    end_index: int
+    total_bytes: int
+
+
+@attrs.frozen(kw_only=True)
+class BackupSource:
+    """
+    A member's directory.
+
+    @ivar reader: as it was found now; entries that commit later are of the next backup.
+    @ivar group, group_id, member_id: empty where the directory does not tell.
+    """
+
+    reader: LogReader
+    group: str
+    group_id: str
+    member_id: str
+
+    @classmethod
+    def open(
+        cls, disk: Disk, path: str, *, data_path: str = "", may_be_empty: bool = False
+    ) -> BackupSource:
+        """
+        @param path: C{<store_base_dir>/dledger-<self_id>}.
+        @param data_path: directory of the data files; empty: C{<path>/data}.
+        @param may_be_empty: nothing need be committed.
+        @raise DirectoryError: this is no member's directory, or nothing is committed there.
+        @raise StoreError: it cannot be read.
+        """
+        reader = LogReader.open(path, data_path=data_path, disk=disk)
+        try:
+            found = read_identity(disk, f"{reader.path}/{IDENTITY_NAME}")
+        except OSError as error:
+            reader.close()
+            raise StoreError(f"{path} cannot be read: {error}", path=path) from error
+        if reader.committed_index < 0 and not may_be_empty:
+            reader.close()
+            raise DirectoryError(f"{path} records no committed entry: there is nothing to copy")
+        if found is None:
+            return cls(reader=reader, group="", group_id="", member_id="")
+        identity = found[1]
+        return cls(reader=reader, group=identity.group, member_id=identity.member_id,
+                   group_id=identity.group_id if identity.is_group_known else "")
+
+
+def take_backup(
+    source: BackupSource, disk: Disk, directory: str, *, taken_s: int, progress: CopyProgress = no_progress,
+    pace: CopyPace = no_pace,
+) -> BackupSummary:
+    """
+    Copy what C{directory} lacks of the committed entries of C{source}.
+
+    @param directory: an earlier backup, or one that does not exist or is empty.
+    @param taken_s: the time now, in seconds since 1970.
+    @raise DirectoryError: C{directory} is something else, or a backup of another log. Nothing has changed.
+    @raise StoreError: an entry is damaged, which the message names, or a file cannot be read or written. The
+        backup has all entries of before, and perhaps whole segments more.
+    """
+    directory = directory.rstrip("/") or "/"
+    try:
+        with_lock = _locked(disk, directory)
+        try:
+            manifest = read_backup_manifest(disk, directory)
+            if manifest is None:
+                _check_unused(disk, directory)
+            else:
+                _check_same_log(source, manifest, directory)
+            disk.makedirs(f"{directory}/data")
+            remove_parts(disk, directory)
+            return _Copy(source, disk, directory, manifest, taken_s).run(progress, pace)
+        finally:
+            with_lock.close()
+    except OSError as error:
+        raise StoreError(f"{directory} cannot be written: {error}", path=directory) from error
+
+
+def _locked(disk: Disk, directory: str) -> File:
+    """Two backups at a time would write the same pieces."""
+    if disk.exists(directory) and not disk.exists(f"{directory}/{BACKUP_NAME}"):
+        _check_unused(disk, directory)
+    disk.makedirs(directory)
+    try:
+        return disk.lock(f"{directory}/{_LOCK_NAME}")
+    except BlockingIOError:
+        raise DirectoryError(f"{directory} is in use by another backup: wait until that has ended") from None
+
+
+def _check_unused(disk: Disk, directory: str) -> None:
+    """What a first backup that was cut short leaves is no hindrance."""
+    foreign = [name for name in disk.listdir(directory) if name not in (_LOCK_NAME, "data")]
+    if not foreign and disk.exists(f"{directory}/data"):
+        foreign = [
+            f"data/{name}" for name in disk.listdir(f"{directory}/data")
+            if not is_piece_name(name.removesuffix(PART_SUFFIX))
+        ]
+    foreign = [name for name in foreign if name != f"{BACKUP_NAME}.tmp"]
+    if foreign:
+        raise DirectoryError(f"{directory} holds {foreign[0]}, and no {BACKUP_NAME}: it is no backup. Name "
+                             "an earlier backup, or a directory that is empty or does not exist")
+
+
+def _check_same_log(source: BackupSource, manifest: BackupManifest, directory: str) -> None:
+    """@raise DirectoryError: the backup is of another log, or of a later state of this one."""
+    kind = "a backup"
+    check_same_group(source, manifest.group, manifest.group_id, manifest.data_file_size, directory, kind)
+    check_same_end(source, manifest.end, directory, kind)
+
+
+def check_same_group(
+    source: BackupSource, group: str, group_id: str, data_file_size: int, directory: str, kind: str
+) -> None:
+    """
+    @param kind: of what is in C{directory}, with its article.
+    @raise DirectoryError: it is of another group than C{source}, or of data files of another size.
+    """
+    reader, kept = source.reader, _kept(directory, kind)
+    for what, ours, theirs in (
+        ("group", source.group, group), ("the group with the id", source.group_id, group_id)
+    ):
+        if ours and theirs and ours != theirs:
+            raise DirectoryError(f"{directory} is {kind} of {what} {theirs}, but {reader.path} is of "
+                                 f"{ours}: {kept}")
+    if reader.data_file_size != data_file_size:
+        raise DirectoryError(f"{directory} is {kind} of data files of {data_file_size} bytes, but "
+                             f"those of {reader.path} have {reader.data_file_size}: {kept}")
+
+
+def check_same_end(
+    source: BackupSource, end: BackupEnd, directory: str, kind: str, *, may_adjoin: bool = False,
+    group_id: str = "",
+) -> None:
+    """
+    @param end: of what is in C{directory}.
+    @param kind: of what that is, with its article.
+    @param may_adjoin: the log may begin with the very entry behind C{end}, if that one provably continues.
+    @param group_id: of what is in C{directory}; empty if it is not known.
+    @raise DirectoryError: C{source} does not hold the entry of C{end}.
+    @raise StoreError: it cannot be read.
+    """
+    reader, kept = source.reader, _kept(directory, kind)
+    if reader.end_index < end.index:
+        raise DirectoryError(
+            f"{directory} ends with entry {end.index}, but {reader.path} with entry {reader.end_index}: this "
+            f"member is behind, or has another history. {directory} stays as it is. Wait, or "
+            + ("back up another member" if kind == "a backup" else "name another member")
+        )
+    if may_adjoin and reader.begin_index == end.index + 1:
+        _check_adjoining(source, end, directory, kept, is_same_group=bool(group_id and source.group_id))
+        return
+    if reader.begin_index > end.index:
+        raise DirectoryError(
+            f"{directory} ends with entry {end.index}, but {reader.path} begins with entry "
+            f"{reader.begin_index}: the entries between may be lost to retention. {kept}"
+        )
+    (batch,) = reader.batches(end.index, end_index=end.index)
+    if end_of(batch, batch.records) != end:
+        raise DirectoryError(f"entry {end.index} of {reader.path} is another one than in {directory}: the "
+                             f"two have different histories. {kept}")
+
+
+def _kept(directory: str, kind: str) -> str:
+    word = kind.rpartition(" ")[2]
+    return f"{directory} stays as it is. Take this {word} to another directory"
+
+
+def _check_adjoining(
+    source: BackupSource, end: BackupEnd, directory: str, kept: str, *, is_same_group: bool
+) -> None:
+    """The entry of C{end} has expired; the checksum of the next record covers that of the record before."""
+    reader = source.reader
+    try:
+        (batch,) = reader.batches(reader.begin_index, end_index=reader.begin_index,
+                                  behind=(end.term, end.chain_crc))
+    except StoreError as error:
+        raise DirectoryError(
+            f"{reader.path} begins with entry {reader.begin_index}, which does not continue from entry "
+            f"{end.index}, the last one in {directory} ({error.facts['reason']}): the two have different "
+            f"histories, or the entry is damaged. {kept}, or name another member"
+        ) from None
+    header = ENTRY_HEADER.unpack_from(batch.records)
+    is_proven = is_same_group or bool(end.chain_crc and header[6])
+    if header[4] % reader.data_file_size or header[4] < end.position or not is_proven:
+        raise DirectoryError(
+            f"{reader.path} begins with entry {reader.begin_index}, behind the last one in {directory}; "
+            f"nothing in its record proves that it continues from there. {kept}, or name another member"
+        )
+
+
+def end_of(batch: EntryBatch, record: bytes) -> BackupEnd:
+    """The end of a log. @param record: the last one of C{batch}."""
+    _, size, index, term, position, _, chain_crc, _, _ = ENTRY_HEADER.unpack_from(record)
+    assert (index, size) == (batch.last_index, len(record))
+    return BackupEnd(index=index, term=term, position=position + size, chain_crc=chain_crc,
+                     record_sha256=hashlib.sha256(record).hexdigest())
+
+
+def last_record(batch: EntryBatch) -> bytes:
+    """The last record of a batch that was checked."""
+    at = 0
+    for _ in range(batch.count - 1):
+        at += ENTRY_HEADER.unpack_from(batch.records, at)[1]
+    return batch.records[at:]
+
+
+class _OpenPiece:
+    """A piece that is being written, under a name that no manifest lists."""
+
+    def __init__(self, disk: Disk, directory: str, position: int, first_index: int) -> None:
+        self._directory = directory
+        self._file = PartFile(disk, f"{directory}/{piece_name(position, position)}{PART_SUFFIX}")
+        self._digest = hashlib.sha256()
+        self.position, self.end_position = position, position
+        self._first_index = first_index
+
+    def write(self, records: bytes) -> None:
+        """Write behind what is there."""
+        self._file.write(records)
+        self._digest.update(records)
+        self.end_position += len(records)
+
+    def finish(self, last_index: int) -> Piece:
+        """Bring it to stable storage, and give it its name."""
+        piece = Piece(position=self.position, end_position=self.end_position, first_index=self._first_index,
+                      last_index=last_index, sha256=self._digest.hexdigest())
+        self._file.finish(f"{self._directory}/{piece.name}")
+        return piece
+
+    def close(self) -> None:
+        """Leave it unfinished."""
+        self._file.close()
+
+
+def check_begin(source: BackupSource, batch: EntryBatch) -> None:
+    """
+    The first record of a log whose beginning has expired continues from nothing; the mark knows it.
+
+    @param batch: begins with that record.
+    @raise StoreError: it is another one.
+    """
+    reader = source.reader
+    mark, position = reader.mark, ENTRY_HEADER.unpack_from(batch.records)[4]
+    header = batch.records[:ENTRY_HEADER_SIZE]
+    if mark is not None and mark.begin_position == position and mark.begin_crc != crc32(header):
+        path = reader.data.path(position)
+        raise StoreError(f"entry {batch.first_index} cannot be read: {path} at 0: not the first record "
+                         "that is on record", file=path, offset=0, index=batch.first_index)
+
+
+class _Copy:
+    """One backup. Invariant: C{_manifest} is what the file says; C{_piece} holds whole records behind it."""
+
+    def __init__(
+        self, source: BackupSource, disk: Disk, directory: str, manifest: BackupManifest | None, taken_s: int
+    ) -> None:
+        self._source = source
+        self._disk = disk
+        self._directory = directory
+        self._manifest = manifest
+        self._taken_s = taken_s
+        self._piece: _OpenPiece | None = None
+
+    def run(self, progress: CopyProgress, pace: CopyPace) -> BackupSummary:
+        """Copy up to the commit."""
+        reader, before = self._source.reader, self._manifest
+        first_index = reader.begin_index if before is None else before.end.index + 1
+        behind: tuple[int, int | None] = (-1, 0 if first_index == 0 else None)
+        if before is not None:
+            behind = before.end.term, before.end.chain_crc
+        done, total = 0, self._size_from(first_index)
+        self._hold(first_index)
+        last: EntryBatch | None = None
+        progress(0, total)
+        try:
+            for batch in self._batches(first_index, behind):
+                if last is None and before is None:
+                    check_begin(self._source, batch)
+                position = ENTRY_HEADER.unpack_from(batch.records)[4]
+                if self._piece is not None and position // reader.data_file_size != (
+                    self._piece.position // reader.data_file_size
+                ):
+                    assert last is not None
+                    self._finish(last)
+                    self._hold(batch.first_index)
+                if self._piece is None:
+                    self._piece = _OpenPiece(self._disk, self._directory, position, batch.first_index)
+                self._piece.write(batch.records)
+                last = batch
+                done += len(batch.records)
+                progress(done, total)
+                pace(len(batch.records))
+            if last is not None:
+                self._finish(last)
+        finally:
+            if self._piece is not None:
+                self._piece.close()
+        now = self._manifest
+        assert now is not None, "there is a committed entry"
+        return BackupSummary(
+            directory=self._directory, new_entries=now.end.index - first_index + 1, new_bytes=done,
+            begin_index=now.begin_index, end_index=now.end.index, total_bytes=now.size,
+        )
+
+    def _hold(self, index: int) -> None:
+        unit = self._source.reader.unit(index)
+        if unit is not None:
+            self._source.reader.hold(unit[1], index)
+
+    def _batches(self, first_index: int, behind: tuple[int, int | None]) -> Iterator[EntryBatch]:
+        """@raise StoreError: an entry is damaged, or has expired meanwhile, which the message says."""
+        reader = self._source.reader
+        try:
+            yield from reader.batches(first_index, max_bytes=RUN_BYTES, behind=behind)
+        except StoreError as error:
+            index = error.facts.get("index")
+            reader.refresh()
+            if isinstance(index, int) and index < reader.begin_index:
+                raise StoreError(
+                    f"{reader.path} begins with entry {reader.begin_index} now: its retention has deleted "
+                    f"entry {index} before it was copied. The next {HELD_BYTES_MAX >> 30} GiB are held "
+                    "meanwhile, so this member deletes faster than the backup copies: raise its "
+                    "file_reserved_hours or retention_bytes, or --rate, or back up another member",
+                    index=index, begin_index=reader.begin_index,
+                ) from error
+            raise
+
+    def _size_from(self, first_index: int) -> int:
+        """About the bytes to copy."""
+        reader = self._source.reader
+        first, last = reader.unit(first_index), reader.unit(reader.committed_index)
+        return max(last[1] + last[2] - first[1], 0) if first is not None and last is not None else 0
+
+    def _finish(self, last: EntryBatch) -> None:
+        """The open piece ends with C{last}: list it."""
+        assert self._piece is not None
+        piece = self._piece.finish(last.last_index)
+        self._piece = None
+        source, before = self._source, self._manifest
+        self._manifest = BackupManifest(
+            group=source.group or (before.group if before is not None else ""),
+            group_id=source.group_id or (before.group_id if before is not None else ""),
+            member_id=source.member_id, data_file_size=source.reader.data_file_size,
+            index_file_size=source.reader.index_file_size, taken_s=self._taken_s,
+            end=end_of(last, last_record(last)),
+            pieces=(*(before.pieces if before is not None else ()), piece),
+        )
+        self._disk.write_file(f"{self._directory}/{BACKUP_NAME}", encode_backup_manifest(self._manifest))

@@ -1,0 +1,257 @@
+# -*- test-case-name: tests.storage.test_backup -*-
+"""
+Reading a backup or an archive: its entries, each checked, and the verification of all of it. Nothing is
+changed.
+
+L{dledger.storage.manifests.backup_manifest} and L{dledger.storage.manifests.archive_manifest} have the
+formats.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+
+import attrs
+
+from dledger.base.disk.disk import Disk, File
+from dledger.storage.backups.backup import (
+    RUN_BYTES,
+    CopyPace,
+    CopyProgress,
+    last_record,
+    no_pace,
+    no_progress,
+)
+from dledger.storage.files.records import DamagedRecord, Walk, record_fits, walk_records
+from dledger.storage.files.verify import Finding
+from dledger.storage.manifests.archive_manifest import SLOT_NAMES, ArchiveState, read_archive
+from dledger.storage.manifests.backup_manifest import BACKUP_NAME, BackupManifest, Piece, read_backup_manifest
+from dledger.storage.manifests.part_file import is_piece_name
+from dledger.values.errors import DirectoryError, StoreError
+from protocols.wire.ledger.batches import EntryBatch
+from protocols.wire.ledger.entry import BLANK, ENTRY_HEADER, ENTRY_HEADER_SIZE
+
+
+@attrs.define(kw_only=True)
+class BackupReport:
+    """
+    Result of a verification.
+
+    @ivar findings: at most one for each piece.
+    @ivar entries, data_bytes: in sound pieces.
+    @ivar begin_index, end_index: of the backup, by its manifest.
+    @ivar taken_s: time of the last backup, in seconds since 1970.
+    @ivar left_over: files of backups that were cut short; they are no findings, and may be deleted.
+    """
+
+    directory: str
+    findings: list[Finding] = attrs.Factory(list)
+    entries: int = 0
+    data_bytes: int = 0
+    begin_index: int = -1
+    end_index: int = -1
+    group: str = ""
+    group_id: str = ""
+    taken_s: int = 0
+    left_over: list[str] = attrs.Factory(list)
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether there are no findings."""
+        return not self.findings
+
+
+def opened_backup(disk: Disk, directory: str) -> BackupManifest:
+    """
+    The manifest of the backup in C{directory}, or of the archive.
+
+    @raise DirectoryError: there is none, its manifest is not sound, or it lists no entry.
+    @raise StoreError: it cannot be read.
+    """
+    manifest = read_backup_manifest(disk, directory)
+    if manifest is not None:
+        return manifest
+    archive = _opened_archive(disk, directory).manifest
+    assert archive is not None
+    if not archive.pieces:
+        raise DirectoryError(f"{directory} is an archive without an entry: no segment was closed yet")
+    return archive.as_backup()
+
+
+def _opened_archive(disk: Disk, directory: str, *, reads_all: bool = False) -> ArchiveState:
+    state = read_archive(disk, directory, reads_all=reads_all)
+    if state.manifest is None:
+        if state.trouble:
+            raise DirectoryError(f"{directory} has no sound manifest: {'; '.join(state.trouble)}. Put a "
+                                 "copy of one back, or archive to another place")
+        raise DirectoryError(f"{directory} is no backup, and no archive: there is no {BACKUP_NAME}, and no "
+                             f"{' or '.join(SLOT_NAMES)}")
+    return state
+
+
+def backup_batches(
+    disk: Disk, directory: str, manifest: BackupManifest, *, progress: CopyProgress = no_progress,
+    pace: CopyPace = no_pace,
+) -> Iterator[EntryBatch]:
+    """
+    All entries of a backup, in order, each checked. The checksum of a piece is compared behind its last one.
+
+    @raise StoreError: a piece is missing or not sound; the message names file and offset.
+    """
+    done, walk = 0, _begin_of(manifest)
+    for piece in manifest.pieces:
+        for batch in _piece_batches(disk, directory, manifest, piece, walk):
+            yield batch
+            done += len(batch.records)
+            progress(done, manifest.size)
+            pace(len(batch.records))
+
+
+def _begin_of(manifest: BackupManifest) -> Walk:
+    begin = manifest.begin_index
+    return Walk(index=begin, position=manifest.pieces[0].position, chain_crc=0 if begin == 0 else None)
+
+
+def _piece_batches(
+    disk: Disk, directory: str, manifest: BackupManifest, piece: Piece, walk: Walk
+) -> Iterator[EntryBatch]:
+    """@param walk: behind the last record of the piece before; moved to the end of this one."""
+    path = f"{directory}/{piece.name}"
+    try:
+        file = disk.open(path)
+        try:
+            if file.size() != piece.size:
+                raise StoreError(f"{path} has {file.size()} bytes, but the manifest says {piece.size}",
+                                 file=path)
+            walk.index, walk.position = piece.first_index, piece.position
+            yield from _checked(file, manifest, piece, walk)
+        finally:
+            file.close()
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error}", file=path) from error
+
+
+def _checked(file: File, manifest: BackupManifest, piece: Piece, walk: Walk) -> Iterator[EntryBatch]:
+    digest, at, first_term = hashlib.sha256(), 0, -1
+    batch: EntryBatch | None = None
+    while at < piece.size:
+        data = file.pread(min(RUN_BYTES, piece.size - at), at)
+        size = BLANK.unpack_from(data)[1] if len(data) >= ENTRY_HEADER_SIZE else 0
+        if size > len(data) and record_fits(size, manifest.data_file_size) and size <= piece.size - at:
+            data = file.pread(size, at)
+        first, walk.count, walk.length = walk.index, 0, 0
+        try:
+            walk_records(data, walk, max_count=piece.last_index - first + 1, one_term=False,
+                         size_max=manifest.data_file_size)
+        except DamagedRecord as damage:
+            raise _bad(file.path, damage.position - piece.position, damage.index, damage.what) from None
+        if not walk.count:
+            raise _bad(file.path, at, first, "no whole record")
+        if not at:
+            first_term = ENTRY_HEADER.unpack_from(data)[3]
+        digest.update(data[: walk.length])
+        batch = EntryBatch(first_index=first, count=walk.count, term=walk.term, records=data[: walk.length])
+        at += walk.length
+        yield batch
+    assert batch is not None, "a piece has a record"
+    what = ""
+    if walk.index != piece.last_index + 1:
+        what = f"it ends with entry {walk.index - 1}, but the manifest says {piece.last_index}"
+    elif digest.hexdigest() != piece.sha256:
+        what = "its checksum is not the one in the manifest"
+    elif piece.last_index == manifest.end.index and manifest.end.record_sha256 != (
+        hashlib.sha256(last_record(batch)).hexdigest()
+    ):
+        what = "its last record is not the one in the manifest"
+    what = what or piece.difference(first_term, walk.term, walk.chain_crc)
+    if what:
+        raise _bad(file.path, at, walk.index - 1, what)
+
+
+def _bad(path: str, offset: int, index: int, what: str) -> StoreError:
+    return StoreError(f"{path} at {offset}, entry {index}: {what}", file=path, offset=offset, index=index)
+
+
+def verify_backup(
+    disk: Disk, directory: str, *, progress: CopyProgress = no_progress, pace: CopyPace = no_pace
+) -> BackupReport:
+    """
+    Read all of a backup or of an archive, and compare it with its manifest and every record with its
+    checksums.
+
+    @raise DirectoryError: there is neither, or its manifest is not sound.
+    @raise StoreError: the manifest cannot be read.
+    """
+    directory = directory.rstrip("/") or "/"
+    found = read_backup_manifest(disk, directory)
+    if found is not None:
+        return _verified(disk, directory, found, progress, pace)
+    state = _opened_archive(disk, directory, reads_all=True)
+    archive = state.manifest
+    assert archive is not None
+    if archive.pieces:
+        report = _verified(disk, directory, archive.as_backup(), progress, pace)
+    else:
+        report = BackupReport(directory=directory, group=archive.group, group_id=archive.group_id,
+                              taken_s=archive.taken_s, left_over=_left_over(disk, directory, ()))
+    behind = _behind(report.left_over, archive.pieces[-1].end_position if archive.pieces else 0)
+    if len(behind) > 1:
+        report.findings.append(Finding(
+            file=directory, offset=-1, index=-1,
+            sentence=f"{len(behind)} segments lie behind the end, entry {archive.end_index}, and no manifest "
+            f"lists them, from {behind[0]} on. A run that is cut short leaves one: all manifests are older "
+            "copies. Put newer ones back, or let dledger archive list them again while a member has them",
+        ))
+    again = f"another copy counts, and ends with entry {archive.end_index}; the next run mends this one"
+    report.findings.extend(
+        Finding(file=directory, offset=-1, index=-1, sentence=f"{text}: {again}") for text in state.trouble
+    )
+    return report
+
+
+def _verified(
+    disk: Disk, directory: str, manifest: BackupManifest, progress: CopyProgress, pace: CopyPace
+) -> BackupReport:
+    report = BackupReport(
+        directory=directory, begin_index=manifest.begin_index, end_index=manifest.end.index,
+        group=manifest.group, group_id=manifest.group_id, taken_s=manifest.taken_s,
+        left_over=_left_over(disk, directory, manifest.pieces),
+    )
+    done, walk = 0, _begin_of(manifest)
+    for piece in manifest.pieces:
+        read = 0
+        try:
+            for batch in _piece_batches(disk, directory, manifest, piece, walk):
+                read += len(batch.records)
+                progress(done + read, manifest.size)
+                pace(len(batch.records))
+        except StoreError as error:
+            report.findings.append(_finding(error, f"{directory}/{piece.name}"))
+            walk.chain_crc, walk.term = None, -1
+        else:
+            report.entries += piece.last_index - piece.first_index + 1
+            report.data_bytes += piece.size
+        done += piece.size
+    return report
+
+
+def _finding(error: StoreError, path: str) -> Finding:
+    facts = error.facts
+    offset, index = (one if isinstance(one, int) else -1 for one in (facts.get("offset"), facts.get("index")))
+    return Finding(file=path, offset=offset, index=index, sentence=str(facts["reason"]))
+
+
+def _behind(left_over: Sequence[str], position: int) -> list[str]:
+    """Those files that hold a whole segment from C{position} on."""
+    names = [(path, path.rpartition("/")[2]) for path in left_over]
+    return [path for path, name in names if is_piece_name(name) and int(name.partition("-")[0]) >= position]
+
+
+def _left_over(disk: Disk, directory: str, pieces: Sequence[Piece]) -> list[str]:
+    listed = {piece.name for piece in pieces}
+    try:
+        names = [f"data/{name}" for name in disk.listdir(f"{directory}/data")]
+    except OSError:
+        return []  # the pieces in it are missing, which is said of each
+    return [f"{directory}/{name}" for name in names if name not in listed]

@@ -1,0 +1,200 @@
+# -*- test-case-name: tests.storage.test_chunk_sums -*-
+"""
+Checks a chunk that a leader has pushed, without a step of Python for each record.
+
+Rule 1: the bytes must have the checksums that the leader made when it wrote them: rot on its disk, or a
+flipped bit on the way, is not spread. Rule 2: the index units must be those of a follower that has written
+the same entries: index, term, place and size of each record, by its own layout of files. Rule 3: the first
+and the last record are checked whole; the first continues the C{chainCrc} of this ledger.
+
+A configuration entry must be noticed by its follower, so no chunk may have one.
+
+This module touches no file.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from bisect import bisect_left
+from zlib import crc32
+
+from dledger.storage.files.records import DamagedRecord, Layout, Walk, check_batch, walk_records
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.batches import EntryBatch, EntryChunk
+from protocols.wire.ledger.entry import (
+    BLANK,
+    BLANK_MAGIC,
+    CHANNEL_AT,
+    ENTRY_HEADER_SIZE,
+    INDEX_UNIT,
+    INDEX_UNIT_SIZE,
+    MAGIC,
+    MIN_BLANK_SIZE,
+)
+from protocols.wire.ledger.own.configuration import CONFIGURATION_CHANNEL
+from protocols.wire.ledger.producers import PRODUCER_CHANNEL
+
+#: Bodies may hold the word of a channel; a chunk in which that occurs more often is refused.
+_WORDS_MAX = 64
+#: Places of bytes in an index unit, and of the size among its fields of 4 bytes.
+_COLUMNS_OF_MAGIC, _COLUMNS_OF_SIZE, _COLUMNS_OF_TERM = range(4), range(12, 16), range(24, 32)
+_LOWEST_OF_INDEX, _SIZE_WORD = 23, 3
+_EVERY_BYTE = bytes(range(256))
+
+
+def _unfit(index: int, what: str) -> DLedgerError:
+    return DLedgerError(ResponseCode.INCONSISTENT_STATE, index=index, reason=f"chunk refused: {what}")
+
+
+def _end_of(chunk: EntryChunk, number: int) -> tuple[int, int]:
+    """Position and size of the record of this number, as its index unit tells them."""
+    magic, position, size, index, term = INDEX_UNIT.unpack_from(chunk.units, number * INDEX_UNIT_SIZE)
+    if (magic, index, term) != (MAGIC, chunk.first_index + number, chunk.term) or size < ENTRY_HEADER_SIZE:
+        raise _unfit(chunk.first_index + number, f"index unit of magic={magic} index={index} term={term}")
+    return position, size
+
+
+def _check_units(chunk: EntryChunk, position: int) -> None:
+    """
+    Check the columns of the index units: magic, term, the lowest byte of each index, the sum of the sizes.
+
+    @param position: stream offset of the first record.
+    @raise DLedgerError: INCONSISTENT_STATE: they are not those of these records.
+    """
+    units, count, first = chunk.units, chunk.count, chunk.first_index
+    same = (*_COLUMNS_OF_MAGIC, *_COLUMNS_OF_TERM)
+    lowest = _EVERY_BYTE[first % 256 :] + _EVERY_BYTE * (count // 256 + 1)
+    sizes = array("i", units)[_SIZE_WORD :: INDEX_UNIT_SIZE // 4]
+    if sys.byteorder == "little":
+        sizes.byteswap()
+    last_position, last_size = _end_of(chunk, count - 1)
+    if (
+        _end_of(chunk, 0)[0] != position
+        or any(units[at::INDEX_UNIT_SIZE] != units[at : at + 1] * count for at in same)
+        or units[_LOWEST_OF_INDEX::INDEX_UNIT_SIZE] != lowest[:count]
+        or sum(sizes) != len(chunk.records)
+        or last_position + last_size != position + len(chunk.records)
+    ):
+        raise _unfit(first, "its index units are not those of its records")
+
+
+def _check_record(chunk: EntryChunk, number: int, chain_crc: int | None) -> int:
+    """Check the record of this number whole. @return: its C{chainCrc}."""
+    position, size = _end_of(chunk, number)
+    at = position - _end_of(chunk, 0)[0]
+    end = at + size
+    if not 0 <= at < end <= len(chunk.records):
+        raise _unfit(chunk.first_index + number, f"a record of {size} bytes at {position}")
+    walk = Walk(index=chunk.first_index + number, position=position, chain_crc=chain_crc)
+    try:
+        walk_records(chunk.records[at:end], walk, max_count=1, one_term=True, size_max=size)
+    except DamagedRecord as damage:
+        raise _unfit(damage.index, damage.what) from None
+    if not walk.count or walk.length != size or walk.term != chunk.term:
+        raise _unfit(walk.index, "a record has another size or term than its index unit")
+    return walk.chain_crc or 0
+
+
+def _numbers_with(chunk: EntryChunk, channel: int) -> list[int] | None:
+    """The records that have this channel, by number; None: too many bodies hold its word to look at all."""
+    word = channel.to_bytes(4, "big")
+    records, units, count = chunk.records, chunk.units, chunk.count
+    size = len(records) // count
+    if all(units[at::INDEX_UNIT_SIZE] == units[at : at + 1] * count for at in _COLUMNS_OF_SIZE):
+        column = records[CHANNEL_AT::size]
+        return [
+            number for number in range(column.find(word[0]), count) if column[number] == word[0]
+            and records[number * size + CHANNEL_AT : number * size + CHANNEL_AT + 4] == word
+        ] if word[0] in column else []
+    numbers: list[int] = []
+    begin, others = _end_of(chunk, 0)[0], 0
+    found = records.find(word)
+    while found >= 0:
+        place = begin + found - CHANNEL_AT
+        number = bisect_left(range(count), place, key=lambda one: _end_of(chunk, one)[0])
+        if number < count and _end_of(chunk, number)[0] == place:
+            numbers.append(number)
+        else:
+            others += 1
+            if others > _WORDS_MAX:
+                return None
+        found = records.find(word, found + 1)
+    return numbers
+
+
+def _producers_of(chunk: EntryChunk) -> tuple[tuple[int, int, bytes], ...]:
+    """Index, term and body of each producer entry."""
+    numbers = _numbers_with(chunk, PRODUCER_CHANNEL)
+    if numbers is None:
+        raise _unfit(chunk.first_index, "it may hold producer entries, which must be pushed as such")
+    begin, found = _end_of(chunk, 0)[0], []
+    for number in numbers:
+        position, size = _end_of(chunk, number)
+        at = position - begin
+        body = chunk.records[at + ENTRY_HEADER_SIZE : at + size]
+        found.append((chunk.first_index + number, chunk.term, body))
+    return tuple(found)
+
+
+def check_chunk(
+    chunk: EntryChunk,
+    *,
+    first_index: int,
+    last_term: int,
+    end_position: int,
+    previous_chain_crc: int | None,
+    file_size: int,
+) -> Layout:
+    """
+    Check a leader's chunk and lay it out behind C{end_position}; parameters as of
+    L{dledger.storage.files.records.check_batch}.
+
+    @raise DLedgerError: INCONSISTENT_STATE, it does not fit.
+    """
+    records, units, count = chunk.records, chunk.units, chunk.count
+    if chunk.first_index != first_index or len(units) != count * INDEX_UNIT_SIZE or count < 1:
+        raise _unfit(first_index, f"first_index={chunk.first_index}, {len(units)} bytes of {count} units")
+    if crc32(records) != chunk.records_crc or crc32(units) != chunk.units_crc:
+        raise _unfit(first_index, "its bytes do not have their checksums")
+    if chunk.term < last_term:
+        raise _unfit(first_index, f"term={chunk.term}, at least {last_term} is needed here")
+    runs: list[tuple[int, bytes]] = []
+    position, room = end_position, file_size - end_position % file_size - MIN_BLANK_SIZE
+    if INDEX_UNIT.unpack_from(units)[2] > room:
+        room += MIN_BLANK_SIZE
+        runs.append((position, BLANK.pack(BLANK_MAGIC, room)))
+        position, room = position + room, file_size - MIN_BLANK_SIZE
+    if len(records) > room:
+        raise _unfit(first_index, f"{len(records)} bytes do not fit into a file of {file_size}")
+    _check_units(chunk, position)
+    chain_crc = _check_record(chunk, 0, previous_chain_crc)
+    if count > 1:
+        before = chain_crc if count == 2 else _check_record(chunk, count - 2, None)
+        chain_crc = _check_record(chunk, count - 1, before)
+    if _numbers_with(chunk, CONFIGURATION_CHANNEL) != []:
+        raise _unfit(first_index, "it may hold a configuration entry, which must be pushed as such")
+    runs.append((position, records))
+    return Layout(
+        runs=runs, records=records, units=units, positions=[],
+        end_position=position + len(records), chain_crc=chain_crc,
+        terms=[] if chunk.term == last_term else [(first_index, chunk.term)],
+        producers=_producers_of(chunk), sums=(chunk.records_crc, chunk.units_crc),
+    )
+
+
+def check_pushed(
+    entries: EntryBatch, *, first_index: int, last_term: int, end_position: int,
+    previous_chain_crc: int | None, file_size: int,
+) -> Layout:
+    """L{check_chunk} or L{check_batch}, as the entries are. @raise DLedgerError: as of these."""
+    if isinstance(entries, EntryChunk):
+        return check_chunk(
+            entries, first_index=first_index, last_term=last_term, end_position=end_position,
+            previous_chain_crc=previous_chain_crc, file_size=file_size,
+        )
+    return check_batch(
+        entries, first_index=first_index, last_term=last_term, end_position=end_position,
+        previous_chain_crc=previous_chain_crc, file_size=file_size,
+    )

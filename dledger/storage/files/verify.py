@@ -1,0 +1,420 @@
+# -*- test-case-name: tests.storage.test_verify -*-
+"""
+Verification of a member's directory, without changing it.
+
+Checks each record (place, index, term, size, checksums), its index unit, each blank, the file names and
+lengths, checkpoint, commit mark and term file. Works on Java's directories, whose records have no
+checksums (such records are counted), and on those of live members: entries beyond the recorded end (mark or
+checkpoint) may still change, so a bad record there is taken for the end and is no finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+
+from dledger.base.disk.disk import Disk
+from dledger.base.disk.set_aside import KeptFile, kept_files
+from dledger.ledger.holes import Hole
+from dledger.storage.files.commit_mark import COMMIT_MARK_NAME, CommitMark, read_mark
+from dledger.storage.files.hole_list import HOLES_NAME, HoleList
+from dledger.storage.files.properties import LEDGER_CHECKPOINT_NAME, read_checkpoint
+from dledger.storage.files.reader import LogReader
+from dledger.storage.files.records import DamagedRecord, Walk, record_fits, walk_records
+from dledger.storage.files.term_file import (
+    TERM_FILE_NAME,
+    TERM_TWIN_NAME,
+    TermVote,
+    decode_term,
+    decode_term_twin,
+    later_term,
+)
+from dledger.values.errors import DirectoryError
+from protocols.wire.ledger.entry import (
+    BLANK,
+    BLANK_MAGIC,
+    ENTRY_HEADER,
+    ENTRY_HEADER_SIZE,
+    INDEX_UNIT,
+    INDEX_UNIT_SIZE,
+    MAGIC,
+    MIN_BLANK_SIZE,
+)
+
+_CHUNK = 1024 * 1024
+#: Findings beyond this number are counted, not kept.
+FINDINGS_MAX = 1000
+
+Progress = Callable[[int, int], None]
+
+
+@attrs.frozen(kw_only=True)
+class Finding:
+    """
+    A problem in a directory.
+
+    @ivar file: path of the file.
+    @ivar offset, index: byte in the file, and index of the entry; -1 where not applicable.
+    @ivar sentence: description of the problem.
+    """
+
+    file: str
+    offset: int = -1
+    index: int = -1
+    sentence: str
+
+
+@attrs.define(kw_only=True)
+class VerifyReport:
+    """
+    Result of a verification.
+
+    @ivar findings: at most L{FINDINGS_MAX} findings; C{findings_count} counts all.
+    @ivar entries, data_bytes: sound records, and their bytes.
+    @ivar begin_index, end_index, committed_index: indexes of the ledger; -1 for none.
+    @ivar settled_index: entries behind this index may still change.
+    @ivar without_body_crc, without_chain_crc: records without this checksum (Java's).
+    @ivar blanks: files that end in a blank.
+    @ivar repair_end_index: the member is repairing up to this index; -1 if healthy.
+    @ivar holes: what the member remembers as damaged and fetches from its peers.
+    @ivar set_aside: files of cut data, kept beside the ledger; they are no findings.
+    """
+
+    path: str
+    findings: list[Finding] = attrs.Factory(list)
+    findings_count: int = 0
+    entries: int = 0
+    data_bytes: int = 0
+    begin_index: int = -1
+    end_index: int = -1
+    committed_index: int = -1
+    settled_index: int = -1
+    without_body_crc: int = 0
+    without_chain_crc: int = 0
+    blanks: int = 0
+    repair_end_index: int = -1
+    holes: list[Hole] = attrs.Factory(list)
+    set_aside: list[KeptFile] = attrs.Factory(list)
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether there are no findings."""
+        return self.findings_count == 0
+
+    def add(self, file: str, sentence: str, *, offset: int = -1, index: int = -1) -> None:
+        """Add a finding."""
+        self.findings_count += 1
+        if len(self.findings) < FINDINGS_MAX:
+            self.findings.append(Finding(file=file, offset=offset, index=index, sentence=sentence))
+
+
+def verify_directory(
+    disk: Disk, path: str, *, data_path: str = "", progress: Progress | None = None
+) -> VerifyReport:
+    """
+    Check everything in a member's directory. A malformed commit mark ends the check.
+
+    @param path: C{<store_base_dir>/dledger-<self_id>}.
+    @param progress: called repeatedly with the bytes checked and the bytes to check.
+    @raise DirectoryError: C{path} is not a member's directory.
+    @raise StoreError: the directory cannot be read.
+    """
+    report = VerifyReport(path=path)
+    report.set_aside = kept_files(disk, data_path or f"{path}/data")
+    _check_mark(disk, path, report)
+    _check_holes(disk, path, report)
+    try:
+        reader = LogReader.open(path, data_path=data_path, disk=disk)
+    except DirectoryError as error:
+        if not disk.exists(data_path or f"{path}/data"):
+            raise
+        report.add(path, str(error))
+        return report
+    try:
+        _Verifier(disk, reader, report, progress).run()
+    finally:
+        reader.close()
+    return report
+
+
+def _check_mark(disk: Disk, path: str, report: VerifyReport) -> None:
+    try:
+        found = read_mark(disk, f"{path}/{COMMIT_MARK_NAME}")
+    except DirectoryError as error:
+        report.add(f"{path}/{COMMIT_MARK_NAME}", str(error))
+        return
+    if found is None:
+        return
+    mark = found[1]
+    report.repair_end_index = mark.repair_end_index
+    if mark.repair_end_index >= 0:
+        report.add(f"{path}/{COMMIT_MARK_NAME}", "the member is repairing: entries up to "
+                   f"{mark.repair_end_index} were lost and a leader has not brought them back yet",
+                   index=mark.repair_end_index)
+    if mark.damaged_index >= 0:
+        report.add(f"{path}/{COMMIT_MARK_NAME}", "a damaged entry was noted while reading",
+                   index=mark.damaged_index)
+
+
+def _check_holes(disk: Disk, path: str, report: VerifyReport) -> None:
+    found = HoleList.recorded(disk, path)
+    if found is None:
+        report.add(f"{path}/{HOLES_NAME}", "not sound: the next start looks at every record")
+        return
+    report.holes = list(found)
+    for hole in found:
+        report.add(
+            f"{path}/{HOLES_NAME}", f"{hole.count} entries from {hole.first_index} on are noted as damaged, "
+            f"log offsets {hole.position} to {hole.end_position}; entry {hole.last_index + 1} is behind "
+            "them. The running member fetches them from its peers", index=hole.first_index,
+        )
+
+
+class _Verifier:
+    """One pass over a directory."""
+
+    def __init__(
+        self, disk: Disk, reader: LogReader, report: VerifyReport, progress: Progress | None
+    ) -> None:
+        self._disk = disk
+        self._reader = reader
+        self._report = report
+        self._progress = progress
+        self._mark: CommitMark | None = reader.mark
+        self._term = -1
+
+    def run(self) -> None:
+        """Check the whole directory."""
+        report, reader = self._report, self._reader
+        checkpoint = read_checkpoint(self._disk, reader.path)
+        if self._mark is not None:
+            report.settled_index = self._mark.recorded_end_index
+        elif checkpoint is not None:
+            report.settled_index = max(checkpoint)
+        self._check_files()
+        self._check_records()
+        committed = max(checkpoint[0] if checkpoint else -1, self._mark.committed_index if self._mark else -1)
+        report.committed_index = min(committed, report.end_index)
+        if report.end_index < report.settled_index:
+            report.add(reader.path, f"the ledger ends at {report.end_index}, but is recorded up to "
+                       f"{report.settled_index}", index=report.end_index + 1)
+        self._check_checkpoint(checkpoint)
+        self._check_term()
+
+    def _check_files(self) -> None:
+        for files, option, recorded in (
+            (self._reader.data, "data", self._mark.data_file_size if self._mark else 0),
+            (self._reader.index, "index", self._mark.index_file_size if self._mark else 0),
+        ):
+            size = recorded or files.file_size
+            previous = None
+            for offset in files.offsets:
+                found = self._disk.file_size(files.path(offset))
+                if found != size or offset % max(size, 1):
+                    self._report.add(files.path(offset), f"{option} file of {found} bytes: it must have "
+                                     f"{size} bytes, at an offset that is a multiple of {size}")
+                if previous is not None and offset != previous + size:
+                    self._report.add(files.path(offset),
+                                     f"{option} file missing between {previous} and {offset}")
+                previous = offset
+
+    def _check_checkpoint(self, checkpoint: tuple[int, int] | None) -> None:
+        path = f"{self._reader.path}/{LEDGER_CHECKPOINT_NAME}"
+        if checkpoint is None:
+            if self._disk.exists(path):
+                self._report.add(path, "malformed: committedIndex=<number>, endIndex=<number> expected")
+        elif checkpoint[0] > self._report.end_index:
+            self._report.add(path, f"committedIndex={checkpoint[0]} lies behind the end "
+                             f"{self._report.end_index}", index=checkpoint[0])
+
+    def _check_term(self) -> None:
+        path = f"{self._reader.path}/{TERM_FILE_NAME}"
+        twin = self._check_twin()
+        if not self._disk.exists(path):
+            if self._report.entries:
+                self._report.add(path, "missing, although the ledger has entries")
+            return
+        found = decode_term(self._disk.read_file(path))
+        if found is None:
+            self._report.add(path, "malformed: voteLeader=<id or nothing> and currTerm=<number> expected")
+        elif found.term < self._term:
+            self._report.add(path, f"currTerm={found.term} is below the last entry's term {self._term}")
+        elif twin is not None and later_term(found, twin) is None:
+            self._report.add(path, f"the vote for {found.voted_for} in term {found.term} is another one in "
+                             f"{TERM_TWIN_NAME}, for {twin.voted_for}")
+
+    def _check_twin(self) -> TermVote | None:
+        path = f"{self._reader.path}/{TERM_TWIN_NAME}"
+        if not self._disk.exists(path):
+            return None  # Java's directory, or one of our earlier versions
+        twin = decode_term_twin(self._disk.read_file(path))
+        if twin is None:
+            self._report.add(path, "neither slot of the term file's twin is sound")
+        return twin
+
+    # -- records ---------------------------------------------------------------------------------
+
+    def _check_records(self) -> None:
+        reader, report = self._reader, self._report
+        if not reader.data.offsets:
+            return
+        begin = self._indexed_begin()
+        report.begin_index = begin
+        total = len(reader.data.offsets) * reader.data_file_size
+        walk = Walk(index=begin, position=reader.data.offsets[0], chain_crc=0 if begin == 0 else None)
+        if begin < 0:
+            if any(reader.data.pread(ENTRY_HEADER_SIZE, walk.position)):
+                report.add(reader.data.path(walk.position), "no record at the beginning", offset=0)
+            return
+        more = True
+        for offset in reader.data.offsets:
+            if not more:
+                break
+            walk.position = max(walk.position, offset)
+            more = self._check_file(walk, offset, total)
+        self._term = walk.term
+        report.end_index = walk.index - 1 if report.entries else -1
+        if self._mark is not None and self._mark.clean:
+            self._check_rest(walk.position)
+
+    def _indexed_begin(self) -> int:
+        """The first entry's index from the index files; from its record if the index has no unit of it."""
+        first = self._reader.data.offsets[0]
+        for offset in self._reader.index.offsets[:1]:
+            units = self._reader.index.pread(self._reader.index_file_size, offset)
+            whole = len(units) // INDEX_UNIT_SIZE * INDEX_UNIT_SIZE
+            for magic, pos, _, index, _ in INDEX_UNIT.iter_unpack(units[:whole]):
+                if magic == MAGIC and pos == first:
+                    return int(index)
+        return self._reader.begin_index
+
+    def _check_file(self, walk: Walk, offset: int, total: int) -> bool:
+        """Walk one file; False at the end of the ledger."""
+        reader = self._reader
+        file_end = offset + reader.data_file_size
+        while walk.position < file_end:
+            if self._progress is not None:
+                self._progress(walk.position - reader.data.offsets[0], total)
+            data = reader.data.pread(_CHUNK, walk.position)
+            if len(data) >= MIN_BLANK_SIZE and BLANK.unpack_from(data)[0] == BLANK_MAGIC:
+                self._check_blank(walk, BLANK.unpack_from(data)[1], file_end)
+                walk.position = file_end
+                return True
+            what = self._check_next(data, walk, file_end)
+            if what and not self._damage(walk, what, file_end):
+                return False
+        return True
+
+    def _check_next(self, data: bytes, walk: Walk, file_end: int) -> str:
+        """Pass the sound records at the start of C{data}. @return: the problem that follows them, or ""."""
+        if len(data) < MIN_BLANK_SIZE:
+            return "the file ends without a blank"
+        size = BLANK.unpack_from(data)[1]
+        if size == 0:
+            return "no record"
+        if size > len(data) and record_fits(size, file_end - walk.position):
+            data = self._reader.data.pread(size, walk.position)
+        try:
+            self._check_chunk(data, walk)
+        except DamagedRecord as damage:
+            return damage.what
+        return "" if walk.count else f"no record of {size} bytes fits here"
+
+    def _check_chunk(self, data: bytes, walk: Walk) -> None:
+        units: list[bytes] = []
+        first = walk.index
+        walk.count = walk.length = 0
+        try:
+            walk_records(data, walk, max_count=len(data), one_term=False,
+                         size_max=self._reader.data_file_size, units=units)
+        except DamagedRecord:
+            magic, size = BLANK.unpack_from(data, walk.length)
+            if not walk.count or (magic != BLANK_MAGIC and size != 0):
+                raise
+        finally:
+            self._report.entries += walk.count
+            self._report.data_bytes += walk.length
+            self._count_bare(data, walk.length)
+            self._check_units(first, units)
+
+    def _count_bare(self, data: bytes, length: int) -> None:
+        offset = 0
+        while offset < length:
+            fields = ENTRY_HEADER.unpack_from(data, offset)
+            self._report.without_chain_crc += not fields[6]
+            self._report.without_body_crc += not fields[7]
+            offset += fields[1]
+
+    def _check_units(self, first_index: int, units: list[bytes]) -> None:
+        files = self._reader.index
+        stored = b""
+        wanted = b"".join(units)
+        while len(stored) < len(wanted):
+            piece = files.pread(len(wanted) - len(stored), first_index * INDEX_UNIT_SIZE + len(stored))
+            if not piece:
+                break
+            stored += piece
+        if stored == wanted:
+            return
+        for number, unit in enumerate(units):
+            index = first_index + number
+            at = number * INDEX_UNIT_SIZE
+            if stored[at : at + INDEX_UNIT_SIZE] != unit and index <= self._report.settled_index:
+                position = index * INDEX_UNIT_SIZE
+                base = files.base(position)
+                self._report.add(files.path(base) if base >= 0 else files.directory,
+                                 "the index unit is missing, or differs from its record",
+                                 offset=position - max(base, 0), index=index)
+
+    def _damage(self, walk: Walk, what: str, file_end: int) -> bool:
+        """
+        Report damage and skip it: continue at the next record that the index leads to, or at the next
+        file. False: the ledger ends here.
+        """
+        reader = self._reader
+        if walk.index > self._report.settled_index:
+            return False
+        base = reader.data.base(walk.position)
+        self._report.add(reader.data.path(base), what, offset=walk.position - base, index=walk.index)
+        walk.chain_crc = None
+        walk.count = walk.length = 0
+        for index in range(walk.index + 1, min(walk.index + 1000, self._report.settled_index + 1)):
+            unit = reader.unit(index)
+            if unit is not None and unit[1] > walk.position and reader.data.base(unit[1]) >= 0:
+                walk.index, walk.position = index, unit[1]
+                return True
+        if walk.index < 0 or walk.index >= self._report.settled_index:
+            return False
+        walk.position, walk.index = file_end, walk.index + 1
+        return True
+
+    def _check_blank(self, walk: Walk, size: int, file_end: int) -> None:
+        reader = self._reader
+        self._report.blanks += 1
+        base = reader.data.base(walk.position)
+        room = file_end - walk.position
+        place = {"offset": walk.position - base, "index": walk.index}
+        if size != room and walk.index <= self._report.settled_index:
+            self._report.add(reader.data.path(base), f"blank of {size} bytes where {room} are left", **place)
+        position = walk.position + MIN_BLANK_SIZE
+        if self._is_nonzero(position, file_end) and walk.index <= self._report.settled_index:
+            self._report.add(reader.data.path(base), "bytes in a blank that are not zero", **place)
+
+    def _check_rest(self, position: int) -> None:
+        """After a clean close the rest of the last record's file must be zero."""
+        reader = self._reader
+        base = reader.data.base(position)
+        if base >= 0 and self._is_nonzero(position, base + reader.data_file_size):
+            self._report.add(reader.data.path(base), "bytes behind the end that are not zero",
+                             offset=position - base)
+
+    def _is_nonzero(self, position: int, end: int) -> bool:
+        while position < end:
+            data = self._reader.data.pread(min(_CHUNK, end - position), position)
+            if not data:
+                return False
+            if data.count(0) != len(data):
+                return True
+            position += len(data)
+        return False

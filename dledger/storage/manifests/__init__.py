@@ -1,0 +1,1 @@
+"""The manifests of backups and archives, and the places where archives are."""

@@ -1,0 +1,142 @@
+# -*- test-case-name: tests.storage.test_archive -*-
+"""
+Where an archive is: a directory, or (L{dledger.remote.place}) an object store.
+
+A place needs little: files that are written once and as a whole, and two small ones that are replaced. No
+rename, no lock and no atomic replacement is asked of a store; L{dledger.storage.manifests.archive_manifest}
+says why that is enough. A store that can refuse a name that is taken keeps two writers apart.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from dledger.base.disk.disk import Disk
+from dledger.storage.manifests.archive_manifest import GENERATIONS, ArchiveBusy
+from dledger.storage.manifests.part_file import PART_SUFFIX, PartFile, remove_parts
+
+_LOCK_NAME = "lock"
+
+
+class ArchivePlace(Protocol):
+    """Calls raise C{OSError}. Names of files are relative: C{archive-0.json}, C{data/...}."""
+
+    @property
+    def directory(self) -> str:
+        """Path or URL; a name behind it and a slash is the path of a file on L{disk}."""
+
+    @property
+    def disk(self) -> Disk:
+        """For reading."""
+
+    def hold(self) -> Callable[[], None]:
+        """
+        Keep other writers away, as far as the place can.
+
+        @return: ends that.
+        @raise ArchiveBusy: another program writes there.
+        """
+
+    def sizes(self) -> dict[str, int]:
+        """
+        Names of the files at the top, in C{data} and in C{generations}, and their lengths in bytes; none
+        without any.
+        """
+
+    def put(self, name: str, chunks: Iterator[bytes]) -> None:
+        """
+        Write a file as a whole, durably. A file of that name is replaced. If C{chunks} or a call fails, the
+        file may be there in part, be as it was, or be gone.
+        """
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Write a small file, durably, as atomically as the place can."""
+
+    def create(self, name: str, data: bytes) -> None:
+        """
+        Write a small file whose name must be free, durably. Of several programs that try, one succeeds, as
+        far as the place can tell.
+
+        @raise FileExistsError: the name is taken.
+        """
+
+    def remove(self, name: str) -> None:
+        """Remove a file, durably; one that is absent is no error."""
+
+
+class DirectoryPlace:
+    """A directory. Files get their names when they are on stable storage."""
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self.disk = disk
+        self.directory = directory.rstrip("/") or "/"
+
+    def hold(self) -> Callable[[], None]:
+        """See L{ArchivePlace.hold}."""
+        self.disk.makedirs(f"{self.directory}/data")
+        try:
+            lock = self.disk.lock(f"{self.directory}/{_LOCK_NAME}")
+        except BlockingIOError:
+            raise ArchiveBusy(f"{self.directory} is in use by another dledger archive: end that one, or "
+                              "name another target") from None
+        try:
+            # A run that was killed may have left a manifest whose name is not on stable storage yet.
+            self.disk.sync_directory(self.directory)
+            if self.disk.exists(f"{self.directory}/{GENERATIONS}"):
+                self.disk.sync_directory(f"{self.directory}/{GENERATIONS}")
+            remove_parts(self.disk, self.directory)
+        except OSError:
+            lock.close()
+            raise
+        return lock.close
+
+    def sizes(self) -> dict[str, int]:
+        """See L{ArchivePlace.sizes}. Without the lock, and files that are being written."""
+        found: dict[str, int] = {}
+        for inside in ("", "data/", f"{GENERATIONS}/"):
+            path = f"{self.directory}/{inside}".rstrip("/")
+            for name in self.disk.listdir(path) if self.disk.exists(path) else ():
+                is_ours = f"{inside}{name}" in ("data", GENERATIONS, _LOCK_NAME)
+                if not is_ours and not name.endswith((".tmp", PART_SUFFIX)):
+                    found[f"{inside}{name}"] = self._size(f"{path}/{name}")
+        return found
+
+    def _size(self, path: str) -> int:
+        try:
+            return self.disk.file_size(path)
+        except IsADirectoryError:
+            return -1
+
+    def put(self, name: str, chunks: Iterator[bytes]) -> None:
+        """See L{ArchivePlace.put}."""
+        part = f"{self.directory}/{name}{PART_SUFFIX}"
+        if self.disk.exists(part):
+            self.disk.unlink(part)
+        file = PartFile(self.disk, part)
+        try:
+            for chunk in chunks:
+                file.write(chunk)
+            file.finish(f"{self.directory}/{name}")
+        finally:
+            file.close()
+
+    def replace(self, name: str, data: bytes) -> None:
+        """See L{ArchivePlace.replace}."""
+        self.disk.write_file(f"{self.directory}/{name}", data)
+
+    def create(self, name: str, data: bytes) -> None:
+        """See L{ArchivePlace.create}. The lock keeps others away."""
+        path = f"{self.directory}/{name}"
+        self.disk.makedirs(path.rpartition("/")[0])
+        if self.disk.exists(path):
+            raise FileExistsError(errno.EEXIST, "is there", path)
+        self.disk.write_file(path, data)
+
+    def remove(self, name: str) -> None:
+        """See L{ArchivePlace.remove}. A power cut does not bring it back."""
+        path = f"{self.directory}/{name}"
+        if self.disk.exists(path):
+            self.disk.unlink(path)
+            self.disk.sync_directory(path.rpartition("/")[0])

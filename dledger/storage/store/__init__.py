@@ -1,0 +1,1 @@
+"""The store of a running member: writes, flushes, reads, repair of holes."""

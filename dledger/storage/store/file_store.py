@@ -1,0 +1,598 @@
+# -*- test-case-name: tests.storage.test_file_store -*-
+"""
+The ledger in Java's files, written so that acknowledged entries survive.
+
+Rule 1: a write is laid out and checked before a file is touched; a refusal has changed nothing.
+Rule 2: any later failure is a L{StoreError}; the store then refuses everything but L{FileStore.abandon}.
+Rule 3: the mark is lowered durably before entries that it records are cut, and the cut is zeroed durably
+before anything is written there.
+
+This module appends and truncates. The other parts of a store are L{dledger.storage.store.store_reads},
+L{dledger.storage.store.store_flush}, L{dledger.storage.store.store_room} and
+L{dledger.storage.start.mark_writer}; they share one L{dledger.storage.start.open_ledger.OpenLedger}. Of terms
+the store knows only that they never fall from one entry to the next; it knows nothing of votes and roles.
+
+Source: DLedgerMmapFileStore.java (0.3.1.2); differs: docs/divergence.md W5, W13, W14, W16, W18, W21.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self
+
+import attrs
+
+from dledger.base.disk.disk import Disk, File
+from dledger.base.disk.set_aside import KeptFile, kept_files
+from dledger.ledger.chunks import ChunkSum
+from dledger.ledger.config import DLedgerConfig
+from dledger.ledger.holes import Hole
+from dledger.ledger.membership import Membership
+from dledger.ledger.producers import SequenceTable
+from dledger.storage.files.body_stamps import BodyStamps
+from dledger.storage.files.chunk_checks import check_pushed
+from dledger.storage.files.commit_mark import COMMIT_MARK_NAME, MarkFile
+from dledger.storage.files.reader_table import ReaderTable
+from dledger.storage.files.records import Layout, check_batch, pack_bodies
+from dledger.storage.start.configurations import (
+    MEMBERS_NAME,
+    ConfigurationFound,
+    ConfigurationList,
+    begin_joining,
+    read_memberships,
+)
+from dledger.storage.start.directory import RecoveredLedger, inspect_ledger, lock_ledger, recover_ledger
+from dledger.storage.start.identity import (
+    MemberIdentity,
+    begin_identity,
+    identity_now,
+    is_listed,
+    is_without_records,
+    recorded_identity,
+)
+from dledger.storage.start.mark_writer import MarkWriter
+from dledger.storage.start.open_ledger import End, OpenLedger
+from dledger.storage.store.chunk_sums import ChunkSums
+from dledger.storage.store.hole_finder import HoleFinder
+from dledger.storage.store.hole_mending import HoleMending
+from dledger.storage.store.producer_list import ProducerList
+from dledger.storage.store.record_writer import RecordWriter
+from dledger.storage.store.scrub import SegmentScrub
+from dledger.storage.store.store_flush import LedgerFlush, StoreFlush
+from dledger.storage.store.store_reads import StoreReads
+from dledger.storage.store.store_room import DeletedSegment, StoreRoom
+from dledger.values.errors import DamagedEntryError, DLedgerError, StoreError
+from protocols.wire.codes import ResponseCode
+from protocols.wire.errors import WireError
+from protocols.wire.ledger.batches import EntryBatch, EntryChunk
+from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE, decode_header
+from protocols.wire.ledger.own.configuration import CONFIGURATION_CHANNEL, encode_configuration
+
+#: A leader's TRUNCATE of more bytes than this is set aside first. Less is zeroed: a short tail that was never
+#: committed is raft's normal cut after a change of leader.
+CUT_BYTES_MAX = 1024 * 1024
+
+
+class FileStore:
+    """
+    See the module; the invariants are those of L{OpenLedger} and of the parts.
+
+    @ivar identity: whose ledger this is, and what is recorded about it.
+    @ivar scrub, scrub_from: see L{SegmentScrub.step}, L{SegmentScrub.begin_at}.
+    """
+
+    def __init__(
+        self, config: DLedgerConfig, disk: Disk, lock: File, mark_file: MarkFile, recovered: RecoveredLedger
+    ) -> None:
+        ledger = self._ledger = OpenLedger.of(config, disk, recovered)
+        self._lock = lock
+        self._data = recovered.data
+        self._index = recovered.index
+        self._storing, self._writing = ledger.guard.storing, ledger.guard.storing("writing failed")
+        self._marks = MarkWriter(ledger, mark_file, recovered.mark)
+        finder = HoleFinder(ledger, self._marks)
+        self._reads = StoreReads(ledger, self._marks, recovered.found.scanned_from_index, finder)
+        self._mending = HoleMending(ledger, finder)
+        scrub = SegmentScrub(ledger, self._marks, finder)
+        self.scrub, self.scrub_from = scrub.step, scrub.begin_at
+        self._flush = StoreFlush(ledger, self._marks)
+        self._sums = ChunkSums(ledger)
+        self.identity = MemberIdentity(config, disk, ledger.guard)
+        path, told = f"{config.self_path}/{MEMBERS_NAME}", self._marks.also_told(self.identity.told_by_log)
+        self._members = ConfigurationList(disk, path, read_memberships(disk, path), ledger.guard, told)
+        self._producers = ProducerList(ledger, self._reads, scanned_from=recovered.found.walked_from_index)
+        self._room = StoreRoom(ledger, self._marks, self._producers.before_expiry)
+        self._records = RecordWriter(ledger, self._room)
+
+    @classmethod
+    def open(cls, config: DLedgerConfig, disk: Disk, *, boot_id: str = "") -> Self:
+        """
+        Lock, check and recover the directory C{config.self_path}; it is made if absent.
+
+        @param boot_id: of this boot of the machine, see L{dledger.storage.start.identity}; empty if not
+            known.
+        @raise DirectoryError: the directory must not be opened as it is.
+        @raise StoreError: reading or repairing the directory failed.
+        """
+        directory = inspect_ledger(config, disk)
+        lock = lock_ledger(config, disk)
+        try:
+            # Look again: before we held the lock, another process may have changed the directory.
+            directory = inspect_ledger(config, disk)
+            recorded = recorded_identity(config, disk)
+            is_clean = directory.mark is not None and directory.mark.clean
+            had_mark = disk.exists(f"{config.self_path}/{COMMIT_MARK_NAME}")
+            is_new = recorded is None and not directory.has_files and is_without_records(config, disk)
+            begin_joining(config, disk, is_new=is_new)
+            if is_new:
+                begin_identity(config, disk, boot_id)
+            has_list = is_listed(config, disk)
+            recovered, mark_file = recover_ledger(config, disk, directory, has_list=has_list)
+            store = cls(config, disk, lock, mark_file, recovered)
+            store.identity.had_entries = had_mark and max(store.ledger_end_index, store.repair_end_index) >= 0
+            store.identity.begin(identity_now(
+                config, recorded, boot_id, is_clean=is_clean, is_new=is_new,
+                is_empty=max(store.ledger_end_index, store.repair_end_index) < 0,
+                is_told_by_log=has_list))
+            store._members.keep_those_in(store._ledger, store.term_of)
+            store._producers.begin()
+            return store
+        except OSError as error:
+            lock.close()
+            raise StoreError(f"{config.self_path} cannot be opened: {error}") from error
+        except BaseException:
+            lock.close()
+            raise
+
+    def use(self, stamps: BodyStamps) -> None:
+        """Stamp the bodies of all later writes."""
+        self._ledger.stamps = stamps
+
+    @property
+    def ledger_begin_index(self) -> int:
+        """First index present; -1 when empty."""
+        return self._ledger.begin_index
+
+    @property
+    def ledger_end_index(self) -> int:
+        """Last index present; -1 when empty."""
+        return self._ledger.end_index
+
+    @property
+    def ledger_end_term(self) -> int:
+        """Term of the last entry; -1 when empty."""
+        return self._ledger.end_term
+
+    @property
+    def committed_index(self) -> int:
+        """Last index known to be committed; -1 for none. At a start: of the last checkpoint."""
+        return self._ledger.committed_index
+
+    @property
+    def repair_end_index(self) -> int:
+        """-1: healthy. Else entries up to here were lost, and a leader must bring them back."""
+        return self._ledger.repair_end_index
+
+    @property
+    def holes(self) -> tuple[Hole, ...]:
+        """Damaged entries between sound ones, in order."""
+        return self._ledger.holes.holes
+
+    @property
+    def holes_end_index(self) -> int:
+        """Last index of the last hole; -1 without any."""
+        return self._ledger.holes.end_index
+
+    @property
+    def is_end_proven(self) -> bool:
+        """See L{dledger.core.state.ports.LedgerView.is_end_proven}."""
+        return self._ledger.is_end_proven
+
+    def look_again(self) -> bool:
+        """See L{HoleMending.look_again}."""
+        has_shrunk = self._mending.look_again()
+        self._hole_shrank()
+        return has_shrunk
+
+    def fill_hole(self, entries: EntryBatch, *, is_committed: bool) -> None:
+        """See L{HoleMending.fill}."""
+        self._mending.fill(entries, is_committed=is_committed)
+        self._hole_shrank()
+
+    def _hole_shrank(self) -> None:
+        """Compare the last record with the one before it, if that has come back."""
+        self._producers.hole_shrank()
+        ledger = self._ledger
+        if ledger.is_end_proven or ledger.holes.end_index >= ledger.end_index - 1:
+            return
+        try:
+            self._reads.read_range(ledger.end_index, end_index=ledger.end_index, max_bytes=0)
+        except DamagedEntryError:
+            return  # it is in a hole now
+        ledger.is_end_proven = True
+
+    @property
+    def end_position(self) -> int:
+        """Stream offset in bytes behind the last record."""
+        return self._ledger.end_position
+
+    def term_of(self, index: int) -> int:
+        """See L{dledger.core.state.ports.LedgerView.term_of}."""
+        return self._reads.term_of(index)
+
+    def position_of(self, index: int) -> int:
+        """See L{dledger.core.state.ports.LedgerView.position_of}."""
+        return self._reads.position_of(index)
+
+    def read_batch(self, first_index: int, *, max_count: int, max_bytes: int) -> EntryBatch:
+        """See L{StoreReads.read_batch}."""
+        return self._reads.read_batch(first_index, max_count=max_count, max_bytes=max_bytes)
+
+    def read_range(self, first_index: int, *, end_index: int, max_bytes: int) -> EntryBatch:
+        """See L{StoreReads.read_range}."""
+        return self._reads.read_range(first_index, end_index=end_index, max_bytes=max_bytes)
+
+    def read_unchecked(self, first_index: int, *, end_index: int, max_bytes: int) -> EntryBatch:
+        """See L{StoreReads.read_unchecked}."""
+        return self._reads.read_unchecked(first_index, end_index=end_index, max_bytes=max_bytes)
+
+    def holds(self, entry: EntryBatch) -> bool:
+        """See L{dledger.core.state.ports.LedgerView.holds}."""
+        return self._reads.holds(entry)
+
+    def chunk_from(self, index: int) -> ChunkSum | None:
+        """See L{dledger.core.state.ports.LedgerView.chunk_from}."""
+        return self._sums.behind(index, self._reads.position_of(index))
+
+    def read_chunk(self, chunk: ChunkSum) -> EntryChunk | None:
+        """See L{ChunkSums.read}."""
+        return self._sums.read(chunk)
+
+    @property
+    def membership(self) -> Membership | None:
+        """See L{dledger.core.state.ports.LedgerView.membership}."""
+        return self._members.current
+
+    @property
+    def memberships(self) -> tuple[Membership, ...]:
+        """The memberships that the ledger is known to have had, by index."""
+        return self._members.known
+
+    @property
+    def producers(self) -> SequenceTable | None:
+        """See L{dledger.core.state.ports.LedgerView.producers}."""
+        return self._producers.table
+
+    @property
+    def readers(self) -> ReaderTable | None:
+        """What the ledger knows of its readers; None: not known, as entries are damaged."""
+        return self._producers.readers
+
+    # -- append ----------------------------------------------------------------------------------
+
+    def append_configuration(self, membership: Membership, term: int) -> tuple[int, ...]:
+        """Write a configuration entry behind the end, as L{append_bodies} writes one body."""
+        body = encode_configuration(membership.voters, membership.learners)
+        if len(body) > self._ledger.config.body_bytes_max:
+            raise DLedgerError(ResponseCode.INCONSISTENT_STATE, reason="too many members for a data file",
+                               body_bytes=len(body), allowed=self._ledger.config.body_bytes_max)
+        return self.append_bodies((body,), term, channel=CONFIGURATION_CHANNEL)
+
+    def append_bodies(
+        self, bodies: tuple[bytes, ...], term: int, *, channel: int = 0, producers_at: int = -1
+    ) -> tuple[int, ...]:
+        """
+        Write bodies as entries behind the end.
+
+        @param term: term of every entry; not below that of the last entry.
+        @param channel, producers_at: see L{pack_bodies}.
+        @return: stream offset of each record.
+        @raise DLedgerError: DISK_FULL, and nothing has changed.
+        @raise StoreError: a write failed.
+        """
+        ledger = self._ledger
+        assert bodies and term >= ledger.end_term, (len(bodies), term, ledger.end_term)
+        self._room.check(len(bodies), len(bodies[0]), term)
+        first = ledger.end_index + 1
+        layout = pack_bodies(
+            bodies, first_index=first, term=term, end_position=ledger.end_position,
+            previous_chain_crc=ledger.chain_crc, file_size=self._data.file_size, channel=channel,
+            producers_at=producers_at, stamp=None if channel else ledger.stamps.begin(),
+        )
+        self._write(first, term, layout, [(first, term, bodies[0])] if channel else ())
+        whole = EntryBatch(first_index=first, count=len(bodies), term=term, records=layout.records)
+        self._reads.remember(whole, bodies)
+        ledger.stamps.written()
+        return tuple(layout.positions)
+
+    def append_entries(self, entries: EntryBatch) -> None:
+        """
+        Check a leader's records and write them unchanged behind the end.
+
+        @raise DLedgerError: INCONSISTENT_STATE (index, term, pos or a checksum does not fit) or
+            DISK_FULL, and nothing has changed.
+        @raise StoreError: a write failed.
+        """
+        ledger = self._ledger
+        self._room.check(entries.count, len(entries.records) - ENTRY_HEADER_SIZE, entries.term)
+        first = ledger.end_index + 1
+        if entries.first_index != first:
+            raise DLedgerError(ResponseCode.INCONSISTENT_STATE, reason="entries do not follow the end",
+                               first_index=entries.first_index, ledger_end_index=ledger.end_index)
+        layout = check_pushed(
+            entries, first_index=first, last_term=ledger.end_term, end_position=ledger.end_position,
+            previous_chain_crc=ledger.proven_chain_crc, file_size=self._data.file_size,
+        )
+        terms = layout.terms
+        self._write(first, terms[-1][1] if terms else ledger.end_term, layout, layout.configurations)
+        one_term = not terms or (len(terms) == 1 and terms[0][0] == first)
+        if one_term and layout.sums is None:
+            self._reads.remember(entries)
+        else:
+            self._reads.forget_batches()
+
+    def _write(
+        self, first: int, term: int, layout: Layout, listed: Sequence[ConfigurationFound] = ()
+    ) -> None:
+        """@param listed: list these configuration entries before; then all is durable on return."""
+        ledger, announced = self._ledger, self._producers.read(layout) if layout.producers else ()
+        with self._writing:
+            self._room.make(first, layout)
+            if listed:
+                self._members.note(listed)
+            try:
+                self._records.write(first, layout)
+            except DLedgerError:
+                self._members.cut(first)
+                raise
+        if ledger.begin_index < 0:
+            ledger.begin_index = first
+            self._marks.note_begin()
+        ledger.end_index = first + layout.entries - 1
+        term_before, ledger.end_term = ledger.end_term, term
+        ledger.end_position = layout.end_position
+        ledger.chain_crc, ledger.is_end_proven = layout.chain_crc, True
+        self._reads.written(layout, first, term_before)
+        self._sums.written(first, term, layout, is_listed=bool(listed))
+        if announced or listed or term != term_before:
+            self._producers.written(layout, term_before, announced, [index for index, _, _ in listed])
+        if listed:
+            self._flush.sync()
+
+    def truncate_to(
+        self, entry: EntryBatch, *, anew: bool = False, told: tuple[Membership, ...] = ()
+    ) -> None:
+        """
+        Make this single entry the last one, durably.
+
+        Present: cut behind it. Within the ledger or just behind it, but not present: cut at its index
+        and write it. Out of the ledger's reach: start anew with it, if it is the first record of a
+        file (else a reader could not find the beginning again) and no committed entry goes: either the
+        ledger is empty, or all of it lies below a leader's beginning.
+
+        @param anew: restart even if the entry would fit behind the end.
+        @param told: the leader's memberships; of use when the ledger begins behind configuration entries.
+        @raise DLedgerError: INCONSISTENT_STATE or DISK_FULL, and nothing has changed.
+        @raise StoreError: a write or fsync failed.
+        """
+        index = entry.first_index
+        begin, end = self._ledger.begin_index, self._ledger.end_index
+        if anew:
+            self._start_anew(entry, told)
+        elif begin >= 0 and begin <= index <= end and self.holds(entry):
+            self._refuse_below_commit(index + 1)
+            if index < end:
+                self._cut(index, None)
+            elif self._marks.durable.index < end:
+                self._flush.sync()
+        elif begin >= 0 and begin <= index <= end + 1:
+            self._refuse_below_commit(index)
+            self._cut(index - 1, self._fitting(entry))
+        elif begin < 0 and index == 0:
+            self._cut(-1, self._fitting(entry))
+        else:
+            self._start_anew(entry, told)
+        self._producers.hole_shrank()
+
+    def _refuse_below_commit(self, first_gone: int) -> None:
+        # Paired with the assert in the core: a majority holds the committed entries, so a leader that
+        # cuts one of them is not our leader.
+        committed = self._ledger.committed_index
+        if first_gone <= committed:
+            raise DLedgerError(ResponseCode.INCONSISTENT_STATE, reason="committed entries would be cut",
+                               first_index_cut=first_gone, committed_index=committed)
+
+    def _before(self, index: int) -> tuple[int, int, int | None]:
+        """Term, end position and C{chainCrc} of the entry before C{index}; there may be none."""
+        ledger = self._ledger
+        if index == ledger.end_index + 1:
+            return ledger.end_term, ledger.end_position, ledger.chain_crc
+        if index == ledger.begin_index:
+            return -1, self.position_of(index), (0 if index == 0 else None)
+        last = self._reads.read_range(index - 1, end_index=index - 1, max_bytes=0)
+        header = decode_header(last.records)
+        return header.term, header.pos + header.size, header.chain_crc
+
+    def _fitting(self, entry: EntryBatch) -> Layout:
+        term, end_position, chain = self._before(entry.first_index)
+        return check_batch(
+            attrs.evolve(entry, count=1), first_index=entry.first_index, last_term=term,
+            end_position=end_position, previous_chain_crc=chain, file_size=self._data.file_size,
+        )
+
+    def _cut(self, keep: int, layout: Layout | None) -> None:
+        """Make C{keep} the last entry, and write the one of C{layout} behind it; durable."""
+        ledger = self._ledger
+        if keep == ledger.end_index and layout is not None and ledger.holes.end_index <= keep:
+            last_term = layout.terms[-1][1] if layout.terms else ledger.end_term
+            self._write(keep + 1, last_term, layout, layout.configurations)
+            return self._flush.sync()
+        term, position, chain = self._before(keep + 1)
+        written_end, units_end = ledger.end_position, (ledger.end_index + 1) * INDEX_UNIT_SIZE
+        with self._storing("truncating failed"):
+            if layout is not None:
+                self._room.make(keep + 1, layout)
+            kept = position if layout is None else layout.positions[0]
+            is_large = written_end - position > CUT_BYTES_MAX
+            if is_large:
+                self._room.or_refused(
+                    lambda: ledger.aside.bytes_of(self._data, position, ledger.end_term),
+                    "set aside what a leader cuts", self._data.file_size,
+                )  # fmt: skip
+            owed = None
+            if ledger.holes.end_index > keep:
+                # It may have acknowledged the entries that it lacks, and is about to forget that it did.
+                owed = max(ledger.repair_end_index, ledger.end_index)
+            end = End(index=keep, term=term, position=position)
+            self._room.or_refused(lambda: self._flush.lower(end, repair_end_index=owed), "record a cut")
+            ledger.repair_end_index = ledger.repair_end_index if owed is None else owed
+            if is_large:
+                ledger.aside.files_behind(self._data, kept, ledger.end_term, written_end=written_end)
+            for segments, segments_end, first_kept, first_zero in (
+                (self._data, written_end, kept, position),
+                (self._index, units_end, (keep + 1) * INDEX_UNIT_SIZE, (keep + 1) * INDEX_UNIT_SIZE),
+            ):
+                is_same = segments.base(segments_end) == segments.base(first_kept)
+                segments.cut(first_kept, segments_end if is_same else None)
+                if segments.base(first_zero) != segments.base(first_kept):
+                    segments.zero(first_zero, segments.base(first_zero) + segments.file_size)
+            self._flush.sync_files()
+        ledger.begin_index = ledger.begin_index if 0 <= ledger.begin_index <= keep else -1
+        ledger.end_index, ledger.end_term = keep, term
+        ledger.end_position, ledger.chain_crc, ledger.is_end_proven = position, chain or 0, True
+        ledger.holes.cut(keep + 1)
+        self._reads.cut(keep + 1)
+        self._sums.cut(keep + 1)
+        self._members.cut(keep + 1)
+        self._producers.cut(keep + 1)
+        if layout is not None:
+            self._write_after_cut(keep + 1, layout.terms[-1][1] if layout.terms else term, layout)
+        assert ledger.begin_index >= 0
+        self._flush.sync()
+
+    def _start_anew(self, entry: EntryBatch, told: tuple[Membership, ...]) -> None:
+        try:
+            header = decode_header(entry.records)
+        except WireError as error:
+            raise DLedgerError(ResponseCode.INCONSISTENT_STATE, reason=str(error)) from None
+        index, ledger = entry.first_index, self._ledger
+        facts = {"index": index, "pos": header.pos, "begin": ledger.begin_index, "end": ledger.end_index}
+        if header.pos < 0 or header.pos % self._data.file_size:
+            raise DLedgerError(
+                ResponseCode.INCONSISTENT_STATE,
+                reason="the ledger does not reach this entry, and only the first record of a file can "
+                       "begin a new ledger", **facts,
+            )
+        self._refuse_below_commit(index)
+        layout = check_batch(
+            attrs.evolve(entry, count=1), first_index=index, last_term=-1, end_position=header.pos,
+            previous_chain_crc=0 if index == 0 else None, file_size=self._data.file_size,
+        )
+        with self._storing("starting anew failed"):
+            self._room.require(self._data.step + self._index.step)
+            self._producers.before_expiry(ledger.committed_index)
+            # Until the new beginning is durable, the mark must record the end of the acknowledged entries.
+            owed = max(self._marks.durable.index, ledger.repair_end_index)
+            end = End(index=-1, term=-1, position=header.pos)
+            self._room.or_refused(lambda: self._flush.lower(end, repair_end_index=owed), "record a cut")
+            ledger.aside.files_behind(self._data, -1, ledger.end_term, written_end=ledger.end_position)
+            while self._index.offsets:
+                self._index.drop_last()
+        ledger.begin_index, ledger.end_index, ledger.end_term = -1, index - 1, -1
+        ledger.end_position, ledger.chain_crc = header.pos, 0
+        ledger.holes.cut(-1)
+        self._reads.begin_anew(index)
+        self._sums.begin_anew()
+        self._members.begin_anew(index, ledger.committed_index, told)
+        self._producers.begin_anew(index)
+        ledger.committed_index = max(ledger.committed_index, index - 1)
+        self._write_after_cut(index, header.term, layout)
+        self._flush.sync()
+
+    def _write_after_cut(self, first: int, term: int, layout: Layout) -> None:
+        """As L{_write}, when there is no way back. @raise StoreError: it failed, also for want of room."""
+        self._members.note_after_cut(layout.configurations)
+        try:
+            self._write(first, term, layout)
+        except StoreError:
+            raise
+        except DLedgerError as error:  # the ledger is smaller than before, and there is still no room
+            raise self._ledger.guard.fail(str(error)) from error
+
+    def record_commit(self, committed_index: int) -> None:
+        """Record the last index that readers may see; the next flush or checkpoint writes it."""
+        ledger = self._ledger
+        assert committed_index <= ledger.end_index, (committed_index, ledger.end_index)
+        if committed_index > ledger.committed_index:
+            ledger.committed_index = committed_index
+
+    def end_repair(self) -> None:
+        """Clear the repairing mark, durably, with all that was brought back."""
+        self._ledger.repair_end_index = -1
+        self._flush.sync()
+
+    def prepare_flush(self) -> LedgerFlush | None:
+        """See L{StoreFlush.prepare_flush}."""
+        return self._producers.with_file(self._flush.prepare_flush())
+
+    def finish_flush(self, job: LedgerFlush) -> None:
+        """See L{StoreFlush.finish_flush}."""
+        self._flush.finish_flush(job)
+
+    def flush_failed(self, reason: str) -> StoreError:
+        """See L{StoreFlush.flush_failed}."""
+        return self._flush.flush_failed(reason)
+
+    def check_point(self, *, force: bool = False) -> None:
+        """See L{StoreFlush.check_point}."""
+        self.identity.check_point()
+        self._flush.check_point(force=force)
+
+    def kept_files(self) -> list[KeptFile]:
+        """
+        Everything that was ever set aside from this ledger, by this process or earlier ones.
+
+        @raise StoreError: it cannot be listed.
+        """
+        with self._storing("listing the files that were set aside failed"):
+            return kept_files(self._ledger.disk, self._data.directory)
+
+    @property
+    def set_aside(self) -> list[KeptFile]:
+        """What this process has set aside, in order."""
+        return self._ledger.aside.kept
+
+    @property
+    def disk_full(self) -> bool:
+        """Whether appends are refused for want of room; refreshed by L{house_keeping}."""
+        return self._room.disk_full
+
+    def house_keeping(
+        self, now_s: float, local_hour: int, *, keep_from_index: int, drop_to_index: int = -1
+    ) -> list[DeletedSegment]:
+        """See L{StoreRoom.house_keeping}."""
+        deleted = self._room.house_keeping(now_s, local_hour, keep_from_index, drop_to_index)
+        if deleted:
+            self._sums.files_gone()
+        return deleted
+
+    def clean_close(self) -> None:
+        """Bring everything to stable storage, mark the directory clean, release it."""
+        assert self._flush.job is None, "a flush is under way"
+        self._sums.close()
+        # A mark that says "clean" beside an older checkpoint would look like a directory that Java has used.
+        if not self._ledger.guard.broken and self._flush.write_checkpoint():
+            self._producers.save()
+            self._marks.close_clean()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Release all handles without writing. More than once is harmless."""
+        self._ledger.guard.fail("it is closed")
+        self._data.close()
+        self._index.close()
+        self._sums.abandon()
+        if self._flush.job is None:
+            self._marks.close()
+        self.identity.close()
+        self._lock.close()

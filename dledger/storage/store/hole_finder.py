@@ -1,0 +1,177 @@
+# -*- test-case-name: tests.storage.test_holes -*-
+"""
+What to do about a record of an open ledger that a read found unsound.
+
+The index is derived: if only it is wrong, it is written again. Otherwise the records up to the next sound one
+become a hole, which is remembered in C{holes}, or in the mark if there is no room for that file.
+
+A read must not take long: it looks at L{UNITS_MAX} index units and L{BYTES_MAX} bytes; then a hole reaches to
+the next file, or to the end of the ledger. L{dledger.storage.store.hole_mending} finds the sound records in
+such a hole again, step by step.
+"""
+
+from __future__ import annotations
+
+from dledger.ledger.holes import Hole
+from dledger.storage.files.records import DamagedRecord, Walk, chain_of
+from dledger.storage.start.mark_writer import MarkWriter
+from dledger.storage.start.open_ledger import OpenLedger
+from dledger.storage.start.recovery import Scanner
+from dledger.storage.start.resync import Gap
+from dledger.values.errors import DamagedEntryError
+from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
+
+#: Index units before an unsound record that may be asked for a sound one to walk from.
+BACK_MAX = 256
+#: Index units, and bytes, behind an unsound record that are searched for a sound one.
+UNITS_MAX = 1024
+BYTES_MAX = 512 * 1024
+
+
+class HoleFinder:
+    """Examines the records of one open ledger."""
+
+    def __init__(self, ledger: OpenLedger, marks: MarkWriter) -> None:
+        self._ledger = ledger
+        self._marks = marks
+        self._scanner = Scanner(ledger.data, ledger.index)
+
+    def damaged(self, index: int, position: int, what: str) -> DamagedEntryError:
+        """
+        The record of C{index}, at C{position}, or its index unit, is not sound for a reader: find out, and
+        remember the hole.
+
+        @param position: -1 if it is not known.
+        @return: the error that says so. If a second look finds nothing wrong, there is no hole afterwards.
+        """
+        with self._ledger.guard.storing("examining a damaged entry failed"):
+            hole = self.examined(index)
+            if hole is None and position >= 0:
+                hole = self._behind(index, position, -1)
+        if hole is not None:
+            self._ledger.holes.add(hole)
+            if self._ledger.holes.trouble:
+                self._marks.note_damage(hole.first_index)
+        return self.error(index, what)
+
+    def is_vouched(self, index: int) -> bool:
+        """
+        Whether the header of the record behind a hole is the one that was written: the index has its place,
+        size and term, the record behind it continues from its C{chainCrc}, and nobody uses the channel.
+
+        @raise StoreError: the files cannot be read.
+        """
+        ledger, scanner = self._ledger, self._scanner
+        with ledger.guard.storing("reading failed"):
+            unit = scanner.agreed_unit(index)
+            following = scanner.agreed_unit(index + 1) if index < ledger.end_index else None
+            if unit is None or (following is None and index < ledger.end_index):
+                return False
+            fields = ENTRY_HEADER.unpack(ledger.data.pread(ENTRY_HEADER_SIZE, unit[1]))
+            header = b"" if following is None else ledger.data.pread(ENTRY_HEADER_SIZE, following[1])
+        channel, chain_crc = fields[5], fields[6]
+        if following is None:
+            return bool(channel == 0 and ledger.is_end_proven and chain_crc == ledger.chain_crc)
+        recorded = ENTRY_HEADER.unpack(header)[6]
+        return bool(channel == 0 and (not recorded or recorded == chain_of(header, chain_crc)))
+
+    def wider(self, hole: Hole, *, is_bare: bool) -> None:
+        """
+        The record before C{hole} contradicts records that may belong into it: look whether it is damaged,
+        too.
+
+        @param is_bare: it has no checksum that could tell, so it counts as damaged.
+        """
+        before = hole.first_index - 1
+        if before < self._ledger.begin_index:
+            return
+        with self._ledger.guard.storing("examining a damaged entry failed"):
+            found = self.examined(before)
+            unit = self._scanner.agreed_unit(before) if is_bare and found is None else None
+        if unit is not None:
+            found = Hole(first_index=before, last_index=before, position=unit[1], end_position=hole.position)
+        if found is not None:
+            self._ledger.holes.add(found)
+
+    def error(self, index: int, what: str) -> DamagedEntryError:
+        """What a reader of a damaged entry is told."""
+        return DamagedEntryError(index, f"entry {index} is damaged: {what}; it is fetched from a peer")
+
+    def examined(self, index: int) -> Hole | None:
+        """
+        Walk from a sound record over C{index}, correcting the index; None if the walk gets there.
+
+        @raise OSError: the files cannot be read or written.
+        """
+        first_index, position = self._anchor(index)
+        while True:
+            walk = Walk(index=first_index, position=position, chain_crc=0 if first_index == 0 else None)
+            hole = self._walked(walk, index)
+            known = None if hole is None else self._ledger.holes.at(hole.first_index)
+            if known is None or known.holds(index):
+                return hole
+            first_index, position = known.last_index + 1, known.end_position
+            if self._scanner.agreed_unit(first_index) is None:
+                # No chain covers it, and the index must not learn from it.
+                return self._behind(first_index, position, -1)
+
+    def _walked(self, walk: Walk, index: int) -> Hole | None:
+        """The hole that ends a walk to C{index}; None if it gets there."""
+        first_index = walk.index
+        try:
+            self._scanner.pass_over(walk, index)
+        except DamagedRecord as damage:
+            known = self._ledger.holes.at(damage.index)
+            if known is not None:
+                return known
+            is_anchored = first_index == 0 or damage.index > first_index + 1
+            if damage.is_chain_broken and damage.index > first_index and (
+                walk.chain_crc == 0 or not is_anchored
+            ):
+                # Nothing vouches for the record before it, either: one of the two is the damaged one.
+                before = self._scanner.unit(damage.index - 1)
+                assert before is not None, "the index was just corrected"
+                return self._behind(before[3], before[1], -1)
+            return self._behind(damage.index, damage.position, walk.term)
+        return None
+
+    def _anchor(self, index: int) -> tuple[int, int]:
+        """
+        A record before C{index}, confirmed by the index, with another one between them if there is one; or
+        the first one.
+        """
+        ledger, scanner = self._ledger, self._scanner
+        lowest = max(ledger.begin_index, index - BACK_MAX)
+        found = None
+        for before in range(index - 1, lowest - 1, -1):
+            if ledger.holes.at(before) is not None:
+                break
+            unit = scanner.agreed_unit(before)
+            if unit is not None:
+                if found is not None:
+                    return before, unit[1]
+                found = before, unit[1]
+        if found is not None:
+            return found
+        for offset in reversed(ledger.data.offsets):
+            first = scanner.first_record(offset)
+            if first is None or first[2] != offset or not ledger.begin_index <= first[0] < index:
+                continue
+            # Its header may be damaged, and name another entry, which is sound at its own place.
+            unit = scanner.agreed_unit(first[0]) if ledger.holes.at(first[0]) is None else None
+            if unit is not None and unit[1] == offset:
+                return first[0], offset
+        return ledger.begin_index, ledger.data.offsets[0]
+
+    def _behind(self, index: int, position: int, term: int) -> Hole:
+        """The hole that begins with C{index}."""
+        ledger = self._ledger
+        target = None
+        if index < ledger.end_index:
+            target = self._scanner.behind(Gap(
+                index=index, position=position, term=term, last_index=ledger.end_index, units_max=UNITS_MAX,
+                bytes_max=BYTES_MAX,
+            ))  # fmt: skip
+        last_index, end_position = (ledger.end_index + 1, ledger.end_position) if target is None else target
+        return Hole(first_index=index, last_index=last_index - 1, position=position,
+                    end_position=end_position)

@@ -1,0 +1,205 @@
+# -*- test-case-name: tests.storage.test_store_flush -*-
+"""
+The flushing part of a file store: flushes, and Java's checkpoint.
+
+L{StoreFlush.prepare_flush} captures a flush, any thread runs it, and it counts from
+L{StoreFlush.finish_flush} on. L{dledger.base.process.group_flush} says when, and what a failure means.
+
+The mark is written after each flush. A flush or checkpoint behind it brings it to stable storage: every one
+with C{async} flushing, one in L{MARK_SYNC_EVERY} with C{sync}, and never before the entries that it records
+are acknowledged. What remains: if power fails I{and} a record behind the newest durable mark is damaged on
+the medium although it was fsynced, it is taken for a torn tail. A killed process leaves no such window.
+
+The index is derived from the data, so a flush does not wait for it. A checkpoint does, and the mark records
+up to where.
+
+Source: FlushDataService in DLedgerMmapFileStore.java (0.3.1.2); differs: docs/divergence.md W6.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from dledger.base.disk.disk import Disk, is_no_room
+from dledger.base.disk.flush_job import MARK_SYNC_EVERY, FlushJob
+from dledger.storage.files.properties import LEDGER_CHECKPOINT_NAME, encode_ledger_checkpoint
+from dledger.storage.start.mark_writer import MarkWriter
+from dledger.storage.start.open_ledger import End, OpenLedger
+from dledger.values.errors import StoreError
+
+
+@attrs.define(eq=False, kw_only=True)
+class LedgerFlush(FlushJob):
+    """
+    A flush of a ledger.
+
+    @ivar end: of the ledger when it was captured.
+    @ivar end_index: entries up to here are on stable storage when L{run} has ended. A truncation lowers it:
+        read it after L{StoreFlush.finish_flush}.
+    @ivar index_end_position: index units of records below are on stable storage then; -1: none.
+    @ivar checkpoint: content of the checkpoint that it writes; empty: it writes none, or found no room.
+    """
+
+    end: End
+    end_index: int
+    index_end_position: int = -1
+    checkpoint: bytes = b""
+
+    def add_checkpoint(self, disk: Disk, path: str, content: bytes) -> None:
+        """Write the checkpoint behind what was taken before. Without room a later flush writes it."""
+        self.checkpoint = content
+
+        def write() -> None:
+            try:
+                disk.write_file(path, content)
+            except OSError as error:
+                if not is_no_room(error):
+                    raise
+                self.checkpoint = b""
+
+        self.add_step(write)
+
+
+class StoreFlush:
+    """
+    Invariant: C{job} is the flush that is under way, or None; there is never a second one.
+    """
+
+    def __init__(self, ledger: OpenLedger, marks: MarkWriter) -> None:
+        self._ledger = ledger
+        self._marks = marks
+        self.job: LedgerFlush | None = None
+        self._flushes = 0
+        self._checkpoint_due = False
+        self._checkpoint = b""
+
+    # -- flush -----------------------------------------------------------------------------------
+
+    def prepare_flush(self) -> LedgerFlush | None:
+        """
+        Capture what must reach stable storage; None when everything has. On the reactor's thread.
+
+        At most one job is under way.
+
+        @raise StoreError: the store is broken.
+        """
+        assert self.job is None, "a flush is under way"
+        ledger = self._ledger
+        ledger.guard.check()
+        if not ledger.data.dirty and not self._checkpoint_due:
+            return None
+        is_sync = ledger.config.is_sync
+        job = LedgerFlush(epoch=ledger.epoch, end=ledger.end, end_index=ledger.end_index)
+        job.add_files(ledger.data)
+        if self._checkpoint_due or not is_sync:
+            job.add_files(ledger.index)
+            job.index_end_position = job.end.position
+        self._flushes += 1
+        if self._checkpoint_due or not is_sync or self._flushes % MARK_SYNC_EVERY == 0:
+            self._marks.add_to(job)
+        if self._checkpoint_due:
+            job.add_checkpoint(ledger.disk, self._checkpoint_path(), self._checkpoint_now())
+        self._checkpoint_due = False
+        self.job = job
+        return job
+
+    def finish_flush(self, job: LedgerFlush) -> None:
+        """
+        The job has run without an error. On the reactor's thread.
+
+        @raise StoreError: the mark could not be written.
+        """
+        assert job is self.job, "not the flush that is under way"
+        self._release()
+        self._marks.job_ended(job)
+        if job.checkpoint:
+            self._checkpoint = job.checkpoint
+        if job.epoch == self._ledger.epoch:
+            self._marks.flushed(job.end, job.index_end_position)
+        self._marks.write()
+
+    def flush_failed(self, reason: str) -> StoreError:
+        """The job that is under way has failed. @return: the error that says that the store is broken."""
+        self._release()
+        return self._ledger.guard.fail(reason)
+
+    def _release(self) -> None:
+        self.job = None
+        self._ledger.data.release()
+        self._ledger.index.release()
+
+    def sync(self) -> None:
+        """
+        Bring everything that was written, and the mark that says so, to stable storage, on this thread.
+
+        @raise StoreError: that failed.
+        """
+        with self._ledger.guard.storing("syncing failed"):
+            self.sync_files()
+            self._marks.all_synced()
+
+    def sync_files(self) -> None:
+        """As L{sync}, without the mark. @raise OSError: that failed."""
+        self._ledger.data.sync()
+        self._ledger.index.sync()
+
+    def lower(self, end: End, *, repair_end_index: int | None = None) -> None:
+        """
+        Entries behind C{end} will be cut: a flush that is under way counts for none of them, and the mark
+        records none of them, durably on return.
+
+        @param repair_end_index: see L{MarkWriter.lower}.
+        @raise OSError: the mark could not be written.
+        """
+        self._ledger.epoch += 1
+        if self.job is not None:
+            self.job.end_index = min(self.job.end_index, end.index)
+        self._marks.lower(end, repair_end_index=repair_end_index)
+
+    # -- the checkpoint --------------------------------------------------------------------------
+
+    def _checkpoint_path(self) -> str:
+        return f"{self._ledger.config.self_path}/{LEDGER_CHECKPOINT_NAME}"
+
+    def _checkpoint_now(self) -> bytes:
+        durable_index = self._marks.durable.index
+        return encode_ledger_checkpoint(min(self._ledger.committed_index, durable_index), durable_index)
+
+    def check_point(self, *, force: bool = False) -> None:
+        """
+        Write mark and checkpoint if they say something new. Called every C{check_point_interval}.
+
+        If a flush is due or under way, the next flush writes the checkpoint, off this thread. A second call
+        that finds it still unwritten writes it here.
+
+        @raise StoreError: writing failed.
+        """
+        self._marks.write()
+        if self._checkpoint_now() == self._checkpoint and not self._ledger.index.dirty and not force:
+            return
+        idle = self.job is None and not self._ledger.data.dirty
+        if not (force or self._checkpoint_due or idle):
+            self._checkpoint_due = True
+            return
+        if self.job is None:
+            self.write_checkpoint()
+
+    def write_checkpoint(self) -> bool:
+        """
+        Sync everything and write the checkpoint, on this thread.
+
+        @return: whether there was room for the checkpoint; it is a hint for Java, and is tried again later.
+        @raise StoreError: that failed.
+        """
+        self._checkpoint_due = False
+        self.sync()
+        content = self._checkpoint_now()
+        with self._ledger.guard.storing("writing the checkpoint failed"):
+            try:
+                self._ledger.disk.write_file(self._checkpoint_path(), content)
+            except OSError as error:
+                if not is_no_room(error):
+                    raise
+                return False
+        self._checkpoint = content
+        return True

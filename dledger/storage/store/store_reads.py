@@ -1,0 +1,309 @@
+# -*- test-case-name: tests.storage.test_store_reads -*-
+"""
+The reading part of a file store, with its memory of the latest entries.
+
+Rule: records read from the files are checked before they are returned, except by C{read_unchecked}, whose
+caller checks them. A record that is not sound becomes a hole (L{dledger.storage.store.hole_finder}): its
+reader is refused, and everything else goes on.
+
+Reads of the latest entries make no system call; other reads make at most six for a batch, or three if they
+continue the last read.
+
+Source: DLedgerMmapFileStore.get (0.3.1.2); differs: docs/divergence.md W11.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from zlib import crc32
+
+from dledger.storage.files.recent import PIECE_BYTES, RecentBatches, RecentEntries
+from dledger.storage.files.records import DamagedRecord, Layout, Walk, walk_records
+from dledger.storage.start.mark_writer import MarkWriter
+from dledger.storage.start.open_ledger import OpenLedger
+from dledger.storage.start.recovery import Scanner
+from dledger.storage.store.hole_finder import HoleFinder
+from dledger.values.errors import DamagedEntryError
+from protocols.wire.ledger.batches import EntryBatch
+from protocols.wire.ledger.entry import (
+    BLANK,
+    BLANK_MAGIC,
+    CHAIN_CRC_AT,
+    CHAIN_CRC_SIZE,
+    ENTRY_HEADER_SIZE,
+    INDEX_UNIT,
+    INDEX_UNIT_SIZE,
+)
+
+_PRELOAD = 4096
+
+
+class StoreReads:
+    """
+    Invariant: the remembered entries are entries of the ledger; its owner reports every change of the ledger
+    to L{written}, L{cut} or L{begin_anew}.
+    """
+
+    def __init__(
+        self, ledger: OpenLedger, marks: MarkWriter, scanned_from_index: int, finder: HoleFinder
+    ) -> None:
+        """@param scanned_from_index: recovery has checked every entry from here on."""
+        self._ledger = ledger
+        self._marks = marks
+        self._data = ledger.data
+        self._index = ledger.index
+        self._storing = ledger.guard.storing
+        self._scanner = Scanner(ledger.data, ledger.index)
+        self._finder = finder
+        self._batches = RecentBatches()
+        self._recent = RecentEntries()
+        #: Epoch, index behind the last read, and the C{chainCrc} before it: for callers that read on.
+        self._read_on = (-1, -1, 0)
+        self._preload(scanned_from_index)
+
+    def _preload(self, scanned_from_index: int) -> None:
+        """Remember the latest of the entries that recovery has checked: data and index agree there."""
+        end = self._ledger.end_index
+        first = max(scanned_from_index, end - _PRELOAD + 1)
+        self._recent.reset(end + 1)
+        if end < 0:
+            return
+        units = b""
+        while len(units) < (end - first + 1) * INDEX_UNIT_SIZE:
+            at = first * INDEX_UNIT_SIZE + len(units)
+            units += self._index.pread((end + 1) * INDEX_UNIT_SIZE - at, at)
+        positions: list[int] = []
+        terms: list[tuple[int, int]] = []
+        for expected, (_, pos, _, index, term) in enumerate(INDEX_UNIT.iter_unpack(units), first):
+            if index != expected:
+                return  # recovery could read it, and the disk cannot now: nothing is remembered
+            positions.append(pos)
+            if not terms or terms[-1][1] != term:
+                terms.append((index, term))
+        self._recent.reset(first)
+        self._recent.extend(positions, terms)
+
+    # -- what changes ----------------------------------------------------------------------------
+
+    def written(self, layout: Layout, first_index: int, term_before: int) -> None:
+        """
+        Entries were written behind the last one; L{remember} or L{forget_batches} follows.
+
+        @param term_before: of the entry before C{first_index}; -1 if there is none.
+        """
+        if layout.sums is not None:  # a chunk; its index units are read when somebody asks
+            self._recent.reset(first_index + layout.entries)
+            return
+        terms = layout.terms
+        if term_before >= 0 and self._recent.is_empty:
+            terms = [(first_index, term_before), *terms]  # nothing is known that they could continue
+        self._recent.extend(layout.positions, terms)
+
+    def remember(self, batch: EntryBatch, bodies: Sequence[bytes] = ()) -> None:
+        """
+        The entries that were written are this batch, of one term.
+
+        @param bodies: of its records; without them, the batch is remembered in one piece.
+        """
+        if bodies and len(batch.records) > PIECE_BYTES:
+            self._batches.add_written(batch, [ENTRY_HEADER_SIZE + len(body) for body in bodies])
+        else:
+            self._batches.add(batch)
+
+    def forget_batches(self) -> None:
+        """The bytes written last are not to be remembered."""
+        self._batches.clear()
+
+    def cut(self, next_index: int) -> None:
+        """C{next_index} and the entries behind it are gone."""
+        self._batches.clear()
+        self._recent.cut(next_index)
+
+    def begin_anew(self, first_index: int) -> None:
+        """All entries are gone; the next one is C{first_index}."""
+        self._batches.clear()
+        self._recent.reset(first_index)
+
+    # -- reads -----------------------------------------------------------------------------------
+
+    def term_of(self, index: int) -> int:
+        """See L{dledger.core.state.ports.LedgerView.term_of}."""
+        if index == self._ledger.end_index:
+            return self._ledger.end_term
+        term = self._recent.term(index)
+        return term if term >= 0 else self._unit(index)[4]
+
+    def position_of(self, index: int) -> int:
+        """See L{dledger.core.state.ports.LedgerView.position_of}."""
+        if index == self._ledger.end_index + 1:
+            return self._ledger.end_position
+        position = self._recent.position(index)
+        return position if position >= 0 else self._unit(index)[1]
+
+    def read_batch(self, first_index: int, *, max_count: int, max_bytes: int) -> EntryBatch:
+        """See L{dledger.core.state.ports.LedgerView.read_batch}. May end at a file boundary."""
+        cached = self._batches.read(first_index, max_count=max_count, max_bytes=max_bytes)
+        if cached is not None:
+            return cached
+        last_index = min(self._ledger.end_index, first_index + max_count - 1)
+        return self._read(first_index, last_index, max_bytes, one_term=True)
+
+    def read_range(self, first_index: int, *, end_index: int, max_bytes: int) -> EntryBatch:
+        """
+        As L{read_batch}, over any number of terms; C{EntryBatch.term} is that of the last entry.
+
+        @param end_index: last index wanted, inclusive, at least C{first_index}.
+        """
+        return self._read(first_index, min(self._ledger.end_index, end_index), max_bytes, one_term=False)
+
+    def read_unchecked(self, first_index: int, *, end_index: int, max_bytes: int) -> EntryBatch:
+        """
+        As L{read_range}, from one file; only the first and the last record are compared with the index. For
+        bulk readers, which check the records. Costs no time per record.
+        """
+        if first_index <= self._ledger.holes.end_index + 1:
+            end_index = self._readable_to(first_index, end_index)
+        position, size = self._unit(first_index)[1:3]
+        limit = min(position + max(max_bytes, size), self._data.base(position) + self._data.file_size)
+        low = first_index
+        high = min(self._ledger.end_index, end_index, first_index + max_bytes // ENTRY_HEADER_SIZE)
+        while low < high:
+            middle = (low + high + 1) // 2
+            with self._storing("reading the index failed"):
+                unit = self._scanner.unit(middle)
+            if unit is None:
+                unit = self._unit(middle)
+            if unit[1] + unit[2] <= limit:
+                low = middle
+            else:
+                high = middle - 1
+        _, last, size, _, term = self._unit(low)
+        with self._storing("reading failed"):
+            data = self._data.pread(last + size - position, position)
+        if len(data) < last + size - position:
+            raise self._damaged(first_index, position, "the file is truncated")
+        return EntryBatch(first_index=first_index, count=low - first_index + 1, term=term, records=data)
+
+    def holds(self, entry: EntryBatch) -> bool:
+        """See L{dledger.core.state.ports.LedgerView.holds}."""
+        assert entry.count == 1
+        if not self._ledger.begin_index <= entry.first_index <= self._ledger.end_index:
+            return False
+        if entry.term > self._ledger.end_term:
+            return False  # terms never fall, so ours is of another one; it may lie in a hole
+        ours = self._read(entry.first_index, entry.first_index, 0, one_term=True).records
+        theirs = entry.records
+        if ours == theirs:
+            return True
+        if len(ours) != len(theirs) or ours[:36] != theirs[:36] or ours[44:] != theirs[44:]:
+            return False
+        # A checksum that they did not record cannot be compared. An entry that lacks one which they have
+        # must be replaced: the next of theirs chains on from it.
+        return all(theirs[at : at + 4] in (ours[at : at + 4], bytes(4)) for at in (36, 40))
+
+    def _unit(self, index: int) -> tuple[int, int, int, int, int]:
+        ledger = self._ledger
+        assert ledger.begin_index <= index <= ledger.end_index and index >= 0, (index, ledger.end)
+        if ledger.holes.at(index) is not None:
+            raise self._finder.error(index, "it lies in a hole of this ledger")
+        unit = self._agreed(index)
+        if unit is None:
+            error = self._finder.damaged(index, -1, "its index unit and its record do not agree")
+            # If only the index was wrong, it is right now.
+            unit = self._agreed(index) if ledger.holes.at(index) is None else None
+            if unit is None:
+                raise error
+        return unit
+
+    def _agreed(self, index: int) -> tuple[int, int, int, int, int] | None:
+        with self._storing("reading the index failed"):
+            return self._scanner.agreed_unit(index)
+
+    def _readable_to(self, first_index: int, last_index: int) -> int:
+        """
+        Last index of the sound entries from C{first_index} on, at most C{last_index}.
+
+        @raise DamagedEntryError: the first one lies in a hole.
+        """
+        holes = self._ledger.holes
+        if holes.at(first_index) is not None:
+            raise self._finder.error(first_index, "it lies in a hole of this ledger")
+        if holes.at(first_index - 1) is not None and not self._finder.is_vouched(first_index):
+            position = self._unit(first_index)[1]
+            raise self._damaged(first_index, position, "it is behind a hole, and nothing else vouches for it")
+        return holes.readable_to(first_index, last_index)
+
+    def _read(self, first_index: int, last_index: int, max_bytes: int, *, one_term: bool) -> EntryBatch:
+        ledger = self._ledger
+        assert ledger.begin_index <= first_index <= last_index <= ledger.end_index and first_index >= 0
+        if first_index <= ledger.holes.end_index + 1:
+            last_index = self._readable_to(first_index, last_index)
+        position, size = self._recent.position(first_index), ENTRY_HEADER_SIZE
+        term = self._recent.term(first_index)
+        if position < 0:
+            _, position, size, _, term = self._unit(first_index)
+        limit = self._data.base(position) + self._data.file_size
+        if last_index == ledger.end_index:
+            following = ledger.end_position
+        else:
+            following = self._recent.position(last_index + 1)
+        if position < following < limit:
+            limit = following
+        elif last_index == first_index and size > ENTRY_HEADER_SIZE:  # do not read the next record, too
+            limit = position + size
+        wanted = max(min(max_bytes, limit - position), size)
+        chain_crc = self._chain_before(first_index)
+        walk = Walk(index=first_index, position=position, chain_crc=chain_crc)
+        data = self._walk(walk, wanted, last_index - first_index + 1, one_term)
+        if not walk.count:  # the first record alone is longer than wanted
+            size = BLANK.unpack_from(data)[1]
+            data = self._walk(walk, min(size, limit - position), 1, one_term)
+        if not walk.count or (term != walk.term and (one_term or walk.count == 1)):
+            raise self._damaged(first_index, position, "the record is cut, or not of its term")
+        if first_index == ledger.begin_index > 0 and crc32(data[:ENTRY_HEADER_SIZE]) != self._marks.begin_crc:
+            raise self._damaged(first_index, position, "not the first record that is on record")
+        self._read_on = ledger.epoch, walk.index, walk.chain_crc or 0
+        return EntryBatch(first_index=first_index, count=walk.count, term=walk.term,
+                          records=data if len(data) == walk.length else data[: walk.length])
+
+    def _chain_before(self, index: int) -> int | None:
+        """
+        C{chainCrc} of the entry before C{index}, for the check of its header. None behind a hole, and for the
+        first entry of a ledger whose beginning has expired; the mark has a CRC of that header.
+        """
+        if index == 0:
+            return 0
+        if index == self._ledger.begin_index or (
+            index <= self._ledger.holes.end_index + 1 and self._ledger.holes.at(index - 1) is not None
+        ):
+            return None
+        if self._read_on[:2] == (self._ledger.epoch, index):
+            return self._read_on[2]
+        position = self._recent.position(index - 1)
+        if position < 0:
+            position = self._unit(index - 1)[1]
+        with self._storing("reading failed"):
+            word = self._data.pread(CHAIN_CRC_SIZE, position + CHAIN_CRC_AT)
+        return int.from_bytes(word, "big", signed=True)
+
+    def _walk(self, walk: Walk, wanted: int, max_count: int, one_term: bool) -> bytes:
+        with self._storing("reading failed"):
+            data = self._data.pread(wanted, walk.position)
+        if len(data) < ENTRY_HEADER_SIZE:
+            raise self._damaged(walk.index, walk.position, "the file is truncated")
+        try:
+            walk_records(data, walk, max_count=max_count, one_term=one_term, size_max=self._data.file_size)
+        except DamagedRecord as damage:
+            # Behind the last record of a file a blank stops the walk. Anything else is damage, and becomes a
+            # hole now: a later read would begin with this record and not check its chain.
+            if not walk.count or BLANK.unpack_from(data, walk.length)[0] != BLANK_MAGIC:
+                error = self._damaged(damage.index, damage.position, damage.what)
+                if not walk.count:
+                    raise error from None
+        return data
+
+    def _damaged(self, index: int, position: int, what: str) -> DamagedEntryError:
+        """Remember the hole."""
+        path = self._data.path(self._data.base(position))
+        offset = position % self._data.file_size
+        return self._finder.damaged(index, position, f"{path} at {offset}: {what}")

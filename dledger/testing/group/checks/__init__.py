@@ -1,0 +1,1 @@
+"""Invariants of a simulated group, checked after each step."""

@@ -1,0 +1,356 @@
+# -*- test-case-name: tests.sim.test_machines -*-
+"""
+State machines of simulated members, and their rules: the state of every member is the fold of the committed
+entries up to its applied index, through drops of the log, installs, restarts and skipped entries; so is the
+state behind every answer that a client gets.
+
+The machine is a map of registers. Rule 1: every member does the same with a body: it is written into a
+register, or refused (L{is_refused}), or stops the machine (L{is_poison}). Rule 2: only an injected failure
+(L{Frailty}) is of one member.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import combinations
+from zlib import crc32
+
+import attrs
+from twisted.internet.interfaces import IReactorTime
+
+from dledger.base.disk.disk import Disk
+from dledger.base.process.threads import RunInThread
+from dledger.client.answers.values import Entry
+from dledger.machine.loading import runner_of
+from dledger.machine.runner import MachineRunner
+from dledger.machine.state_machine import RefusedCommand, StateMachine
+from dledger.node.node import Node
+from dledger.testing.group.checks.invariants import GroupInvariants, require
+from protocols.wire.ledger.entry import ENTRY_HEADER, decode_header
+from protocols.wire.ledger.own.machine_entries import decode_skip, is_machine_entry
+
+#: A piece of a snapshot besides the state, and how often it comes: the file is sent in several pieces.
+PADDING = (b"p" * 3000, 5)
+#: Number of registers.
+REGISTERS = 8
+#: Bodies with this stop every machine.
+POISON = b":poison"
+#: Skipped entries of which nobody knows whether a state was made with them, at most, for a check of a result.
+OPEN_MAX = 6
+
+
+def _mixed(chain: int, index: int, body: bytes) -> int:
+    return crc32(b"%d " % index + body, chain)
+
+
+def is_refused(body: bytes) -> bool:
+    """Whether the machine refuses a command."""
+    return not is_poison(body) and crc32(body) % 7 == 0
+
+
+def is_poison(body: bytes) -> bool:
+    """Whether no machine can apply a command."""
+    return POISON in body
+
+
+def register_of(body: bytes) -> bytes:
+    """The register that a command writes."""
+    return b"r%d" % (crc32(body) % REGISTERS)
+
+
+@attrs.define
+class Frailty:
+    """
+    The failures of the machine of one member that others do not have.
+
+    @ivar is_due: the next entry stops the machine. @ivar failed: entries at which it did.
+    """
+
+    is_due: bool = False
+    failed: set[int] = attrs.Factory(set)
+
+    def strike(self, index: int) -> None:
+        """@raise MemoryError: the machine fails at an entry that others can apply."""
+        if self.is_due:
+            self.is_due = False
+            self.failed.add(index)
+            raise MemoryError("injected")
+
+
+class RegisterMachine(StateMachine):
+    """
+    A map of registers, each with the index of the entry that wrote it last, and a checksum over the indexes
+    and bodies of all entries in their order, but those that it refuses.
+    """
+
+    name = "registers"
+
+    def __init__(self, frailty: Frailty | None = None) -> None:
+        self.chain, self.last_index = 0, -1
+        self.registers: dict[bytes, int] = {}
+        self._frailty = frailty or Frailty()
+
+    def apply(self, entries: Sequence[Entry]) -> Iterator[bytes]:
+        """Index and checksum of each entry."""
+        for entry in entries:
+            body = entry.body
+            self._frailty.strike(entry.index)
+            if is_refused(body):
+                raise RefusedCommand("one in seven")
+            if is_poison(body):
+                kind = crc32(body) % 4
+                if kind == 0:
+                    raise SystemExit(2)
+                if kind == 1:
+                    return
+                if kind == 2:
+                    yield "no bytes"  # type: ignore[misc]
+                raise ValueError("poison")
+            self.chain = _mixed(self.chain, entry.index, body)
+            self.last_index = self.registers[register_of(body)] = entry.index
+            yield b"%d %d" % (entry.index, self.chain)
+
+    def query(self, request: bytes) -> bytes:
+        """The last entry in the state, the last one of a register, -1 for none, and the checksum."""
+        return b"%d %d %d" % (self.last_index, self.registers.get(request, -1), self.chain)
+
+    def snapshot(self) -> Iterable[bytes]:
+        """The state, and padding."""
+        registers = b" ".join(b"%b=%d" % one for one in sorted(self.registers.items()))
+        return [b"%d %d" % (self.chain, self.last_index), registers, *[PADDING[0]] * PADDING[1]]
+
+    def restore(self, chunks: Iterable[bytes]) -> None:
+        """The state again."""
+        pieces = iter(chunks)
+        self.chain, self.last_index = map(int, next(pieces).split())
+        for one in next(pieces).split():
+            register, _, index = one.partition(b"=")
+            self.registers[register] = int(index)
+        assert [*pieces] == [PADDING[0]] * PADDING[1], "the pieces of a snapshot are others than those given"
+
+
+@attrs.define
+class Fold:
+    """
+    What the committed entries make, but some.
+
+    @ivar chains, lasts: checksum, and last entry in the state, behind each entry.
+    @ivar writes: the entries that wrote a register, in order.
+    """
+
+    without: frozenset[int]
+    chains: list[int] = attrs.Factory(list)
+    lasts: list[int] = attrs.Factory(list)
+    writes: dict[bytes, list[int]] = attrs.Factory(dict)
+
+    def add(self, body: bytes) -> None:
+        """The next entry. @param body: empty: the machine is not passed it."""
+        index = len(self.chains)
+        chain, last = (self.chains[-1], self.lasts[-1]) if index else (0, -1)
+        if body and index not in self.without and not is_refused(body) and not is_poison(body):
+            chain, last = _mixed(chain, index, body), index
+            self.writes.setdefault(register_of(body), []).append(index)
+        self.chains.append(chain)
+        self.lasts.append(last)
+
+    def register(self, register: bytes, index: int) -> int:
+        """The last entry of a register in the state behind an entry; -1: none."""
+        written = self.writes.get(register, [])
+        at = bisect_right(written, index)
+        return written[at - 1] if at else -1
+
+
+@attrs.define
+class MachineRules:
+    """
+    @ivar installed: snapshots of other members that were taken up so far.
+    @ivar applied: number of checks with another applied index than before.
+    @ivar results, queries: commands, and queries, whose answer was compared.
+    @ivar frailties: of the members.
+    @ivar orders: those in the log: index of the order, and of the entry that is skipped.
+    """
+
+    invariants: GroupInvariants
+    installed: int = 0
+    applied: int = 0
+    results: int = 0
+    queries: int = 0
+    frailties: dict[str, Frailty] = attrs.Factory(dict)
+    orders: list[tuple[int, int]] = attrs.Factory(list)
+    _bodies: list[bytes] = attrs.Factory(list)
+    _poisons: list[int] = attrs.Factory(list)
+    _folds: dict[frozenset[int], Fold] = attrs.Factory(dict)
+    _seen: dict[str, tuple[int, int, str, object]] = attrs.Factory(dict)
+
+    def make(
+        self, node: Node, run_in_thread: RunInThread, run_machine: RunInThread, *, member_id: str, disk: Disk,
+        clock: IReactorTime,
+    ) -> MachineRunner:
+        """The runner of a machine for the node of a new process."""
+        frailty = self.frailties[member_id] = Frailty()
+        factory: Callable[[], StateMachine] = partial(RegisterMachine, frailty)
+        return runner_of(
+            node, factory, disk=disk, clock=clock, run_in_thread=run_in_thread, run_machine=run_machine
+        )
+
+    def forget(self) -> None:
+        """Committed entries may be lost, and others come to their places."""
+        self.orders.clear()
+        self._bodies.clear()
+        self._poisons.clear()
+        self._folds.clear()
+
+    # -- members ------------------------------------------------------------------------------
+
+    def check(self, member_id: str, boots: int, node: Node) -> None:
+        """Something happened at a member: compare its state."""
+        runner = node.desk.machine
+        assert isinstance(runner, MachineRunner)
+        if runner.is_applying and runner.state == "running":
+            return  # its state is ahead of its index
+        seen = (boots, runner.applied_index, runner.state, runner.machine)
+        before = self._seen.get(member_id)
+        if seen == before:
+            return
+        self._seen[member_id] = seen
+        if runner.state == "failed":
+            self._may_fail(member_id, runner)
+        if runner.state != "running":
+            return
+        if before is not None and before[0] == boots and (before[3] is seen[3] or before[2] == "installing"):
+            self.installed += before[2] == "installing"
+            require(seen[1] >= before[1], 10,
+                    f"the machine of {member_id} goes back from {before[1]} to {seen[1]}")
+        self.applied += 1
+        require(not runner.in_doubt or bool(self.orders), 10, f"{member_id} is in doubt: {runner.in_doubt}")
+        self._compare(member_id, runner)
+
+    def _compare(self, member_id: str, runner: MachineRunner) -> None:
+        index, left_out = runner.applied_index, runner._skips.left_out
+        self._scan(index)
+        without = self._skipped_at(index) | left_out
+        for poison in self._poisons:
+            require(poison > index or poison in without, 10,
+                    f"the machine of {member_id} has applied {poison}, which no machine can apply")
+        ordered = self._ordered()
+        require(left_out <= ordered, 10,
+                f"{member_id} leaves {sorted(left_out)} out, and the log says so of {sorted(ordered)} only")
+        machine = runner.machine._machine
+        assert isinstance(machine, RegisterMachine)
+        fold = self._fold(index, without)
+        due = (fold.chains[index], fold.lasts[index]) if index >= 0 else (0, -1)
+        require((machine.chain, machine.last_index) == due, 10,
+                f"the machine of {member_id} has the state {machine.chain}, {machine.last_index} at {index}, "
+                f"not {due}")
+        registers = {one: fold.register(one, index) for one in fold.writes}
+        require(machine.registers == {one: at for one, at in registers.items() if at >= 0}, 10,
+                f"the registers of {member_id} at {index} are {machine.registers}, not {registers}")
+
+    def _may_fail(self, member_id: str, runner: MachineRunner) -> None:
+        index, frailty = runner.failed_index, self.frailties[member_id]
+        if index >= 0:
+            self._scan(index)
+        is_right = index >= 0 and (index in frailty.failed or is_poison(self._bodies[index]))
+        require(is_right and runner.applied_index < index, 10,
+                f"the machine of {member_id} failed behind {runner.applied_index}: {runner.reason}")
+
+    def behind(self, nodes: Mapping[str, Node]) -> dict[str, str]:
+        """The machines that have not applied all that their members know to be committed, or are in doubt."""
+        found = {}
+        for member_id, node in nodes.items():
+            runner = node.desk.machine
+            assert isinstance(runner, MachineRunner)
+            status = runner.status()
+            if runner.state != "running" or status.lag or runner.in_doubt:
+                told = f"{runner.state} at {runner.applied_index} {status.installing} {runner.in_doubt}"
+                found[member_id] = f"{told} {runner.reason}".strip()
+        return found
+
+    # -- clients ------------------------------------------------------------------------------
+
+    def answered(self, index: int, chain: int) -> None:
+        """A client was told the result of its command."""
+        self.results += 1
+        due = {fold.chains[index] for fold in self._may_be(index)}
+        require(chain in due, 10, f"the command at {index} was answered {chain}, not {sorted(due)}")
+
+    def refused(self, index: int, reason: str) -> None:
+        """A client was told that its command was refused."""
+        self.results += 1
+        self._scan(index)
+        is_skipped = reason.startswith("skipped") and index in self._ordered()
+        require(is_skipped or is_refused(self._bodies[index]), 10,
+                f"the command at {index} is answered as refused: {reason}")
+
+    def shown(self, register: bytes, last: int, value: int, chain: int) -> None:
+        """A client was shown a state behind the entry C{last}."""
+        self.queries += 1
+        due = {(fold.lasts[last], fold.register(register, last), fold.chains[last])
+               for fold in self._may_be(last)} if last >= 0 else {(-1, -1, 0)}
+        require((last, value, chain) in due, 10,
+                f"a query was answered {(last, value, chain)}, not {sorted(due)}")
+
+    def next_change(self, index: int) -> int:
+        """The next entry behind another one that changes the state in the end; beyond the log: none."""
+        self._scan(self.invariants.last_committed)
+        ordered = self._ordered()
+        for at in range(index + 1, len(self._bodies)):
+            body = self._bodies[at]
+            if body and at not in ordered and not is_refused(body) and not is_poison(body):
+                return at
+        return len(self._bodies)
+
+    # -- the log ------------------------------------------------------------------------------
+
+    def fold(self, index: int) -> int:
+        """The checksum of the state that the committed entries up to C{index} make in the end."""
+        self._scan(index)
+        return self._fold(index, self._skipped_at(index)).chains[index] if index >= 0 else 0
+
+    def _fold(self, index: int, without: Iterable[int]) -> Fold:
+        self._scan(index)
+        key = frozenset(without)
+        fold = self._folds.setdefault(key, Fold(key))
+        for body in self._bodies[len(fold.chains) : index + 1]:
+            fold.add(body)
+        return fold
+
+    def _scan(self, index: int) -> None:
+        """Read the committed entries up to C{index}: as the machine is passed them, and the orders."""
+        invariants = self.invariants
+        while len(self._bodies) <= index:
+            at = len(self._bodies)
+            require(at in invariants.committed, 10, f"the entry {at} was applied, and is not committed")
+            record = invariants.records[at, invariants.committed[at]][0]
+            body = record[ENTRY_HEADER.size :]
+            if decode_header(record).channel:
+                if is_machine_entry(body):
+                    self.orders.append((at, decode_skip(body)))
+                body = b""
+            elif is_poison(body):
+                self._poisons.append(at)
+            self._bodies.append(body)
+
+    def _ordered(self) -> set[int]:
+        self._scan(self.invariants.last_committed)
+        return {skipped for _, skipped in self.orders}
+
+    def _skipped_at(self, index: int) -> set[int]:
+        return {skipped for order, skipped in self.orders if order <= index}
+
+    def _may_be(self, index: int) -> list[Fold]:
+        """
+        The states that may have been behind an entry: until an order comes, some members have made theirs
+        with the entry that it skips, others without.
+        """
+        self._scan(index)
+        self._ordered()
+        surely = self._skipped_at(index)
+        unsure = {one for _, one in self.orders if one <= index} - surely - set(self._poisons)
+        unsure = set(sorted(unsure)[:OPEN_MAX])
+        return [
+            self._fold(index, surely.union(chosen))
+            for count in range(len(unsure) + 1) for chosen in combinations(sorted(unsure), count)
+        ]

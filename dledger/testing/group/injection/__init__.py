@@ -1,0 +1,1 @@
+"""Faults that schedules draw: damage, lies, strangers, misfortunes."""

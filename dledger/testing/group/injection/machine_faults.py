@@ -1,0 +1,120 @@
+# -*- test-case-name: tests.sim.test_machines -*-
+"""
+Faults of the state machines of a simulated group, and its operator: beside the faults of
+L{dledger.testing.group.injection.faults}, and drawn from a stream of their own.
+
+A call of a machine takes seconds; snapshots do; one machine fails at an entry that others can apply. The
+operator looks at the group: an entry at which the machine of the leader has failed is skipped, and a member
+whose machine alone has failed is started again.
+"""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+
+from twisted.internet.defer import Deferred
+
+from dledger.machine.runner import MachineRunner
+from dledger.node.node import Node
+from dledger.testing.group.checks.machines import MachineRules
+from dledger.testing.group.members.cluster import SECOND_US, SimCluster
+from dledger.testing.group.members.member import SimMember
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.messages import Response, SkipRequest
+
+#: Mean time between two faults, and between two looks of the operator.
+FAULT_US, LOOK_US = 4 * SECOND_US, SECOND_US
+#: Mean time of a call that hangs, and longest time for which all of a member do.
+HANG_US, HANGS_US = 2 * SECOND_US, 6 * SECOND_US
+#: Share of the looks in which the operator does something; all of them, when the faults are over.
+DILIGENCE = 0.4
+
+
+class MachineTroubles:
+    """
+    The source of these faults in one schedule.
+
+    @ivar skips: orders to skip an entry that were accepted.
+    """
+
+    def __init__(
+        self, cluster: SimCluster, rules: MachineRules, rng: random.Random, *, seconds: float
+    ) -> None:
+        self._cluster, self._rules, self._rng = cluster, rules, rng
+        self._until_us = int(seconds * SECOND_US)
+        self.skips = 0
+
+    def start(self) -> None:
+        """Begin."""
+        self._cluster.clock.after(2 * SECOND_US, self._strike)
+        self._cluster.clock.after(LOOK_US, self._look)
+
+    def _members(self) -> list[SimMember]:
+        return list(self._cluster.members.values())
+
+    def _strike(self) -> None:
+        if self._cluster.clock.now_us >= self._until_us:
+            return
+        rng = self._rng
+        self._cluster.clock.after(int(FAULT_US * 2 * rng.random()), self._strike)
+        leader = self._cluster.leader
+        member = leader if leader is not None and rng.random() < 0.4 else rng.choice(self._members())
+        kind = rng.choice(("calls", "calls", "snapshots", "fails"))
+        if not member.is_up:
+            return
+        member.note(f"fault: its machine: {kind}")
+        if kind == "fails":
+            self._rules.frailties[member.member_id].is_due = True
+            return
+        is_calls = kind == "calls"
+        member.hang_machine(HANG_US, is_calls=is_calls)
+        until_us = int(HANGS_US * rng.random() ** 2) + 1000
+        self._cluster.clock.after(until_us, partial(member.hang_machine, 0, is_calls=is_calls))
+
+    def end(self) -> None:
+        """The faults are over; the operator still looks."""
+        self._until_us = 0
+        for member in self._members():
+            member.hang_machine(0, is_calls=True)
+            member.hang_machine(0, is_calls=False)
+        for frailty in self._rules.frailties.values():
+            frailty.is_due = False
+
+    # -- the operator -------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        cluster = self._cluster
+        cluster.clock.after(LOOK_US, self._look)
+        is_over = cluster.clock.now_us >= self._until_us
+        for member in self._members():
+            index = self._failed_index(member)
+            if index < 0 or not (is_over or self._rng.random() < DILIGENCE):
+                continue
+            is_alone = index in self._rules.frailties[member.member_id].failed
+            if member is cluster.leader and (not is_alone or self._rng.random() < 0.7):
+                self._skip(member, index)
+            elif is_alone:
+                member.note("the operator starts it again, for its machine")
+                member.stop()
+
+    @staticmethod
+    def _failed_index(member: SimMember) -> int:
+        if not member.is_serving or member.service.node is None:
+            return -1
+        runner = member.node.desk.machine
+        assert isinstance(runner, MachineRunner)
+        return runner.failed_index
+
+    def _skip(self, leader: SimMember, index: int) -> None:
+        config = leader.config
+        leader.note(f"the operator skips the entry {index}")
+        request = SkipRequest(group=config.group, remote_id=config.self_id, index=index)
+
+        def skip(node: Node) -> None:
+            Deferred.fromCoroutine(node.desk._skip(request)).addCallback(self._skipped)
+
+        leader.call(skip)
+
+    def _skipped(self, answer: Response) -> None:
+        self.skips += answer.code is ResponseCode.SUCCESS

@@ -1,0 +1,108 @@
+# -*- test-case-name: tests.sim.test_faults -*-
+"""
+A stranger who speaks to the members of a group: well-formed requests of any content, and garbage.
+
+It is no member, and says so or nothing; it must disturb nobody.
+"""
+
+from __future__ import annotations
+
+import random
+
+from twisted.internet.protocol import Protocol
+
+from dledger.base.serving.endpoints import connect_with
+from dledger.testing.group.members.cluster import SECOND_US, SimCluster
+from dledger.testing.world.process import SimProcess
+from dledger.testing.world.streams import StreamClient
+from protocols.wire.ledger.bounds import INDEX_MAX
+from protocols.wire.ledger.codes import Consistency, PushType
+from protocols.wire.ledger.messages import (
+    GetRequest,
+    HeartBeatRequest,
+    LeadershipTransferRequest,
+    MessageFields,
+    MetadataRequest,
+    PullRequest,
+    PushEntryRequest,
+    Request,
+    VoteRequest,
+)
+from protocols.wire.ledger.push import encode_request_frame
+
+#: The name of a member that there is not.
+NOBODY = "n9"
+
+_NUMBERS = (-1, 0, 1, 7, 1000, (1 << 31) - 1, INDEX_MAX)
+
+
+def any_request(rng: random.Random, *, group: str, member_id: str, term: int) -> Request:
+    """A well-formed request with numbers of any size, in the name of nobody."""
+    base: MessageFields = {
+        "group": group, "remote_id": member_id, "term": max(term + rng.choice((-1, 0, 1, 1000)), 0),
+        "local_id": rng.choice((None, NOBODY)), "leader_id": NOBODY,
+        "wire_version": rng.choice((0, 1)),
+    }
+    index = rng.choice(_NUMBERS)
+    return rng.choice((
+        MetadataRequest(**base),
+        GetRequest(**base, begin_index=index, consistency=rng.choice(list(Consistency))),
+        PullRequest(**base, begin_index=index, end_index=rng.choice(_NUMBERS),
+                    max_bytes=rng.choice((0, 1, 1 << 20)), wait_ms=rng.choice((0, 500, 1 << 20))),
+        VoteRequest(**base, ledger_end_index=index, ledger_end_term=term, pre_vote=rng.random() < 0.5),
+        HeartBeatRequest(**base, heart_beat_interval_ms=rng.choice((0, 1, 600))),
+        PushEntryRequest(**base, type=PushType.COMMIT, commit_index=index),
+        LeadershipTransferRequest(**base, transfer_id=NOBODY, transferee_id=member_id),
+    ))
+
+
+class _Voice(Protocol):
+    """Says something, and does not listen."""
+
+    def __init__(self, words: bytes) -> None:
+        self._words = words
+
+    def connectionMade(self) -> None:
+        """Say it."""
+        assert self.transport is not None
+        self.transport.write(self._words)
+
+    def hang_up(self) -> None:
+        """End the connection, if there is one."""
+        if self.transport is not None:
+            self.transport.loseConnection()
+
+
+class Stranger:
+    """A host that is no member."""
+
+    is_dying = False
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self._cluster = cluster
+        self._rng = cluster.random("stranger")
+        self._process = SimProcess(cluster.clock, self._rng, self)
+
+    def event_ended(self) -> None:
+        """See L{dledger.testing.world.process.ProcessOwner.event_ended}."""
+        self._cluster.bugs.tell()
+
+    def speak(self) -> None:
+        """Connect to a member, say some things, and stay for a while."""
+        cluster, rng = self._cluster, self._rng
+        member = rng.choice(list(cluster.members.values()))
+        words = b""
+        for number in range(1 + int(rng.random() * 5)):
+            words += encode_request_frame(any_request(
+                rng, group=member.config.group, member_id=member.member_id, term=member.persisted_term,
+            ), number + 1)
+        chance = rng.random()
+        if chance < 0.2:
+            words += rng.randbytes(1 + int(rng.random() * 100))
+        elif chance < 0.4:
+            words = words[: int(rng.random() * len(words))]
+        voice = _Voice(words)
+        there = StreamClient(cluster.network, "stranger", self._process, member.member_id)
+        connect_with(there, voice).addErrback(lambda _: None)
+        us = int(rng.random() * 20 * SECOND_US)
+        cluster.clock.after(us, self._process.run, self, voice.hang_up)

@@ -1,0 +1,1 @@
+"""A simulated computer: clock, disk, processes, network streams."""

@@ -1,0 +1,79 @@
+# -*- test-case-name: tests.sim.test_process -*-
+"""
+The disk of a machine whose processes die inside calls.
+
+L{dledger.testing.world.disk.SimDisk} raises what no code catches. A whole service runs on this one, with
+Deferreds that catch everything: so the call that kills the process fails with an C{OSError}, as do all
+changes after it, and the machine ends the process when the present event is over.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from typing import TypeAlias
+
+from dledger.testing.world.disk import MemberDied, SimDisk
+from dledger.testing.world.platter import SimDirectory
+
+#: A directory, by the paths of its parts relative to it.
+DirectoryTree: TypeAlias = dict[str, SimDirectory]
+
+
+class MachineDisk(SimDisk):
+    """
+    A disk that remembers that its process has died.
+
+    @ivar death: how the process died; None while it lives.
+    """
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
+        self.death: MemberDied | None = None
+
+    def before_change(self, path: str, kind: str) -> None:
+        """See L{SimDisk.before_change}."""
+        if self.death is None:
+            try:
+                super().before_change(path, kind)
+            except MemberDied as death:
+                self.death = death
+        if self.death is not None:
+            self.is_armed = True  # so that every later change comes here
+            raise OSError(errno.EBADF, f"the process has died {self.death}", path)
+
+    # -- directories that no process has open --------------------------------------------------------
+
+    def take_away(self, path: str) -> DirectoryTree:
+        """Lose a directory with all that is in it, durably. @return: its content."""
+        known = [one for one in self._directories if one == path or one.startswith(f"{path}/")]
+        return {one[len(path):]: self._directories.pop(one) for one in known}
+
+    def put_back(self, path: str, tree: DirectoryTree) -> None:
+        """Put a directory that was taken away, here or at another machine, where none is."""
+        assert path not in self._directories
+        for below, directory in tree.items():
+            self._directories[path + below] = directory
+
+    def files_below(self, path: str) -> dict[str, bytes]:
+        """The content of every file, as processes would read it."""
+        return {
+            f"{one}/{name}": bytes(inode.data) for one, directory in self._directories.items()
+            if one == path or one.startswith(f"{path}/") for name, inode in directory.entries.items()
+        }
+
+    def replace(self, path: str, data: bytes) -> None:
+        """A file has another content, durably."""
+        inode = self._inode(path)
+        inode.pending.clear()
+        inode.data, inode.durable = bytearray(data), bytearray(data)
+
+    def end_process(self) -> None:
+        """See L{SimDisk.end_process}."""
+        self.death = None
+        super().end_process()
+
+    def lose_power(self) -> None:
+        """See L{SimDisk.lose_power}."""
+        self.death = None
+        super().lose_power()

@@ -1,0 +1,1 @@
+"""Plain values and rules of both products, without input, output, clocks or threads."""

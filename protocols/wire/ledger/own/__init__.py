@@ -1,0 +1,1 @@
+"""Entries of the log's own making: members, machines, producers, readers."""
