@@ -39,19 +39,19 @@ from dledger.node.belonging import Belonging
 from dledger.node.broker_hooks import Embedding
 from dledger.node.connections.peers import Peers
 from dledger.node.connections.server import MemberServer
+from dledger.node.house_keeping import MemberHouse
 from dledger.node.reporting.health import told_health
 from dledger.node.reporting.reports import Reports
 from dledger.node.reporting.status import Counters, NodeStatus, bytes_behind
 from dledger.node.requests.appends import AppendGate, AppendResult
 from dledger.node.requests.machine_requests import MachineDesk
 from dledger.node.requests.readers import ReaderDesk
-from dledger.node.requests.reads import Reads
 from dledger.node.requests.router import NO_APPENDS, Refusals, RequestRouter, Told
 from dledger.node.requests.snapshots import SnapshotDesk
 from dledger.node.run.aside_watch import AsideWatch
 from dledger.node.run.flush import LedgerFlusher
-from dledger.node.run.house_keeping import MemberHouse
 from dledger.node.run.keeping import keep_from_index
+from dledger.node.run.reads import Reads
 from dledger.node.run.scrubbing import Scrubbing
 from dledger.node.run.store import Store
 from dledger.storage.files.term_file import TermVote

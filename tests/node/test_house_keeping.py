@@ -6,8 +6,8 @@ from __future__ import annotations
 from twisted.logger import Logger, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.node.house_keeping import MemberHouse
 from dledger.node.reporting.status import Counters
-from dledger.node.run.house_keeping import MemberHouse
 from dledger.storage.store.store_room import DeletedSegment
 from dledger.values.errors import StoreError
 

@@ -28,7 +28,7 @@ from dledger.ledger.config import DLedgerConfig
 from dledger.node.reporting.status import Counters, WrittenLedger, bytes_behind, count
 from dledger.node.requests import reader_rules as rules
 from dledger.node.requests.appends import AppendResult
-from dledger.node.requests.reads import Reads
+from dledger.node.run.reads import Reads
 from dledger.storage.files.reader_table import KnownReader, ReaderTable
 from dledger.values.errors import DLedgerError
 from protocols.ledger.connection import ServerConnection

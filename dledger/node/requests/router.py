@@ -58,9 +58,9 @@ from dledger.node.requests.appends import AppendGate
 from dledger.node.requests.machine_requests import MachineDesk
 from dledger.node.requests.merging import Merged, merge
 from dledger.node.requests.readers import ReaderDesk
-from dledger.node.requests.reads import Reads
 from dledger.node.requests.seats import EndlessSeats, Seats
 from dledger.node.requests.snapshots import SnapshotDesk
+from dledger.node.run.reads import Reads
 from dledger.values.errors import DLedgerError, StoreError
 from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket

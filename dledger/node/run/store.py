@@ -8,7 +8,7 @@ from typing import Protocol
 from dledger.base.disk.set_aside import KeptFile
 from dledger.base.process.group_flush import Flushable
 from dledger.driver.driver import Ledger
-from dledger.node.requests.reads import Readable
+from dledger.node.run.reads import Readable
 from dledger.node.run.scrubbing import Scrubbable
 from dledger.storage.files.reader_table import ReaderTable
 from dledger.storage.start.identity import MemberIdentity
