@@ -13,6 +13,7 @@ from typing import Any
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
+from dledger.base.disk.disk import ReadOnlyDisk
 from dledger.base.disk.segment import SegmentReader
 from dledger.spark.basics.log import DamageError, DataLossError, ReadError
 from dledger.spark.basics.options import OptionError
@@ -428,6 +429,46 @@ class TimeTests(LedgerCase):
                 found, read_bytes = self.planned({**given, "clockBackMs": 1500})
                 self.assertEqual(found, wanted)
                 self.assertLess(read_bytes // SIZE, size // 3000 + 5)
+
+    def test_files_opened(self) -> None:
+        """Tasks open no file that is left out; to plan, a head and one message of each file are read."""
+        given: dict[str, object] = {"path": self.path, "format": "rocketmq", "storedFrom": 40_000,
+                                    "storedBefore": 46_000}
+        opened: list[str] = []
+        read_bytes: list[int] = []
+        open_file, read = ReadOnlyDisk.open, SegmentReader.pread
+
+        def opening(disk: ReadOnlyDisk, path: str) -> Any:
+            opened.append(path)
+            return open_file(disk, path)
+
+        def pread(files: SegmentReader, size: int, position: int) -> bytes:
+            data = read(files, size, position)
+            read_bytes.append(len(data))
+            return data
+
+        self.patch(ReadOnlyDisk, "open", opening)
+        self.patch(SegmentReader, "pread", pread)
+        counts = {}
+        for back_ms in (None, 1500):
+            options = given if back_ms is None else {**given, "clockBackMs": back_ms}
+            scan = Scan.of({name: str(value) for name, value in options.items()})
+            with closing(scan.log()) as log:
+                log.extent()
+            opened.clear()
+            read_bytes.clear()
+            parts = scan.plan()
+            planned = sum(read_bytes)
+            opened.clear()
+            read_bytes.clear()
+            rows = sum(batch.num_rows for part in parts for batch in scan.batches(part))
+            counts[back_ms] = (rows, len(set(opened)), sum(read_bytes), planned)
+        self.assertEqual(counts[None][:2], (6, 20))
+        self.assertEqual(counts[1500][0], 6)
+        self.assertLessEqual(counts[1500][1], 5)
+        self.assertLess(counts[1500][2], counts[None][2] // 3)
+        # At most the head and the first message, of about 150 bytes, of each of 20 files.
+        self.assertLess(counts[1500][3] - counts[None][3], 20 * 300)
 
     def test_one_side(self) -> None:
         """A begin or an end alone; without either the option makes no sense."""

@@ -103,7 +103,7 @@ class RecordLookup:
 @attrs.frozen(kw_only=True)
 class Chunk:
     """
-    Whole consecutive records in memory.
+    Whole records in memory, consecutive ones of the log unless C{positions} says where they were.
 
     @ivar data: their bytes, without gaps; None if only C{units} were wanted.
     @ivar starts: where each record begins in C{data}, then where the last one ends.
@@ -113,6 +113,7 @@ class Chunk:
     @ivar place: a path or a member, for messages.
     @ivar place_at: byte in C{place} where C{data} begins.
     @ivar records: for records without C{data}.
+    @ivar positions: where each record is in the log, if others that are left out lie between them.
     """
 
     data: bytes | memoryview | None
@@ -123,6 +124,7 @@ class Chunk:
     place_at: int = 0
     chain_before: int | None = None
     records: RecordLookup | None = None
+    positions: Offsets | None = None
 
     @property
     def count(self) -> int:

@@ -207,6 +207,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(name="storedFrom", field="stored_from", read=whole_number(0, _MANY), default="-"),
     Option(name="storedBefore", field="stored_before", read=whole_number(0, _MANY), default="-"),
     Option(name="clockBackMs", field="clock_back_ms", read=whole_number(0, _MANY), default="-"),
+    Option(name="byQueues", field="by_queues", read=_flag, default="`false`"),
     Option(name="includeInternal", field="include_internal", read=_flag, default="`false`"),
     Option(name="includeControl", field="include_control", read=_flag, default="`false`"),
     Option(name="includeMarkers", field="include_markers", read=_flag, default="`false`"),
@@ -256,6 +257,7 @@ class ScanOptions:
     @ivar topics, tags, keys: only messages with one of them; empty: all.
     @ivar stored_from, stored_before: milliseconds of the broker's clock, the second exclusive.
     @ivar clock_back_ms: the broker's clock has not gone back by more; None: it may have.
+    @ivar by_queues: whether the messages of C{topics} are found by the consume queues beside the log.
     @ivar envelopes: whether times and headers are columns, and bodies are without their envelopes.
     @ivar max_offsets_per_trigger, max_bytes_per_trigger, max_records_per_partition: 0 for no limit.
     @ivar min_offsets_per_trigger: 0: a batch may have one.
@@ -285,6 +287,7 @@ class ScanOptions:
     stored_from: int | None = None
     stored_before: int | None = None
     clock_back_ms: int | None = None
+    by_queues: bool = False
     include_internal: bool = False
     include_control: bool = False
     include_markers: bool = False
@@ -343,6 +346,8 @@ class ScanOptions:
         if self.clock_back_ms is not None and self.stored_from is None and self.stored_before is None:
             raise OptionError("option clockBackMs leaves out files by time: it needs storedFrom or "
                               "storedBefore")
+        if self.by_queues and not self.topics:
+            raise OptionError("option byQueues finds the messages of some topics: it needs option topics")
         self._check_starting()
         self._check_archive()
         self._check_choice()

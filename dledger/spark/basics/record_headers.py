@@ -28,7 +28,9 @@ _CHAIN_AT = int(HEADER_DTYPE.fields["chain_crc"][1]) if HEADER_DTYPE.fields is n
 _PIECE = Struct(f"{4 + ENTRY_HEADER_SIZE}s")
 
 
-def gather(data: bytes | memoryview, starts: NDArray[np.int64], dtype: np.dtype[np.generic]) -> FixedParts:
+def gather(
+    data: bytes | memoryview | NDArray[np.uint8], starts: NDArray[np.int64], dtype: np.dtype[np.generic]
+) -> FixedParts:
     """The structures at C{starts}, which need not be aligned, in one copy."""
     room = len(data) - dtype.itemsize + 1
     if room <= 0 or not len(starts):

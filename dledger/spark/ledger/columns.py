@@ -114,7 +114,7 @@ def native(values: FixedParts, arrow: pa.DataType) -> pa.Array:
     return pa.array(values.astype(values.dtype.newbyteorder("=")), type=arrow)
 
 
-def slices(data: bytes | memoryview, starts: NDArray[np.int64]) -> pa.Array:
+def slices(data: bytes | memoryview, starts: NDArray[np.int32] | NDArray[np.int64]) -> pa.Array:
     """C{data} cut at C{starts} (one more than the pieces) as a binary array, without a copy."""
     offsets = np.ascontiguousarray(starts, dtype=np.int32)
     return pa.Array.from_buffers(

@@ -25,10 +25,11 @@ import numpy as np
 
 from dledger.base.disk.disk import ReadOnlyDisk
 from dledger.base.disk.segment import SegmentReader, offsets_in
-from dledger.spark.basics.log import Chunk, DamageError, Extent, Offsets, ReadError, lost, skipped
+from dledger.spark.basics.log import Chunk, DamageError, Extent, LogPart, Offsets, ReadError, lost, skipped
 from dledger.spark.basics.options import OptionError, ScanOptions
 from dledger.spark.basics.proof import Proof, of_bytes
 from dledger.spark.basics.record_headers import gather
+from dledger.spark.queue_road import QueueRoad
 from dledger.spark.rocketmq.messages import HEAD_DTYPE
 from dledger.spark.rocketmq.queue_ends import CHECKPOINT_NAME, ToldEnd, store_root, told_end
 from protocols.wire.errors import WireError
@@ -81,7 +82,7 @@ class _Walked:
     """
 
     position: int
-    data: bytes
+    data: memoryview
     starts: Offsets
     stop: str
 
@@ -115,6 +116,7 @@ class SparkCommitLog:
         self._is_compared = False
         #: Files that were searched to their ends once; a file that was empty then is read from its beginning.
         self._looked_through: set[int] = set()
+        self._road: QueueRoad | None = None
 
     def _list(self) -> None:
         offsets = _offsets_in(self._files.directory)
@@ -303,8 +305,8 @@ class SparkCommitLog:
         if at == 0 and stop == "more":
             stop = "end"  # no file, or a file that was cut
         return _Walked(
-            position=position, data=data[:at], starts=np.append(follow, np.array(starts, dtype=np.int64)),
-            stop=stop,
+            position=position, data=memoryview(data)[:at], stop=stop,
+            starts=np.append(follow, np.array(starts, dtype=np.int64)),
         )
 
     def narrowed(self, begin: int, end: int) -> tuple[int, int]:
@@ -326,6 +328,15 @@ class SparkCommitLog:
             if since is not None and stored_ms + back_ms < since:
                 begin = base
         return begin, end
+
+    def _queue_road(self) -> QueueRoad:
+        if self._road is None:
+            self._road = QueueRoad(self._options, self._files, self._first_stored_ms)
+        return self._road
+
+    def wanted(self, parts: list[LogPart]) -> list[LogPart]:
+        """The parts in which there may be messages of the topics, by the queues if C{byQueues} is set."""
+        return self._queue_road().wanted(parts) if self._options.by_queues else parts
 
     def _first_stored_ms(self, base: int) -> int:
         """Store time of the first message of a file; -1: it is not sound."""
@@ -421,6 +432,8 @@ class SparkCommitLog:
         self._list()
         if begin < self._files.offsets[0]:
             begin = lost(self._options, begin, self._files.offsets[0], end=end)
+        if self._options.by_queues:
+            begin = yield from self._queue_road().chunks(begin, end)
         position, unreadable = self._first_from(begin, end), 0
         while position < end:
             walked = self._walk(position, self._options.fetch_bytes)
@@ -464,6 +477,8 @@ class SparkCommitLog:
 
     def close(self) -> None:
         """See L{dledger.spark.basics.log.ScannedLog.close}."""
+        if self._road is not None:
+            self._road.close()
         self._files.close()
 
 
@@ -478,9 +493,9 @@ def _candidates(data: bytes, position: int) -> tuple[Offsets, Offsets]:
     octets = np.frombuffer(data, dtype=np.uint8)
     starts = np.flatnonzero(octets[_MAGIC_AT : _MAGIC_AT + room] == _MAGIC_BEGIN[0])
     for at, octet in enumerate(_MAGIC_BEGIN[1:], _MAGIC_AT + 1):
-        starts = starts[octets[starts + at] == octet]
+        starts = np.compress(octets[starts + at] == octet, starts)
     heads = gather(data, starts, HEAD_DTYPE)
-    magic = heads["magic"]
+    magic = heads["magic"].astype(np.int32)
     is_fit = (magic == MAGIC_V1) | (magic == MAGIC_V2)
     is_fit &= (heads["physical_offset"] == position + starts) & (heads["size"] >= MIN_MESSAGE_SIZE)
     starts = starts[is_fit]

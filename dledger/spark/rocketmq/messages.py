@@ -46,6 +46,12 @@ assert DLEDGER_BODY_OFFSET == ENTRY_HEADER_SIZE
 HEAD_DTYPE = np.dtype(dtype_of(HEAD_DECLARATION))
 assert HEAD_DTYPE.itemsize == HEAD_SIZE
 _BIG64, _BIG32, _BIG16, _SMALL = np.dtype(">i8"), np.dtype(">i4"), np.dtype(">i2"), np.dtype("i1")
+#: The head, and what is behind it where both addresses are of IPv4.
+_FIXED_DTYPE = np.dtype([
+    *HEAD_DTYPE.descr, ("born_host", "V8"), ("store_timestamp", ">i8"), ("store_host", "V8"),
+    ("reconsume_times", ">i4"), ("prepared_transaction_offset", ">i8"), ("body_length", ">i4"),
+])
+_V6_FLAGS = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 #: Bytes of an address and its port.
 _V4_SIZE, _V6_SIZE = 8, 20
 #: Limit for all unpacked bodies of one batch.
@@ -83,10 +89,11 @@ _FROM_PROPERTIES = {"keys": "KEYS", "tags": "TAGS"}
 @attrs.frozen(kw_only=True, eq=False)
 class Found:
     """
-    The places of the parts of messages, as arrays of one length. Values of unsound messages have no meaning.
+    The places of the parts of messages, and the numbers in them, as arrays of one length. Values of unsound
+    messages have no meaning.
 
-    @ivar middle: where C{storeTimestamp} begins, behind the address of the producer.
-    @ivar tail: where C{reconsumeTimes} begins.
+    @ivar stored_ms: the broker's clock.
+    @ivar topics: where they are known to be texts.
     """
 
     data: bytes | memoryview
@@ -94,26 +101,50 @@ class Found:
     ends: Offsets
     is_sound: NDArray[np.bool_]
     head: FixedParts
-    middle: Offsets
-    tail: Offsets
+    stored_ms: NDArray[np.int64]
+    reconsumed: NDArray[np.int32]
+    prepared: NDArray[np.int64]
     body: Offsets
     body_ends: Offsets
     topic: Offsets
     topic_ends: Offsets
     properties: Offsets
+    topics: pa.StringArray | None = None
 
     def only(self, chosen: NDArray[np.bool_]) -> Found:
         """The chosen messages."""
         if chosen.all():
             return self
-        names = [field.name for field in attrs.fields(Found) if field.name != "data"]
-        return Found(data=self.data, **{name: getattr(self, name)[chosen] for name in names})
+        names = [field.name for field in attrs.fields(Found) if field.name not in ("data", "topics")]
+        topics = None if self.topics is None else self.topics.filter(pa.array(chosen))
+        return Found(data=self.data, topics=topics, **{name: getattr(self, name)[chosen] for name in names})
 
 
 def _at(data: bytes | memoryview, offsets: Offsets, dtype: np.dtype[np.generic]) -> NDArray[np.int64]:
     """The numbers at C{offsets}; arbitrary where an offset is out of bounds."""
     bounded = np.clip(offsets, 0, max(len(data) - dtype.itemsize, 0))
     return gather(data, bounded, dtype).astype(np.int64)
+
+
+def _middles(
+    data: bytes | memoryview, starts: Offsets, fixed: FixedParts
+) -> tuple[Offsets, NDArray[np.int64], NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
+    """
+    What is between the fixed head and the body.
+
+    @return: where bodies begin; store times, numbers of redeliveries, offsets of transactions; lengths of
+        bodies.
+    """
+    flags = fixed["sys_flag"].astype(np.int64)
+    if not (flags & _V6_FLAGS).any():
+        names = ("store_timestamp", "prepared_transaction_offset", "body_length")
+        stored, prepared, length = (fixed[name].astype(np.int64) for name in names)
+        reconsumed = fixed["reconsume_times"].astype(np.int32)
+        return starts + _FIXED_DTYPE.itemsize, stored, reconsumed, prepared, length
+    middle = starts + HEAD_SIZE + np.where(flags & SysFlag.BORN_HOST_V6, _V6_SIZE, _V4_SIZE)
+    tail = middle + 8 + np.where(flags & SysFlag.STORE_HOST_V6, _V6_SIZE, _V4_SIZE)
+    return (tail + 16, _at(data, middle, _BIG64), _at(data, tail, _BIG32).astype(np.int32),
+            _at(data, tail + 4, _BIG64), _at(data, tail + 12, _BIG32))
 
 
 def find(data: bytes | memoryview, starts: Offsets, ends: Offsets, physical: Offsets) -> Found:
@@ -123,34 +154,33 @@ def find(data: bytes | memoryview, starts: Offsets, ends: Offsets, physical: Off
     @param starts, ends: where each must begin and end; within C{data}, at least L{MIN_MESSAGE_SIZE} apart.
     @param physical: the C{physical_offset} that each must hold.
     """
-    head = gather(data, starts, HEAD_DTYPE)
-    magic = head["magic"]
-    is_sound: NDArray[np.bool_] = (magic == MAGIC_V1) | (magic == MAGIC_V2)
+    head = gather(data, starts, _FIXED_DTYPE)
+    magic = head["magic"].astype(np.int32)
+    is_second = magic == MAGIC_V2
+    is_sound: NDArray[np.bool_] = (magic == MAGIC_V1) | is_second
     is_sound &= (head["size"] == ends - starts) & (head["physical_offset"] == physical)
-    flags = head["sys_flag"].astype(np.int64)
-    middle = starts + HEAD_SIZE + np.where(flags & SysFlag.BORN_HOST_V6, _V6_SIZE, _V4_SIZE)
-    tail = middle + 8 + np.where(flags & SysFlag.STORE_HOST_V6, _V6_SIZE, _V4_SIZE)
-    body = tail + 16
-    topic_word = np.where(magic == MAGIC_V2, 2, 1)
+    body, stored_ms, reconsumed, prepared, length = _middles(data, starts, head)
+    topic_word = is_second + 1
     # Bytes left for the body, if topic and properties are empty.
     room = ends - 2 - topic_word - body
-    length = _at(data, tail + 12, _BIG32)
     is_sound &= (room >= 0) & (length >= 0) & (length <= room)
     body_ends = np.where(is_sound, body + length, body)
     topic = body_ends + topic_word
-    short, long = _at(data, body_ends, _SMALL), _at(data, body_ends, _BIG16)
-    topic_length = np.where(magic == MAGIC_V2, long, short)
+    topic_length = _at(data, body_ends, _SMALL)
+    if is_second.any():
+        topic_length = np.where(is_second, _at(data, body_ends, _BIG16), topic_length)
     is_sound &= (topic_length >= 0) & (topic_length <= ends - 2 - topic)
     topic_ends = np.where(is_sound, topic + topic_length, topic)
     properties = topic_ends + 2
     is_sound &= _at(data, topic_ends, _BIG16) == ends - properties
-    return Found(data=data, starts=starts, ends=ends, is_sound=is_sound, head=head, middle=middle, tail=tail,
-                 body=body, body_ends=body_ends, topic=topic, topic_ends=topic_ends, properties=properties)
+    return Found(data=data, starts=starts, ends=ends, is_sound=is_sound, head=head, stored_ms=stored_ms,
+                 reconsumed=reconsumed, prepared=prepared, body=body, body_ends=body_ends, topic=topic,
+                 topic_ends=topic_ends, properties=properties)
 
 
-def _pieces(data: bytes | memoryview, begins: Offsets, ends: Offsets) -> pa.Array:
+def cut_out(data: bytes | memoryview, begins: Offsets, ends: Offsets) -> pa.Array:
     """The bytes from each begin to its end; pieces are in order and do not overlap."""
-    edges = np.empty(2 * len(begins), dtype=np.int64)
+    edges = np.empty(2 * len(begins), dtype=np.int32)
     edges[0::2], edges[1::2] = begins, ends
     if not len(begins):
         return pa.array([], type=pa.binary())
@@ -212,7 +242,7 @@ class MessageDecoder(Decoder):
             is_message = kept & (ends > starts)
             physical = headers["pos"].astype(np.int64) + DLEDGER_BODY_OFFSET
         else:
-            physical = chunk.first + starts
+            physical = chunk.first + starts if chunk.positions is None else chunk.positions
         numbers = np.flatnonzero(is_message)
         is_sound = np.zeros(chunk.count, dtype=np.bool_)
         large = numbers[(ends - starts)[numbers] >= MIN_MESSAGE_SIZE]
@@ -249,13 +279,13 @@ class MessageDecoder(Decoder):
         return left_out
 
     def _by_time(self, found: Found) -> NDArray[np.bool_]:
-        return by_time(self._options, _at(found.data, found.middle, _BIG64))
+        return by_time(self._options, found.stored_ms)
 
     def _by_topic(self, found: Found) -> NDArray[np.bool_]:
-        return by_topic(self._options, _pieces(found.data, found.topic, found.topic_ends))
+        return by_topic(self._options, cut_out(found.data, found.topic, found.topic_ends))
 
     def _by_properties(self, found: Found) -> NDArray[np.bool_]:
-        return by_properties(self._options, _pieces(found.data, found.properties, found.ends))
+        return by_properties(self._options, cut_out(found.data, found.properties, found.ends))
 
     def _checked(self, found: Found) -> tuple[Found, list[bytes]]:
         """
@@ -273,10 +303,13 @@ class MessageDecoder(Decoder):
                 first, last = found.body[at], found.body_ends[at]
                 is_sound[at] = first == last or crc32(view[first:last]) & 0x7FFFFFFF == recorded[at]
         sound = found.only(is_sound)
-        topics = _pieces(sound.data, sound.topic, sound.topic_ends)
-        if _texts(topics) is None:
+        topics = cut_out(sound.data, sound.topic, sound.topic_ends)
+        texts = _texts(topics)
+        if texts is None:
             are_texts = [_is_text(topic) for topic in topics.to_pylist()]
             is_sound[np.flatnonzero(is_sound)] = are_texts
+        elif is_sound.all():
+            found = attrs.evolve(found, topics=texts)
         unpacked = self._unpack(found, is_sound) if self._unpacks else []
         return attrs.evolve(found, is_sound=is_sound), unpacked
 
@@ -318,7 +351,8 @@ class MessageDecoder(Decoder):
         except WireError as error:
             what = str(error)
         name = f"entry {chunk.first + at}" if self._in_entries else f"the message at {physical[at]}"
-        place = f"{chunk.place} at {chunk.place_at + int(chunk.starts[at])}"
+        place_at = chunk.place_at + int(chunk.starts[at])
+        place = f"{chunk.place} at {place_at if chunk.positions is None else int(physical[at])}"
         raise DamageError(f"{name} is no sound message: {place}: {what}. "
                           "With option failOnDamage=false it is skipped")
 
@@ -327,7 +361,7 @@ class MessageDecoder(Decoder):
     ) -> pa.RecordBatch:
         properties = None
         if self._names & {"properties", *_FROM_PROPERTIES}:
-            properties = PropertyColumns.of(_pieces(found.data, found.properties, found.ends))
+            properties = PropertyColumns.of(cut_out(found.data, found.properties, found.ends))
         arrays = [
             self._bodies(found, unpacked) if column.name.lower() == "body"
             else self._column(column, found, headers, properties) for column in self._columns
@@ -349,18 +383,20 @@ class MessageDecoder(Decoder):
             return (properties.as_maps() if name == "properties"
                     else properties.of_name(_FROM_PROPERTIES[name]))
         if name == "topic":
-            return _pieces(found.data, found.topic, found.topic_ends).cast(pa.string())
+            if found.topics is not None:
+                return found.topics
+            return cut_out(found.data, found.topic, found.topic_ends).cast(pa.string())
         if name == "borntimestamp":
             return _times(found.head["born_timestamp"].astype(np.int64))
         if name == "storetimestamp":
-            return _times(_at(found.data, found.middle, _BIG64))
+            return _times(found.stored_ms)
         if name == "reconsumetimes":
-            return pa.array(_at(found.data, found.tail, _BIG32).astype(np.int32))
+            return pa.array(found.reconsumed)
         assert name == "preparedtransactionoffset", name
-        return pa.array(_at(found.data, found.tail + 4, _BIG64))
+        return pa.array(found.prepared)
 
     def _bodies(self, found: Found, unpacked: list[bytes]) -> pa.Array:
-        stored = _pieces(found.data, found.body, found.body_ends)
+        stored = cut_out(found.data, found.body, found.body_ends)
         if not unpacked:
             return stored
         rows = np.arange(len(stored))

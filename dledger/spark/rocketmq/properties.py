@@ -1,10 +1,12 @@
-# -*- test-case-name: tests.spark.test_messages -*-
+# -*- test-case-name: tests.spark.test_messages,tests.spark.test_message_shapes -*-
 """
 Properties of messages as columns, without a Python object for each.
 
 All properties of a batch are one run of bytes. Its separators are found at once; names and values are the
-pieces between them. The rules are those of L{decode_properties}; where a batch holds properties of another
-shape (two ends of a name in one item, a name twice, bytes that are not UTF-8), that function decodes it.
+pieces between them. Where all messages have the same names, which most logs do, eight bytes of each name are
+compared with those of the first message at once, and no name is copied. The rules are those of
+L{decode_properties}; where a batch holds properties of another shape (two ends of a name in one item, a name
+twice, bytes that are not UTF-8), that function decodes it.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dledger.spark.basics.log import Offsets
+from dledger.spark.basics.record_headers import gather
 from dledger.spark.ledger.columns import slices
 from protocols.wire.rocketmq.layout import NAME_END, VALUE_END
 from protocols.wire.rocketmq.message import decode_properties
@@ -23,6 +26,11 @@ from protocols.wire.rocketmq.message import decode_properties
 MAP = pa.map_(pa.string(), pa.string())
 #: Names that fit into the bits of a number, of which the sum of all does not overflow.
 _BITS = 62
+#: The higher of the two separators.
+_MARK_MAX = max(ord(NAME_END), ord(VALUE_END))
+#: Bytes that are compared at once.
+_WORD = 8
+_NOWHERE: Offsets = np.empty(0, dtype=np.int64)
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -30,16 +38,18 @@ class PropertyColumns:
     """
     The properties of some messages, one after the other.
 
-    @ivar places: of the values in C{pieces}, which are texts.
-    @ivar parents: the message of each, ascending from 0.
-    @ivar count: number of messages.
+    @ivar kinds: the different names, in the order in which they come up.
+    @ivar codes: the name of each property: its number in C{kinds}.
+    @ivar pieces: texts; the odd ones are the values, in order.
+    @ivar firsts: the number of the first property of each message, then the number of all.
+    @ivar is_uniform: whether each message has all of C{kinds}, in this order.
     """
 
-    names: pa.StringArray
-    pieces: pa.BinaryArray
-    places: Offsets
-    parents: Offsets
-    count: int
+    kinds: pa.StringArray
+    codes: NDArray[np.int32]
+    pieces: pa.StringArray
+    firsts: Offsets
+    is_uniform: bool = False
 
     @classmethod
     def of(cls, raw: pa.BinaryArray) -> PropertyColumns:
@@ -48,27 +58,53 @@ class PropertyColumns:
         if found is not None:
             return found
         pairs = [decode_properties(value).items() for value in raw.to_pylist()]
-        values = pa.array([value for one in pairs for _, value in one], type=pa.string())
-        return cls(
-            names=pa.array([name for one in pairs for name, _ in one], type=pa.string()),
-            pieces=values.cast(pa.binary()), places=np.arange(len(values)),
-            parents=np.repeat(np.arange(len(raw)), [len(one) for one in pairs]).astype(np.int64),
-            count=len(raw),
-        )
+        pieces = pa.array([text for one in pairs for pair in one for text in pair], type=pa.string())
+        names = pieces.take(pa.array(np.arange(0, len(pieces), 2)))
+        return _of_names(names, pieces, np.cumsum([0, *map(len, pairs)], dtype=np.int64))
 
     def as_maps(self) -> pa.MapArray:
         """A map for each message."""
-        offsets = np.zeros(self.count + 1, dtype=np.int32)
-        np.cumsum(np.bincount(self.parents, minlength=self.count), out=offsets[1:])
-        values = self.pieces.take(pa.array(self.places)).cast(pa.string())
-        return pa.MapArray.from_arrays(pa.array(offsets), self.names, values)
+        values = self.pieces.take(pa.array(np.arange(1, len(self.pieces), 2)))
+        return pa.MapArray.from_arrays(pa.array(self.firsts.astype(np.int32)), self._names(), values)
+
+    def _names(self) -> pa.StringArray:
+        count, width = len(self.codes), len(self.kinds)
+        if not self.is_uniform:
+            return self.kinds.take(pa.array(self.codes))
+        one = b"".join(self.kinds.cast(pa.binary()).to_pylist())
+        edges = np.frombuffer(self.kinds.buffers()[1], dtype=np.int32)[: width + 1]
+        offsets = np.empty(count + 1, dtype=np.int32)
+        rounds = np.arange(count // width, dtype=np.int32)[:, np.newaxis] * len(one)
+        offsets[:-1] = (rounds + edges[:-1]).reshape(-1)
+        offsets[-1] = count // width * len(one)
+        names = pa.py_buffer(one * (count // width))
+        return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), names)
 
     def of_name(self, name: str) -> pa.StringArray:
         """The value that each message has under a name; null where it has none."""
-        at = np.flatnonzero(np.asarray(pc.equal(self.names, name)))
-        rows = np.full(self.count, -1, dtype=np.int64)
-        rows[self.parents[at]] = self.places[at]
-        return self.pieces.take(pa.array(rows, mask=rows < 0)).cast(pa.string())
+        count = len(self.firsts) - 1
+        code = self.kinds.index(name).as_py()
+        at = np.flatnonzero(self.codes == code) if code >= 0 else _NOWHERE
+        if not len(at):
+            return pa.nulls(count, type=pa.string())
+        # In a message a name is there once at most.
+        if len(at) == count:
+            return self.pieces.take(pa.array(2 * at + 1))
+        parents = np.searchsorted(self.firsts, at, side="right") - 1
+        rows = np.full(count, -1, dtype=np.int64)
+        rows[parents] = 2 * at + 1
+        return self.pieces.take(pa.array(rows, mask=rows < 0))
+
+
+def _as_texts(pieces: pa.BinaryArray) -> pa.StringArray:
+    """Bytes that are known to be UTF-8, without another look at them."""
+    return pieces.view(pa.string())
+
+
+def _of_names(names: pa.StringArray, pieces: pa.StringArray, firsts: Offsets) -> PropertyColumns:
+    encoded = names.dictionary_encode()
+    codes = encoded.indices.to_numpy()
+    return PropertyColumns(kinds=encoded.dictionary, codes=codes, pieces=pieces, firsts=firsts)
 
 
 def _by_separators(raw: pa.BinaryArray) -> PropertyColumns | None:
@@ -80,60 +116,133 @@ def _by_separators(raw: pa.BinaryArray) -> PropertyColumns | None:
     count = len(raw)
     edges = np.frombuffer(raw.buffers()[1], dtype=np.int32)[raw.offset : raw.offset + count + 1]
     if not count or edges[0] == edges[-1]:
-        none = np.empty(0, dtype=np.int64)
-        return PropertyColumns(names=pa.array([], type=pa.string()), pieces=pa.array([], type=pa.binary()),
-                               places=none, parents=none, count=count)
+        none = pa.array([], type=pa.string())
+        return _of_names(none, none, np.zeros(count + 1, dtype=np.int64))
     data = np.frombuffer(raw.buffers()[2], dtype=np.uint8)[edges[0] : edges[-1]]
     edges = (edges - edges[0]).astype(np.int64)
-    name_ends, ends = np.flatnonzero(data == ord(NAME_END)), np.flatnonzero(data == ord(VALUE_END))
-    # The last item of a message need not have an end of its own.
-    lasts = edges[1:][edges[1:] > edges[:-1]]
-    lasts = lasts[data[lasts - 1] != ord(VALUE_END)]
-    begins = ends + 1
-    if len(lasts):
-        order = np.argsort(np.concatenate([lasts, ends]), kind="stable")
-        begins = np.concatenate([lasts, begins])[order]
-        ends = np.concatenate([lasts, ends])[order]
-    begins = np.concatenate([edges[:1], begins[:-1]])
-    if len(name_ends) != len(ends) or (name_ends < begins).any() or (name_ends >= ends).any():
+    # One look for both separators; what else is as low is rare.
+    marks = np.flatnonzero(data <= _MARK_MAX)
+    kinds = data[marks]
+    name_ends, ends = (np.compress(kinds == ord(mark), marks) for mark in (NAME_END, VALUE_END))
+    # The number of the first item of each message, if each item has one end of a name.
+    firsts = np.searchsorted(name_ends, edges)
+    found = _items(data, edges, firsts, len(name_ends), ends)
+    if found is None:
         return None
-    return _of_places(data, edges, begins, name_ends, ends)
+    begins, ends = found
+    if (name_ends < begins).any() or (name_ends >= ends).any():
+        return None
+    return _of_places(data, firsts, begins, name_ends, ends)
+
+
+def _items(
+    data: NDArray[np.uint8], edges: Offsets, firsts: Offsets, count: int, ends: Offsets
+) -> tuple[Offsets, Offsets] | None:
+    """
+    Where items begin and end. The last item of a message need not have an end of its own.
+
+    @param firsts: the number of the first item of each message, then C{count}.
+    @param ends: where there is an end of a value.
+    @return: None if they are not C{count} items.
+    """
+    is_cut = edges[1:] > edges[:-1]
+    is_cut[is_cut] = data[edges[1:][is_cut] - 1] != ord(VALUE_END)
+    lasts = edges[1:][is_cut]
+    if len(ends) + len(lasts) != count:
+        return None
+    begins = np.empty(count, dtype=np.int64)
+    begins[:1] = 0
+    if not len(lasts):
+        begins[1:] = ends[:-1] + 1
+        return begins, ends
+    is_last = np.zeros(count, dtype=np.bool_)
+    # A message without the end of a name has no last item: another one would be taken, or one twice.
+    is_last[firsts[1:][is_cut] - 1] = True
+    if int(np.count_nonzero(is_last)) != len(lasts):
+        return None
+    all_ends = np.empty(count, dtype=np.int64)
+    all_ends[is_last], all_ends[~is_last] = lasts, ends
+    begins[1:] = np.where(is_last, all_ends, all_ends + 1)[:-1]
+    return begins, all_ends
 
 
 def _of_places(
-    data: NDArray[np.uint8], edges: Offsets, begins: Offsets, name_ends: Offsets, ends: Offsets
+    data: NDArray[np.uint8], firsts: Offsets, begins: Offsets, name_ends: Offsets, ends: Offsets
 ) -> PropertyColumns | None:
     """
-    @param edges: of the messages in C{data}.
+    @param firsts: the number of the first item of each message, then the number of all.
     @param begins, name_ends, ends: of the items; between name and value is one byte.
     @return: None if a message holds a name twice.
     """
     is_kept = (name_ends > begins) & (name_ends + 1 < ends)  # an item without name or value is none
     if not is_kept.all():
         begins, name_ends, ends = begins[is_kept], name_ends[is_kept], ends[is_kept]
-    places = np.empty(4 * len(begins), dtype=np.int64)
-    places[0::4], places[1::4], places[2::4], places[3::4] = begins, name_ends, name_ends + 1, ends
-    numbers = np.arange(0, 4 * len(begins), 4)
-    pieces = slices(data.data, places) if len(begins) else pa.array([], type=pa.binary())
-    names = pieces.take(pa.array(numbers)).cast(pa.string())
-    parents = np.searchsorted(edges, begins, side="right").astype(np.int64) - 1
-    if _is_twice(names, parents):
-        return None
-    return PropertyColumns(
-        names=names, pieces=pieces, places=numbers + 2, parents=parents, count=len(edges) - 1
-    )
+        firsts = np.concatenate([[0], np.cumsum(is_kept)])[firsts]
+    if not len(begins):
+        none = pa.array([], type=pa.string())
+        return _of_names(none, none, firsts)
+    places = np.empty((len(begins), 2), dtype=np.int32)
+    places[:, 0], places[:, 1] = name_ends + 1, ends
+    # Before the first value is a piece that is none, so the values are the odd ones.
+    edges = np.concatenate([np.zeros(1, dtype=np.int32), places.reshape(-1)])
+    values = _as_texts(slices(data.data, edges))
+    shared = _shared_names(data, firsts, begins, name_ends)
+    if shared:
+        codes = np.tile(np.arange(len(shared), dtype=np.int32), len(firsts) - 1)
+        return PropertyColumns(kinds=pa.array(shared, type=pa.string()), codes=codes, pieces=values,
+                               firsts=firsts, is_uniform=True)
+    places[:, 0], places[:, 1] = begins, name_ends
+    # Every other piece is what lies between two names.
+    names = slices(data.data, places.reshape(-1)).take(pa.array(np.arange(0, 2 * len(begins) - 1, 2)))
+    found = _of_names(_as_texts(names), values, firsts)
+    return None if _is_twice(found) else found
 
 
-def _is_twice(names: pa.StringArray, parents: Offsets) -> bool:
+def _shared_names(
+    data: NDArray[np.uint8], firsts: Offsets, begins: Offsets, name_ends: Offsets
+) -> list[str]:
+    """The names that each message has, in this order and no others, none twice; empty: they differ."""
+    width = int(firsts[1])
+    if not width or (np.diff(firsts) != width).any():
+        return []
+    rows, sizes = begins.reshape(-1, width), (name_ends - begins).reshape(-1, width)
+    if (sizes != sizes[0]).any():
+        return []
+    names = [data[at : at + size].tobytes() for at, size in zip(rows[0].tolist(), sizes[0].tolist(),
+                                                                strict=True)]
+    if len(set(names)) < width:
+        return []
+    longest = int(sizes[0].max())
+    for at in range(0, longest, _WORD):
+        # Eight bytes of each name at once, those behind its end masked out.
+        pieces = [name[at : at + _WORD].ljust(_WORD, b"\0") for name in names]
+        masks = [bytes(min(max(len(name) - at, 0), _WORD) * [255]).ljust(_WORD, b"\0") for name in names]
+        chosen = np.flatnonzero(sizes[0] > at)
+        wanted = np.frombuffer(b"".join(pieces), dtype=np.uint64)[chosen]
+        mask = np.frombuffer(b"".join(masks), dtype=np.uint64)[chosen]
+        places = (rows if len(chosen) == width else rows[:, chosen]) + at
+        if ((_words(data, places) & mask) != wanted).any():
+            return []
+    return [name.decode() for name in names]
+
+
+def _words(data: NDArray[np.uint8], places: Offsets) -> NDArray[np.uint64]:
+    """Eight bytes at each place, zeroes behind the end."""
+    if int(places.max()) + _WORD > len(data):
+        data = np.concatenate([data, np.zeros(_WORD, dtype=np.uint8)])
+    found = gather(data, places.reshape(-1), np.dtype(np.uint64))
+    return found.view(np.uint64).reshape(places.shape)
+
+
+def _is_twice(found: PropertyColumns) -> bool:
     """Whether a message holds a name twice."""
-    if not len(names):
-        return False
-    encoded = names.dictionary_encode()
-    kinds, codes = len(encoded.dictionary), encoded.indices.to_numpy().astype(np.int64)
+    firsts, kinds = found.firsts, len(found.kinds)
+    counts = np.diff(firsts)
+    codes = found.codes
     if kinds > _BITS:
-        keys = pa.array(parents * kinds + codes)
-        return bool(pc.count_distinct(keys).as_py() != len(keys))
+        keys = np.repeat(np.arange(len(counts)), counts) * kinds + codes
+        return bool(pc.count_distinct(pa.array(keys)).as_py() != len(keys))
     bits = np.left_shift(np.int64(1), codes)
-    firsts = np.concatenate([[0], np.flatnonzero(parents[1:] != parents[:-1]) + 1])
+    starts = firsts[:-1][counts > 0]
     # The sum of different bits is their union.
-    return bool((np.add.reduceat(bits, firsts) != np.bitwise_or.reduceat(bits, firsts)).any())
+    return bool((np.add.reduceat(bits, starts) != np.bitwise_or.reduceat(bits, starts)).any())

@@ -24,9 +24,9 @@ import numpy as np
 
 QUEUES_NAME, CHECKPOINT_NAME = "consumequeue", "checkpoint"
 #: Offset in the log and size of a message, and a hash of its tags.
-_UNIT = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags", ">i8")])
+UNIT = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags", ">i8")])
 #: Size in a unit that represents no message, where a queue begins in the middle of a file.
-_FILLER_SIZE = 0x7FFFFFFF
+FILLER_SIZE = 0x7FFFFFFF
 _NAME = re.compile(r"\d{20}", re.ASCII)
 
 
@@ -89,17 +89,17 @@ def _queue_end(queue: Path) -> tuple[int, str]:
             continue
         if unit is not None:
             size = int(unit["size"])
-            return (int(unit["offset"]) + size if size != _FILLER_SIZE else 0), str(path)
+            return (int(unit["offset"]) + size if size != FILLER_SIZE else 0), str(path)
     return 0, ""
 
 
 def _last_unit(fd: int) -> np.void | None:
     """The last unit of a file that is used: those behind it are zeros."""
-    low, high = 0, os.fstat(fd).st_size // _UNIT.itemsize
+    low, high = 0, os.fstat(fd).st_size // UNIT.itemsize
     found: np.void | None = None
     while low < high:
         middle = (low + high) // 2
-        unit = np.frombuffer(os.pread(fd, _UNIT.itemsize, middle * _UNIT.itemsize), dtype=_UNIT, count=1)[0]
+        unit = np.frombuffer(os.pread(fd, UNIT.itemsize, middle * UNIT.itemsize), dtype=UNIT, count=1)[0]
         if unit["size"] > 0 and unit["offset"] >= 0:
             found, low = unit, middle + 1
         else:

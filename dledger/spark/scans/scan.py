@@ -100,6 +100,8 @@ def open_log(options: ScanOptions) -> ScannedLog:
                               "or bootstrap")
         strict = attrs.evolve(options, archive="", fail_on_data_loss=True)
         return JoinedLog(options, live, live if options.fail_on_data_loss else open_log(strict))
+    if options.by_queues and (options.bootstrap or options.data_path):
+        raise OptionError("option byQueues reads the consume queues of a broker's store: it needs path")
     if options.bootstrap:
         return MembersLog(options)
     if not options.data_path and is_archive(options.path):
@@ -110,6 +112,8 @@ def open_log(options: ScanOptions) -> ScannedLog:
         directory = None if is_ledger else commit_log_directory(path)
         if directory is not None:
             return SparkCommitLog(options, directory)
+    if options.by_queues:
+        raise OptionError(f"option byQueues: {options.path} is no broker's store with consume queues")
     return DirectoryLog(options)
 
 
@@ -285,6 +289,7 @@ class Scan:
             begin, end = self.bounds(log.extent())
             if isinstance(log, SparkCommitLog):
                 begin, end = log.narrowed(begin, end)
+                return log.wanted(cut(log, self.options, begin, end))
             return cut(log, self.options, begin, end)
 
     def reader(self) -> pa.RecordBatchReader:
