@@ -19,9 +19,12 @@ from tests.import_graph import ROOT, module_names
 
 TABLE = Path(__file__).with_name("ratchet.txt")
 
-#: What is measured, and its limit: lines of a module; fields of a class; arguments of its constructor, if it
-#: is written out; branches of a function.
+#: What is measured, and its limit: lines of a module besides its imports; fields of a class; arguments of its
+#: constructor, if it is written out; branches of a function.
 LIMITS: Mapping[str, int] = {"lines": 450, "fields": 20, "arguments": 8, "branches": 12}
+
+#: By this many lines a module may be shorter than the table says, before the table has to follow.
+SLACK = 9
 
 #: Modules whose classes have the fields of a format, or the options of operators: they grow with these.
 GIVEN_FIELDS = re.compile(r"protocols\.wire\.|dledger\.testing\.|dledger\.([\w.]+\.)?(config|options)\.")
@@ -36,8 +39,13 @@ Key = tuple[str, str]
 
 def measured(module: str, source: str) -> dict[Key, int]:
     """Every figure of a module."""
-    found: dict[Key, int] = {("lines", module): len(source.splitlines())}
-    for name, node in _scopes(ast.parse(source), module):
+    tree = ast.parse(source)
+    imports = sum(
+        (node.end_lineno or node.lineno) - node.lineno + 1
+        for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)
+    )
+    found: dict[Key, int] = {("lines", module): len(source.splitlines()) - imports}
+    for name, node in _scopes(tree, module):
         if isinstance(node, ast.ClassDef):
             found["fields", name] = len(_fields(node))
         else:
@@ -112,7 +120,7 @@ def complaints(found: Mapping[Key, int], table: Mapping[Key, int]) -> Iterator[s
             yield f"{name} has no more than {LIMITS[kind]} {kind} any more: take it off the table"
         elif found[key] > table[key]:
             yield f"{name} has {found[key]} {kind}; it had {table[key]}, which may only fall"
-        elif found[key] < table[key]:
+        elif found[key] < table[key] - (SLACK if kind == "lines" else 0):
             yield f"{name} has {found[key]} {kind} now: write that down instead of {table[key]}"
 
 

@@ -29,9 +29,9 @@ from dledger.spark.basics.log import Chunk, DamageError, Extent, LogPart, Offset
 from dledger.spark.basics.options import OptionError, ScanOptions
 from dledger.spark.basics.proof import Proof, of_bytes
 from dledger.spark.basics.record_headers import gather
-from dledger.spark.queue_road import QueueRoad
 from dledger.spark.rocketmq.messages import HEAD_DTYPE
 from dledger.spark.rocketmq.queue_ends import CHECKPOINT_NAME, ToldEnd, store_root, told_end
+from dledger.spark.rocketmq.queue_road import QueueRoad
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.layout import HEAD, HEAD_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MIN_MESSAGE_SIZE
 from protocols.wire.rocketmq.message import decode_message

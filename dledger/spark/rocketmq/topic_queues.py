@@ -130,7 +130,9 @@ class _Queue:
     """One queue. Units are counted from the first one of its first file."""
 
     def __init__(self, root: str, topic: str, topic_number: int, queue_id: int, log: SegmentReader) -> None:
-        self._topic, self.topic_number, self.queue_id = topic, topic_number, queue_id
+        self._topic = topic
+        self.topic_number = topic_number
+        self.queue_id = queue_id
         self._log = log
         directory = f"{root}/{topic}/{queue_id}"
         self._files = SegmentReader(_DISK, directory, handles_max=2)

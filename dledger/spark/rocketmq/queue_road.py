@@ -18,7 +18,7 @@ from dledger.spark.basics.log import Chunk, LogPart, Offsets, skipped
 from dledger.spark.basics.options import ScanOptions
 from dledger.spark.rocketmq.messages import cut_out, find
 from dledger.spark.rocketmq.queue_ends import store_root
-from dledger.spark.topic_queues import Named, QueueMisfit, QueuesOfTopics, stops, trusted_until_ms
+from dledger.spark.rocketmq.topic_queues import Named, QueueMisfit, QueuesOfTopics, stops, trusted_until_ms
 from protocols.wire.rocketmq.layout import MIN_MESSAGE_SIZE
 
 #: Messages that are nearer than this are read at once, with what is between them.
@@ -39,7 +39,8 @@ class QueueRoad:
         @param files: of the log.
         @param first_stored_ms: store time of a file's first message, -1: not known.
         """
-        self._options, self._files = options, files
+        self._options = options
+        self._files = files
         self._queues: QueuesOfTopics | None = None
         self.trusted_end = 0
         try:
