@@ -203,7 +203,7 @@ def show(
     peers = sorted({cell.system for cell in results if not cell.system.startswith("dledger")})
     peers = peers if has_ratios else []
     columns = ["bytes", "window", "flush", "system", "per s", "least..most", "p50 ms", "p99 ms",
-               "MiB/member", "CPUs", "client"]  # fmt: skip
+               "MiB/member", "CPUs", "client"]
     rows = []
     order = sorted(results, key=lambda cell: (cell.body_bytes, cell.window, cell.flush, cell.system))
     for cell in order:
@@ -237,7 +237,7 @@ def _show_ratios(results: dict[Cell, Measured], order: list[Cell], peers: list[s
         [str(cell.body_bytes), str(cell.window), cell.flush, cell.system,
          *(_ratio(results, cell, peer) for peer in peers)]
         for cell in order if cell.system.startswith("dledger")
-    ]  # fmt: skip
+    ]
     columns = ["bytes", "window", "flush", "system", *(f"/ {peer}" for peer in peers)]
     table("Ours by a peer's, within a flush class", columns, rows, left=4)
 
@@ -282,7 +282,7 @@ def main(
             groups, absent = make_groups(
                 Path(directory), peers=filter(None, peers.split(",")),
                 flushes=filter(None, flushes.split(",")), is_strict=named,
-            )  # fmt: skip
+            )
         except ValueError as error:
             raise click.UsageError(str(error)) from error
         machine = probe_machine(directory)

@@ -87,7 +87,7 @@ class RaftGroup:
             "enableDLegerCommitLog": True, "dLegerGroup": GROUP, "dLegerPeers": peers_text(self._peers),
             "dLegerSelfId": peer_id, "defaultTopicQueueNums": QUEUES, "diskMaxUsedSpaceRatio": 95,
             "brokerFastFailureEnable": False, "osPageCacheBusyTimeOutMills": 60000,
-        }  # fmt: skip
+        }
         if is_java:
             return Server(f"java {peer_id}", "broker.BrokerStartup", properties, home, VERSION)
         configuration = home / "broker.conf"
@@ -268,10 +268,10 @@ def _show(found: Found, machine: Machine) -> None:
         rows.append([
             str(row.body_bytes), str(row.window), row.system, number(measured.per_s), number(p50),
             number(p99), f"{by_java:.2f}", f"{by_sync:.2f}", number(median(measured.cpus)),
-        ])  # fmt: skip
+        ])
     table("Messages to a group of three (sync: a pair)", [
         "bytes", "window", "system", "messages/s", "p50 ms", "p99 ms", "/ java raft", "/ sync", "CPUs",
-    ], rows, left=3)  # fmt: skip
+    ], rows, left=3)
     for row in found:
         if row.system != RAFT:
             continue
@@ -282,7 +282,7 @@ def _show(found: Found, machine: Machine) -> None:
             if aim is not None and value == value:
                 verdict = "reached" if value >= aim else "MISSED"
                 console.print(f"aim: {row.body_bytes} B x {row.window}: at least {aim:g} of {what}: "
-                              f"{value:.2f} {verdict}")  # fmt: skip
+                              f"{value:.2f} {verdict}")
     console.print(machine.line())
 
 
@@ -316,7 +316,7 @@ def main(
         {**attrs.asdict(row), "throughput_per_s": measured.per_s, "rounds_per_s": [
             None if one is None else round(one.throughput_per_s, 1) for one in measured.samples
         ]} for row, measured in found.items()
-    ], machine)  # fmt: skip
+    ], machine)
 
 
 if __name__ == "__main__":

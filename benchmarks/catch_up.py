@@ -174,7 +174,7 @@ def measure(directory: Path, entries: int, body_bytes: int, followers: int, quot
         member.start()
     began_s = wait_until_moving(behind)
     wait_until(lambda: all(end_of(one) >= entries for one in behind), seconds=1800, what="the followers' end",
-               every=_POLL_S)  # fmt: skip
+               every=_POLL_S)
     ended_s = time.monotonic()
     leader_cpu_s = leader.cpu_seconds() - cpu_s
     follower_cpu_s = max(one.cpu_seconds() for one in behind)
@@ -201,7 +201,7 @@ def end_of(member: Member) -> int:
 def wait_until_moving(behind: list[Member]) -> float:
     """Wait for the first entries of every follower. @return: when that was."""
     wait_until(lambda: all(end_of(one) >= 0 for one in behind), seconds=120, what="the first entries",
-               every=0.02)  # fmt: skip
+               every=0.02)
     return time.monotonic()
 
 

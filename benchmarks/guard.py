@@ -157,7 +157,7 @@ class NativeRoad(Road):
         self._client = LogClient(
             PEERS, group=GROUP_NAME, reactor=self._wires.clock, wire="binary",
             endpoint_for=lambda address: WireEndpoint(self._wires, address),
-        )  # fmt: skip
+        )
         self._calls = [(_BODY,) * (window // 8)] * 8 if window >= 8 else [(_BODY,)] * window
         self._acknowledged = 0
 
@@ -277,7 +277,7 @@ def measure(name: str) -> tuple[Cost, Counts, int]:
     appends = times * road.window
     totals = {
         "calls": counts.calls.total(), "steps": counts.steps.total(), "writes": writes, "wire": wire
-    }  # fmt: skip
+    }
     cost = Cost(**{what: round(total / appends, 3) for what, total in totals.items()})
     return cost, counts, appends
 

@@ -30,7 +30,7 @@ PEERS = {f"n{number}": f"127.0.0.1:{20911 + number}" for number in range(3)}
 _PEERS_TEXT = ";".join(f"{peer_id}-{address}" for peer_id, address in PEERS.items())
 _FILES: dict[str, Any] = {
     "mapped_file_size_for_entry_data": 1 << 26, "mapped_file_size_for_entry_index": 32 << 16
-}  # fmt: skip
+}
 _TICK_S = 0.02
 _LEADER_S = 30.0
 
@@ -215,7 +215,7 @@ class GuardGroup:
             listen=WireEndpoint(self.wires, PEERS[peer_id]),
             dial=lambda _peer_id, address: WireEndpoint(self.wires, address),
             threads=MemberThreads.of(self.wires.clock, flush=InlineThread()), local_time=lambda: (1e9, 4),
-        )  # fmt: skip
+        )
 
     @property
     def leader_id(self) -> str:

@@ -196,7 +196,7 @@ def _measure_puts(
             teller.tell(f"training {pair.kind} {pair.role}")
             if pair.kind == JAVA:
                 java_load.run(pair.master.address, body_bytes=100, window=plan.windows[-1], warm_up_s=0.0,
-                              seconds=plan.train_s)  # fmt: skip
+                              seconds=plan.train_s)
             pair.pause()
         for turn in range(plan.rounds):
             for pair in pairs.values() if turn else ():
@@ -344,7 +344,7 @@ def _show_puts(results: Results) -> None:
         for cell in order
     ]
     columns = ["bytes", "window", "master", "system", "messages/s", "p50 ms", "p99 ms", "sync/async",
-               "/ java", "MiB", "CPUs"]  # fmt: skip
+               "/ java", "MiB", "CPUs"]
     table("Messages to a master with one slave, both with ASYNC_FLUSH", columns, rows, left=4)
     for cell in order:
         for failure in results[cell].failures:
@@ -354,7 +354,7 @@ def _show_puts(results: Results) -> None:
         if cell.window in SYNC_AIM_WINDOWS and cell.system != "java" and ratio == ratio:
             verdict = "reached" if ratio >= SYNC_AIM else "MISSED"
             console.print(f"aim: sync at least {SYNC_AIM:g} of async, {cell.system}, {cell.body_bytes} B x "
-                          f"{cell.window}: {ratio:.2f} {verdict}")  # fmt: skip
+                          f"{cell.window}: {ratio:.2f} {verdict}")
 
 
 def _show_copies(copies: Copies, failures: Iterable[str]) -> None:
@@ -366,7 +366,7 @@ def _show_copies(copies: Copies, failures: Iterable[str]) -> None:
             title_of(pairing), number(speed), number(median([copied.seconds for copied in copies[pairing]])),
             number(float(str(row["cpu_s_per_gib"]))), _ratio(speed / java, "x"), _ratio(speed / bare),
             number(max(copied.slave_rss_bytes for copied in copies[pairing]) / 2**20),
-        ])  # fmt: skip
+        ])
     size = next((found[0].bytes for found in copies.values()), 0)
     columns = ["", "MiB/s", "seconds", "CPU s/GiB", "/ java", "/ bare copy", "MiB of slave"]
     table(f"An empty slave copies {size >> 20} MiB", columns, rows)

@@ -40,7 +40,7 @@ _OPENED = (
     *(f"--add-opens=java.base/{package}=ALL-UNNAMED"
       for package in ("java.nio", "jdk.internal.ref", "sun.nio.ch", "java.lang", "java.util")),
     "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
-)  # fmt: skip
+)
 
 #: 4.9 does not start without it, and a producer without it logs a line for every step.
 _LOGBACK = """<configuration>
@@ -57,7 +57,7 @@ def _java(home: Path, heap: str, *words: str) -> list[str]:
     """A JVM with all compilers, started as bin/runbroker.sh does, except for the size of its heap."""
     return ["java", *_OPENED, f"-Xms{heap}", f"-Xmx{heap}", "-XX:+UseG1GC", f"-Duser.home={home}",
             "-Drocketmq.client.logUseSlf4j=true", "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.99",
-            "-cp", class_path(VERSION, "rocketmq49"), *words]  # fmt: skip
+            "-cp", class_path(VERSION, "rocketmq49"), *words]
 
 
 class Broker(Child):
@@ -155,7 +155,7 @@ def our_broker(name: str, home: Path, role: str, *, master: str = "") -> Broker:
         "--role", role.lower().replace("_", "-"), "--broker-id", str(int(role == SLAVE)),
         "--listen", str(port), "--ha-listen", str(port + 1), "--store", str(home / "store"),
         "--set", f"defaultTopicQueueNums={QUEUES}", "--set", "diskMaxUsedSpaceRatio=95",
-    ]  # fmt: skip
+    ]
     if master:
         command += ["--ha-master", master]
     return Broker(name, command, home, port, {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"})
@@ -313,7 +313,7 @@ class OurLoad(Load):
             sys.executable, "-m", "benchmarks.ha_load", "--address", address, "--topic", TOPIC,
             "--queues", str(QUEUES), "--window", str(window), "--body-bytes", str(body_bytes),
             "--warm-up", str(warm_up_s), "--seconds", str(seconds),
-        ]  # fmt: skip
+        ]
         try:
             done = subprocess.run(
                 command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True,

@@ -94,7 +94,7 @@ def write_store(directory: Path, *, log_bytes: int, body_bytes: int, told: Calla
                 sys_flag=0, born_timestamp=now_ms, born_host=host, store_host=host,
             )]
             for number in range(_BATCH)
-        ]  # fmt: skip
+        ]
         log.append(batches, now_ms)
         told(log.end_offset)
     assert log.end_offset < FILE_BYTES, "the log must have one file: a slave of RocketMQ's asks for the last"
@@ -171,7 +171,7 @@ class Source:
         while offset < self.end_offset:
             if time.monotonic() > begin_s + PATIENCE_S:
                 raise CopyError(f"{master.name} to {slave.name}: {offset} of {self.end_offset} bytes in "
-                                f"{PATIENCE_S:g} s\n{slave.log_tail()}")  # fmt: skip
+                                f"{PATIENCE_S:g} s\n{slave.log_tail()}")
             time.sleep(poll_s(offset, self.end_offset, time.monotonic() - begin_s))
             offset = slave.end_offset()
         return Copied(

@@ -214,7 +214,7 @@ class _Relay:
         self.children.append(child)
         child.start()
         wait_until(lambda: child.log_path.exists() and child.log_path.read_text().strip().isdigit(),
-                   seconds=30.0, what=f"{child.name} listens", tell=child.log_tail)  # fmt: skip
+                   seconds=30.0, what=f"{child.name} listens", tell=child.log_tail)
         return child.log_path.read_text().strip()
 
     def measure(self, count: int) -> Taken:
@@ -262,7 +262,7 @@ def measure_appends(count: int, flush: str, *, is_traced: bool) -> Taken:
             [sys.executable, "-c", _CLIENT, peers_text(group.peers), str(WARM_UP + count),
              "traced" if is_traced else "plain"],
             capture_output=True, text=True, timeout=600, cwd=ROOT, stdin=subprocess.DEVNULL, check=False,
-        )  # fmt: skip
+        )
         if done.returncode or not done.stdout:
             raise click.ClickException(f"the client ended early: {done.stderr[-1000:]}")
         spans, client = json.loads(done.stdout)
@@ -291,13 +291,13 @@ def summary(rounds: Mapping[str, Sequence[Taken]]) -> dict[str, Any]:
         name: {"p50_us": _middle(taken, 0.5), "p99_us": _middle(taken, 0.99),
                "times_epoll": _middle(taken, 0.5) / epoll}
         for name, taken in rounds.items()
-    }  # fmt: skip
+    }
     traced = [one for taken in rounds.values() for one in taken if one.parts]
     parts = [
         {"who": who, "part": part,
          "p50_us": statistics.median(quantile(one.parts[number], 0.5) for one in traced)}
         for number, (who, part) in enumerate(PARTS)
-    ] if traced else []  # fmt: skip
+    ] if traced else []
     return {"systems": systems, "parts": parts}
 
 

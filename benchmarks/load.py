@@ -64,7 +64,7 @@ def paired_ratio(above: Sequence[Sample | None], below: Sequence[Sample | None])
         one.throughput_per_s / other.throughput_per_s
         for one, other in zip(above, below, strict=False)
         if one is not None and other is not None and other.throughput_per_s
-    ])  # fmt: skip
+    ])
 
 
 class LoadError(Exception):
@@ -262,7 +262,7 @@ def load_in_child(
         command += ["--keys", keys.certificate, keys.key, keys.authority]
     return run_generator(
         command, what=f"{remote_id} at {address}", seconds=warm_up_s + seconds, watch=watch
-    )  # fmt: skip
+    )
 
 
 def run_generator(

@@ -103,7 +103,7 @@ class PeerGroup(MeasuredGroup):
             [sys.executable, "-m", "benchmarks.peer_load", wire, self._target, "--window", str(window),
              "--body-bytes", str(body_bytes), "--warm-up", str(warm_up_s), "--seconds", str(seconds)],
             what=f"{self.peer.name} at {self._target}", seconds=warm_up_s + seconds,
-        )  # fmt: skip
+        )
 
 
 def _lines_of(address: str, request: bytes, is_whole: Callable[[bytes], bool]) -> bytes:
@@ -160,7 +160,7 @@ class NatsGroup(PeerGroup):
         """Of the stream, which is made when the cluster can; all replicas must be current."""
         if not self._is_made:
             options = {"name": STREAM, "subjects": [STREAM], "num_replicas": 3, "storage": "file",
-                       "retention": "limits", "discard": "old", "max_age": 0}  # fmt: skip
+                       "retention": "limits", "discard": "old", "max_age": 0}
             answer = self._ask(f"$JS.API.STREAM.CREATE.{STREAM}", json.dumps(options).encode())
             self._is_made = "config" in answer
             if not self._is_made:
@@ -191,7 +191,7 @@ class EtcdGroup(PeerGroup):
             "--initial-cluster", ",".join(f"{one}={url}" for one, url in zip(_NAMES, there, strict=True)),
             "--initial-cluster-state", "new", "--initial-cluster-token", "bench",
             "--quota-backend-bytes", str(8 << 30), "--log-level", "warn",
-        ]  # fmt: skip
+        ]
 
     def leader(self) -> str:
         """As every member says."""
@@ -220,7 +220,7 @@ class RedisGroup(PeerGroup):
             "--dir", str(self._at / _NAMES[number]), "--save", "", "--appendonly", "yes",
             "--appendfsync", "always" if self.peer.name == "redis-always" else "everysec",
             "--repl-diskless-sync-delay", "0", "--daemonize", "no",
-        ]  # fmt: skip
+        ]
         return command + (["--replicaof", "127.0.0.1", str(self._ports[0][0])] if number else [])
 
     def leader(self) -> str:
@@ -233,7 +233,7 @@ class RedisGroup(PeerGroup):
 
 _MAKERS: dict[str, Callable[[Peer, Path], PeerGroup]] = {
     "nats": NatsGroup, "etcd": EtcdGroup, "redis": RedisGroup
-}  # fmt: skip
+}
 
 
 def make_peer(name: str, directory: Path) -> PeerGroup:

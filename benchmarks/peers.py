@@ -67,7 +67,7 @@ PEERS = {peer.name: peer for peer in (
          operation=_XADD, program="redis-server", package="redis-server"),
     Peer(name="redis-always", flush="sync", operation=_XADD, program="redis-server", package="redis-server",
          durability="fsync on the primary, each, memory on a replica; no consensus"),
-)}  # fmt: skip
+)}
 
 #: Operation and durability of the other systems, ours first; by name and flush.
 _APPEND = "append of one entry"

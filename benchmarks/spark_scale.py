@@ -167,7 +167,7 @@ def measure(home: Path, segments: int, part_mib: tuple[int, ...]) -> list[dict[s
             rows.append({
                 "place": kind, "segments": segments, "part_mib": mib,
                 "manifest_bytes": manifest_bytes if kind == "archive" else 0, **attrs.asdict(planned),
-            })  # fmt: skip
+            })
     return rows
 
 
@@ -193,7 +193,7 @@ def main(
          number(row["seconds"]), f"{sum(row['calls'].values()):,}", number(row["peak_bytes"] / MIB),
          number(row["sent_bytes"] / MIB))  # type: ignore[attr-defined,arg-type,operator]
         for row in rows
-    ])  # fmt: skip
+    ])
     write_json(json_path, rows, machine)
 
 

@@ -285,7 +285,7 @@ def show(results: Sequence[dict[str, Any]]) -> None:
 @click.option("--json", "json_path", type=click.Path(dir_okay=False), help="write the results to this file")
 @click.option("--mebibytes", default=512, show_default=True)
 @click.option("--body-bytes", "bodies", type=click.IntRange(min=1), multiple=True, default=(100, 1024),
-              show_default=True)  # fmt: skip
+              show_default=True)
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
 @click.option("--dir", "parent", type=click.Path(file_okay=False), help="a directory on the disk to measure")
 def main(

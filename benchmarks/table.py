@@ -79,7 +79,7 @@ def markdown(document: Mapping[str, Any]) -> str:
         "| System | Acknowledged when in | " + " | ".join(f"{size} B x {window}" for size, window in places)
         + " |",
         "|---|---|" + "---:|" * len(places),
-    ]  # fmt: skip
+    ]
     for system, flush in _systems(rows):
         mine = _by_place(rows, system, flush)
         cells = []
@@ -103,7 +103,7 @@ def markdown(document: Mapping[str, Any]) -> str:
             names.append(system)
     lines += ["One operation is: " + "; ".join(
         f"{operation} ({', '.join(names)})" for operation, names in operations.items()
-    ) + ".", f"The machine: {machine_line(document)}."]  # fmt: skip
+    ) + ".", f"The machine: {machine_line(document)}."]
     return "\n".join(lines) + "\n"
 
 
@@ -151,7 +151,7 @@ def svg(document: Mapping[str, Any]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_LEFT + _WIDTH + _RIGHT}" height="{top}" '
         f'font-family="sans-serif" font-size="12">\n<rect width="100%" height="100%" fill="#fff"/>\n'
         + "\n".join(parts) + "\n</svg>\n"
-    )  # fmt: skip
+    )
 
 
 def written_anew(text: str, root: Path = ROOT) -> str:

@@ -148,9 +148,9 @@ class Stage:
     def json_flood(self) -> None:
         """Requests whose bodies are slow to parse."""
         bodies = [b"{'x':[" + b"{'a':1}," * 30_000 + b"1]}", b"{'x':[" + b"{'a':1}," * 500 + b"1]}",
-                  b'{"x":[' + b'{"a":1},' * 60_000 + b"1]}"]  # fmt: skip
+                  b'{"x":[' + b'{"a":1},' * 60_000 + b"1]}"]
         data = [encode_command(RemotingCommand(code=int(RequestCode.METADATA), opaque=1, body=body)) * 3
-                for body in bodies]  # fmt: skip
+                for body in bodies]
 
         def act(thread: int) -> None:
             with socket.create_connection(self.host_port(), timeout=2) as connection:
@@ -187,7 +187,7 @@ class Stage:
 PHASES: dict[str, Callable[[Stage], None]] = {
     "calm": Stage.calm, "batches": Stage.batches, "catch-up": Stage.catch_up, "json": Stage.json_flood,
     "metrics": Stage.metrics_flood, "compare": Stage.compare_storm,
-}  # fmt: skip
+}
 
 
 def make_stage(directory: Path, seconds: float) -> Stage:
@@ -199,10 +199,10 @@ def make_stage(directory: Path, seconds: float) -> Stage:
         peer_id: MeteredMember(peer_id, peers, directory / peer_id,
                                extra=("--admin", f"tcp:{admin[peer_id]}:interface=127.0.0.1"))
         for peer_id in peers
-    }  # fmt: skip
+    }
     build_ledger(directory / "n0", peers_text(peers), _ENTRIES, 0, options={})
     shutil.copytree(members["n0"].ledger_path, members["n1"].ledger_path,
-                    ignore=shutil.ignore_patterns("identity"))  # fmt: skip
+                    ignore=shutil.ignore_patterns("identity"))
     return Stage(directory, seconds, members, admin)
 
 
@@ -240,7 +240,7 @@ def run_phases(directory: Path, phases: list[str], seconds: float) -> list[Turns
     for member in stage.members.values():
         member.start()
     wait_until(lambda: all(end_of(one) >= _ENTRIES for one in stage.members.values()), seconds=300,
-               what="the members", every=0.2)  # fmt: skip
+               what="the members", every=0.2)
 
     def leads(member: MeteredMember) -> bool:
         said = member.metadata()
@@ -266,7 +266,7 @@ def show(found: list[Turns]) -> None:
         [[one.phase, str(one.turns), *(number(value) for value in (
             one.cpu_p50_ms, one.cpu_p999_ms, one.cpu_max_ms, one.wall_p999_ms, one.wall_max_ms,
         ))] for one in found],
-    )  # fmt: skip
+    )
 
 
 @click.command()

@@ -96,7 +96,7 @@ _HOMES = {
     ),
     "protocols.wire.codes": ("ResponseCode",),
     "protocols.wire.ledger.codes": ("Consistency",),
-}  # fmt: skip
+}
 #: Short names: an append is acknowledged, refused, or unknown.
 _SHORT = {"Refused": "AppendFailed", "Unknown": "UnknownOutcome"}
 

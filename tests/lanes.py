@@ -123,7 +123,7 @@ SUITES = {
          "test_choice", "test_sink_batch", "test_sink_earlier", "test_archive", "test_own_rows",
          "test_arrow", "test_message_shapes", "test_topic_queues"),
     ), prepare="tests.spark.jvms"),
-}  # fmt: skip
+}
 
 
 #: The slowest packages of unit tests.

@@ -60,7 +60,7 @@ BOXES: dict[str, tuple[int, tuple[str, ...]]] = {
         "crashes", "search", "simulated brokers", "simulated computer", "simulated group",
         "simulated raft brokers", "simulators by name",
     )),
-}  # fmt: skip
+}
 BOX_WIDTH, BOX_HEIGHT, GAP_X, GAP_Y, MARGIN = 148, 34, 14, 46, 16
 PER_ROW = 7
 

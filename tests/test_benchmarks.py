@@ -26,7 +26,7 @@ from tests.processes.children import Child
 MACHINE = Machine(
     processors=2, model="X", memory_gib=8.0, system="Linux 6", python="3.11.2", directory="d",
     fdatasync_p50_ms=0.2, fdatasync_p99_ms=0.4, load_average=0.1, call_ns=200.0,
-)  # fmt: skip
+)
 
 
 def in_bytes(frames: Frames, data: bytes) -> list[tuple[int, str]]:
@@ -298,7 +298,7 @@ def measured(*rates: float) -> Measured:
     """Rounds with these rates."""
     return Measured(samples=[
         Sample(throughput_per_s=rate, p50_ms=1.0, p99_ms=2.0, acknowledged=1) for rate in rates
-    ])  # fmt: skip
+    ])
 
 
 def results_of(**systems: tuple[str, tuple[float, ...]]) -> dict[Cell, Measured]:
@@ -341,7 +341,7 @@ class MeasuringTests(SynchronousTestCase):
         """Only within a flush class."""
         results = results_of(
             dledger_binary=("async", (800.0,)), nats=("async", (200.0,)), etcd=("sync", (50.0,))
-        )  # fmt: skip
+        )
         self.assertIn("4.0x", self.shown(results))
         self.assertNotIn("16.0x", self.shown(results))
 
@@ -368,7 +368,7 @@ def document_of(**systems: tuple[str, tuple[float, ...]]) -> dict[str, Any]:
     rows[0]["body_bytes"] = 1024
     return {
         "results": rows, "machine": attrs.asdict(MACHINE), "versions": {"etcd": "3.4.23"}, "note": "A <note>"
-    }  # fmt: skip
+    }
 
 
 class TableTests(SynchronousTestCase):
@@ -376,7 +376,7 @@ class TableTests(SynchronousTestCase):
 
     document = document_of(
         dledger_binary=("async", (3000.0, 1000.0, 2000.0)), etcd=("sync", (50.0, 40.0, 60.0))
-    )  # fmt: skip
+    )
 
     def test_markdown(self) -> None:
         """A row for each system, with the spread; a dash where nothing was measured."""
@@ -386,7 +386,7 @@ class TableTests(SynchronousTestCase):
             "| System | Acknowledged when in | 100 B x 64 | 1024 B x 64 |",
             "|---|---|---:|---:|",
             "| dledger-binary async | memory on a majority, fsync soon | - | 2,000 (1,000..3,000) |",
-        ])  # fmt: skip
+        ])
         self.assertEqual(lines[5], "| etcd sync | fsync on a majority, each | 50.0 (40.0..60.0) | - |")
         self.assertIn("etcd 3.4.23", lines[-1])
 

@@ -239,7 +239,7 @@ class CheckerTests(SynchronousTestCase):
             "dledger.driver.driver.Driver.feed",
             "dledger.ledger.config.FLUSH_SYNC", "dledger.ledger.config.DLedgerConfig.group",
             "tests.scenarios", "protocols.wire.ledger.messages.VoteRequest.leader_id",
-        ):  # fmt: skip
+        ):
             self.assertTrue(exists(name), name)
 
     def test_does_not_exist(self) -> None:
@@ -248,7 +248,7 @@ class CheckerTests(SynchronousTestCase):
             "dledger.cor", "dledger.core.input", "dledger.core.state.inputs.Tocked",
             "dledger.driver.driver.Driver.feet",
             "dledger.ledger.config.FLUSH", "dledger.driver.driver.Driver.feed.more",
-        ):  # fmt: skip
+        ):
             self.assertFalse(exists(name), name)
 
     def test_anchors(self) -> None:

@@ -127,7 +127,7 @@ class SuitesTests(SynchronousTestCase):
                 body: list[ast.stmt] = ast.parse(source).body
                 for part in inner:
                     (found,) = [each for each in body if isinstance(each, ast.ClassDef | ast.FunctionDef)
-                                and each.name == part]  # fmt: skip
+                                and each.name == part]
                     body = found.body
 
     def test_units(self) -> None:

@@ -34,7 +34,7 @@ def leader(begin: int) -> Moments:
 def follower(begin: int, late: int = 0) -> Moments:
     """Its way through a follower."""
     return at((READ, begin + 60 + late), (STORE, begin + 70 + late), (STORED, begin + 76 + late),
-              (SEND, begin + 90 + late))  # fmt: skip
+              (SEND, begin + 90 + late))
 
 
 class PartsTests(SynchronousTestCase):

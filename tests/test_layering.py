@@ -109,7 +109,7 @@ class CheckerTests(SynchronousTestCase):
             "protocols.wire.ledger.push",
             "tests.layering",
         )
-    }  # fmt: skip
+    }
 
     def assertRefused(self, module: str, source: str, reason: str) -> None:
         """There is one sentence, and it has the reason."""

@@ -11,7 +11,7 @@ from tests.rooms import BOXES, box_of, boxes_of, page, picture, placed, ranks, r
 GRAPH = {
     "node": {"core and driver", "wire formats"}, "core and driver": {"wire formats"}, "wire formats": set(),
     "storage": {"wire formats"},
-}  # fmt: skip
+}
 
 
 class CurrentTests(SynchronousTestCase):

@@ -48,10 +48,10 @@ class RunTests(SynchronousTestCase):
         self.assertNotIn("noise 50", end)
         self.assertEqual([line for line in end if line.startswith("---- ")], [
             "---- it: its end", "---- it: failure 1", "---- it: failure 2",
-        ])  # fmt: skip
+        ])
         self.assertEqual(end[-3:], [
             "failed: tests.x.y.Tests.test_a", "failed: tests.x.y.Tests.test_b", "1 passed, 1 failed",
-        ])  # fmt: skip
+        ])
 
     def test_skips_are_named(self) -> None:
         """A skip is named where it counts as a failure; a stage without a test's name has its own."""
@@ -60,7 +60,7 @@ class RunTests(SynchronousTestCase):
         _failed, lines = self.run_stages(stage(code, read=read_trial_strictly), stage("raise SystemExit(3)"))
         self.assertEqual(lines[-3:], [
             "failed: tests.x.y.Tests.test_c", "failed: stage it", "1 passed, 2 failed",
-        ])  # fmt: skip
+        ])
         lenient = attrs.evolve(stage(f"{code}; raise SystemExit(3)", read=read_trial), skips_fail=False)
         _failed, lines = self.run_stages(lenient)
         self.assertEqual(lines[-2:], ["failed: stage it", "1 passed, 1 failed"])
@@ -76,7 +76,7 @@ class RunTests(SynchronousTestCase):
         failed, lines = self.run_stages(stage("pass"))
         self.assertEqual((failed, lines[-2:]), (0, [
             "unsteady: tests.x.y.Tests.test_a failed, and passed alone", "1 passed, 0 failed",
-        ]))  # fmt: skip
+        ]))
         (row,) = [line for line in lines if line.startswith("it ")]
         self.assertEqual(row.split()[1:5], ["1", "0", "0", "1"])
 
@@ -134,7 +134,7 @@ class MainTests(SynchronousTestCase):
         self.assertEqual((run_all.main(["--all"]), self.last()), (1, "1 passed, 1 failed"))
         self.assertEqual((run_all.main([]), self.last()), (0, "1 passed, 0 failed"))
         self.assertEqual(sorted(path.name for path in (self.root / "build").iterdir()),
-                         ["test-all-report.json", "test-report.json"])  # fmt: skip
+                         ["test-all-report.json", "test-report.json"])
 
     def test_only(self) -> None:
         """Some stages are chosen, or left out."""
@@ -147,4 +147,4 @@ class MainTests(SynchronousTestCase):
         """The stages are shown, and nothing runs."""
         self.assertEqual(run_all.main(["--all", "--list"]), 0)
         self.assertEqual([line.split()[:2] for line in self.out.getvalue().splitlines()],
-                         [["a", "20"], ["b", "20"]])  # fmt: skip
+                         [["a", "20"], ["b", "20"]])

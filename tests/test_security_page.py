@@ -49,7 +49,7 @@ class SecurityPageTests(SynchronousTestCase):
         part = text[text.index(_BEGIN) : text.index(_END)]
         for who in (
             "stranger, without TLS", "stranger, with TLS", "client with", "account of", "member that lies",
-        ):  # fmt: skip
+        ):
             self.assertRegex(part, f"### An? {who}.*\n(?:.*\n)*?\\|.*can \\| cannot \\| Shown by \\|")
 
     def test_the_check(self) -> None:
@@ -58,5 +58,5 @@ class SecurityPageTests(SynchronousTestCase):
         self.assertEqual(unshown(f"| a | b | c | `{here}` |"), "")
         for cells in (
             "", f"`{here}x`", f"`{here}`, `tests.nowhere.Tests.test_x`", "`tests.test_security_page`",
-        ):  # fmt: skip
+        ):
             self.assertNotEqual(unshown(f"| a | b | c | {cells} |"), "", cells)

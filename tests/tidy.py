@@ -38,12 +38,12 @@ DOCUMENTED = ("dledger/*", "protocols/*", "pyspark_dledger/*", "twisted/*", "ben
 IGNORED_DIRECTORIES = (
     ".git", ".venv", ".tox", ".jars", ".mypy_cache", ".ruff_cache", ".hypothesis", "__pycache__", "build",
     "dist", "demo-data", "dledger-data", "_trial_temp*", "*.egg-info", "node_modules",
-)  # fmt: skip
+)
 
 TEXT_SUFFIXES = (
     ".py", ".md", ".txt", ".toml", ".ini", ".cfg", ".yml", ".yaml", ".java", ".xml", ".html", ".css", ".js",
     ".json", ".sh", ".feature", ".bugfix", ".wire", ".removal", ".doc", ".service", ".sysusers", ".in",
-)  # fmt: skip
+)
 TEXT_NAMES = ("Makefile", "LICENSE", "run", ".gitignore", ".dockerignore", "Containerfile")
 
 #: A project speaks of itself alone: not of the machine it was written on, of its writers, nor of their notes.
@@ -54,7 +54,7 @@ BANNED = (
     "task br" "ief", "design ca" "rd", "../sha" "red", "../sp" "ec/", "../se" "eds", "seed art" "icle",
     "artifac" "tory", "jfr" "og", "nexus/rep" "ository", "pypi.or" "g/simple", "repo.mav" "en",
     "proxy.gol" "ang", "this ses" "sion", "store sp" "ec", "wire sp" "ec",
-)  # fmt: skip
+)
 
 #: Turns of phrase that an outsider reads twice, and words to write instead.
 ODD_PHRASES: tuple[tuple[str, str], ...] = (
@@ -71,7 +71,7 @@ ODD_PHRASES: tuple[tuple[str, str], ...] = (
     (r"\bwhat (?:stands|comes|goes|waits|follows|they|it|the log|has been)\b(?! says| means)",
      "name the thing"),
     (r"(?:^|[.:] )(?-i:Who|Whom|Whoever|Of what) ", "begin with the subject"),
-)  # fmt: skip
+)
 _ODD = tuple((re.compile(pattern, re.MULTILINE | re.IGNORECASE), better) for pattern, better in ODD_PHRASES)
 
 #: Where the prose of the product is.
@@ -352,7 +352,7 @@ def mentions_of_any(source: str) -> int:
 EVERY_MODULE: tuple[Rule, ...] = (
     columns, module_length, function_length, module_docstring, no_module_level_reactor, no_inline_callbacks,
     todo_names_issue, banned_words,
-)  # fmt: skip
+)
 
 
 def _matches(path: str, patterns: tuple[str, ...]) -> bool:

@@ -80,19 +80,19 @@ def _context_option(flag: str, **facts: Any) -> Callable[[_Command], _Command]:
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--context", "context_name", default="", metavar="NAME", is_eager=True, expose_value=False,
-              callback=choose, help="A context: see dledger context. [env DLEDGER_CONTEXT]")  # fmt: skip
+              callback=choose, help="A context: see dledger context. [env DLEDGER_CONTEXT]")
 @_context_option("--peers", envvar="DLEDGER_PEERS", default="", metavar="ID-HOST:PORT;...",
-              help="Members of the group; some are enough. [env DLEDGER_PEERS]")  # fmt: skip
+              help="Members of the group; some are enough. [env DLEDGER_PEERS]")
 @_context_option("--group", envvar="DLEDGER_GROUP", default="default", show_default=True,
-              help="Name of the group. [env DLEDGER_GROUP]")  # fmt: skip
+              help="Name of the group. [env DLEDGER_GROUP]")
 @click.option("--timeout", type=click.FloatRange(min=0.01), default=10.0, show_default=True,
-              help="Seconds in which a call has an outcome.")  # fmt: skip
+              help="Seconds in which a call has an outcome.")
 @click.option("--wire", type=click.Choice(["auto", "remoting", "binary"]), default="auto",
-              show_default=True, help="Format of requests.")  # fmt: skip
+              show_default=True, help="Format of requests.")
 @_context_option("--tls-certificate", envvar="DLEDGER_TLS_CERTIFICATE", default="", metavar="PEM",
               help="Own certificate; with the two below, connections are TLS. [env DLEDGER_TLS_CERTIFICATE]")
 @_context_option("--tls-key", envvar="DLEDGER_TLS_KEY", default="", metavar="PEM",
-              help="Its private key. [env DLEDGER_TLS_KEY]")  # fmt: skip
+              help="Its private key. [env DLEDGER_TLS_KEY]")
 @_context_option("--tls-authority", envvar="DLEDGER_TLS_AUTHORITY", default="", metavar="PEM",
               help="The authority that signed the members' certificates. [env DLEDGER_TLS_AUTHORITY]")
 @_context_option("--token-file", envvar="DLEDGER_TOKEN_FILE", default="", metavar="FILE",
@@ -110,7 +110,7 @@ def _context_option(flag: str, **facts: Any) -> Callable[[_Command], _Command]:
                    "[env DLEDGER_BROKER_CREDENTIALS]")
 @click.option("--version", is_flag=True, expose_value=False, is_eager=True,
               callback=lambda context, _, is_wanted: _say_version(context, is_wanted),
-              help="Show versions and exit.")  # fmt: skip
+              help="Show versions and exit.")
 @click.pass_context
 def cli(
     context: click.Context, peers: str, group: str, timeout: float, wire: str, tls_certificate: str,
@@ -204,11 +204,11 @@ def _read_headers(
 @cli.command()
 @click.argument("bodies", nargs=-1)
 @click.option("--file", "files", type=click.File("rb"), multiple=True,
-              help="Append every line of this file; - is standard input.")  # fmt: skip
+              help="Append every line of this file; - is standard input.")
 @click.option("--window", type=click.IntRange(min=1), default=1000, show_default=True,
-              help="Maximum number of appends under way.")  # fmt: skip
+              help="Maximum number of appends under way.")
 @click.option("--header", "headers", multiple=True, callback=_read_headers, metavar="NAME=VALUE",
-              help="A header of each entry; may be repeated. See docs/envelopes.md.")  # fmt: skip
+              help="A header of each entry; may be repeated. See docs/envelopes.md.")
 @click.option("--envelope", is_flag=True, help="Each entry tells its time, by the clock of this machine.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @click.option("--progress/--no-progress", default=None, help="Show progress. Default: on a terminal.")
@@ -239,7 +239,7 @@ def append(
     console = Console(stderr=True)
     columns = (
         SpinnerColumn(), BarColumn(), TextColumn("{task.fields[entries]:,} entries"), TimeElapsedColumn(),
-    )  # fmt: skip
+    )
     shows = console.is_terminal if progress is None else progress
     interrupted: AppendInterrupted | None = None
     bar = Progress(*columns, console=console, transient=True, disable=not shows)
@@ -300,7 +300,7 @@ _format_option = click.option(
     "--format", "style", type=click.Choice([*FORMATS, "rocketmq"]), default="text", show_default=True,
     help="text: index, term, body; json: one object per line; raw: bodies; rocketmq: messages of a RocketMQ "
     "broker in DLedger mode.",
-)  # fmt: skip
+)
 _json_option = click.option(
     "--json", "as_json", is_flag=True, help="One object per line; with text the same as --format json."
 )
@@ -313,10 +313,10 @@ _headers_option = click.option(
 @cli.command()
 @click.argument("index", type=click.IntRange(min=0), required=False)
 @click.option("--at", "at_ms", callback=read_since, default=None, metavar="TIME",
-              help="Instead of INDEX: the first entry of this time or later, see tail --since.")  # fmt: skip
+              help="Instead of INDEX: the first entry of this time or later, see tail --since.")
 @click.option("--consistency", type=click.Choice([kind.value for kind in Consistency]),
               default=Consistency.LINEARIZABLE.value, show_default=True,
-              help="linearizable: from the proven leader; committed: from any member, may lag.")  # fmt: skip
+              help="linearizable: from the proven leader; committed: from any member, may lag.")
 @_format_option
 @_json_option
 @_headers_option
@@ -339,7 +339,7 @@ def get(
 @cli.command()
 @click.option("-f", "--follow", is_flag=True, help="Continue with entries that are appended later.")
 @click.option("--from", "from_index", type=click.IntRange(min=0), default=None,
-              help="First index to show.")  # fmt: skip
+              help="First index to show.")
 @click.option("-n", "--lines", type=click.IntRange(min=0), default=None,
               help="Number of last entries [default: 10]; maximum with --from, --since or --broker.")
 @click.option("--since", "since_ms", callback=read_since, default=None, metavar="TIME",
@@ -348,12 +348,12 @@ def get(
 @click.option("--until", "until_ms", callback=read_since, default=None, metavar="TIME",
               help="Entries that are earlier than this time, written likewise; then end.")
 @click.option("--broker", cls=FromContext, key="broker", unless="peers", metavar="HOST:PORT", default="",
-              help="Show messages of a RocketMQ broker's log instead, master or slave.")  # fmt: skip
+              help="Show messages of a RocketMQ broker's log instead, master or slave.")
 @click.option("--topic", "topics", multiple=True, help="With --broker: only this topic; may be repeated.")
 @click.option("--from-offset", callback=read_offset, default=None, metavar="N|begin|end",
-              help="With --broker: first offset in its log. Default: begin; with -f: end.")  # fmt: skip
+              help="With --broker: first offset in its log. Default: begin; with -f: end.")
 @click.option("--control", is_flag=True,
-              help="Also show the log's own entries, which no program has appended.")  # fmt: skip
+              help="Also show the log's own entries, which no program has appended.")
 @_format_option
 @_json_option
 @_headers_option

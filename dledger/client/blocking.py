@@ -535,4 +535,4 @@ def connect(
         peers, group, timeout, wire, limits, answer_timeout_s=answer_timeout_s, is_ordered=is_ordered,
         exactly_once=exactly_once, envelope=envelope, endpoint_for=endpoint_for, rng=rng, tls=tls,
         token=token,
-    )  # fmt: skip
+    )

@@ -106,7 +106,7 @@ class LogClient:
             peers, group=group, clock=reactor, wire=wire, rng=rng or random.Random(),
             tls=dialling(tls, group), answer_timeout_s=min(timeout_s, 1.0), token=as_client_token(token),
             endpoint_for=endpoint_for or tcp_endpoints(whole_reactor(reactor), min(timeout_s, 2.0)),
-        )  # fmt: skip
+        )
         rivals = Rivals(self._members, reactor)
         self._questions = MemberQuestions(self._members, rivals, reactor, timeout_s, lambda: self._is_closed)
         self._enveloping = Enveloping(is_timed=envelope, wall_s=wall_s)
@@ -114,7 +114,7 @@ class LogClient:
             self._members, rivals, clock=reactor, limits=limits or AppendLimits(), timeout_s=timeout_s,
             answer_timeout_s=answer_timeout_s, is_ordered=is_ordered, is_exact=exactly_once,
             enveloping=self._enveloping,
-        )  # fmt: skip
+        )
         self._commands = CommandCalls(LoneAppends(
             members=self._members, find_leader=self._questions.leader, clock=reactor, timeout_s=timeout_s,
             answer_timeout_s=answer_timeout_s, is_closed=lambda: self._is_closed,

@@ -90,7 +90,7 @@ class LogService(Service):
             answer_timeout_s=self._answer_timeout_s, limits=self._limits, is_ordered=self._is_ordered,
             exactly_once=self._exactly_once, envelope=self._envelope, endpoint_for=self._endpoint_for,
             tls=self._tls, token=self._token,
-        )  # fmt: skip
+        )
 
     def stopService(self) -> None:
         """See L{IService.stopService}. Calls that wait fail; appends without an answer are unknown."""

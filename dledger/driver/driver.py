@@ -30,7 +30,7 @@ _FAILURES = (ev.WriteRefused, ev.StoreFailed)
 #: Not carried out while term and vote are not durable.
 _HELD_BACK = frozenset({
     fx.SendRequest, fx.Reply, fx.WriteBodies, fx.WriteEntries, fx.WriteConfiguration, fx.TruncateLedger,
-})  # fmt: skip
+})
 #: Milliseconds between two attempts to save a term and a vote for which there was no room.
 SAVE_AGAIN_MS = 200
 
@@ -286,7 +286,7 @@ class Driver:
                 self.why_mute = str(error.facts.get("reason", ""))
                 self._around.report(fx.Report(
                     event="vote-refused", facts={"term": effect.term, "reason": self.why_mute},
-                ))  # fmt: skip
+                ))
             return
         self._durable_term = effect.term
         self._owed = None

@@ -72,7 +72,7 @@ class MemberHouse:
             trouble = str(error)
         if trouble and trouble != self._trouble:
             self._log.error("house-keeping: {reason}; it is tried again", reason=trouble,
-                            self_id=self._self_id)  # fmt: skip
+                            self_id=self._self_id)
         self._trouble = trouble
         for one in deleted:
             self.begin_moved = f"{one.path} deleted: {one.why}"

@@ -178,7 +178,7 @@ class MetadataLog:
             self._node.append([record]).addCallbacks(
                 self._committed, self._not_written, callbackArgs=(number,),
                 errbackArgs=(number, table, taken),
-            )  # fmt: skip
+            )
 
     def _records(self, name: str, keys: list[str]) -> Iterator[tuple[list[str], UnplacedRecord]]:
         """The entries in records, each with its keys."""
@@ -236,7 +236,7 @@ class MetadataLog:
                 waiter.done.errback(DLedgerError(
                     ResponseCode.UNKNOWN, reason="the change is made in this broker; it is not known whether "
                     "a next master will have it"
-                ))  # fmt: skip
+                ))
 
     def _next_piece(self) -> None:
         """Write some of the backlog, and more when they have a result."""
@@ -273,6 +273,6 @@ class MetadataLog:
         except (WireError, BodyError) as error:
             self.passed_over += 1
             self.log.warn("metadata in the log at {offset} are passed over: {reason}",
-                          offset=offset, reason=str(error))  # fmt: skip
+                          offset=offset, reason=str(error))
             return False
         return True

@@ -136,7 +136,7 @@ class RaftStore(MessageStore):
             return cls(
                 config, disk, lock, log, queues, dispatch, indexing, gives_way=False, clock=clock,
                 run_in_thread=run_in_thread, failed=failed, events=events, bad_records=BadRecords(),
-            )  # fmt: skip
+            )
         except BaseException as error:
             log.close()
             lock.close()
@@ -234,7 +234,7 @@ class RaftStore(MessageStore):
         await self._run_in_thread(lambda: run_steps([
             lambda: disk.write_file(f"{root}/{CHECKPOINT_NAME}", encode_checkpoint(times)),
             lambda: disk.write_file(f"{root}/{DISPATCHED_NAME}", mark),
-        ]))  # fmt: skip
+        ]))
 
     def _abandon_log(self) -> None:
         self.log.close()

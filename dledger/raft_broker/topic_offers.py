@@ -76,21 +76,21 @@ class TopicOffers:
             "readQueueNums": str(topic.read_queue_nums), "writeQueueNums": str(topic.write_queue_nums),
             "topicFilterType": topic.topic_filter_type, "topicSysFlag": str(topic.topic_sys_flag),
             "order": "true" if topic.order else "false",
-        })  # fmt: skip
+        })
         try:
             answer = await self._asker.ask(master, request, timeout_s=TIMEOUT_S)
         except DLedgerError as error:
             self._told.discard(topic.topic_name)
             self.log.warn("topic {topic} cannot be offered to master {master}: {reason}",
-                          topic=topic.topic_name, master=master, reason=str(error))  # fmt: skip
+                          topic=topic.topic_name, master=master, reason=str(error))
             return
         if answer.code != SUCCESS:
             self.log.warn(
                 "master {master} does not know topic {topic}, which has messages, and refuses it: {code} "
                 "{remark}; create it with mqadmin updateTopic", master=master, topic=topic.topic_name,
                 code=answer.code, remark=answer.remark,
-            )  # fmt: skip
+            )
             return
         self.offered += 1
         self.log.warn("master {master} did not know topic {topic}, which has messages: created there",
-                      master=master, topic=topic.topic_name)  # fmt: skip
+                      master=master, topic=topic.topic_name)

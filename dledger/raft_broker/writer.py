@@ -59,7 +59,7 @@ def unplaced(message: PlainMessage, now_ms: int, place: PutPlaces) -> UnplacedRe
             form.flag, 0, 0, form.sys_flag, born_timestamp, *form.before, now_ms, *form.after, body_size,
         ),
         body, form.topic_part, PROPERTIES_LENGTH.pack(properties_size), properties,
-    )))  # fmt: skip
+    )))
     record.queue = (form.topic, queue_id) if form.is_queued else None
     record.place = place
     return record
@@ -100,13 +100,13 @@ class RaftWriter:
         for message in messages:
             if len(message.body) > self._message_bytes_max:
                 raise ValueError(f"body of {len(message.body)} bytes; max_message_size="
-                                 f"{self._message_bytes_max}")  # fmt: skip
+                                 f"{self._message_bytes_max}")
             if b"\0" in message.properties_data or "\0" in message.topic:
                 raise ValueError("a zero byte in the topic or properties")
             size = size_of(message)
             if len(message.topic.encode()) > TOPIC_BYTES_MAX[1]:
                 raise ValueError(f"topic of {len(message.topic.encode())} bytes; {TOPIC_BYTES_MAX[1]} are "
-                                 "allowed: members of RocketMQ 4.9 cannot read a longer one")  # fmt: skip
+                                 "allowed: members of RocketMQ 4.9 cannot read a longer one")
             if size > self._body_bytes_max:
                 raise ValueError(
                     f"a record of {size} bytes; an entry of the log takes {self._body_bytes_max}"

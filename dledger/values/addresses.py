@@ -141,7 +141,7 @@ def _distinct(members: dict[str, str], option: str) -> dict[str, str]:
 
 def _not_a_member(part: str, option: str) -> ValueError:
     return ValueError(f"{option}: {part!r} is not id-host:port with a port of 1 to 65535 "
-                      "(as in n0-127.0.0.1:20911)")  # fmt: skip
+                      "(as in n0-127.0.0.1:20911)")
 
 
 def is_loopback(host: str) -> bool:

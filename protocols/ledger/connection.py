@@ -146,7 +146,7 @@ class ServerConnection(AnsweringConnection):
         super().__init__(
             turn, unanswered_max=unanswered_max, unanswered_bytes_max=unanswered_bytes_max,
             frame_bytes_max=frame_bytes_max, idle_s=idle_s, budgets=budgets,
-        )  # fmt: skip
+        )
         self._reader = NativeReader()
         self._sink: RequestSink = sink
         self.serial = serial

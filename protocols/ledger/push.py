@@ -99,7 +99,7 @@ def appended(opaque: int, term: int, index: int, pos: int, count: int) -> bytes:
     return _APPEND_ANSWER.pack(
         NATIVE_FIRST_BYTE, FRAME_VERSION, _APPEND, FLAG_RESPONSE, opaque, _APPEND_ANSWER_LENGTH,
         term, 0, -1, -1, -1, -1, _SUCCESS, index, pos, count,
-    )  # fmt: skip
+    )
 
 
 class NativeReader:
@@ -181,7 +181,7 @@ class NativeReader:
             group=like.group, remote_id=like.remote_id, local_id=like.local_id,
             leader_id=like.leader_id, term=like.term, wire_version=like.wire_version,
             bodies=(frame[at:],),
-        )  # fmt: skip
+        )
 
     def _push(self, frame: bytes) -> tuple[int, PushEntryRequest] | None:
         """Read an APPEND with entries. @return: None for any other frame, which the codec decodes."""
@@ -190,7 +190,7 @@ class NativeReader:
         (
             opaque, length, term, wire_version, group, remote_id, local_id, leader_id,
             push_type, is_batch, commit_index, first_index, count, entries_term,
-        ) = _PUSH_NUMBERS.unpack_from(frame, _OPAQUE_AT)  # fmt: skip
+        ) = _PUSH_NUMBERS.unpack_from(frame, _OPAQUE_AT)
         if (
             push_type != _APPEND_TYPE
             or count < 1
@@ -206,14 +206,14 @@ class NativeReader:
         batch = EntryBatch(
             first_index=first_index, count=count, term=entries_term,
             records=frame[_PUSH_TEXTS_AT + len(self._push_texts) :],
-        )  # fmt: skip
+        )
         check_records(batch)
         like = self._push_like
         return opaque, PushEntryRequest(
             group=like.group, remote_id=like.remote_id, local_id=like.local_id, leader_id=like.leader_id,
             term=term, wire_version=wire_version, type=PushType.APPEND, is_batch=is_batch == 1,
             commit_index=commit_index, entries=batch,
-        )  # fmt: skip
+        )
 
     def _push_answer(self, frame: bytes) -> tuple[int, PushEntryResponse] | None:
         texts = self._answer_texts
@@ -222,7 +222,7 @@ class NativeReader:
         (
             opaque, length, term, wire_version, group, remote_id, local_id, leader_id,
             code, named, index, count, begin_index, end_index,
-        ) = _PUSH_ANSWER_NUMBERS.unpack_from(frame, _OPAQUE_AT)  # fmt: skip
+        ) = _PUSH_ANSWER_NUMBERS.unpack_from(frame, _OPAQUE_AT)
         if (
             length != len(frame) - FRAME_HEADER_SIZE
             or (group, remote_id, local_id, leader_id) != self._answer_lengths
@@ -238,7 +238,7 @@ class NativeReader:
             group=like.group, remote_id=like.remote_id, local_id=like.local_id, leader_id=like.leader_id,
             term=term, wire_version=wire_version, code=_CODES.get(code, ResponseCode.UNKNOWN),
             index=index if named else None, count=count, begin_index=begin_index, end_index=end_index,
-        )  # fmt: skip
+        )
 
 
 def _append_answer(frame: bytes) -> tuple[int, AppendResponse] | None:

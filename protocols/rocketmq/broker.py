@@ -192,7 +192,7 @@ class BrokerConnection(CommandConnection):
         @param options: further options of L{CommandConnection}.
         """
         super().__init__(sink, turn, outstanding_max=outstanding_max, budgets=budgets,
-                         credentials=credentials, **options)  # fmt: skip
+                         credentials=credentials, **options)
         self._native = native
         self._natives = _Natives()
         self._requests: NativeRequests = []

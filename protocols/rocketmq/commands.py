@@ -240,7 +240,7 @@ class CommandConnection(AnsweringConnection):
         super().__init__(
             turn, unanswered_max=unanswered_max, unanswered_bytes_max=UNANSWERED_BYTES_MAX,
             frame_bytes_max=frame_bytes_max, idle_s=idle_s, budgets=budgets,
-        )  # fmt: skip
+        )
         self._sink: CommandSink = sink
         self._outstanding_max = outstanding_max
         self._credentials = credentials
@@ -298,7 +298,7 @@ class CommandConnection(AnsweringConnection):
             self.answer_made(request, *command_parts(RemotingCommand(
                 code=code, opaque=request.opaque, flag=FLAG_RESPONSE, version=VERSION, remark=remark,
                 ext_fields=ext_fields or {}, serialize_type=request.serialize_type, body=body,
-            )))  # fmt: skip
+            )))
 
     def answer_made(self, request: RemotingCommand, *parts: bytes) -> None:
         """As L{answer}, with the parts of an encoded frame."""

@@ -76,7 +76,7 @@ NOT_SUPPORTED_REMARK = " request type {} not supported"
 LANGUAGES = (
     "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP", "OMS",
     "RUST", "NODE_JS",
-)  # fmt: skip
+)
 
 FRAME_START_DECLARATION = Struct(
     "length" / Int32sb,  # bytes that follow this word

@@ -32,7 +32,7 @@ def _peer(peer_id: str, **facts: Any) -> PeerStatus:
     values: dict[str, Any] = {
         "state": "append", "match_index": 90, "write_index": 101, "inflight": 2, "last_heard_ms_ago": 50,
         "wire_version": 1,
-    }  # fmt: skip
+    }
     return PeerStatus(peer_id=peer_id, **{**values, **facts})
 
 
@@ -54,7 +54,7 @@ def picture(**facts: Any) -> NodeStatus:
         "flushed_index": 98, "leader_committed_index": 99, "repair_end_index": -1, "is_diverged": False,
         "transferee_id": None, "pending_appends": 3, "pending_reads": 1,
         "peers": (_peer("n1"), _peer("n2", state="compare", match_index=-1, last_heard_ms_ago=-1)),
-    }  # fmt: skip
+    }
     fsync = Histogram()
     for seconds in (0.0001, 0.002, 0.002, 9.0):
         fsync.observe(seconds)
@@ -70,7 +70,7 @@ def picture(**facts: Any) -> NodeStatus:
         "leader_changes": 2,
         "segments_deleted": 3, "begin_moved": "",
         "disk_free_bytes": 1000, "disk_total_bytes": 4000, "is_disk_full": False,
-    }  # fmt: skip
+    }
     batches = Histogram(bounds=BATCH_BUCKETS)
     batches.observe(20)
     node |= {"elections": {"won": 2, "lost": 1}, "append_s": fsync.status(), "batches": batches.status(),
@@ -137,7 +137,7 @@ class FakeNode:
             record = encode_header(EntryHeader(
                 magic=1, size=48 + len(body), index=index, term=7, pos=index * 1000, chain_crc=0, body_crc=0,
                 channel=self.channels.get(index, 0), body_length=len(body),
-            )) + body  # fmt: skip
+            )) + body
             if records and size + len(record) > max_bytes:
                 break
             records.append(record)

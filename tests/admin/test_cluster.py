@@ -82,7 +82,7 @@ class SurveyTests(SynchronousTestCase):
         members = Members(
             self.group.peers, group="default", clock=self.clock, endpoint_for=self.group.endpoint_for,
             rng=random.Random(1), answer_timeout_s=2.0,
-        )  # fmt: skip
+        )
         survey = ClusterSurvey(self.node, self.clock, admin_urls=urls, agent=agent, members=members)
         self.surveys.append(survey)
         return Deferred.fromCoroutine(survey.run())
@@ -299,7 +299,7 @@ class ReportTests(SynchronousTestCase):
         reports = with_lag((
             report("n0", "leader", 3, 500), report("n1", "leader", 4, 90), report("n2", "follower", 4, 80),
             report("n3", "follower", 4, -1), report("n4", "", -1, -2),
-        ))  # fmt: skip
+        ))
         self.assertEqual([r.lag for r in reports], [0, 0, 10, 91, -1])
 
     def test_followed_url(self) -> None:
@@ -315,7 +315,7 @@ class ReportTests(SynchronousTestCase):
             ("n1.test:1", "https://127.0.0.1:80", ""), ("n1.test:1", "https://https://a:80", ""),
             ("n1.test:1", "ftp://0.0.0.0:80", ""),
             ("n1.test:1", "x/y@evil:80", ""), ("n1.test:1", "n1.test:0", ""), ("n1.test:1", "80", ""),
-        ):  # fmt: skip
+        ):
             self.assertEqual(followed_url(address, admin), url, admin)
 
     def test_no_leader(self) -> None:

@@ -39,7 +39,7 @@ class OverviewTests(SynchronousTestCase):
         overview = group_overview((LEADER,), (
             told("n0", 1, 5.0, "role-changed"), told("n0", 2, 9.0, "repaired"),
             told("n1", 7, 7.0, "role-changed"),
-        ), at_s=10.0, group="g")  # fmt: skip
+        ), at_s=10.0, group="g")
         self.assertEqual([one.facts for one in overview.events],
                          ["member=n0 a=2", "member=n1 a=7", "member=n0 a=1"])
         self.assertEqual([one.at_s for one in overview.elections], [5.0, 7.0])

@@ -55,7 +55,7 @@ class MetricsTests(SynchronousTestCase):
             ("append_bytes_total", 5000), ("leader_changes_total", 2), ("repairs_total", 1),
             ("truncations_total", 0), ("retention_deleted_segments_total", 3), ("fsync_failures_total", 0),
             ("reactor_stall_seconds_total", 0.25), ("wire_errors_total", 1), ("uptime_seconds", 12.5),
-        ):  # fmt: skip
+        ):
             self.assertEqual(found[f"dledger_{name}", ()], value, name)
 
     def test_names(self) -> None:
@@ -116,7 +116,7 @@ class MetricsTests(SynchronousTestCase):
         for name, value in (
             ("is_running", 1), ("applied_index", 90), ("lag_entries", 9), ("snapshot_index", 70),
             ("snapshot_failed", 0), ("applied_total", 80), ("snapshots_total", 3),
-        ):  # fmt: skip
+        ):
             self.assertEqual(found[f"dledger_machine_{name}", who], value, name)
         broken = attrs.evolve(MACHINE, state="failed", snapshot_problem="no room")
         found = samples(machine=broken)

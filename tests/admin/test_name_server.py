@@ -53,7 +53,7 @@ class FakeNameServer:
         """One."""
         return (LiveBrokerStatus(
             cluster="C", names=("bk",), broker_ids=(0,), address="a:1", ha_address="a:2", heard_s=1.5
-        ),)  # fmt: skip
+        ),)
 
 
 class PageTests(SynchronousTestCase):
@@ -96,7 +96,7 @@ class PageTests(SynchronousTestCase):
         found = {
             (sample.name, *sample.labels.values()): sample.value
             for family in text_string_to_metric_families(text) for sample in family.samples
-        }  # fmt: skip
+        }
         for name, _ in NAME_SERVER_GAUGES:
             self.assertEqual(found[f"dledger_namesrv_{name}",], getattr(self.server.picture, name))
         for name, _ in NAME_SERVER_COUNTERS:

@@ -286,7 +286,7 @@ class ServiceTests(SynchronousTestCase):
             ("tcp:8080:interface=0.0.0.0", "0.0.0.0:8080"), ("tcp:port=8080:interface=", "0.0.0.0:8080"),
             ("tcp6:8080", "[::1]:8080"), ("tcp6:8080:interface=\\:\\:", "[::]:8080"),
             ("tcp:0", ""), ("unix:admin.sock", ""), ("ssl:8080", ""), ("tcp:99999", ""),
-        ):  # fmt: skip
+        ):
             self.assertEqual(told_address(given), told, given)
         self.assertEqual(told_address("tcp:8080:interface=10.0.0.1", is_secure=True), "https://10.0.0.1:8080")
 

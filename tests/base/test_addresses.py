@@ -45,7 +45,7 @@ _REFUSALS = (ValueError, OptionError, click.UsageError)
 
 def _to_members(text: str) -> None:
     Members({"n0": text}, group="g", clock=Clock(), endpoint_for=tcp_endpoints(Clock(), 1.0),
-            rng=random.Random(1))  # fmt: skip
+            rng=random.Random(1))
 
 
 def _to_broker(text: str) -> None:

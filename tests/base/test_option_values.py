@@ -20,7 +20,7 @@ class NameTests(SynchronousTestCase):
         for name, expected in (
             ("tick_ms", "tick_ms"), ("tickMs", "tick_ms"), ("TICK", "TICK"), ("brokerIP1", "broker_ip1"),
             ("brokerIP2", "broker_ip2"), ("a1B", "a1_b"),
-        ):  # fmt: skip
+        ):
             self.assertEqual(our_name(name, aliases, KNOWN), expected)
 
     def test_unknown(self) -> None:
@@ -38,7 +38,7 @@ class ValueTests(SynchronousTestCase):
         for text, default, expected in (
             ("7", 1, 7), ("0.5", 1.0, 0.5), ("TRUE", False, True), ("false", True, False), (" 7", "", " 7"),
             ("7", attrs.NOTHING, "7"), ("7", (), "7"),
-        ):  # fmt: skip
+        ):
             value = converted("name", text, default)
             self.assertEqual((type(value), value), (type(expected), expected))
 
@@ -46,7 +46,7 @@ class ValueTests(SynchronousTestCase):
         """As they are, but for whole numbers where fractions are wanted."""
         for given, default, expected in (
             (7, 1, 7), (7, 1.0, 7.0), (0.5, 1, 0.5), (None, 1, None), (7, "", 7),
-        ):  # fmt: skip
+        ):
             value = converted("name", given, default)
             self.assertEqual((type(value), value), (type(expected), expected))
 
@@ -56,7 +56,7 @@ class ValueTests(SynchronousTestCase):
             ("yes", True, "name='yes': write true or false"), ("1", True, "name='1': write true or false"),
             ("many", 1, "name='many': write a whole number"), ("1.5", 1, "name='1.5': write a whole number"),
             ("much", 1.0, "name='much': write a number"),
-        ):  # fmt: skip
+        ):
             self.assertEqual(str(self.assertRaises(ValueError, converted, "name", text, default)), words)
 
     def test_listed(self) -> None:

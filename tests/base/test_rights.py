@@ -29,7 +29,7 @@ class RightsTests(SynchronousTestCase):
         own, other = named_uri(GROUP_URI, "a group/1"), named_uri(GROUP_URI, "another")
         self.assertEqual(own, "dledger:group:a%20group%2F1")
         for uris, counts in (((), True), ((own,), True), ((other,), False), ((other, own), True),
-                             (("dledger:group:",), False)):  # fmt: skip
+                             (("dledger:group:",), False)):
             rights = of(dns_names=("n1",), uris=(*uris, "dledger:role:admin"))
             self.assertEqual((rights.speak_for("n1"), bool(rights.roles)), (counts, counts), uris)
             self.assertEqual(rights.who, "CN=x")

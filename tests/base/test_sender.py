@@ -264,7 +264,7 @@ class OutcomeTests(SenderCase):
         self.submit(b"e")
         self.assertEqual([(code, failed, unknown) for code, _, failed, unknown in self.told], [
             (ResponseCode.TIMEOUT, 0, 1), (ResponseCode.TIMEOUT, 3, 0), (ResponseCode.NETWORK_ERROR, 1, 0),
-        ])  # fmt: skip
+        ])
 
 
 class WaitingTests(SenderCase):

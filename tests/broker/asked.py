@@ -42,7 +42,7 @@ class Client:
         self.connection.dataReceived(encode_command(RemotingCommand(
             code=code, opaque=self._last, ext_fields={key: str(value) for key, value in fields.items()},
             body=body, **more,
-        )))  # fmt: skip
+        )))
         return self._last
 
     def received(self) -> list[RemotingCommand]:

@@ -32,7 +32,7 @@ def table() -> str:
         "| any other | | `admin: true`, if the broker knows it |", "",
         "For these requests any signature is enough. No answer to them has a message:", "",
         "| Code | Request | The answer has |", "|---|---|---|", *signed, END,
-    ])  # fmt: skip
+    ])
 
 
 def wanted(text: str) -> str:

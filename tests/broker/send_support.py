@@ -21,14 +21,14 @@ FIELDS: Mapping[str, str] = {
     "producerGroup": "P", "topic": "T1", "defaultTopic": "TBW102", "defaultTopicQueueNums": "4",
     "queueId": "0", "sysFlag": "0", "bornTimestamp": "1700000000000", "flag": "7", "properties": "",
     "reconsumeTimes": "0", "unitMode": "false",
-}  # fmt: skip
+}
 #: What the broker adds to the properties of every message.
 EVERY: Mapping[str, str] = {"CLUSTER": "C", "MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 _SHORT = dict(zip(
     ("producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag", "bornTimestamp",
      "flag", "properties", "reconsumeTimes", "unitMode", "maxReconsumeTimes", "batch"),
     "abcdefghijklm", strict=True,
-))  # fmt: skip
+))
 
 
 def send_of(

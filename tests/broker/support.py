@@ -60,7 +60,7 @@ def message(body: bytes = b"hello", *, topic: str = "T1", queue_id: int = 0, **f
     values: dict[str, Any] = {
         "topic": topic, "queue_id": queue_id, "body": body, "properties_data": encode_properties(properties),
         "flag": 0, "sys_flag": 0, "born_timestamp": 1_700_000_000_000, "born_host": HOST, "store_host": HOST,
-    }  # fmt: skip
+    }
     return NewMessage(**{**values, **fields})
 
 
@@ -77,7 +77,7 @@ def some_message(rng: random.Random) -> NewMessage:
         rng.randbytes(rng.choice([0, 1, 50, 300, 900])), topic=topic, queue_id=rng.randrange(3),
         sys_flag=sys_flag, properties=properties,
         born_host=rng.choice([HOST, Host.of("2001:db8::1", 7)]),
-    )  # fmt: skip
+    )
 
 
 def twin_of(new: NewMessage, *, offset: int, queue_offset: int, now_ms: int) -> Message:
@@ -87,7 +87,7 @@ def twin_of(new: NewMessage, *, offset: int, queue_offset: int, now_ms: int) -> 
         sys_flag=new.sys_flag, born_timestamp=new.born_timestamp, born_host=new.born_host,
         store_host=new.store_host, store_timestamp=now_ms, physical_offset=offset, queue_offset=queue_offset,
         reconsume_times=new.reconsume_times, prepared_transaction_offset=new.prepared_transaction_offset,
-    )  # fmt: skip
+    )
 
 
 def plain(*batches: Sequence[NewMessage]) -> list[PlainMessage]:
@@ -100,7 +100,7 @@ def packed(new: NewMessage, *, queue_offset: int, offset: int, now_ms: int) -> b
     writes, _, _ = lay_out(
         plain([new]), end=offset, file_size=1 << 50, now_ms=now_ms,
         queue_offsets={(new.topic, new.queue_id): queue_offset},
-    )  # fmt: skip
+    )
     ((_, record),) = writes
     return record
 
@@ -142,7 +142,7 @@ def open_log(
     disk.makedirs(root)
     abort = AbortFile(disk, root)
     seen = inspect_log(config, disk, checkpoint=read_small(disk, f"{root}/{CHECKPOINT_NAME}"),
-                is_aborted=abort.is_there)  # fmt: skip
+                is_aborted=abort.is_there)
     abort.put("1")
     return CommitLog.open(
         config, disk, seen, is_slave=is_slave, run_in_thread=run_in_thread, events=events or BrokerEvents()
@@ -250,7 +250,7 @@ class Opened(Settling, BrokerEvents):
         self.store = CommitLogStore.open(
             config_of(**options), disk, is_slave=is_slave, clock=self.clock, run_in_thread=run_in_thread,
             failed=self.failures.append, events=self,
-        )  # fmt: skip
+        )
         self.started = self.store.start()
 
     def grown(self) -> None:
@@ -290,7 +290,7 @@ class Made(Settling):
         self.broker = BrokerParts(config, BrokerSurroundings(
             reactor=clock, disk=disk, rng=random.Random(1), wall_s=lambda: self.wall_ms() / 1000,
             run_in_thread=inline, endpoint_of=_no_endpoint, failed=self.reasons.append,
-        ))  # fmt: skip
+        ))
         assert isinstance(self.broker.replication, HAReplication)
         self.ha = self.broker.replication.ha
         store = self.broker.store

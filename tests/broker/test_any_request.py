@@ -24,19 +24,19 @@ FIELDS = (
     "flag", "properties", "reconsumeTimes", "batch", *"abcdefghijklmn", "statsName", "statsKey", "index",
     "count", "msgId", "clientId", "isOrder", "attemptId", "extraInfo", "invisibleTime", "pollTime",
     "initMode", "exp", "expType", "withAttributes",
-)  # fmt: skip
+)
 VALUES = (
     "", "0", "1", "2", "3", "-1", "4", "6", "7", "32", "T1", "%RETRY%g", "SCHEDULE_TOPIC_XXXX", "TBW102", "g",
     "*", "A || B", "TAG", "SQL92", "true", "false", "maybe", "x" * 300, "2147483647", "2147483648",
     "-2147483648", "9223372036854775807", "9223372036854775808", "1e5", "0x10", " 1", "\u0663", "a/b", "\0",
     "DELAY\x011\x02", "DELAY\x01-1", "15000", "123", "280",
-)  # fmt: skip
+)
 KEYS = (
     "clientID", "clientId", "consumerDataSet", "producerDataSet", "groupName", "subscriptionDataSet", "topic",
     "subString", "subVersion", "codeSet", "tagsSet", "expressionType", "mqSet", "brokerName", "queueId",
     "consumerGroup", "retryQueueNums", "consumeEnable", "subscriptionData", "topicConfigList",
     "groupConfigList", "topicName", "attributes", "acks",
-)  # fmt: skip
+)
 
 
 def any_json(chance: random.Random, depth: int = 0) -> object:
@@ -79,7 +79,7 @@ class AnyRequestTests(ServiceCase):
             request = RemotingCommand(
                 code=chance.choice(codes), opaque=opaque, version=chance.choice([0, 409]),
                 ext_fields={name: chance.choice(VALUES) for name in names}, body=any_body(chance),
-            )  # fmt: skip
+            )
             self.connection.dataReceived(encode_command(request))
             if opaque % 200 == 0:
                 self.settle(0.05)

@@ -212,7 +212,7 @@ class PopRightTests(GateCase):
     def test_batches(self) -> None:
         """Each ack of a batch."""
         acks = [{"c": "G", "t": topic, "r": "0", "so": 0, "q": 0, "rq": 0, "pt": 1, "it": 1, "b": "AQ=="}
-                for topic in ("T1", "T2")]  # fmt: skip
+                for topic in ("T1", "T2")]
         for count in (1, 2):
             body = json.dumps({"brokerName": "b", "acks": acks[:count]}).encode()
             if count == 1:
@@ -284,7 +284,7 @@ class RightsTests(GateCase):
         self.assertEqual(told.code, 0)
         offset = str(int(told.ext_fields["msgId"][16:], 16))
         end = command(37, {"producerGroup": "P", "commitOrRollback": "12", "commitLogOffset": offset,
-                           "tranStateTableOffset": "0"})  # fmt: skip
+                           "tranStateTableOffset": "0"})
         self.refused(end, None, "accessKey")
         self.refused(end, CONSUMER, "topic T1")
         self.refused(command(33, {"offset": offset}), PRODUCER, "topic T1")

@@ -23,7 +23,7 @@ REFUSED = RemotingCommand(code=1, opaque=0, flag=1, remark="register broker fail
 IDENTITY = BrokerIdentity(
     cluster_name="c", broker_name="a", broker_id=0, broker_addr="10.0.0.1:10911",
     ha_server_addr="10.0.0.2:10912",
-)  # fmt: skip
+)
 
 
 class Servers:
@@ -71,7 +71,7 @@ class RegistrarTests(SynchronousTestCase):
         self.registrar = NameServerRegistrar(
             ["n1:9876", "n2:9876"], self.servers, lambda: IDENTITY, self.topics, clock=self.clock,
             learned=lambda master, ha: self.learned.append((master, ha)),
-        )  # fmt: skip
+        )
         self.registrar.start()
 
     def test_stall(self) -> None:
@@ -108,7 +108,7 @@ class RegistrarTests(SynchronousTestCase):
             "brokerName": "a", "brokerAddr": "10.0.0.1:10911", "clusterName": "c", "brokerId": "0",
             "haServerAddr": "10.0.0.2:10912", "compressed": "false",
             "bodyCrc32": str(crc32(command.body) & 0x7FFFFFFF),
-        })  # fmt: skip
+        })
         self.assertEqual(set(table), set(self.topics.entries))
         self.assertEqual(table["TBW102"]["perm"], 7)
 
@@ -235,7 +235,7 @@ class RegistrarTests(SynchronousTestCase):
             self.wait(30)
             self.servers.answer(RemotingCommand(code=0, opaque=0, flag=1, ext_fields={
                 "masterAddr": master, "haServerAddr": "10.0.0.9:10912"
-            }))  # fmt: skip
+            }))
             self.assertEqual(len(self.learned), count)
         self.assertEqual(self.learned[-1], ("10.0.0.8:10911", "10.0.0.9:10912"))
 
@@ -248,7 +248,7 @@ class RegistrarTests(SynchronousTestCase):
             with capturedLogs() as events:
                 asked[0][2].callback(RemotingCommand(code=0, opaque=0, flag=1, ext_fields={
                     "otherBrokerAddr": other
-                } if other else {}))  # fmt: skip
+                } if other else {}))
             asked[1][2].callback(OK)
             told = [event for event in events if "took our place" in event["log_format"]]
             self.assertEqual([event["other"] for event in told], [other] * logged)

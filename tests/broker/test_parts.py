@@ -21,7 +21,7 @@ from tests.protocols.fakes import sent_commands
 CODES = {
     10, 310, 320, 36, 11, 361, 14, 15, 29, 30, 31, 32, 33, 34, 35, 38, 46, 41, 42, 17, 215, 200, 207, 26, 28,
     907, 222, 202, 203, 208, 300, 351, 352, 21, 43, 45, 201, 402,
-}  # fmt: skip
+}
 
 
 class EventTests(SynchronousTestCase):
@@ -46,7 +46,7 @@ class EventTests(SynchronousTestCase):
     def hear_grown(self) -> None:
         """Of new bytes."""
         for part, name in ((self.writing.ha.master, "appended"), (self.broker.reads, "grown"),
-                           (self.broker.store.reput, "wake")):  # fmt: skip
+                           (self.broker.store.reput, "wake")):
             self.hear(part, name)
 
     def test_grown(self) -> None:
@@ -101,7 +101,7 @@ class EventTests(SynchronousTestCase):
         """No event of the interface is without listeners in a broker."""
         names = {name for name in vars(BrokerEvents) if not name.startswith("_")}
         self.assertEqual(names, {"grown", "cut", "arrived", "acknowledged", "role_changed", "topics_changed",
-                                 "metadata_logged", "keep_metadata"})  # fmt: skip
+                                 "metadata_logged", "keep_metadata"})
         self.assertEqual(names & vars(BrokerParts).keys(), names)
 
 
@@ -124,7 +124,7 @@ class AssemblyTests(ServiceCase):
                 "perm": "6", "topicFilterType": "SINGLE_TAG",
             }),
             RemotingCommand(code=28, opaque=2), RemotingCommand(code=907, opaque=3),
-        )  # fmt: skip
+        )
         self.assertEqual([made.code, runtime.code, ha.code], [0, 0, 0])
         self.assertIn(b'"new"', self.disk.read_file("base/config/topics.json"))
         self.assertEqual(json.loads(runtime.body)["table"]["msgPutTotalTodayNow"], "2")
@@ -153,7 +153,7 @@ class AssemblyTests(ServiceCase):
                 "consumerGroup": "g", "topic": "T1", "queueId": str(queue_id),
                 "queueOffset": str(offset), "maxMsgNums": "32", "sysFlag": "6", "commitOffset": "0",
                 "suspendTimeoutMillis": "15000", "subVersion": "0",
-            })))  # fmt: skip
+            })))
         self.settle()
         self.assertEqual(transport.value(), b"")
         held = self.connection

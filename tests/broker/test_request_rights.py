@@ -114,7 +114,7 @@ class TableTests(RightsCase):
         fields = {
             "topic": "T2", "consumerGroup": "G", "group": "G", "queueId": "0", "queueOffset": "0",
             "offset": "0", "timestamp": "0", "maxMsgNums": "9", "key": "key", "producerGroup": "P", "b": "T2",
-        }  # fmt: skip
+        }
         for code in sorted(SIGNED_CODES):
             client = self.open()
             answer = client.say(command(code, fields), NOBODY)
@@ -157,7 +157,7 @@ class RoadTests(RightsCase):
                 self.put(topic, real.encode(), RETRY_TOPIC=real, KEYS="key")
             self.settle(1.0)
             by_key = command(12, {"topic": topic, "key": "key", "maxNum": "9", "beginTimestamp": "0",
-                                  "endTimestamp": str(2**62)})  # fmt: skip
+                                  "endTimestamp": str(2**62)})
             for request in (pull(topic=topic), by_key):
                 self.assertEqual(self.bodies(request, PAYER), (0, [b"T2", b"T1", b"T2"]), request.code)
                 self.assertEqual(self.bodies(request, HALF_MEMBER), (0, [b"T1"]), request.code)
@@ -288,7 +288,7 @@ class ClientTests(RightsCase):
         lock = json.dumps({"consumerGroup": "G", "clientId": "asker@1", "mqSet": []}).encode()
         self.refused(command(41, body=lock), HALF_MEMBER, "No permission for client asker@1")
         reply = send_of(b"yes", code=325, topic="DefaultCluster_REPLY_TOPIC",
-                        properties="REPLY_TO_CLIENT\x01asker@1\x02")  # fmt: skip
+                        properties="REPLY_TO_CLIENT\x01asker@1\x02")
         self.assertEqual(self.open().say(reply, HALF_MEMBER).code, 0)
         self.assertEqual((len(victim.told(326)), intruder.told(326)), (1, []))
         self.rewrite(ACCOUNTS.replace("asker-key", "asker-no-more"))

@@ -93,7 +93,7 @@ class RouterCase(SynchronousTestCase):
         connection.dataReceived(b"".join(
             encode_command(RemotingCommand(code=code, opaque=number, flag=flag))
             for number, code in enumerate(codes)
-        ))  # fmt: skip
+        ))
         self.clock.advance(0)
         connection.abort("enough")
         return [(one.opaque, one.code, one.remark) for one in sent_commands(transport.value())]
@@ -139,7 +139,7 @@ class RoutingTests(RouterCase):
         self.assertEqual(answers, [
             (0, 0, None), (1, 17, "not here"), (2, 1, "ZeroDivisionError: one by nothing"),
             (3, 3, " request type 53 not supported"), (4, 0, None),
-        ])  # fmt: skip
+        ])
         self.assertEqual((self.router.unknown, self.router.failures), (1, 1))
         self.assertEqual([event["code"] for event in events if "code" in event], [51, 52, 53])
         self.assertEqual(self.router.refusals.counts, {(51, 17): 1, (53, 3): 1})
@@ -208,7 +208,7 @@ class CostlyTests(RouterCase):
         connection.dataReceived(b"".join(
             encode_command(RemotingCommand(code=code, opaque=first + number))
             for number, code in enumerate(codes)
-        ))  # fmt: skip
+        ))
 
     def test_order(self) -> None:
         """The rest waits in order, and what comes behind it, too; sends of the same read do not wait."""

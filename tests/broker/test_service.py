@@ -104,7 +104,7 @@ class ServiceCase(SynchronousTestCase):
             "store": "base", "name": "b", "brokerIP1": "10.0.0.1", "mapped_file_size_commit_log": 4096,
             "mapped_file_size_consume_queue": 200, "max_hash_slot_num": 16, "max_index_num": 64,
             "changeHosts": "*", **options,
-        })  # fmt: skip
+        })
         listen, fast, ha = self.endpoints
         ports = BrokerPorts(clients=listen, fast=fast, slaves=ha)  # type: ignore[arg-type]
         self.service = BrokerService(
@@ -164,7 +164,7 @@ class ServiceCase(SynchronousTestCase):
             "consumerGroup": "g", "topic": topic, "queueId": "0", "queueOffset": "0", "maxMsgNums": "32",
             "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*",
             "subVersion": "0", "expressionType": "TAG",
-        }))  # fmt: skip
+        }))
         return answer
 
 

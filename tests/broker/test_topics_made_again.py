@@ -182,7 +182,7 @@ class KeptQueueTests(AgainCase):
                 "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0",
                 "subscription": "*",
                 "subVersion": "0", "expressionType": "TAG",
-            }  # fmt: skip
+            }
             (answer,) = self.client.send(RemotingCommand(code=11, opaque=1, ext_fields=named))
             self.assertEqual((answer.code, answer.ext_fields["nextBeginOffset"]), (21, "2"))
             group = f"pops{is_again}"

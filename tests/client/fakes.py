@@ -225,7 +225,7 @@ class FakeMember:
                 role="leader" if self.leader_id == self.member_id else "follower",
                 admin=self.admin, health=self.health, group_id=self.group_id,
                 is_group_known=bool(self.group_id), **base,
-            )  # fmt: skip
+            )
         if isinstance(request, AppendRequest):
             return self.append(request, base)
         if isinstance(request, AppendIfRequest):
@@ -293,7 +293,7 @@ class FakeMember:
         return AppendOnceResponse(
             index=index, pos=100 * index, count=found, term=self.term,
             is_repeated=known is Known.REPEATED, **base,
-        )  # fmt: skip
+        )
 
     def submit(self, request: SubmitRequest, base: dict[str, Any]) -> Response:
         """Append, and answer with the command behind its index."""

@@ -234,7 +234,7 @@ class GeneratedTests(SynchronousTestCase):
                 answer = (
                     leader.answer(answerer.request) if code is None
                     else AppendResponse(code=code, leader_id="n0", group="default")
-                )  # fmt: skip
+                )
                 answerer.send(answer)
             group.run(0.05)
         leader.holds = lambda _: False

@@ -444,7 +444,7 @@ class RefusalTests(GroupCase):
         known = {"SUCCESS", "NOT_LEADER", "LEADER_PENDING_FULL", "LEADER_NOT_READY", "LEADER_TRANSFERRING",
                  "DISK_FULL", "UNEXPECTED_ARGUMENT", "UNKNOWN_GROUP", "UNKNOWN_MEMBER", "UNSUPPORTED",
                  "REQUEST_WITH_EMPTY_BODYS", "FORBIDDEN", "CONFLICT", "SEQUENCE_GAP",
-                 "UNKNOWN_PRODUCER", "MACHINE_STOPPED", "TOO_MANY_CLIENTS"}  # fmt: skip
+                 "UNKNOWN_PRODUCER", "MACHINE_STOPPED", "TOO_MANY_CLIENTS"}
         for code in ResponseCode:
             if code.name in known:
                 continue

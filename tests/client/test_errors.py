@@ -35,7 +35,7 @@ class KindTests(SynchronousTestCase):
             (ResponseCode.TIMEOUT, Timeout), (ResponseCode.NETWORK_ERROR, Timeout),
             (ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN, Expired), (ResponseCode.INDEX_OUT_OF_RANGE, NotYet),
             (ResponseCode.UNEXPECTED_ARGUMENT, DLedgerError), (ResponseCode.FORBIDDEN, DLedgerError),
-        ):  # fmt: skip
+        ):
             error = failure_of(code, index=3)
             self.assertIs(type(error), kind)
             self.assertEqual((error.code, error.facts), (code, {"index": 3}))

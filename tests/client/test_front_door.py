@@ -140,9 +140,9 @@ class FrontDoorTests(SynchronousTestCase):
             cwd=ROOT, capture_output=True, text=True, timeout=600, check=False,
         )
         planted = {(number, code[1]) for number, line in enumerate(MISTAKEN.splitlines(), 1)
-                   if (code := re.search("# ([a-z-]+)$", line))}  # fmt: skip
+                   if (code := re.search("# ([a-z-]+)$", line))}
         found = {(match["file"], int(match["line"]), match["code"]) for match in re.finditer(
             r"(?P<file>\w+)[.]py:(?P<line>\d+): error: .*\[(?P<code>[a-z-]+)\]$", done.stdout, re.MULTILINE
-        )}  # fmt: skip
+        )}
         self.assertEqual(found, {("mistaken", *one) for one in planted}, done.stdout + done.stderr)
         self.assertGreater(len(planted), 10)

@@ -35,7 +35,7 @@ class MembersTests(SynchronousTestCase):
         members = Members(
             self.group.peers, group="default", clock=self.clock, endpoint_for=self.group.endpoint_for,
             wire=wire, rng=random.Random(1), **options,
-        )  # fmt: skip
+        )
         self.made += 1
         self.addCleanup(self.close, members)
         return members
@@ -100,7 +100,7 @@ class MembersTests(SynchronousTestCase):
         group = FakeGroup(clock)
         members = Members(
             group.peers, group="default", clock=clock, endpoint_for=group.endpoint_for, rng=random.Random(1),
-        )  # fmt: skip
+        )
         for member_id in group.peers:
             group[member_id].is_silent = True
         members.leader()
@@ -113,7 +113,7 @@ class MembersTests(SynchronousTestCase):
         """C{auto} asks, C{remoting} never writes native frames, C{binary} nothing else."""
         for wire, formats in (
             ("auto", ["remoting", "native"]), ("remoting", ["remoting"] * 2), ("binary", ["native"] * 2),
-        ):  # fmt: skip
+        ):
             members = self.make(wire)
             members.ask("n2")
             self.group.settle()

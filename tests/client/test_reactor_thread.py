@@ -134,7 +134,7 @@ class ReactorThreadTests(SynchronousTestCase):
         done = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
             cwd=Path(dledger.__file__).parent.parent, check=False,
-        )  # fmt: skip
+        )
         self.assertEqual((done.stdout.strip(), done.returncode), ("False", 0), done.stderr)
 
     def test_importing_dledger_imports_no_twisted(self) -> None:
@@ -143,5 +143,5 @@ class ReactorThreadTests(SynchronousTestCase):
         done = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
             cwd=Path(dledger.__file__).parent.parent, check=False,
-        )  # fmt: skip
+        )
         self.assertEqual(done.stdout.strip(), "False")

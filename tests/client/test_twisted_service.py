@@ -23,7 +23,7 @@ class LogServiceTests(SynchronousTestCase):
         self.application = MultiService()
         self.log = LogService(
             self.group.peers, reactor=self.clock, endpoint_for=self.group.endpoint_for,
-        )  # fmt: skip
+        )
         self.log.setServiceParent(self.application)
 
     def test_calls(self) -> None:

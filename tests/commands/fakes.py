@@ -76,7 +76,7 @@ class FakeLog:
         return AppendSummary(
             count=count, first_index=first if count else -1, last_index=len(self.bodies) - 1 if count else -1,
             seconds=0.5,
-        )  # fmt: skip
+        )
 
     def entry(self, index: int) -> Entry:
         """One of those appended."""

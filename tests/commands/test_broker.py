@@ -25,7 +25,7 @@ class RecordTests(SynchronousTestCase):
     def record(self, body: bytes = b"hello\n", **fields: Any) -> bytes:
         """Of a message at 100."""
         return encode_message(make_message("T1", body, physical_offset=100, queue_id=3, queue_offset=17,
-                                           properties={"TAGS": "A", "KEYS": "k1 k2"}, **fields))  # fmt: skip
+                                           properties={"TAGS": "A", "KEYS": "k1 k2"}, **fields))
 
     def test_line(self) -> None:
         """Where it stands, and what is in it."""
@@ -34,13 +34,13 @@ class RecordTests(SynchronousTestCase):
         self.assertEqual(line.decode().split("\t"), [
             "offset=100", "topic=T1", "queue=3", "queueOffset=17", "tags=A", "keys=k1 k2",
             'properties={"TAGS":"A","KEYS":"k1 k2"}', "body=hello\\n\n",
-        ])  # fmt: skip
+        ])
 
     def test_json(self) -> None:
         """An object with every field."""
         found = json.loads(record_line(self.record(), 100, "json")[1])
         self.assertEqual((found["offset"], found["physical_offset"], found["kind"], found["body"]),
-                         (100, 100, "message", "hello\n"))  # fmt: skip
+                         (100, 100, "message", "hello\n"))
         self.assertEqual((found["topic"], found["keys"]), ("T1", ["k1", "k2"]))
 
     def test_compressed(self) -> None:
@@ -73,7 +73,7 @@ class TailBrokerTests(SynchronousTestCase):
     def run_cli(self, *arguments: str) -> Result:
         """C{dledger tail --broker}."""
         return CliRunner().invoke(cli, ["tail", "--broker", self.live.address, *arguments],
-                                  standalone_mode=True)  # fmt: skip
+                                  standalone_mode=True)
 
     def bodies(self, *arguments: str) -> list[str]:
         """Shown bodies."""
@@ -107,7 +107,7 @@ class TailBrokerTests(SynchronousTestCase):
         for arguments, word in (
             (["--from", "3"], "--from-offset"), (["--from-offset", "-1"], "not an offset"),
             (["--from-offset", "x"], "not an offset"), (["--format", "raw", "--json"], "--json"),
-        ):  # fmt: skip
+        ):
             result = self.run_cli(*arguments)
             self.assertEqual(result.exit_code, 64, result.output)
             self.assertIn(word, result.stderr)
@@ -154,6 +154,6 @@ class TailBrokerTests(SynchronousTestCase):
         player.join()
         self.assertEqual(result.exit_code, 0, result.output)
         self.assertEqual([line.rpartition("body=")[2] for line in result.stdout.splitlines()],
-                         ["0", "1", "other", "2", "3", "4", "5"])  # fmt: skip
+                         ["0", "1", "other", "2", "3", "4", "5"])
         self.assertRegex(result.stderr, r"^dledger: 127\.0\.0\.1:\d+: .*; waiting\n"
-                                        r"dledger: 127\.0\.0\.1:\d+ is back\n$")  # fmt: skip
+                                        r"dledger: 127\.0\.0\.1:\d+ is back\n$")

@@ -69,7 +69,7 @@ class CertsTests(CliCase):
     def test_groups(self) -> None:
         """Members and clients of named groups; members that are brokers, too; brokers have no group."""
         words = ("--members", "n0", "--client", "app=read", "--broker", "b", "--group", "orders", "--group",
-                 "a b", "--raft-broker", "bk")  # fmt: skip
+                 "a b", "--raft-broker", "bk")
         self.assertExit(self.run_cli("certs", str(self.directory), *words), 0)
         groups = [GROUP_URI + "orders", GROUP_URI + "a%20b"]
         self.assertEqual(self.names("n0"), (["n0"], [BROKER_URI + "bk", *groups]))

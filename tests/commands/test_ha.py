@@ -70,21 +70,21 @@ class HAStatusTests(CliCase):
     def test_fallen_behind(self) -> None:
         """A slave that lacks too much is not OK."""
         late = HASlave(address="s:1", ack_offset=-1, lack_bytes=1001, is_in_sync=False, bytes_per_second=0,
-                       transfer_offset=-1)  # fmt: skip
+                       transfer_offset=-1)
         self.reports = [HAReport(address="m:1", has_ha_status=True, is_master=True, max_offset=1000,
-                                 in_sync_slaves=0, slaves=(late,))]  # fmt: skip
+                                 in_sync_slaves=0, slaves=(late,))]
         result = self.run_cli("ha-status", "--broker", "m:1")
         self.assertIn("Fall Behind", result.stdout)
 
     def test_old_broker(self) -> None:
         """Of one of 4.9 what it tells."""
         self.reports = [HAReport(address="m:1", version="V4_9_7", min_offset=0, max_offset=700,
-                                 is_master=False, lack_bytes=300)]  # fmt: skip
+                                 is_master=False, lack_bytes=300)]
         result = self.run_cli("ha-status", "--broker", "m:1")
         self.assertEqual(result.stdout.split("\n")[1:-1], [
             "#BrokerAddr\tm:1", "#Version\tV4_9_7", "#Role\tslave", "#CommitLogMinOffset\t0",
             "#CommitLogMaxOffset\t700", "#Diff\t300",
-        ])  # fmt: skip
+        ])
 
     def test_silent_broker(self) -> None:
         """The others are shown; the reason is given, and the exit status tells."""
@@ -106,7 +106,7 @@ class HAStatusTests(CliCase):
     def test_usage(self) -> None:
         """Neither or both, and what is no address, are mistakes of the command line."""
         for words in ((), ("--broker", "m:1", "--namesrv", "n:1"), ("--broker", "m:1", "--cluster", "c"),
-                      ("--broker", "m"), ("--broker", "m:1;"), ("--namesrv", ":1")):  # fmt: skip
+                      ("--broker", "m"), ("--broker", "m:1;"), ("--namesrv", ":1")):
             self.assertExit(self.run_cli("ha-status", *words), 64)
 
     def test_environment(self) -> None:
@@ -133,7 +133,7 @@ class FetchTests(CliCase):
         brokers = Brokers({
             ("n2:1", 106): JAVA_CLUSTER, ("10.0.0.1:10911", 907): 3, ("10.0.0.1:10911", 28): RUNTIME % 900,
             ("10.0.0.2:10911", 907): JAVA_SLAVE,
-        })  # fmt: skip
+        })
         master, slave = self.successResultOf(self.fetch(brokers, None, ["n1:1", "n2:1"], "c"))
         self.assertEqual((master.is_master, master.max_offset), (True, 900))
         self.assertEqual((slave.is_master, slave.max_offset, slave.lack_bytes), (False, 980, 0))

@@ -47,7 +47,7 @@ class ResolveTests(CliCase):
         self.assertExit(result, 1)
         self.assertEqual(self.actions, ["show"])
         for words in ("0 to 1000", "0 to 700", "500; the common part ends at 450", "sound by its checksum",
-                      "550 bytes, 6 messages", "set aside      d"):  # fmt: skip
+                      "550 bytes, 6 messages", "set aside      d"):
             self.assertIn(words, result.stdout)
 
     def test_take_master(self) -> None:

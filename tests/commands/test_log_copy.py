@@ -50,7 +50,7 @@ class CopyTests(SynchronousTestCase):
     def everything(self, root: Path) -> dict[str, bytes]:
         """The files of a store, without its lock."""
         return {str(file.relative_to(root)): file.read_bytes() for file in sorted(root.rglob("*"))
-                if file.is_file() and file.name != "lock"}  # fmt: skip
+                if file.is_file() and file.name != "lock"}
 
     def test_copied(self) -> None:
         """Only the log comes; all that was made from the old one is set aside, and the metadata stay."""

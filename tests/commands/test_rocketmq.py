@@ -29,7 +29,7 @@ def body(index: int, text: bytes = b"hello", *, pos: int | None = None, **fields
     return encode_message(
         make_message(topic, text, physical_offset=at + 48, queue_id=3, queue_offset=17, born_host=HOST,
                      store_host=HOST, born_timestamp=1700000000000, store_timestamp=1700000000005, **fields)
-    )  # fmt: skip
+    )
 
 
 def damaged(record: bytes) -> bytes:
@@ -61,7 +61,7 @@ class TailTests(RocketMqCase):
             lines[1][2:],
             ["topic=orders", "queue=3", "queueOffset=17", "tags=A", "keys=k1 k2",
              'properties={"KEYS":"k1 k2","TAGS":"A","colour":"bl\\tue"}', "body=hello"],
-        )  # fmt: skip
+        )
         self.assertTrue(lines[2][2].startswith("DAMAGED: message at 0: bodyCRC="), lines[2])
         self.assertEqual(lines[3][2:], ["no message: 14 bytes: something else"])
         self.assertEqual(lines[4][-1], "body=last\\n\\xff")
@@ -72,7 +72,7 @@ class TailTests(RocketMqCase):
         self.assertExit(result, 0)
         documents = [json.loads(line) for line in result.stdout.splitlines()]
         self.assertEqual([document["kind"] for document in documents],
-                         ["empty", "message", "damaged", "other", "message"])  # fmt: skip
+                         ["empty", "message", "damaged", "other", "message"])
         self.assertIn("bodyCRC=", documents[2]["problem"])
         self.assertEqual(base64.b64decode(documents[4]["body_base64"]), b"last\n\xff")
         self.assertEqual(documents[3]["body"], "something else")
@@ -123,7 +123,7 @@ class GetTests(RocketMqCase):
             "compression": "none", "transaction": "none", "born_timestamp": 1700000000000,
             "born_host": "10.0.0.7:10911", "store_timestamp": 1700000000005, "store_host": "10.0.0.7:10911",
             "reconsume_times": 0, "prepared_transaction_offset": 0, "body": "hello",
-        })  # fmt: skip
+        })
 
     def test_raw_and_json(self) -> None:
         """Refused here, too."""
@@ -146,7 +146,7 @@ class EntryTests(CliCase):
         self.assertEqual(self.kind(body(1)[:-1]), "damaged")
         self.assertEqual(self.kind(body(1) + b"x"), "damaged")
         self.assertEqual([self.kind(data) for data in (b"", b"1234567", b"x" * 200)],
-                         ["empty", "other", "other"])  # fmt: skip
+                         ["empty", "other", "other"])
 
     def test_compressed(self) -> None:
         """Bodies are shown as they were sent; what cannot be unpacked is shown as it is stored."""
@@ -186,7 +186,7 @@ class ReadFileTests(CliCase):
         config = DLedgerConfig(
             store_base_dir=self.mktemp(), mapped_file_size_for_entry_data=1024,
             mapped_file_size_for_entry_index=32 * 16,
-        )  # fmt: skip
+        )
         store = FileStore.open(config, OsDisk())
         store.append_bodies((b"",), 1)
         store.append_bodies((body(1, pos=48),), 1)

@@ -20,7 +20,7 @@ def page(member_id: str, **facts: Any) -> dict[str, Any]:
     member = {
         "self_id": member_id, "group": "default", "role": "follower", "term": 7, "leader_id": "n0",
         "ledger_begin_index": 3, "ledger_end_index": 41, "committed_index": 40, **facts,
-    }  # fmt: skip
+    }
     return {"member": member, "peer_addresses": PEERS, "problem": "repairing" if member_id == "n1" else ""}
 
 
@@ -143,7 +143,7 @@ class StatusTests(CliCase):
             ({**sound, "peer_addresses": {"n0": "n0.test:1"}}, "not a status page"),
             ({**sound, "peer_addresses": {"n1": 7}}, "'7' is not an address"),
             ({**sound, "member": {**sound["member"], "term": "x"}}, "ValueError"),
-        ):  # fmt: skip
+        ):
             with self.subTest(foreign=foreign):
                 self.admins({"http://a": foreign, "http://b": page("n0", role="leader")})
                 result = self.run_cli("status", "--json", "--admin", "http://a", "--admin", "http://b")

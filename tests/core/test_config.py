@@ -108,7 +108,7 @@ class DLedgerConfigTests(ConfigCase):
     def test_ratios(self) -> None:
         """A share of the disk is more than nothing and at most all of it."""
         for name in ("disk_space_ratio_to_check_expired", "disk_space_ratio_to_force_clean",
-                     "disk_full_ratio"):  # fmt: skip
+                     "disk_full_ratio"):
             self.assertEqual(getattr(DLedgerConfig(**{name: 1.0}), name), 1.0)
             for bad in (0.0, 1.01, 90.0, -0.5):
                 self.assertRefused(name, **{name: bad})

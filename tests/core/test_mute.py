@@ -23,7 +23,7 @@ class MuteTests(SynchronousTestCase):
         self.assertEqual(mute_answer(vote, 5), VoteResponse(
             code=ResponseCode.DISK_FULL, term=5, leader_id=None, vote_result=VoteResult.UNKNOWN,
             remote_id="n1", local_id="n0", wire_version=WIRE_VERSION,
-        ))  # fmt: skip
+        ))
 
     def test_others(self) -> None:
         """They are refused; a lower term stays as it is."""
@@ -31,5 +31,5 @@ class MuteTests(SynchronousTestCase):
             for durable_term, term in ((5, 5), (9, 7)):
                 answer = mute_answer(response, durable_term)
                 self.assertEqual((answer.code, answer.term, answer.leader_id),
-                                 (ResponseCode.DISK_FULL, term, None))  # fmt: skip
+                                 (ResponseCode.DISK_FULL, term, None))
                 self.assertIs(type(answer), type(response))

@@ -21,7 +21,7 @@ from tests.fuzz.mutation import damaged
 
 _BODIES = (b"", b"x", b"hello" * 9, bytes(200))
 _FRAMES = tuple(TRANSFER_HEADER.pack(offset, len(body)) + body
-                for offset in (0, 326, 1 << 40) for body in _BODIES)  # fmt: skip
+                for offset in (0, 326, 1 << 40) for body in _BODIES)
 _REPORTS = tuple(encode_report(offset) for offset in (0, 1, 326, 1 << 40))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 EDGES = (
     0, 1, 2, 3, 4, 7, 8, 12, 16, 47, 48, 49, 127, 128, 255, 256, 0x7FFF, 0x8000, 0xFFFF, 0x10000, 0xFFFFFF,
     0x1000000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, -1, -2, -48, -0x80000000,
-)  # fmt: skip
+)
 LONG_EDGES = (*EDGES, 1 << 32, (1 << 63) - 1, -(1 << 63), 1 << 62)
 
 Bytes = bytes | bytearray
@@ -58,7 +58,7 @@ def _set_number(data: bytearray, rng: random.Random) -> None:
 
 _DAMAGES: tuple[Callable[[bytearray, random.Random], None], ...] = (
     _flip, _overwrite, _insert, _delete, _repeat, _cut, _set_number, _set_number,
-)  # fmt: skip
+)
 
 
 def damaged(data: bytes, corpus: Sequence[bytes], rng: random.Random) -> bytes:
@@ -77,7 +77,7 @@ def damaged(data: bytes, corpus: Sequence[bytes], rng: random.Random) -> bytes:
 _STRANGE: tuple[Any, ...] = (
     None, True, False, "", "x", "null", "3", "3.0", "-1", 1.5, 1e300, [], {}, [[]], [1, -1, 256], {"a": 1},
     "aGVsbG8", "-_-_", "COMPARE", "ACCEPT", "\ud800", "é😀", "x" * 5000,
-)  # fmt: skip
+)
 
 
 def _strange(rng: random.Random) -> Any:

@@ -105,7 +105,7 @@ _COMMANDS = (
             body=b"body",
         )
     ),
-)  # fmt: skip
+)
 _BODIES = tuple(
     (message.kind, isinstance(message, Response), _body(message)) for message in _MESSAGES
 ) + tuple((RequestCode.PUSH, False, body) for body in PUSHES_0_4)
@@ -354,7 +354,7 @@ def fuzz_envelope(rng: random.Random) -> None:
 DECODERS = (
     "framing", "remoting", "json-bytes", "json-values", "json-syntax", "native", "broker", "appends",
     "sends", "records", "rocketmq", "ha", "name-server", "chunks", "envelope",
-)  # fmt: skip
+)
 
 #: Name on the command line to target. A target takes all its randomness from its argument.
 TARGETS: Mapping[str, Target] = {

@@ -48,7 +48,7 @@ class FuzzTests(SynchronousTestCase):
         for name, function in (("native", "decode_frame"), ("broker", "decode_broker_frame"),
                                ("remoting", "decode_command"),
                                ("json-values", "decode_request"), ("records", "check_records"),
-                               ("rocketmq", "decode_message"), ("rocketmq", "decode_batch")):  # fmt: skip
+                               ("rocketmq", "decode_message"), ("rocketmq", "decode_batch")):
             passed: list[bool] = []
             original: Callable[..., Any] = getattr(targets, function)
             with mock.patch.object(targets, function, counting(original, passed)):

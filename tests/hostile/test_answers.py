@@ -143,7 +143,7 @@ class BrokerAnswersTests(BrokerCase):
                 for number in range(first, first + 500):
                     maker.send(UPDATE_AND_CREATE_TOPIC, {
                         "topic": f"T{number}", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6",
-                    })  # fmt: skip
+                    })
                 self.assertEqual({maker.next().code for _ in range(500)}, {0})
             for _ in range(8):
                 maker.put(LARGE, 0, b"x" * (4 * MIB - 1024), KEYS="large")
@@ -157,7 +157,7 @@ class BrokerAnswersTests(BrokerCase):
             "key": "large", "maxNum": "64", "beginTimestamp": "0", "endTimestamp": str(2**62),
             "timestamp": "0", "invisibleTime": "1000", "pollTime": "0", "bornTime": "0", "initMode": "0",
             "isForce": "true", "exp": "*", "expType": "TAG",
-        }  # fmt: skip
+        }
 
     def test_every_code(self) -> None:
         """All of them beside each other, and those with large answers twelve times more."""
@@ -191,7 +191,7 @@ class NameServerAnswersTests(SynchronousTestCase):
              str(directory / "kv.json")],
             log_path=directory / "namesrv.log",
             environment={"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
-        )  # fmt: skip
+        )
         self.addCleanup(self.server.kill)
         self.server.start()
         wait_until(self.register, seconds=60, what="the name server answers")
@@ -200,11 +200,11 @@ class NameServerAnswersTests(SynchronousTestCase):
     def register(self) -> bool:
         """A broker with its topics; its connection stays open."""
         one = {"perm": 6, "readQueueNums": 4, "writeQueueNums": 4, "topicFilterType": "SINGLE_TAG",
-               "topicSysFlag": 0, "order": False}  # fmt: skip
+               "topicSysFlag": 0, "order": False}
         table = {f"Topic-{number:06}": {**one, "topicName": f"Topic-{number:06}"} for number in range(5000)}
         body = json.dumps({"topicConfigSerializeWrapper": {
             "topicConfigTable": table, "dataVersion": {"counter": 1, "timestamp": 1},
-        }, "filterServerList": []}).encode()  # fmt: skip
+        }, "filterServerList": []}).encode()
         try:
             broker = Remoting(self.address)
         except OSError:
@@ -213,7 +213,7 @@ class NameServerAnswersTests(SynchronousTestCase):
         answer = broker.ask(REGISTER_BROKER, {
             "brokerName": "b", "brokerAddr": "127.0.0.1:1", "clusterName": "c", "haServerAddr": "127.0.0.1:2",
             "brokerId": "0",
-        }, body)  # fmt: skip
+        }, body)
         self.assertEqual(answer.code, 0, answer.remark)
         return True
 

@@ -140,7 +140,7 @@ class HandshakeTests(BrokerCase):
             struct.pack(">iqqq", 1, 0, 0, 2), struct.pack(">ihhq", 1, 0, 0, 2), struct.pack(">iq", 2, 100),
             *(struct.pack(">q", value) for value in (-1, -5, 2**40, 2**62, 2**63 - 1, -(2**63))),
             struct.pack(">qq", 2**33, 1), b"GET / HTTP/1.1\r\n\r\n", chance.randbytes(64),
-        ]  # fmt: skip
+        ]
         for data in strange * 5:
             got = self.slave_port(data, seconds=0.3)
             self.assertLess(len(got), 1000, data)
@@ -181,7 +181,7 @@ class MemoryTests(BrokerCase):
             "consumerGroup": "g", "topic": "Large", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32",
             "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*",
             "subVersion": "0", "expressionType": "TAG",
-        }  # fmt: skip
+        }
         pulls = b"".join(
             encode_command(RemotingCommand(code=PULL_MESSAGE, opaque=number, ext_fields=fields))
             for number in range(200)
@@ -213,7 +213,7 @@ class CostlyTests(BrokerCase):
             for number in range(first, first + 500):
                 maker.send(UPDATE_AND_CREATE_TOPIC, {
                     "topic": f"T{number}", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6",
-                })  # fmt: skip
+                })
             self.assertEqual({maker.next().code for _ in range(500)}, {0})
         maker.close()
         asked = b"".join(
@@ -298,14 +298,14 @@ class NoiseTests(BrokerCase):
                         chance.randbytes(chance.randrange(1, 300)), b"GET / HTTP/1.1\r\n\r\n",
                         struct.pack(">i", -1), struct.pack(">ii", 50, 2**24 + 40) + b"{" * 46,
                         b"\xd1" + chance.randbytes(40), struct.pack(">ii", 20, 16) + b'{"code":310,"a":' ,
-                    ))  # fmt: skip
+                    ))
                     with contextlib.suppress(OSError):
                         self.connect(distance).sendall(data)
                 codes = [chance.randrange(-5, 100_000) for _ in range(20)]
                 send_slowly(self.connect(), b"".join(
                     encode_command(RemotingCommand(code=code, opaque=number, ext_fields={"group": "g"}))
                     for number, code in enumerate(codes)
-                ), seconds=1.0)  # fmt: skip
+                ), seconds=1.0)
                 if round_number % 50 == 0:
                     time.sleep(0.1)
 

@@ -40,7 +40,7 @@ class JudgeTests(SynchronousTestCase):
         """Times become stamps, at one of which only calls overlap; a cut line is left out."""
         path = Path(self.mktemp())
         lines = [["append", 10, 20, "ok", 0, "a"], ["append", 20, 30, "unknown", -1, "b"],
-                 ["get", 30, 40, "beyond", 1, ""]]  # fmt: skip
+                 ["get", 30, 40, "beyond", 1, ""]]
         path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '["get", 1')
         first, second, third = calls_of([path])
         self.assertEqual((first.began, first.ended, first.index, first.body), (20, 41, 0, b"a"))
@@ -68,10 +68,10 @@ class JudgeTests(SynchronousTestCase):
             Call("get", 14, 0, b"", ended=15, outcome="ok", client="w0"),
             Call("get", 16, 2, ended=17, outcome="beyond", client="w0"),
             Call("get", 18, 9, ended=19, outcome="beyond", client="w0"),
-        ]  # fmt: skip
+        ]
         self.assertEqual(list(lines_of(calls, [b"", b"a", b"system", b"b"])), [
             "0 append 0 2 5", "1 append 1 4 20", "0 get 1 10 13", "0 beyond 1 16 17", "0 beyond 2 18 19",
-        ])  # fmt: skip
+        ])
 
     def test_shim(self) -> None:
         """What is armed is in the file that the library maps, and gone when it is disarmed."""

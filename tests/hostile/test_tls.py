@@ -244,7 +244,7 @@ class SlaveReportTests(SynchronousTestCase):
         room = KeyRoom(directory / "keys")
         keys = {f"tls_{name}": path for name, path in attrs.asdict(room.member("broker")).items()}
         broker = Broker("a", directory, role="sync-master", port=free_triple(),
-                        options={**keys, "tls_mode": "enforcing"})  # fmt: skip
+                        options={**keys, "tls_mode": "enforcing"})
         self.addCleanup(broker.kill)
         broker.start()
         wait_until(lambda: "listens at" in broker.log_path.read_text(), seconds=LONG_S, what="it listens")

@@ -100,7 +100,7 @@ def pull(address: str, topic: str, queue_id: int) -> list[Message]:
             "consumerGroup": "pullers", "topic": topic, "queueId": str(queue_id), "queueOffset": str(offset),
             "maxMsgNums": "32", "sysFlag": str(_HAS_SUBSCRIPTION), "commitOffset": "0",
             "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0", "expressionType": "TAG",
-        })  # fmt: skip
+        })
         if answer.code == _NOT_FOUND:
             return found
         if answer.code != _FOUND:
@@ -124,12 +124,12 @@ def put(address: str, topic: str, number: int) -> Sent:
         "a": "putters", "b": topic, "c": "TBW102", "d": str(QUEUES), "e": str(number % QUEUES), "f": "0",
         "g": str(int(time.time() * 1000)), "h": "0", "i": f"number\1{number}\2", "j": "0", "k": "false",
         "l": "16", "m": "false",
-    }, body_of(number))  # fmt: skip
+    }, body_of(number))
     if answer.code:
         raise BrokerError(f"{address}, message {number}: {answer.code} {answer.remark}")
     fields = answer.ext_fields
     return Sent(number=number, status="SEND_OK", queue_id=int(fields["queueId"]),
-                queue_offset=int(fields["queueOffset"]), message_id=fields["msgId"])  # fmt: skip
+                queue_offset=int(fields["queueOffset"]), message_id=fields["msgId"])
 
 
 def records_of(data: bytes) -> list[Message]:
@@ -179,7 +179,7 @@ class Sent:
         """Parse the form of C{HaClient.java}."""
         number, status, queue_id, queue_offset, message_id = word.split("/")
         return cls(number=int(number), status=status, queue_id=int(queue_id),
-                   queue_offset=int(queue_offset), message_id=message_id)  # fmt: skip
+                   queue_offset=int(queue_offset), message_id=message_id)
 
     @property
     def offset(self) -> int:
@@ -302,7 +302,7 @@ class JavaBroker(Broker, Server):
             "sendMessageThreadPoolNums": 4, "pullMessageThreadPoolNums": 4,
             # A busy machine is not an overloaded broker.
             "brokerFastFailureEnable": False, "osPageCacheBusyTimeOutMills": 60000,
-        }, home, version)  # fmt: skip
+        }, home, version)
 
     def wait_started(self, *, seconds: float = PATIENCE) -> None:
         """See L{Broker.wait_started}."""
@@ -338,7 +338,7 @@ class OurBroker(Broker):
             "dledger-broker", "--role", role.lower().replace("_", "-"), "--listen", str(self.port),
             "--ha-listen", str(self.port + 1), "--namesrv", self._name_server, "--store", str(self.store),
             "--name", self._broker, "--cluster", CLUSTER, "--broker-id", "1" if role == "SLAVE" else "0",
-        ]  # fmt: skip
+        ]
         for name, value in {**self._fixed, **more}.items():
             words += ["--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
         return words
@@ -368,7 +368,7 @@ def pause(child: Child) -> None:
 
     def is_stopped() -> bool:
         states = [path.read_text().rpartition(")")[2].split()[0]
-                  for path in Path(f"/proc/{child.pid}/task").glob("*/stat")]  # fmt: skip
+                  for path in Path(f"/proc/{child.pid}/task").glob("*/stat")]
         return set(states) == {"T"}
 
     wait_until(is_stopped, seconds=PATIENCE, what=f"{child.name} has stopped")
@@ -390,7 +390,7 @@ def ask_tables(address: str) -> dict[str, object]:
     """The same metadata, as a broker tells it to its slaves."""
     found: dict[str, object] = {}
     for name, code in (("topics", TOPICS), ("consumerOffset", CONSUMER_OFFSETS),
-                       ("delayOffset", DELAY_OFFSETS), ("subscriptionGroup", GROUPS)):  # fmt: skip
+                       ("delayOffset", DELAY_OFFSETS), ("subscriptionGroup", GROUPS)):
         answer = ask(address, code)
         if answer.code:
             raise BrokerError(f"{address}, request {code}: {answer.code} {answer.remark}")
@@ -407,7 +407,7 @@ def _essence(document: Mapping[str, object]) -> object:
         if isinstance(table, dict):
             # Attributes are not replicated, and RocketMQ drops a field of ours: see docs/ha.md.
             return {name: {field: value for field, value in entry.items() if field not in _NOT_COPIED}
-                    for name, entry in table.items()}  # fmt: skip
+                    for name, entry in table.items()}
     return document.get("offsetTable")
 
 
@@ -418,7 +418,7 @@ def differing(told: Mapping[str, object], kept: Mapping[str, object]) -> list[tu
     A slave of 5.x writes the defaults of fields that a master does not mention.
     """
     return [(name, told[name], _as_told(told[name], kept[name])) for name in told
-            if told[name] != _as_told(told[name], kept[name])]  # fmt: skip
+            if told[name] != _as_told(told[name], kept[name])]
 
 
 def _as_told(told: object, kept: object) -> object:

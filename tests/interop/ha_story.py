@@ -373,7 +373,7 @@ class Story(SynchronousTestCase):
         for sent in self.acknowledged():
             document = shown[sent.message_id]
             self.assertEqual((document["queue_id"], document["queue_offset"], document["body"]),
-                             (sent.queue_id, sent.queue_offset, body_of(sent.number).decode()))  # fmt: skip
+                             (sent.queue_id, sent.queue_offset, body_of(sent.number).decode()))
 
     def parts(self) -> list[Callable[[], None]]:
         """The parts, in the order with the least waiting."""

@@ -69,7 +69,7 @@ def _play(version: str, home: Path) -> None:
         "namesrvAddr": server.address, "storePathRootDir": store, "storePathCommitLog": store / "commitlog",
         "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 20 * 1000, "maxHashSlotNum": 1000,
         "maxIndexNum": 4000, "diskMaxUsedSpaceRatio": 95, "timerWheelEnable": False,
-    }, broker_home, version)  # fmt: skip
+    }, broker_home, version)
     messages = Messages(server.address, home, version)
     children: list[Child] = [server, broker, messages]
     try:
@@ -115,7 +115,7 @@ def make(version: str) -> None:
             ["java", "-XX:+UseSerialGC", "-Xshare:dump", f"-XX:SharedClassListFile={names}",
              f"-XX:SharedArchiveFile={fresh}", "-Xlog:disable", "-Xlog:all=off", "-cp", jars],
             check=True, timeout=_SECONDS, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        )  # fmt: skip
+        )
     fresh.rename(found)
 
 

@@ -117,7 +117,7 @@ class Asking:
         self._socket.settimeout(SILENCE_S if may_be_silent else PATIENCE)
         self._socket.sendall(encode_command(RemotingCommand(
             code=code, opaque=self._last, version=version, language="JAVA", ext_fields=fields or {}, body=body
-        )))  # fmt: skip
+        )))
         while True:
             try:
                 data = self._socket.recv(1 << 18)
@@ -129,7 +129,7 @@ class Asking:
                 answer = decode_command(frame)
                 assert answer.opaque == self._last
                 return Said(code=answer.code, remark=answer.remark, fields=dict(answer.ext_fields),
-                            body=(raw_shape(answer.body), normal(answer.body)))  # fmt: skip
+                            body=(raw_shape(answer.body), normal(answer.body)))
 
     def close(self) -> None:
         """End the connection."""
@@ -163,7 +163,7 @@ def compressed(topics: Sequence[str], *, is_5: bool) -> bytes:
         return struct.pack(">i", len(text.encode())) + text.encode()
 
     parts = [piece('{"counter":3,"timestamp":5}'), struct.pack(">i", len(topics)), *map(piece, topics),
-             piece('["f1","f2"]')]  # fmt: skip
+             piece('["f1","f2"]')]
     return zlib.compress(b"".join(parts) + (struct.pack(">i", 0) if is_5 else b""))
 
 
@@ -172,7 +172,7 @@ def topics_of(*names: str, counter: int = 1, sys_flag: int = 0) -> bytes:
     return registration_document(BrokerTopics(
         version=DataVersion(timestamp=111, counter=counter, state_version=None),
         topics=dict.fromkeys(names, TopicQueues(read_queue_nums=4, write_queue_nums=4, sys_flag=sys_flag)),
-    ))  # fmt: skip
+    ))
 
 
 def play(port: int, version: str) -> list[tuple[str, Said]]:
@@ -320,7 +320,7 @@ class _Play:
     def requests_of_5(self) -> None:
         """Codes that only 5.x has, and unknown ones."""
         queues = (b'{"queueDatas":[{"brokerName":"%s","perm":6,"readQueueNums":4,"topicSysFlag":0,'
-                  b'"writeQueueNums":4}]}')  # fmt: skip
+                  b'"writeQueueNums":4}]}')
         self.ask("register", 217, {"topic": "R"}, queues % b"bk")
         self.ask("registered", 105, {"topic": "R"})
         self.ask("unknown broker", 217, {"topic": "R2"}, queues % b"zz")
@@ -335,7 +335,7 @@ class _Play:
 def _settle(asking: Asking, fields: Mapping[str, str], address: str) -> None:
     """Until a route has lost an address: 5.3 removes brokers a moment later."""
     wait_until(lambda: address not in str(asking.ask(105, fields).body), seconds=PATIENCE,
-               what=f"{address} is forgotten", every=0.1)  # fmt: skip
+               what=f"{address} is forgotten", every=0.1)
 
 
 def mqadmin(version: str, directory: Path, address: str, *words: str) -> str:
@@ -356,7 +356,7 @@ def mqadmin(version: str, directory: Path, address: str, *words: str) -> str:
             env={"NAMESRV_ADDR": address, "ROCKETMQ_HOME": str(directory), "PATH": "/usr/bin:/bin",
                  "JAVA_TOOL_OPTIONS": f"-Drocketmq.namesrv.addr={address}",
                  "JDK_JAVA_OPTIONS": os.environ.get("JDK_JAVA_OPTIONS", "")},
-        )  # fmt: skip
+        )
         said = done.stdout + done.stderr
         if not any(late in said for late in ("RemotingTimeoutException", "RemotingSendRequestException")):
             break

@@ -58,9 +58,9 @@ class Proxy(StartedChild):
             "proxyMode": "CLUSTER", "grpcServerPort": grpc, "remotingListenPort": remoting,
             "localServeAddr": "127.0.0.1", "minInvisibleTimeMillsForRecv": 1000,
             "enableProxyAutoRenew": False, "grpcClientConsumerMinLongPollingTimeoutMillis": 1000,
-        }))  # fmt: skip
+        }))
         command = java_of(proxy_class_path(), home, "384m", "org.apache.rocketmq.proxy.ProxyStartup",
-                          "-pc", str(configuration))  # fmt: skip
+                          "-pc", str(configuration))
         super().__init__("proxy", command, log_path=home / "proxy.log",
                          environment={"ROCKETMQ_HOME": str(home), "RMQ_PROXY_HOME": str(home)})
 

@@ -128,7 +128,7 @@ class RaftBrokers:
             # Without the second it answers no pull while it follows.
             **({"recheckReputOffsetFromCq": True, "slaveReadEnable": True} if kind[0] == "5" else {}),
             **self._options,
-        }  # fmt: skip
+        }
         if kind == OURS:
             return RaftBroker(f"broker-{peer_id}", properties, home)
         return Server(f"broker-{peer_id}", "broker.BrokerStartup", properties, home, kind)
@@ -234,7 +234,7 @@ class RaftBrokers:
                 ask(self.peers[leader_id], LeadershipTransferRequest(
                     group=GROUP, remote_id=leader_id, transfer_id=leader_id, transferee_id=taker_id,
                     term=term,
-                ), seconds=10.0)  # fmt: skip
+                ), seconds=10.0)
             return self.settles(taker_id, 10.0)
 
         try:

@@ -166,7 +166,7 @@ def java_of(
             f"-Dtls.server.mode={tls_mode}",
             # As bin/runbroker.sh does; the second is the share of the disk at which the broker stops writing.
             "-Drocketmq.client.logUseSlf4j=true", "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.99",
-            "-cp", path, *words]  # fmt: skip
+            "-cp", path, *words]
 
 
 class StartedChild(Child):
@@ -324,13 +324,13 @@ class BrokerGroup:
         if name_server is None:
             (name_port,) = free_ports(1)
             name_server = Server("namesrv", "namesrv.NamesrvStartup", {"listenPort": name_port},
-                                 directory / "namesrv", version)  # fmt: skip
+                                 directory / "namesrv", version)
         self.name_server_address = f"127.0.0.1:{name_port}"
         self.name_server = name_server
         self.brokers = {peer_id: self._broker(peer_id, version) for peer_id in ("n0", "n1")}
         self.ours = Member(OURS, self.peers, directory / OURS, group=GROUP, options={
             "never_lead": True, "mapped_file_size_for_entry_data": COMMIT_LOG_FILE_BYTES,
-        })  # fmt: skip
+        })
         self.messages = Messages(self.name_server_address, directory, version)
         self.sent: dict[int, Sent] = {}
 
@@ -348,7 +348,7 @@ class BrokerGroup:
             # A busy machine is not an overloaded broker.
             "brokerFastFailureEnable": False, "osPageCacheBusyTimeOutMills": 60000,
             **self._more,
-        }, home, version)  # fmt: skip
+        }, home, version)
 
     def ledger_path(self, peer_id: str) -> Path:
         """The directory of a member's C{data} and C{index}."""

@@ -28,7 +28,7 @@ class BrokerTailTests(Story):
         self.check_equal()
         with Client(self.pair.slave.address) as client:
             return [offset for batch in client.tail() for offset, record in batch.records()
-                    if decode_message(record).topic == TOPIC]  # fmt: skip
+                    if decode_message(record).topic == TOPIC]
 
     def follow(self) -> Path:
         """Run C{dledger tail -f} at the master, its output in a file. @return: the file."""
@@ -38,7 +38,7 @@ class BrokerTailTests(Story):
                 [sys.executable, "-c", "from dledger.cli.main import main; main()", "tail", "--broker",
                  self.pair.master.address, "--topic", TOPIC, "--from-offset", "begin", "-f", "--json"],
                 stdout=output, stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(ROOT)},
-            )  # fmt: skip
+            )
 
         def end() -> None:
             process.kill()
@@ -70,7 +70,7 @@ class BrokerTailTests(Story):
         wait_until(
             lambda: self.offsets(followed.read_text())[-1:] == expected[-1:], seconds=PATIENCE,
             what="the follower has the last message",
-        )  # fmt: skip
+        )
         self.assertEqual(self.offsets(followed.read_text()), expected)
         words = ("tail", "--broker", pair.master.address, "--json")
         some = self.command(*words, "--topic", TOPIC, "--from-offset", str(expected[150] + 1))

@@ -48,7 +48,7 @@ def measured(*rates: float | None) -> Measured:
     return Measured(samples=[
         None if rate is None else Sample(throughput_per_s=rate, p50_ms=1.0, p99_ms=2.0, acknowledged=10)
         for rate in rates
-    ])  # fmt: skip
+    ])
 
 
 class RatioTests(SynchronousTestCase):
@@ -68,7 +68,7 @@ class RatioTests(SynchronousTestCase):
         results = {
             CELL: measured(30, 40), attrs.evolve(CELL, system="java"): measured(20, 20),
             attrs.evolve(CELL, system="java", window=1): measured(1, 1),
-        }  # fmt: skip
+        }
         self.assertAlmostEqual(java_ratio(results, CELL), 1.75)
         self.assertTrue(math.isnan(java_ratio(results, attrs.evolve(CELL, system="java"))))
 
@@ -94,7 +94,7 @@ class RatioTests(SynchronousTestCase):
                 Copied(bytes=1 << 29, seconds=seconds, cpu_s=1.0) for seconds in (1.0, 2.0, 8.0)
             ],
             (BARE, ""): [Copied(bytes=1 << 29, seconds=0.5, cpu_s=0.5)],
-        }  # fmt: skip
+        }
         self.assertEqual(speed_of(copies, ("java", "ours")), 256.0)
         row, bare = copy_rows(copies)
         self.assertEqual((row["system"], row["cpu_s_per_gib"]), ("java master, ours slave", 2.0))
@@ -175,7 +175,7 @@ class CopyTests(SynchronousTestCase):
         target = Path(self.mktemp())
         target.mkdir()
         command = [sys.executable, "-m", "benchmarks.bare_hop", str(target.absolute() / "hop"), "14220",
-                   "--count", "100"]  # fmt: skip
+                   "--count", "100"]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
         found = json.loads(done.stdout)
         self.assertEqual((found["bytes"], found["count"]), (14220, 100))

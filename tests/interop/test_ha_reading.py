@@ -33,17 +33,17 @@ class ReadingTests(SynchronousTestCase):
         """A message is at its offset, with its body, queue and queue offset; any difference is found."""
         record = encode_message(make_message(
             "t", body_of(7), queue_id=2, queue_offset=5, physical_offset=FILE_SIZE + 100
-        ))  # fmt: skip
+        ))
         path = self.write(FILE_SIZE, bytes(100) + record)
         sent = Sent(number=7, status="SEND_OK", queue_id=2, queue_offset=5,
-                    message_id="7F00000100002A9F" + f"{FILE_SIZE + 100:016X}")  # fmt: skip
+                    message_id="7F00000100002A9F" + f"{FILE_SIZE + 100:016X}")
         self.assertEqual(check_stored(self.store, sent, "t"), "")
         for wrong in (
             {"number": 8}, {"queue_id": 1}, {"queue_offset": 4}, {"message_id": "0" * 32},
             {"message_id": "0" * 16 + f"{FILE_SIZE:016X}"},
-        ):  # fmt: skip
+        ):
             other = Sent(**{**{"number": 7, "status": "SEND_OK", "queue_id": 2, "queue_offset": 5,
-                               "message_id": sent.message_id}, **wrong})  # type: ignore[arg-type] # fmt: skip
+                               "message_id": sent.message_id}, **wrong})  # type: ignore[arg-type]
             self.assertNotEqual(check_stored(self.store, other, "t"), "", wrong)
         self.assertNotEqual(check_stored(self.store, sent, "u"), "")
         path.write_bytes(path.read_bytes().replace(b"0123", b"0124", 1))
@@ -71,13 +71,13 @@ class ReadingTests(SynchronousTestCase):
         """A wrong value, a missing entry and an extra one differ; fields that the master omits may differ."""
         told = {"subscriptionGroup": {"g": {"groupName": "g", "brokerId": 0}}, "delayOffset": {"1": 4}}
         kept = {"subscriptionGroup": {"g": {"groupName": "g", "brokerId": 0, "groupSysFlag": 0}},
-                "delayOffset": {"1": 4}}  # fmt: skip
+                "delayOffset": {"1": 4}}
         self.assertEqual(differing(told, kept), [])
         for name, value in (
             ("delayOffset", {"1": 3}), ("delayOffset", {}), ("delayOffset", "no file"),
             ("subscriptionGroup", {}), ("subscriptionGroup", {"g": {"groupName": "g", "brokerId": 1}}),
             ("subscriptionGroup", {**kept["subscriptionGroup"], "h": {"groupName": "h"}}),
-        ):  # fmt: skip
+        ):
             self.assertEqual([one[0] for one in differing(told, {**kept, name: value})], [name])
 
     def test_status(self) -> None:

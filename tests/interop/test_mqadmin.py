@@ -24,7 +24,7 @@ GROUP = "readers"
 _TOPIC = {
     "topic": "t", "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6",
     "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
-}  # fmt: skip
+}
 
 
 class AdminTests(SynchronousTestCase):
@@ -45,7 +45,7 @@ class AdminTests(SynchronousTestCase):
         port = free_triple()
         self.address = f"127.0.0.1:{port}"
         self.broker = OurBroker("ours", self.directory / "ours", port=port, name_server=self.names.address,
-                                store=self.directory / "store")  # fmt: skip
+                                store=self.directory / "store")
         self.addCleanup(self.broker.kill)
         self.broker.become("ASYNC_MASTER")
         self.broker.start()
@@ -94,7 +94,7 @@ class AdminTests(SynchronousTestCase):
         """A push consumer that lets the broker share out the queues pops, when an administrator says so."""
         for code, fields, body in (
             (17, _TOPIC, b""), (200, {}, json.dumps({"groupName": GROUP}).encode()),
-        ):  # fmt: skip
+        ):
             self.assertEqual(self.asking.ask(code, fields, body).code, 0)
         self.tool("setConsumeMode", "-b", self.address, "-t", "t", "-g", GROUP, "-m", "POP", "-q", "8")
         consumers = Consumers(self.names.address, self.directory, VERSION)
@@ -105,7 +105,7 @@ class AdminTests(SynchronousTestCase):
         consumers.produce("t", "a", "b", "c")
         seen = consumers.seen("one", 6)
         self.assertEqual(sorted((one.body, one.times) for one in seen),
-                         [(body, times) for body in "abc" for times in (0, 1)])  # fmt: skip
+                         [(body, times) for body in "abc" for times in (0, 1)])
         status = self.asking.ask(43)
         self.assertIn("REVIVE", str(status.body))
 
@@ -114,7 +114,7 @@ class AdminTests(SynchronousTestCase):
         topics = self.directory / "topics.json"
         topics.write_text(json.dumps([
             {"topicName": "one", "attributes": {"+message.type": "FIFO"}}, {"topicName": "two"},
-        ]))  # fmt: skip
+        ]))
         self.tool("updateTopicList", "-b", self.address, "-f", str(topics))
         self.assertIn("FIFO", str(self.asking.ask(351, {"topic": "one"}).body))
         groups = self.directory / "groups.json"

@@ -84,7 +84,7 @@ class ClusterTests(NameServerCase):
             "mappedFileSizeConsumeQueue": 20 * 1000, "maxHashSlotNum": 1000, "maxIndexNum": 4000,
             "diskMaxUsedSpaceRatio": 95, "timerWheelEnable": False, "brokerFastFailureEnable": False,
             "osPageCacheBusyTimeOutMills": 60000,
-        }, home, version)  # fmt: skip
+        }, home, version)
         self.addCleanup(broker.kill)
         broker.start()
         return broker
@@ -93,7 +93,7 @@ class ClusterTests(NameServerCase):
         """A started broker of ours."""
         broker = Broker("ours", directory, role="async-master", port=free_triple(), extra=(
             "--namesrv", name_server, "--cluster", CLUSTER,
-        ))  # fmt: skip
+        ))
         self.addCleanup(broker.kill)
         broker.start()
         return broker
@@ -116,7 +116,7 @@ class ClusterTests(NameServerCase):
             return document[1]["brokerAddrTable"] if isinstance(document, tuple) else None
 
         wait_until(lambda: set(brokers()) == {"java", "b"}, seconds=PATIENCE,  # type: ignore[call-overload]
-                   what="both brokers are registered", every=0.1)  # fmt: skip
+                   what="both brokers are registered", every=0.1)
         messages = Messages(server.address, directory, version)
         self.addCleanup(messages.kill)
         messages.start()
@@ -132,7 +132,7 @@ class ClusterTests(NameServerCase):
         # A broker that stops is gone at once; one that is killed, when its connection ends.
         java.stop(seconds=PATIENCE)
         wait_until(lambda: set(brokers()) == {"b"}, seconds=PATIENCE,  # type: ignore[call-overload]
-                   what="Java's broker is forgotten", every=0.1)  # fmt: skip
+                   what="Java's broker is forgotten", every=0.1)
         ours.kill()
         wait_until(lambda: brokers() == {}, seconds=PATIENCE, what="ours is forgotten", every=0.1)
         # The KV configuration is in the file of the next life.
@@ -170,7 +170,7 @@ class ClusterTests(NameServerCase):
         said = admin("getBrokerConfig", "-b", broker)
         self.assertRegex(said, r"fileReservedTime\s*=\s*24\s")
         wait_until(lambda: "'perm': 4" in str(asking.ask(105, {"topic": "b"}).body), seconds=PATIENCE,
-                   what="the route says that messages are refused", every=0.1)  # fmt: skip
+                   what="the route says that messages are refused", every=0.1)
         with self.assertRaises(ChildError) as caught:
             admin("updateBrokerConfig", "-b", broker, "-k", "listenPort", "-v", "1")
         self.assertIn("counts from the start on", str(caught.exception))
@@ -192,7 +192,7 @@ class GroupTests(NameServerCase):
         directory = self.directory(version)
         server = self.ours(directory, version)
         group = BrokerGroup(directory, version, broker={"recheckReputOffsetFromCq": True},
-                            name_server=server, name_port=server.port)  # fmt: skip
+                            name_server=server, name_port=server.port)
         self.addCleanup(group.kill)
         server.kill()  # the group starts it
         group.start()
@@ -207,7 +207,7 @@ class GroupTests(NameServerCase):
             return sorted(body[1]["brokerDatas"][0]["brokerAddrs"])
 
         wait_until(lambda: len(ids()) == 2 and "0" in ids(), seconds=PATIENCE, what="a master and a slave",
-                   every=0.2)  # fmt: skip
+                   every=0.2)
         self.wait_replaceable(group)
         group.brokers[group.leader()].kill()
         try:

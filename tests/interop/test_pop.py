@@ -24,7 +24,7 @@ from tests.processes.children import ChildError, free_triple, wait_until
 _TOPIC = {
     "topic": "paid", "defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6",
     "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
-}  # fmt: skip
+}
 
 
 class PopTests(SynchronousTestCase):
@@ -59,7 +59,7 @@ class PopTests(SynchronousTestCase):
     def ours(self) -> OurBroker:
         """On the store of the test."""
         return OurBroker("ours", self.directory / "ours", port=self.port, name_server=self.names.address,
-                         store=self.directory / "store")  # fmt: skip
+                         store=self.directory / "store")
 
     def run_broker(self, broker: Broker, **options: object) -> None:
         """Start it, as a master."""
@@ -126,7 +126,7 @@ class PopTests(SynchronousTestCase):
         group = {
             "groupName": "fifo", "consumeEnable": True, "consumeMessageOrderly": True, "retryMaxTimes": 3,
             "retryQueueNums": 1, "brokerId": 0, "whichBrokerWhenConsumeSlowly": 1,
-        }  # fmt: skip
+        }
         self.assertEqual(asking.ask(200, {}, json.dumps(group).encode()).code, 0)
         asking.close()
         client = self.client
@@ -221,6 +221,6 @@ class PopTests(SynchronousTestCase):
             JavaBroker("java", self.directory / "java", "5.3.3", port=self.port,
                        name_server=self.names.address, store=self.directory / "store"),
             timerWheelEnable=True,
-        )  # fmt: skip
+        )
         self.assertEqual(self.receive("b", "c", seconds=30), {"b": 2, "c": 2})
         client.acknowledge("b", "c")

@@ -46,7 +46,7 @@ class QueryCase(NameServerCase):
             answer = asking.ask(QUERY_MESSAGE, {
                 "topic": TOPIC, "key": key, "maxNum": str(MOST), "beginTimestamp": "0",
                 "endTimestamp": str(2**63 - 1), **more,
-            })  # fmt: skip
+            })
             self.assertEqual(answer.code, 0 if answer.body else 22, answer.remark)
             self.assertIn("indexLastUpdatePhyoffset", answer.ext_fields)
             found = messages_of(answer)
@@ -69,7 +69,7 @@ class QueryCase(NameServerCase):
             return found
 
         wait_until(lambda: not missing(), seconds=PATIENCE, every=0.5, tell=lambda: f"missing: {missing()}",
-                   what=f"{address} finds all of {len(self.sent)} messages")  # fmt: skip
+                   what=f"{address} finds all of {len(self.sent)} messages")
         of_all = hits("all")
         self.assertGreaterEqual(len(of_all), min(len(self.sent), MOST))
         if not may_repeat or len(of_all) < MOST:
@@ -88,7 +88,7 @@ class QueryByKeyTests(QueryCase):
         store = self.home / "store"
         ours = OurBroker("ours", self.home, port=port, name_server=self.server.address, store=store)
         java = JavaBroker("java", self.home / "java", version, port=port, name_server=self.server.address,
-                          store=store)  # fmt: skip
+                          store=store)
         ours.become("ASYNC_MASTER", **SHAPE)
         java.become("ASYNC_MASTER", **SHAPE)
         for broker in (ours, java):

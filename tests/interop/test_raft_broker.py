@@ -59,7 +59,7 @@ class RaftBrokersTests(SynchronousTestCase):
         # A producer that asks for a new topic while the name server knows no master never finds one. The
         # first elections of RocketMQ's brokers take such a moment.
         wait_until(lambda: {"0"} < set(self.group.route()) and len(self.group.route()) == len(kinds),
-                   seconds=PATIENCE, what="all brokers are registered", every=0.5)  # fmt: skip
+                   seconds=PATIENCE, what="all brokers are registered", every=0.5)
         self.group.send(MESSAGES)
         self.consumed()
 

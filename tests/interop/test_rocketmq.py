@@ -44,7 +44,7 @@ PROPERTIES = (
     b"", b"a\x01b", b"a\x01b\x02", b"a\x01b\x02c\x01d", b"a\x01\x02b\x01c\x02", b"\x01a\x02b\x01c\x02",
     b"a\x02\x02\x02", b"a\x01b\x01c\x02d\x01e", b"a\x011\x02a\x012\x02", b" \x01 \x02", b"\0" * 9,
     "größe\x01ü\U0001f600\x02".encode(), b"\x01\x01\x02a\x01\x01", b"a\x01" + b"x" * 2000,
-)  # fmt: skip
+)
 
 _SMALL, _LARGE = b"hello", b"hello " * 500
 
@@ -60,7 +60,7 @@ def shapes() -> list[Message]:
                     queue_offset=1 << 40, born_timestamp=1700000000123, born_host=Host.of(born, 40001),
                     store_timestamp=1700000000456, store_host=Host.of(store, 10911), reconsume_times=2,
                     prepared_transaction_offset=1 << 33, properties={"TAGS": "ä", "KEYS": "k1 k2"},
-                ))  # fmt: skip
+                ))
     found.append(make_message("größe", zlib.compress(_LARGE), sys_flag=SysFlag.COMPRESSED | SysFlag.COMMIT))
     return found
 
@@ -122,10 +122,10 @@ class CodecTests(SynchronousTestCase):
         batch = encode_batch([
             BatchItem(flag=1, body=b"hello", properties_data=b"a\x01b"),
             BatchItem(flag=-1, body=b"x" * 300, properties_data=b"TAGS\x01A"),
-        ])  # fmt: skip
+        ])
         again = base64.b64decode(codec.said_of("batch", batch))
         self.assertEqual([attrs.evolve(item, properties_data=item.properties_data.rstrip(b"\2"))
-                          for item in decode_batch(again)], decode_batch(batch))  # fmt: skip
+                          for item in decode_batch(again)], decode_batch(batch))
         for text in ("", "A", "TagA", "größe", "\U0001f600", "polygenelubricants", "x" * 1000):
             self.assertEqual(int(codec.said_of("hash", text.encode())), java_hash(text), text)
 
@@ -146,12 +146,12 @@ def fields_of(message: Message) -> list[str]:
         return f"{text(found.address)}/{found.port}"
 
     numbers = (message.body_crc, message.queue_id, message.flag, message.queue_offset,
-               message.physical_offset, message.sys_flag, message.born_timestamp)  # fmt: skip
+               message.physical_offset, message.sys_flag, message.born_timestamp)
     return [
         text(message.topic.encode()), text(plain_body(message)), *map(str, numbers), host(message.born_host),
         str(message.store_timestamp), host(message.store_host), str(message.reconsume_times),
         str(message.prepared_transaction_offset), pairs(message.properties),
-    ]  # fmt: skip
+    ]
 
 
 class BrokerTests(SynchronousTestCase):
@@ -194,7 +194,7 @@ class BrokerTests(SynchronousTestCase):
         # Brokers copy topics every ten seconds, outside the log; one that has not cannot serve later.
         topics = group.directory / survivor / "store" / "config" / "topics.json"
         wait_until(lambda: topics.exists() and f'"{TOPIC}"' in topics.read_text(), seconds=PATIENCE,
-                   what="the topic at the survivor", every=0.2)  # fmt: skip
+                   what="the topic at the survivor", every=0.2)
         group.brokers[survivor].kill()
         group.send(MESSAGES)
         group.brokers[first].kill()
@@ -259,16 +259,16 @@ class BrokerTests(SynchronousTestCase):
             self.check_message(sent, found[sent.message_id])
         lines = group.command("tail", "-n", "3", "--format", "rocketmq").splitlines()
         self.assertEqual([line.split("\t")[0] for line in lines],
-                         [f"index={index}" for index in range(end_index - 2, end_index + 1)])  # fmt: skip
+                         [f"index={index}" for index in range(end_index - 2, end_index + 1)])
 
     def check_message(self, sent: Sent, document: dict[str, Any]) -> None:
         """One message that the producer knows to be stored."""
         body = body_of(sent.number)
         shown = {name: document[name] for name in ("queue_id", "queue_offset", "unique_key", "tags", "keys",
-                                                   "body", "compression")}  # fmt: skip
+                                                   "body", "compression")}
         self.assertEqual(shown, {
             "queue_id": sent.queue_id, "queue_offset": sent.queue_offset, "unique_key": sent.unique_key,
             "tags": "odd" if sent.number % 2 else "even", "keys": [f"k{sent.number}", "all"],
             "body": body.decode(), "compression": "zlib" if len(body) > 2000 else "none",
-        })  # fmt: skip
+        })
         self.assertEqual(document["properties"]["number"], str(sent.number))

@@ -65,7 +65,7 @@ def drawn(rng: random.Random, depth: int = 0) -> str:
         lambda: f"{operand()} IS {no}NULL",
         lambda: f"{operand()} {no}{rng.choice(('CONTAINS', 'STARTSWITH', 'ENDSWITH'))} '{rng.choice('1xb')}'",
         operand,
-    ))()  # fmt: skip
+    ))()
 
 
 class FilterTests(SynchronousTestCase):

@@ -65,7 +65,7 @@ class TransactionTests(SynchronousTestCase):
         self.directory = Path(held.name)
         (name_port,) = free_ports(1)
         name_server = Server("namesrv", "namesrv.NamesrvStartup", {"listenPort": name_port},
-                             self.directory / "namesrv", version)  # fmt: skip
+                             self.directory / "namesrv", version)
         self.address, self.version = f"127.0.0.1:{name_port}", version
         self.port = free_triple()
         self.producer = Producer(self.address, self.directory, version)
@@ -84,12 +84,12 @@ class TransactionTests(SynchronousTestCase):
     def ours(self) -> OurBroker:
         """On the store of the test."""
         return OurBroker("ours", self.directory / "ours", port=self.port, name_server=self.address,
-                         store=self.directory / "store")  # fmt: skip
+                         store=self.directory / "store")
 
     def java(self) -> JavaBroker:
         """On the same store."""
         return JavaBroker("java", self.directory / "java", self.version, port=self.port,
-                          name_server=self.address, store=self.directory / "store")  # fmt: skip
+                          name_server=self.address, store=self.directory / "store")
 
     def run_broker(self, options: dict[str, int]) -> None:
         """Start it, as a master."""

@@ -32,7 +32,7 @@ _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload([
     "attrs", "click", "construct", "twisted.application.internet", "twisted.application.service",
     "twisted.internet.endpoints", "twisted.internet.task", "twisted.trial.reporter", "twisted.trial.runner",
-])  # fmt: skip
+])
 
 
 @attrs.frozen

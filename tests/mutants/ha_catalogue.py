@@ -121,4 +121,4 @@ HA_MUTANTS: tuple[Row, ...] = (
               "        for step in self._steps:\n            try:\n                step()\n"
               "            except OSError:\n                pass\n"),
     ), {"master": {**SYNC, "flush_disk_type": "SYNC_FLUSH"}}, ("disk_error", *POWER)),
-)  # fmt: skip
+)

@@ -86,4 +86,4 @@ HISTORY_MUTANTS: tuple[HistoryRow, ...] = (
               "            self.member.out.write(fx.TruncateLedger(entries=entries))\n"),
     ), {"search": {"is_atomic": True, "messages_max": 2, "crashes": 0, "late": 0, "twice": 1, "terms_max": 1,
                    "entries_max": 4, "pushes": 2}}),
-)  # fmt: skip
+)

@@ -30,7 +30,7 @@ def header_of(
 ) -> dict[str, str]:
     """The header of a registration."""
     return {"brokerName": name, "brokerAddr": address, "clusterName": cluster, "brokerId": str(broker_id),
-            "haServerAddr": "127.0.0.1:9"}  # fmt: skip
+            "haServerAddr": "127.0.0.1:9"}
 
 
 def registration_document(topics: BrokerTopics) -> bytes:
@@ -42,13 +42,13 @@ def registration_document(topics: BrokerTopics) -> bytes:
             "writeQueueNums": queues.write_queue_nums,
         }
         for name, queues in topics.topics.items()
-    }  # fmt: skip
+    }
     return json.dumps({
         "filterServerList": list(topics.filter_servers or ()),
         "topicConfigSerializeWrapper": {
             "dataVersion": topics.version.document(), "topicConfigTable": table,
         },
-    }, ensure_ascii=False, separators=(",", ":")).encode("utf-8")  # fmt: skip
+    }, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
 
 
 def run_now(call: Callable[[], None]) -> Deferred[None]:
@@ -74,7 +74,7 @@ class NameServerCase(SynchronousTestCase):
         })
         self.routes = RouteTable(self.config.limits, is_5=self.config.is_5)
         self.values = KeyValues(self.disk, KV, run_now, entries_max=self.config.kv_entries_max,
-                                bytes_max=self.config.kv_bytes_max)  # fmt: skip
+                                bytes_max=self.config.kv_bytes_max)
         self.values.load()
         self.changeable = ChangeableConfig(self.config)
         self.commands = NameServerCommands(self.changeable, self.routes, self.values, clock=self.clock)
@@ -106,6 +106,6 @@ class NameServerCase(SynchronousTestCase):
         connection.dataReceived(encode_command(RemotingCommand(
             code=code, opaque=7, flag=flag, version=version, language="JAVA", ext_fields=fields or {},
             body=body,
-        )))  # fmt: skip
+        )))
         self.clock.advance(0)
         return sent_commands(transport.value())[before:]

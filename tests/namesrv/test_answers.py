@@ -21,7 +21,7 @@ class EscapeTests(SynchronousTestCase):
         """Only control characters and separators of lines are escaped."""
         self.assertEqual(topics_body([STRANGE]), (
             '{"topicList":["ü/<(\'\\"\\\\\\u0001\\u007F\\u2028😀é\\u001F&\\t"]}'.encode()
-        ))  # fmt: skip
+        ))
 
     def test_strict(self) -> None:
         """Everything beyond ASCII is escaped, and the slash."""
@@ -39,7 +39,7 @@ class EscapeTests(SynchronousTestCase):
         group = BrokerGroup(cluster="C", name="b", addresses={-1: "a"}, zone="z", acting=True)
         route = TopicRoute(queues={"b": TopicQueues()}, groups=(group,), filter_servers={})
         self.assertIn(b'{-1:"a"},"brokerName":"b","cluster":"C","enableActingMaster":true,"zoneName":"z"}',
-                      route_body(route, order_conf=None, is_strict=False, is_5=True))  # fmt: skip
+                      route_body(route, order_conf=None, is_strict=False, is_5=True))
 
     def test_no_members(self) -> None:
         """Fields that the request lacks are not in the answer."""

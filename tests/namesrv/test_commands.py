@@ -25,7 +25,7 @@ def topics(*names: str, counter: int = 1) -> bytes:
     return registration_document(BrokerTopics(
         version=DataVersion(timestamp=111, counter=counter, state_version=None),
         topics=dict.fromkeys(names, TopicQueues(read_queue_nums=4, write_queue_nums=4)),
-    ))  # fmt: skip
+    ))
 
 
 class RouteTests(NameServerCase):
@@ -58,7 +58,7 @@ class RouteTests(NameServerCase):
         self.assertEqual((answer.code, answer.remark), (17, (
             "No topic route info in name server for the topic: T\n"
             "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
-        )))  # fmt: skip
+        )))
         self.assertIn("topic: null\n", str(self.ask(105).remark))
         self.assertLess(len(str(self.ask(105, {"topic": "x" * 100_000}).remark)), 1200)
         self.assertEqual(self.side.refusals.counts, {})
@@ -68,7 +68,7 @@ class RouteTests(NameServerCase):
         self.assertEqual(self.ask(106, version=479).body, (
             b'{"brokerAddrTable":{"bk":{"brokerAddrs":{0:"127.0.0.1:1",2:"127.0.0.1:2"},"brokerName":"bk",'
             b'"cluster":"C","enableActingMaster":false}},"clusterAddrTable":{"C":["bk"]}}'
-        ))  # fmt: skip
+        ))
 
     def test_slave_is_told(self) -> None:
         """A slave learns its master; a one-way registration is not answered."""
@@ -113,7 +113,7 @@ class RouteTests(NameServerCase):
         self.assertEqual((answer.remark, answer.body), ("not set any response code", (
             b'{"brokerMemberGroup":{"brokerAddrs":{0:"127.0.0.1:1",2:"127.0.0.1:2"},"brokerName":"bk",'
             b'"cluster":"C"}}'
-        )))  # fmt: skip
+        )))
 
     def test_permissions(self) -> None:
         """mqadmin wipeWritePerm and addWritePerm."""
@@ -189,7 +189,7 @@ class FewTopicsTests(NameServerCase):
         answer = self.ask(103, header_of(), topics("A", "B", "C"))
         self.assertEqual((answer.code, answer.remark), (
             1, "Failed to decode RegisterBrokerBody: it has 3 topics; topics_max=2",
-        ))  # fmt: skip
+        ))
         self.assertEqual(self.routes.live, {})
         self.assertEqual(self.ask(103, header_of(), topics("A", "B")).code, 0)
 
@@ -206,7 +206,7 @@ class OldTests(NameServerCase):
             b'{"brokerDatas":[{"brokerAddrs":{"0":"127.0.0.1:1"},"brokerName":"bk","cluster":"C"}],'
             b'"filterServerTable":{},"queueDatas":[{"brokerName":"bk","perm":6,"readQueueNums":4,'
             b'"topicSysFlag":0,"writeQueueNums":4}]}'
-        ))  # fmt: skip
+        ))
         self.assertIn("http://rocketmq.apache.org/docs/faq/ for", str(self.ask(105, {"topic": "T"}).remark))
         self.assertEqual(self.ask(322, header_of(), SAME).body, SAME)
         self.assertEqual(self.ask(318, {}, b"kvConfigPath=x").remark, "Can not update config path")
@@ -263,7 +263,7 @@ class OptionTests(NameServerCase):
             (b"scanNotActiveBrokerInterval=1", "500"), (b"orderMessageEnable", "string2Properties error"),
             (b"\xff=1", "string2Properties error"), (b"enableTopicList=false\nx=1", "unknown option"),
             (b"a=" + b"x" * 70_000, "at most 65536"),
-        ):  # fmt: skip
+        ):
             answer = self.ask(318, {}, body)
             self.assertEqual(answer.code, 1)
             self.assertIn(reason, str(answer.remark))

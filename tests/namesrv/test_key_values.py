@@ -39,7 +39,7 @@ class KeyValueTests(SynchronousTestCase):
     def make(self, *, slow: bool = False, entries_max: int = 100, bytes_max: int = 1000) -> KeyValues:
         """With the content of the file."""
         values = KeyValues(self.disk, KV, self.later if slow else run_now, entries_max=entries_max,
-                           bytes_max=bytes_max)  # fmt: skip
+                           bytes_max=bytes_max)
         values.load()
         return values
 
@@ -100,7 +100,7 @@ class KeyValueTests(SynchronousTestCase):
         for namespace, key, value, reason in (
             ("N", "l", "v", "entries; kv_entries_max=2"), ("N", "k", "x" * 9, "bytes; kv_bytes_max=10"),
             ("N", "k" * 4097, "v", "at most 4096"), ("N", "k", "v" * (1 << 20 | 1), "a value 1048576"),
-        ):  # fmt: skip
+        ):
             error = self.failureResultOf(values.change(namespace, key, value), Refused)
             self.assertIn(reason, str(error.value))
         self.successResultOf(values.change("N", "k", "w"))

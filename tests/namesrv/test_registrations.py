@@ -38,7 +38,7 @@ def packed(*topics: bytes, count: int | None = None, tail: bytes = b"") -> bytes
     """The compressed form."""
     parts = [piece(b'{"counter":3,"timestamp":5}'),
              struct.pack(">i", len(topics) if count is None else count), *map(piece, topics),
-             piece(b'["f1","f2"]'), tail]  # fmt: skip
+             piece(b'["f1","f2"]'), tail]
     return zlib.compress(b"".join(parts))
 
 
@@ -59,9 +59,9 @@ class ReadTests(SynchronousTestCase):
         self.assertEqual(found.version, DataVersion(counter=2, timestamp=111))
         self.assertEqual(found.topics, {
             "T": TopicQueues(read_queue_nums=8, write_queue_nums=4, perm=7, sys_flag=1)
-        })  # fmt: skip
+        })
         self.assertEqual(self.read(b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"A":{}}}}').topics,
-                         {"A": TopicQueues()})  # fmt: skip
+                         {"A": TopicQueues()})
         self.assertEqual(self.read(registration_document(found)), found)
 
     def test_old(self) -> None:
@@ -78,7 +78,7 @@ class ReadTests(SynchronousTestCase):
         """Of 4.9 with five fields, of 5.x with attributes and a count of mappings behind."""
         queues = TopicQueues(read_queue_nums=4, write_queue_nums=5)
         for body in (packed(b"A 4 5 6 SINGLE_TAG"),
-                     packed(b'A 4 5 6 SINGLE_TAG {"a": "b c"}', tail=struct.pack(">i", 0))):  # fmt: skip
+                     packed(b'A 4 5 6 SINGLE_TAG {"a": "b c"}', tail=struct.pack(">i", 0))):
             found = self.read(body, is_compressed=True)
             self.assertEqual(found.topics, {"A": queues})
             self.assertEqual((found.filter_servers, found.version.counter), (("f1", "f2"), 3))
@@ -92,7 +92,7 @@ class ReadTests(SynchronousTestCase):
             (packed(b"A x 5 6 T"), "not a number"), (packed(b"\xff 4 5 6 T"), "UTF-8"),
             (zlib.compress(struct.pack(">i", 100)), "length of 100"), (zlib.compress(b"\0"), "ends before"),
             (zlib.compress(struct.pack(">i", -1)), "length of -1"), (packed(b" 4 5 6 T"), "topicName"),
-        ):  # fmt: skip
+        ):
             self.assertIn(reason, self.refused(body, is_compressed=True))
 
     def test_bomb(self) -> None:
@@ -104,10 +104,10 @@ class ReadTests(SynchronousTestCase):
         """More topics than the table may have are refused unread: half a megabyte could hold a million."""
         wrong = b"A x 5 6 T"
         self.assertEqual(self.refused(packed(wrong, wrong, wrong), is_compressed=True),
-                         "it has 3 topics; topics_max=2")  # fmt: skip
+                         "it has 3 topics; topics_max=2")
         table = '{"A":1,"B":1,"C":1}'
         for version, text in ((479, '{"topicConfigSerializeWrapper":{"topicConfigTable":%s}}'),
-                              (36, '{"topicConfigTable":%s}')):  # fmt: skip
+                              (36, '{"topicConfigTable":%s}')):
             error = self.assertRaises(BodyError, self.read, (text % table).encode(), version=version)
             self.assertEqual(str(error), "it has 3 topics; topics_max=2")
         self.assertEqual(len(self.read(packed(b"A 4 5 6 T", b"B 4 5 6 T"), is_compressed=True).topics), 2)
@@ -132,14 +132,14 @@ class ReadTests(SynchronousTestCase):
             (f'{{"filterServerList":[{",".join(["1"] * 65)}]}}', "at most 64"),
             ('{"filterServerList":{}}', "at most 64"), ('{"a"', "colon"), ('{"a":' * 3000, "levels"),
             ("[]", "object"),
-        ):  # fmt: skip
+        ):
             self.assertIn(reason, self.refused(text.encode()))
 
     def test_single_topic(self) -> None:
         """REGISTER_TOPIC: queues by broker."""
         body = b'{"queueDatas":[{"brokerName":"bk","perm":6,"readQueueNums":4,"writeQueueNums":5}],"x":1}'
         self.assertEqual(read_topic_route(body),
-                         {"bk": TopicQueues(read_queue_nums=4, write_queue_nums=5, perm=6)})  # fmt: skip
+                         {"bk": TopicQueues(read_queue_nums=4, write_queue_nums=5, perm=6)})
         self.assertEqual((read_topic_route(b""), read_topic_route(b"{}")), ({}, {}))
         for wrong in (b'{"queueDatas":{}}', b'{"queueDatas":[1]}', b'{"queueDatas":[{}]}'):
             self.assertRaises(BodyError, read_topic_route, wrong)

@@ -210,7 +210,7 @@ class ChangeOfMasterTests(RouteCase):
             "back": lambda: table.register(
                 header(broker_id=1), body("A", "B", counter=7), "of m, later", 60.0
             ),
-        }  # fmt: skip
+        }
 
     def play(self, *, is_5: bool, order: Sequence[str], counter: int, was_slave: bool) -> None:
         """One order of events, each of them once."""
@@ -270,7 +270,7 @@ class TopicTests(RouteCase):
         """All topics of one broker, and of no other."""
         self.table.register(header(), BrokerTopics(version=DataVersion(counter=9), topics={
             "B": TopicQueues(read_queue_nums=3),
-        }), 1, 0.0)  # fmt: skip
+        }), 1, 0.0)
         self.assertEqual(self.table.set_writable("bk", False), 2)
         wiped = self.table.topics["B"]["bk"]
         self.assertEqual((wiped.perm, wiped.read_queue_nums), (4, 3))

@@ -80,7 +80,7 @@ class ServiceCase(SynchronousTestCase):
         """The last answer."""
         peer[0].dataReceived(encode_command(RemotingCommand(
             code=code, opaque=1, version=409, ext_fields=fields or {}, body=body
-        )))  # fmt: skip
+        )))
         self.settle()
         return sent_commands(peer[1].value())[-1]
 
@@ -133,7 +133,7 @@ class LifeTests(ServiceCase):
         peer = self.connect(service)
         peer[0].dataReceived(encode_command(RemotingCommand(
             code=100, opaque=1, ext_fields={"namespace": "N", "key": "k", "value": "v"}
-        )))  # fmt: skip
+        )))
         stopped = service.stopService()
         self.settle()
         self.assertNoResult(stopped)
@@ -251,7 +251,7 @@ class HostileTests(ServiceCase):
             (packed, b"x"), (header_of(), b"[" * 100_000), (header_of(), b'{"a":' * 100_000),
             (header_of(), b'{"topicConfigSerializeWrapper":{"dataVersion":{"counter":1e999999999}}}'),
             (header_of(), b"\xff" * 1000),
-        ):  # fmt: skip
+        ):
             answer = self.ask(peer, 103, fields, body)
             self.assertEqual(answer.code, 1)
             self.assertIn("Failed to decode RegisterBrokerBody", answer.remark)
@@ -286,7 +286,7 @@ class HostileTests(ServiceCase):
         other = self.connect(service)
         other[0].dataReceived(b"".join(
             encode_command(RemotingCommand(code=206, opaque=number)) for number in range(100)
-        ))  # fmt: skip
+        ))
         other[0].pauseProducing()
         self.settle()
         self.assertLess(len(sent_commands(other[1].value())), 5)

@@ -112,7 +112,7 @@ class TlsServiceTests(ServiceCase):
         """By the certificate of each connection, where everybody shows one."""
         for auth, asks in (("none", False), ("require", True)):
             service = self.make(self.endpoint, tls_mode="enforcing", tls_client_auth=auth,
-                                **options_of(self.files))  # fmt: skip
+                                **options_of(self.files))
             service.startService()
             self.settle()
             self.assertEqual(service.commands.uris_of is not None, asks)
@@ -130,7 +130,7 @@ class TlsServiceTests(ServiceCase):
         client = self.room.client("app")
         for auth, is_taken in (("none", False), ("require", True)):
             service = self.make(self.endpoint, tls_mode="permissive", tls_client_auth=auth,
-                                **options_of(self.files))  # fmt: skip
+                                **options_of(self.files))
             service.startService()
             self.settle()
             self.assertEqual(b"is a change" not in self.ask(client, 216), is_taken, auth)

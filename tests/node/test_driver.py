@@ -151,7 +151,7 @@ class MuteTests(DriverCase):
         """It is refused; that is told once."""
         self.assertEqual(self.world.diary, [
             ("save", 3, "n1"), ("report", "vote-refused"), ("reply", 1, mute_answer(self.vote, 0)),
-        ])  # fmt: skip
+        ])
         self.assertEqual((self.driver.why_mute, self.driver.is_stopped), ("no room", False))
         self.world.diary.clear()
         self.script((fx.PersistTermVote(term=4, voted_for=None),))
@@ -166,14 +166,14 @@ class MuteTests(DriverCase):
             fx.WriteEntries(entries=batch(0, (3, b"a"))),
             fx.TruncateLedger(entries=batch(0, (3, b"a"))),
             fx.WriteConfiguration(first_index=0, membership=Membership(voters={"n0": "h:1"}), term=3),
-        ):  # fmt: skip
+        ):
             self.core.seen.clear()
             self.world.diary.clear()
             self.script((told(9), fx.SendRequest(peer_id="n2", request_id=5, request=request), effect))
             self.driver.feed(ev.TurnCame())
             self.assertEqual(self.world.diary, [("append", 9)])
             self.assertEqual([type(one) for one in self.core.seen],
-                             [ev.TurnCame, ev.WriteRefused, ev.RequestFailed])  # fmt: skip
+                             [ev.TurnCame, ev.WriteRefused, ev.RequestFailed])
             self.assertEqual(self.ledger.ledger_end_index, -1)
 
     def test_room(self) -> None:
@@ -193,7 +193,7 @@ class MuteTests(DriverCase):
         self.driver.feed(ev.Ticked())
         self.assertEqual(self.world.diary, [
             ("save", 4, "n2"), ("report", "votes-again"), ("reply", 2, self.vote),
-        ])  # fmt: skip
+        ])
         self.assertEqual(self.driver.why_mute, "")
 
     def test_failure(self) -> None:

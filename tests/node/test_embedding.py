@@ -35,7 +35,7 @@ class EmbeddingTests(SynchronousTestCase):
         self.heard: list[str] = []
         self.rig = Rig()
         config = DLedgerConfig(store_type="memory", bootstrap=True, mapped_file_size_for_entry_data=65536,
-                               mapped_file_size_for_entry_index=32000)  # fmt: skip
+                               mapped_file_size_for_entry_index=32000)
         self.clock = Clock()
         self.store = MemoryStore.open(config)
         self.store.append_bodies((b"of an earlier term",), 1)

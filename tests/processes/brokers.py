@@ -49,7 +49,7 @@ class Remoting:
         self.last += 1
         self._socket.sendall(encode_command(RemotingCommand(
             code=code, opaque=self.last, version=409, language="JAVA", ext_fields=fields, body=body
-        )))  # fmt: skip
+        )))
         return self.last
 
     def next(self) -> RemotingCommand:
@@ -75,7 +75,7 @@ class Remoting:
             "a": "P", "b": topic, "c": "TBW102", "d": str(QUEUES), "e": str(queue_id), "f": "0",
             "g": "1700000000000", "h": "0", "i": "\x02".join(f"{name}\x01{told[name]}" for name in told),
             "j": "0", "k": "false",
-        }, body)  # fmt: skip
+        }, body)
 
     def pull(self, topic: str, queue_id: int, offset: int) -> RemotingCommand:
         """The messages of a queue that are there now, if any."""
@@ -83,7 +83,7 @@ class Remoting:
             "consumerGroup": "g", "topic": topic, "queueId": str(queue_id), "queueOffset": str(offset),
             "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0",
             "subscription": "*", "subVersion": "0", "expressionType": "TAG",
-        })  # fmt: skip
+        })
 
     def close(self) -> None:
         """Close the connection."""
@@ -123,11 +123,11 @@ class Broker(Child):
         self.port = port
         self.address = f"127.0.0.1:{port}"
         words = ["--role", role, "--store", str(self.store), "--name", "b", "--listen",
-                 f"tcp:{port}:interface=127.0.0.1"]  # fmt: skip
+                 f"tcp:{port}:interface=127.0.0.1"]
         if master is not None:
             words += ["--ha-master", f"127.0.0.1:{master.port + 1}"]
         given = {"mapped_file_size_commit_log": FILE_SIZE, "mapped_file_size_consume_queue": 20_000,
-                 "ha_reconnect_max": 500, **(options or {})}  # fmt: skip
+                 "ha_reconnect_max": 500, **(options or {})}
         for option, value in given.items():
             words += ["--set", f"{option}={str(value).lower() if isinstance(value, bool) else value}"]
         limits = [] if descriptors is None else ["prlimit", f"--nofile={descriptors}:{descriptors}"]
@@ -136,7 +136,7 @@ class Broker(Child):
             [*limits, sys.executable, "-c", _TWISTD, "-n", "--pidfile=", "dledger-broker", *words, *extra],
             log_path=directory / f"{name}.log",
             environment={"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
-        )  # fmt: skip
+        )
 
     def wait_started(self, *, seconds: float = 60.0) -> None:
         """@raise ChildError: the broker does not answer in time, or the process has ended."""
@@ -195,7 +195,7 @@ class Broker(Child):
                     offset = int(answer.ext_fields["nextBeginOffset"])
                 if answer.code not in (NOT_FOUND, NO_TOPIC):
                     raise ChildError(f"{self.name}, queue {queue_id} at {offset}: "
-                                     f"{answer.code} {answer.remark}\n{self.log_tail()}")  # fmt: skip
+                                     f"{answer.code} {answer.remark}\n{self.log_tail()}")
         finally:
             connection.close()
         return found

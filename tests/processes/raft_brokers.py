@@ -69,7 +69,7 @@ class RaftMember(Child):
              str(self.configuration), "--listen", f"tcp:{port}:interface=127.0.0.1"],
             log_path=directory / f"{name}.log",
             environment={"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **(environment or {})},
-        )  # fmt: skip
+        )
 
     @property
     def ledger_path(self) -> Path:
@@ -104,7 +104,7 @@ class RaftTrio:
              f"tcp:{self._name_port}:interface=127.0.0.1", "--kv", str(directory / "kv.json")],
             log_path=directory / "namesrv.log",
             environment={"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
-        )  # fmt: skip
+        )
         self._options = dict(options or {})
         self.brokers = {peer_id: self.made(peer_id) for peer_id in self.peers}
 
@@ -118,7 +118,7 @@ class RaftTrio:
             "dLegerPeers": peers_text(self.peers), "dLegerSelfId": peer_id,
             "mappedFileSizeCommitLog": FILE_BYTES, "mappedFileSizeConsumeQueue": 20 * 1000,
             "diskMaxUsedSpaceRatio": 95, "defaultTopicQueueNums": 4, **self._options, **more,
-        }, port=free_triple(), environment=environment)  # fmt: skip
+        }, port=free_triple(), environment=environment)
 
     def start(self) -> str:
         """
@@ -203,7 +203,7 @@ class RaftTrio:
         try:
             answer = ask(self.peers[leader_id], LeadershipTransferRequest(
                 group=GROUP, remote_id=leader_id, transfer_id=leader_id, transferee_id=taker_id
-            ), seconds=10.0)  # fmt: skip
+            ), seconds=10.0)
         except NoAnswer:
             return False
         return answer.code is ResponseCode.SUCCESS

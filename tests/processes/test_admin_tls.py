@@ -109,7 +109,7 @@ class AdminTlsTests(TlsCase):
         self.assertRaises(ssl.SSLError, self.ask, leader, "GET", "/status", room=stranger)
         with socket.create_connection(("127.0.0.1", self.ports[leader]), timeout=20) as plain:
             plain.sendall(f"POST /flush HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {self.token}"
-                          "\r\n\r\n".encode())  # fmt: skip
+                          "\r\n\r\n".encode())
             heard = b""
             try:
                 while data := plain.recv(4096):

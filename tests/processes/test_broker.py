@@ -170,14 +170,14 @@ class LifeTests(BrokerCase):
         master.start()
         master.wait_started()
         second = Broker("second", self.directory, role="async-master", port=free_triple(),
-                        extra=("--store", str(master.store)))  # fmt: skip
+                        extra=("--store", str(master.store)))
         taken = Broker("taken", self.directory, role="async-master", port=master.port)
         unknown = Broker("unknown", self.directory, role="async-master", port=free_triple(),
-                         options={"brokerNam": "x"})  # fmt: skip
+                         options={"brokerNam": "x"})
         for broker, words in (
             (second, "in use by another process"), (taken, "Couldn't listen on 127.0.0.1"),
             (unknown, "did you mean 'broker_name'"),
-        ):  # fmt: skip
+        ):
             self.addCleanup(broker.kill)
             broker.start()
             self.assertEqual(broker.wait(seconds=60), 1, broker.log_tail())
@@ -230,13 +230,13 @@ class ReplacedTests(BrokerCase):
         done = subprocess.run(
             [sys.executable, "-c", _CLI, *words], capture_output=True, text=True, timeout=120,
             cwd=self.directory, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False,
-        )  # fmt: skip
+        )
         return done.returncode, done.stdout + done.stderr
 
     def wait_stopped(self, slave: Broker) -> None:
         """Wait until the slave has stopped."""
         wait_until(lambda: "replication has stopped" in slave.log_path.read_text(), seconds=60,
-                   what="the slave stopped")  # fmt: skip
+                   what="the slave stopped")
 
     def put_some(self, master: Broker, body: bytes = b"other") -> None:
         """Other messages at the master."""
@@ -271,7 +271,7 @@ class ReplacedTests(BrokerCase):
         self.assertEqual(status, 1, said)
         self.assertIn("#Trouble", said)
         wait_until(lambda: slave.log_path.read_text().count("replication has stopped") > 1, seconds=60,
-                   what="it stopped again")  # fmt: skip
+                   what="it stopped again")
         status, said = self.dledger("ha-resolve", "--broker", slave.address)
         self.assertEqual(status, 1, said)
         self.assertIn(f"sets aside {len(before)} bytes", said)
@@ -310,7 +310,7 @@ class ReplacedTests(BrokerCase):
         self.assertEqual(status, 0, said)
         wait_until(lambda: slave.messages(TOPIC)[-1:] != [] and any(
             one.body == b"7 yyyyy" for one in slave.messages(TOPIC)
-        ), seconds=60, what="the slave follows")  # fmt: skip
+        ), seconds=60, what="the slave follows")
 
     def flip(self, master: Broker, *places: int) -> tuple[Path, bytes]:
         """
@@ -339,16 +339,16 @@ class ReplacedTests(BrokerCase):
         master.start()
         master.wait_started()
         wait_until(lambda: name.read_bytes()[: len(before)] == content[: len(before)], seconds=60,
-                   what="the master's record is sound again")  # fmt: skip
+                   what="the master's record is sound again")
         wait_until(lambda: (master.store / "commitlog.damaged").exists(), seconds=120, what="the old bytes")
         kept = master.store / "commitlog.damaged" / f"{self.victim.physical_offset:020d}"
         self.assertEqual(len(kept.read_bytes()), self.victim.size)
         wait_until(lambda: "was replaced by the copy of slave" in master.log_path.read_text(), seconds=120,
-                   what="a line about it")  # fmt: skip
+                   what="a line about it")
         self.assert_kept(slave, before, producer)
         self.put_some(master, b"7 yyyyy")
         wait_until(lambda: any(one.body == b"7 yyyyy" for one in slave.messages(TOPIC)), seconds=60,
-                   what="the slave follows by itself")  # fmt: skip
+                   what="the slave follows by itself")
         self.assertIn(self.victim.body, [one.body for one in master.messages(TOPIC)])
 
     def test_flipped_bytes_of_head_and_body(self) -> None:
@@ -364,7 +364,7 @@ class ReplacedTests(BrokerCase):
         self.wait_stopped(slave)
         self.assert_kept(slave, before, producer)
         wait_until(lambda: "does not take our sound copy" in slave.log_path.read_text(),
-                   seconds=60, what="an offer")  # fmt: skip
+                   seconds=60, what="an offer")
         status, said = self.dledger("ha-resolve", "--broker", slave.address, "--take-master")
         self.assertEqual(status, 1, said)
         self.assertIn("repair the master", said)
@@ -377,7 +377,7 @@ class ReplacedTests(BrokerCase):
         self.assertEqual(status, 0, said)
         self.put_some(master, b"7 yyyyy")
         wait_until(lambda: any(one.body == b"7 yyyyy" for one in slave.messages(TOPIC)), seconds=60,
-                   what="the slave follows")  # fmt: skip
+                   what="the slave follows")
 
 
 def log_end(slave: Broker, *producers: Producer) -> int:

@@ -58,7 +58,7 @@ class Writer:
         wait_until(
             lambda: len(self.acknowledged) >= wanted or self.failure is not None,
             seconds=90, what=f"{count} more messages",
-        )  # fmt: skip
+        )
 
     def _run(self) -> None:
         next_number = 0

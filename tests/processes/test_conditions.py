@@ -94,6 +94,6 @@ class ConditionTests(SynchronousTestCase):
         for counter in counters:
             self.assertGreater(counter.conflicts, 0)
             self.assertEqual({index: numbers[index] for index, _ in counter.acknowledged},
-                             dict(counter.acknowledged))  # fmt: skip
+                             dict(counter.acknowledged))
         unknown = sum(counter.unknown for counter in counters)
         self.assertLessEqual(len(numbers) - count(), unknown)

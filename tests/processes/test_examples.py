@@ -43,7 +43,7 @@ class FirstProgramsTests(SynchronousTestCase):
         self.environment = {
             "DLEDGER_PEERS": self.group.peers_text, "PYTHONPATH": f"{ROOT}:{EXAMPLES}",
             "PYTHONUNBUFFERED": "1",
-        }  # fmt: skip
+        }
 
     def begin(self, *words: str, **environment: str) -> Child:
         """Start a server."""
@@ -89,7 +89,7 @@ class FirstProgramsTests(SynchronousTestCase):
         index = int(lines[0].split()[-1])
         self.assertEqual(lines, [
             f"line 0 is entry {index}", f"line 1 is entry {index + 1}", f"{index} one", f"{index + 1} two"
-        ])  # fmt: skip
+        ])
 
     def check_events(self) -> None:
         """An event goes in by POST, and comes back by GET; one that is not there is a 404."""
@@ -107,7 +107,7 @@ class FirstProgramsTests(SynchronousTestCase):
         self.check_events()
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
-             f"{EXAMPLES}/test_events.py"],  # fmt: skip
+             f"{EXAMPLES}/test_events.py"],
             env={**os.environ, **self.environment}, timeout=LONG_S, text=True, capture_output=True,
         )
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
@@ -116,7 +116,7 @@ class FirstProgramsTests(SynchronousTestCase):
     def test_prefork(self) -> None:
         """Each process of a server has a log of its own; so do those of Django and of Celery."""
         server = self.begin("-m", "gunicorn", "--workers", "2", "--preload", "--bind",
-                            f"127.0.0.1:{self.port}", "prefork:application")  # fmt: skip
+                            f"127.0.0.1:{self.port}", "prefork:application")
         answers: list[str] = []
 
         def both() -> bool:
@@ -132,7 +132,7 @@ class FirstProgramsTests(SynchronousTestCase):
     def check_django(self) -> None:
         """The program for Django does the same as that for FastAPI."""
         self.begin("-m", "gunicorn", "--workers", "2", "--preload", "--bind", f"127.0.0.1:{self.port}",
-                   "views:application")  # fmt: skip
+                   "views:application")
         self.check_events()
 
     def check_celery(self, before: int) -> None:
@@ -143,7 +143,7 @@ class FirstProgramsTests(SynchronousTestCase):
         environment = {**os.environ, **self.environment}
         subprocess.run([sys.executable, "-c", send], check=True, env=environment, timeout=LONG_S)
         self.begin("-m", "celery", "--app", "tasks", "worker", "--concurrency", "2", "--without-gossip",
-                   "--without-mingle", "--without-heartbeat")  # fmt: skip
+                   "--without-mingle", "--without-heartbeat")
         wanted = before + len(events)
         wait_until(lambda: len(self.bodies()) >= wanted, seconds=LONG_S, what="five events", every=0.2)
         self.assertEqual(sorted(self.bodies()[before:]), events)

@@ -36,7 +36,7 @@ class KillTests(SynchronousTestCase):
             [sys.executable, "-m", "tests.processes.ha_broker", "--port", str(self.port), "--store",
              str(self.directory / name), *options],
             log_path=self.directory / f"{name}.log", environment={"PYTHONPATH": str(ROOT)},
-        )  # fmt: skip
+        )
         self.addCleanup(child.kill)
         return child
 

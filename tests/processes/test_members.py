@@ -270,7 +270,7 @@ class KillTests(MembersCase):
         )
         self.group.members[member_id].start()
         self.group.wait_until(lambda: self.is_serving(self.group.members[member_id]),
-                              f"{member_id} serves at its new address", seconds=60.0)  # fmt: skip
+                              f"{member_id} serves at its new address", seconds=60.0)
 
     def is_serving(self, member: Member) -> bool:
         """Whether it answers, and knows no reason why it should not."""
@@ -293,12 +293,12 @@ class KillTests(MembersCase):
         self.pass_appends(rng.randrange(30))
         victim.start()
         self.group.wait_until(lambda: not made.is_alive(), f"{change} {member_id}; {victim_id} was killed",
-                              seconds=60.0)  # fmt: skip
+                              seconds=60.0)
         self.assertNotEqual(self.refusals[-1:], ["gave up"], self.refusals[-4:])
         if victim_id != member_id or change not in ("move", "remove"):
             # (With two members away at once a leader has no majority, and more outcomes are unknown.)
             self.group.wait_until(lambda: self.is_serving(victim),
-                                  f"{victim_id} serves after {change} {member_id}", seconds=60.0)  # fmt: skip
+                                  f"{victim_id} serves after {change} {member_id}", seconds=60.0)
 
     def pass_appends(self, count: int) -> None:
         """Wait for some appends. (They are the clock: what is killed when differs from run to run.)"""

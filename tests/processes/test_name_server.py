@@ -27,7 +27,7 @@ class WithNameServerTests(SynchronousTestCase):
         (port,) = free_ports(1)
         listen = f"tcp:{port}:interface=127.0.0.1"
         broker = Broker("a", Path(held.name), role="async-master", port=free_triple(),
-                        extra=("--with-namesrv", "--namesrv-listen", listen))  # fmt: skip
+                        extra=("--with-namesrv", "--namesrv-listen", listen))
         self.addCleanup(broker.kill)
         for life in range(2):
             broker.start()
@@ -35,7 +35,7 @@ class WithNameServerTests(SynchronousTestCase):
             name_server = Remoting(f"127.0.0.1:{port}")
             self.addCleanup(name_server.close)
             wait_until(lambda one=name_server: one.ask(105, {"topic": "TBW102"}).code == 0, seconds=60,
-                       what="the broker is registered")  # fmt: skip
+                       what="the broker is registered")
             route = json.loads(name_server.ask(105, {"topic": "TBW102"}).body)
             self.assertEqual(route["brokerDatas"][0]["brokerAddrs"], {"0": broker.address})
             client = Remoting(broker.address)
@@ -43,7 +43,7 @@ class WithNameServerTests(SynchronousTestCase):
             client.put("T", 0, b"hello")
             self.assertIn(client.next().code, SENT)
             wait_until(lambda one=name_server: one.ask(105, {"topic": "T"}).code == 0, seconds=60,
-                       what="the new topic is registered")  # fmt: skip
+                       what="the new topic is registered")
             if not life:
                 self.assertEqual(name_server.ask(100, {"namespace": "N", "key": "k", "value": "v"}).code, 0)
             self.assertEqual(name_server.ask(101, {"namespace": "N", "key": "k"}).ext_fields, {"value": "v"})
@@ -57,6 +57,6 @@ class WithNameServerTests(SynchronousTestCase):
         done = subprocess.run(
             [sys.executable, "-c", "from dledger.cli.main import main; main()", *words],
             capture_output=True, text=True, timeout=240, env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )  # fmt: skip
+        )
         self.assertEqual(done.returncode, 0, done.stderr)
         return done.stdout

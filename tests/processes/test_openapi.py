@@ -78,7 +78,7 @@ class DescribedTests(SynchronousTestCase):
             service.start()
         for kind, service in self.services.items():
             wait_until(lambda kind=kind: self.is_ready(kind), seconds=60, every=0.1,
-                       what=f"{kind} is ready", tell=service.log_tail)  # fmt: skip
+                       what=f"{kind} is ready", tell=service.log_tail)
 
     def is_ready(self, kind: str) -> bool:
         """Whether it says so."""

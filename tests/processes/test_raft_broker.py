@@ -100,7 +100,7 @@ class ChaosTests(RaftCase):
         """Wait until each producer had a message acknowledged that it sent after a moment."""
         try:
             wait_until(lambda: all(writer.last_ok_s > after_s for writer in self.writers),
-                       seconds=PATIENCE_S, what="acknowledged messages")  # fmt: skip
+                       seconds=PATIENCE_S, what="acknowledged messages")
         except ChildError as error:
             raise ChildError(f"{error}\nroute {self.group.route()}\n{self.group.tails(30)}") from None
 
@@ -216,7 +216,7 @@ class JudgeTests(SynchronousTestCase):
             ([[there, there], []], "acknowledged 0/0"),
             ([[there], [Kept(0, 100, body_of(0, 1))]], "refused 0/1 is stored"),
             ([[there], [again, again]], "0/2 was sent once and is stored twice"),
-        ):  # fmt: skip
+        ):
             wrong = self.writer.judge(queues)
             self.assertEqual(len(wrong), 2, wrong)
             self.assertIn("code 11", wrong[0])
@@ -262,7 +262,7 @@ class FailOverTests(RaftCase):
                 (PUT_GROUP, {}, {"groupName": name, "retryMaxTimes": number + 1}),
                 (UPDATE_OFFSET, {"consumerGroup": name, "topic": topic, "queueId": "0",
                                  "commitOffset": str(7 * number + 1)}, {}),
-            ):  # fmt: skip
+            ):
                 answer = connection.ask(code, fields, json.dumps(body).encode() if body else b"")
                 self.assertEqual(answer.code, 0, answer.remark)
             group.brokers[master].kill()
@@ -310,7 +310,7 @@ class DamageTests(RaftCase):
             return leader_id == taker_id or not self.group.hand_over(leader_id, taker_id)
 
         wait_until(lambda: leads() and self.group.master() == taker_id, seconds=PATIENCE_S,
-                   what=f"{taker_id} leads", every=0.2)  # fmt: skip
+                   what=f"{taker_id} leads", every=0.2)
 
     def test_lost_files(self) -> None:
         """
@@ -325,7 +325,7 @@ class DamageTests(RaftCase):
         for lost, ends in (
             ("consumequeue", True), ("consumequeue/Numbers/2", True), ("dispatched", False),
             ("consumequeue", False), (".", False),
-        ):  # fmt: skip
+        ):
             if ends:
                 self.assertTrue(ended_well(victim.stop(seconds=30)))
             else:
@@ -359,7 +359,7 @@ class DamageTests(RaftCase):
         self.assertTrue(ended_well(self.group.stop()["n0"]))
         member = Member("n0", self.group.peers, self.group.brokers["n0"].store, group=GROUP, options={
             "mapped_file_size_for_entry_data": FILE_BYTES,
-        })  # fmt: skip
+        })
         self.addCleanup(member.kill)
         member.start()
         with dledger.connect(f"n0-{self.group.peers['n0']}", timeout=30, group=GROUP) as log:
@@ -414,7 +414,7 @@ class WrongOptionsTests(RaftCase):
             broker = RaftMember("n0", group.directory, {
                 "brokerName": GROUP, "enableDLegerCommitLog": True, "dLegerPeers": peers,
                 "dLegerSelfId": "n0", "namesrvAddr": group.name_server_address,
-            }, port=port)  # fmt: skip
+            }, port=port)
             broker.log_path.unlink(missing_ok=True)
             self.assert_refused(f"which is {name}", broker)
 
@@ -426,7 +426,7 @@ class WrongOptionsTests(RaftCase):
             "brokerName": GROUP, "enableDLegerCommitLog": True, "dLegerSelfId": "n0",
             "dLegerPeers": f"n0-127.0.0.1:{free_ports(1)[0]}", "brokerIP1": "127.0.0.1",
             "mappedFileSizeCommitLog": FILE_BYTES,
-        }, port=group.brokers["n0"].port + 7)  # fmt: skip
+        }, port=group.brokers["n0"].port + 7)
         conf = second.configuration.read_text().replace(str(second.store), str(group.brokers["n0"].store))
         second.configuration.write_text(conf)
         self.assert_refused("in use", second)

@@ -39,7 +39,7 @@ class MemberPortTests(RaftCase):
                 **(keys if options.get("tlsMembersEnable") else {}),
                 **({"client_token_file": tokens} if options.get("tokens") else {}),
                 **{name: value for name, value in options.items() if name != "tokens"},
-            })  # fmt: skip
+            })
         for child in (self.group.name_server, *self.group.brokers.values()):
             child.start()
         self.master = self.group.wait_master()
@@ -73,11 +73,11 @@ class MemberPortTests(RaftCase):
         believing = dledger.TlsFiles(authority=str(self.room.directory / "authority.pem"))
         self.assertEqual(self.read(tls=believing, token=self.token), COUNT)
         other = self.room.keep("other", issue(
-            self.room.authority, "other", roles=[ClientRole.READ], groups=["another"], days=1))  # fmt: skip
+            self.room.authority, "other", roles=[ClientRole.READ], groups=["another"], days=1))
         for files in (self.room.client("nobody"), other):
             self.assert_forbidden(tls=files)
         self.assertRaises(NoAnswer, ask, self.group.peers[self.master], GetRequest(
-            group=GROUP, remote_id=self.master, begin_index=0))  # fmt: skip
+            group=GROUP, remote_id=self.master, begin_index=0))
 
     def test_with_accounts(self) -> None:
         """Without TLS nobody is known by name: no client reads there. (Another client is the broker's.)"""

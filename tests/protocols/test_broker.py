@@ -77,7 +77,7 @@ class BrokerConnectionTests(SynchronousTestCase):
         frames = FrameBuffer().feed(self.transport.value())
         self.transport.clear()
         return [decode_broker_frame(frame.data) if frame.kind == "native" else decode_command(frame.data)
-                for frame in frames]  # fmt: skip
+                for frame in frames]
 
     def test_both_formats(self) -> None:
         """Of one read, however it is cut, commands come in one call and native requests in another."""
@@ -117,7 +117,7 @@ class BrokerConnectionTests(SynchronousTestCase):
             send_of(opaque=5, code=10), attrs.evolve(plain, opaque=6), attrs.evolve(COMMAND, opaque=7),
             attrs.evolve(COMMAND, opaque=8, flag=2), send_of(opaque=9, code=10, oneway=True),
             attrs.evolve(COMMAND, opaque=10),
-        ]  # fmt: skip
+        ]
         connection.unanswered = connection.unanswered_bytes = 0
         connection.dataReceived(b"".join(map(encode_command, stream)))
         self.assertEqual(heard, [[2], [-3], [4, 5, 6], [-7, -8], [9], [-10]])
@@ -165,7 +165,7 @@ class BrokerConnectionTests(SynchronousTestCase):
         self.connection.dataReceived(
             answered(OffsetsAnswer(end_offset=4), two) + answered(PutAnswer(code=0), 77)
             + answered(PutAnswer(code=0), one) + answered(PutAnswer(code=1), one)
-        )  # fmt: skip
+        )
         self.assertEqual(self.outcomes, [OffsetsAnswer(end_offset=4), PutAnswer(code=0)])
         self.assertEqual((ends, self.connection.native_outstanding), ([2], 0))
 

@@ -100,7 +100,7 @@ class CommandConnectionTests(SynchronousTestCase):
         first.addCallback(lambda _: second.cancel())
         self.connection.dataReceived(b"".join(
             encode_command(RemotingCommand(code=0, opaque=asked.opaque, flag=1)) for asked in (one, two)
-        ))  # fmt: skip
+        ))
         self.failureResultOf(second, CancelledError)
         self.assertEqual(self.seen.broken, [])
 
@@ -125,7 +125,7 @@ class CommandConnectionTests(SynchronousTestCase):
         self.assertEqual(len(self.transport.writes), 1)
         self.assertEqual([(one.opaque, one.code, one.remark, one.is_response) for one in answers], [
             (2, 0, None, True), (1, 14, "no", True), (0, 3, " request type 310 not supported", True),
-        ])  # fmt: skip
+        ])
         self.assertEqual((answers[0].ext_fields["queueOffset"], answers[1].serialize_type), ("7", ROCKETMQ))
         self.assertEqual((self.connection.unanswered, self.connection.unanswered_bytes), (0, 0))
 
@@ -156,10 +156,10 @@ class CommandConnectionTests(SynchronousTestCase):
         pieces: list[list[int]] = []
         self.patch(self.seen, "commands_received", lambda _, commands: pieces.append(
             [one.opaque for one in commands]
-        ))  # fmt: skip
+        ))
         self.connection.dataReceived(b"".join(
             encode_command(RemotingCommand(code=1, opaque=number)) for number in range(2 * COMMANDS_MAX + 5)
-        ))  # fmt: skip
+        ))
         self.assertEqual([len(piece) for piece in pieces], [COMMANDS_MAX, COMMANDS_MAX, 5])
         self.assertEqual(sum(pieces, []), list(range(2 * COMMANDS_MAX + 5)))
 

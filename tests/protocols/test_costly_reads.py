@@ -152,7 +152,7 @@ class CostlyReadTests(ServerTestCase):
         for frame, most in (
             (native_request(append, 1), FRAMES_MAX), (native_request(pull, 1), PIECE_PRICE // 4),
             (remoting_request(append, 1), FRAMES_MAX), (remoting_request(pull, 1), PIECE_PRICE // 5 + 1),
-        ):  # fmt: skip
+        ):
             self.sink.calls.clear()
             self.connection.dataReceived(frame * 200)
             self.assertEqual({len(call) for call in self.sink.calls[:-1]}, {most})

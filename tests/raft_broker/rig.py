@@ -78,7 +78,7 @@ class LedgerOfMessages:
         """What of it is committed; None: all."""
         index = self.store.ledger_end_index if committed_index is None else committed_index
         return RaftLog(self.config, self.disk, self.store, self.stamps, committed_index=index,
-                       record_size_max=self.config.body_bytes_max)  # fmt: skip
+                       record_size_max=self.config.body_bytes_max)
 
 
 class RaftCase(ServiceCase):
@@ -102,7 +102,7 @@ class RaftCase(ServiceCase):
             "maxHashSlotNum": 16, "maxIndexNum": 64,
             "dLegerPeers": "n0-10.0.0.1:20911", "dLegerSelfId": "n0", "changeHosts": "192.168.1.1",
             **options,
-        })  # fmt: skip
+        })
 
         def make_member(of_member: DLedgerConfig, embedding: Embedding) -> MemberService:
             return MemberService(

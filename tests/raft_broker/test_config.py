@@ -9,7 +9,7 @@ from dledger.raft_broker.config import member_config
 from dledger.rocketmq.broker.common.config import broker_from_mapping
 
 RAFT = {"store": "s", "enableDLegerCommitLog": "true", "dLegerPeers": "n0-a:20911;n1-b:20911",
-        "dLegerSelfId": "n1"}  # fmt: skip
+        "dLegerSelfId": "n1"}
 
 
 class MemberConfigTests(SynchronousTestCase):
@@ -20,7 +20,7 @@ class MemberConfigTests(SynchronousTestCase):
         config = member_config(broker_from_mapping({
             **RAFT, "brokerName": "b", "mappedFileSizeCommitLog": "65536", "flushDiskType": "SYNC_FLUSH",
             "preferredLeaderId": "n0", "fileReservedTime": "48", "enableBatchPush": "false",
-        }))  # fmt: skip
+        }))
         self.assertEqual((config.self_path, config.group, config.self_id), ("s/dledger-n1", "b", "n1"))
         self.assertEqual((config.mapped_file_size_for_entry_data, config.is_sync), (65536, True))
         self.assertEqual((config.preferred_leader_ids, config.file_reserved_hours), (("n0",), 49))
@@ -38,7 +38,7 @@ class MemberConfigTests(SynchronousTestCase):
         for more, files in (
             ({"tls_mode": "enforcing"}, None), ({"tls_members_enable": "true"}, "c.pem"),
             ({"tls_members_enable": "true", "tls_mode": "enforcing"}, "c.pem"),
-        ):  # fmt: skip
+        ):
             config = member_config(broker_from_mapping({**RAFT, **keys, **more, "client_token_file": "t"}))
             found = config.tls_files
             self.assertEqual(found and found.certificate, files)
@@ -53,7 +53,7 @@ class MemberConfigTests(SynchronousTestCase):
         """A group and a directory of its own."""
         config = member_config(broker_from_mapping({
             **RAFT, "dLegerGroup": "g", "storePathDLedgerCommitLog": "other"
-        }))  # fmt: skip
+        }))
         self.assertEqual((config.group, config.data_store_path, config.is_sync), ("g", "other", False))
         self.assertTrue(config.enable_batch_push)
 
@@ -65,6 +65,6 @@ class MemberConfigTests(SynchronousTestCase):
             ({"dLegerSelfId": "n7"}, "dLegerSelfId=n7 is none of"),
             ({"listenPort": "20911"}, "the port 20911, which is listenPort of the broker"),
             ({"listenPort": "20913"}, "the port 20911, which is listenPort - 2 of"),
-        ):  # fmt: skip
+        ):
             with self.assertRaisesRegex(ValueError, words):
                 member_config(broker_from_mapping({**RAFT, **changed}))

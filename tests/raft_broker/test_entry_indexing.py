@@ -60,4 +60,4 @@ class EntryIndexingTests(SynchronousTestCase):
             entries_of(self.index(1)),
             [(hash_of_key("T1", key), offset)
              for key, offset in zip("kl", self.ledger.place.offsets, strict=True)],
-        )  # fmt: skip
+        )

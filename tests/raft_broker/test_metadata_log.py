@@ -284,7 +284,7 @@ class MetadataLogTests(SynchronousTestCase):
             b'{"format":1,"tables":{"consumerOffsets":' + good + b'{"a@b":7}}}}',
             b'{"format":1,"tables":{"delayOffsets":' + good + b'{"x":7}}}}',
             b'{"format":1,"tables":{"delayOffsets":' + good + b'{"1":"x"}}}}',
-        ):  # fmt: skip
+        ):
             self.assertFalse(self.reader.apply(unseen_record(METADATA_TOPIC, body), 5), body)
         self.assertFalse(self.reader.apply(b"\0" * 200, 5))
         self.assertEqual(self.reader.passed_over, 16)

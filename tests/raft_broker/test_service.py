@@ -61,7 +61,7 @@ class LifeTests(RaftCase):
         (ended,) = self.ask(RemotingCommand(code=37, opaque=1, ext_fields={
             "producerGroup": "P", "tranStateTableOffset": answer.ext_fields["queueOffset"],
             "commitLogOffset": str(int(answer.ext_fields["msgId"][16:], 16)), "commitOrRollback": "8",
-        }))  # fmt: skip
+        }))
         self.assertEqual(ended.code, 0, ended.remark)
         self.assertEqual(decode_message(self.pull().body).body, b"paid")
         self.stop()
@@ -96,7 +96,7 @@ class LifeTests(RaftCase):
                 (found,) = self.ask(RemotingCommand(code=12, opaque=1, ext_fields={
                     "topic": "T1", "key": f"k{number}", "maxNum": "64", "beginTimestamp": "0",
                     "endTimestamp": str(2**62),
-                }))  # fmt: skip
+                }))
                 self.assertEqual(found.code, 0, found.remark)
                 message = decode_message(found.body)
                 self.assertEqual((message.physical_offset, message.body), (offset, b"%d" % number))
@@ -182,7 +182,7 @@ class RoleTests(RaftCase):
         self.lose()
         self.settle(0.02)
         ends = {"producerGroup": "P", "commitOrRollback": "8", "tranStateTableOffset": "0",
-                "commitLogOffset": str(int(half.ext_fields["msgId"][16:], 16))}  # fmt: skip
+                "commitLogOffset": str(int(half.ext_fields["msgId"][16:], 16))}
         (refused,) = self.ask(RemotingCommand(code=37, opaque=1, ext_fields=ends))
         self.assertEqual((refused.code, self.broker.checks_of_halves._call), (11, None))
         self.settle(5.0)
@@ -202,13 +202,13 @@ class RoleTests(RaftCase):
         fields = {"topic": "T1", "consumerGroup": "G", "queueId": "0"}
         pop = RemotingCommand(code=200_050, opaque=1, ext_fields={
             **fields, "maxMsgNums": "8", "invisibleTime": "6000", "pollTime": "0", "initMode": "0",
-        })  # fmt: skip
+        })
         (given,) = self.ask(pop)
         self.assertEqual((given.code, given.ext_fields["msgOffsetInfo"]), (0, "0 0 0,1"))
         receipt = f"0 {given.ext_fields['popTime']} 6000 0 0 {self.broker.config.broker_name} 0"
         ack = RemotingCommand(code=200_051, opaque=1, ext_fields={
             **fields, "extraInfo": receipt, "offset": "0",
-        })  # fmt: skip
+        })
         self.lose()
         self.settle(0.02)
         self.assertEqual([self.ask(request)[0].code for request in (pop, ack)], [11, 11])
@@ -328,7 +328,7 @@ class RoleTests(RaftCase):
         self.assertNotIn("New", self.broker.metadata.topics.entries)
         record = decode_message(self.pull("RMQ_SYS_TRANS_HALF_TOPIC").body)
         ends = {"producerGroup": "P", "commitOrRollback": "8", "tranStateTableOffset": "0",
-                "commitLogOffset": str(record.physical_offset)}  # fmt: skip
+                "commitLogOffset": str(record.physical_offset)}
         (answer,) = self.ask(RemotingCommand(code=37, opaque=1, ext_fields=ends))
         self.assertEqual(answer.code, 0)
         self.assertIn("New", self.broker.metadata.topics.entries)

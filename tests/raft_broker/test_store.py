@@ -51,7 +51,7 @@ class KeptTests(SynchronousTestCase):
         store = RaftStore.open(
             config_of(), ledger.disk, ledger.log(), clock=clock, run_in_thread=inline,
             failed=lambda failure: self.fail(str(failure)), events=kept,
-        )  # fmt: skip
+        )
         self.addCleanup(store.abandon)
         started = store.start()
         clock.pump([0.01] * 20)
@@ -97,7 +97,7 @@ class StoreTests(SynchronousTestCase):
         store = RaftStore.open(
             config_of(), self.ledger.disk, self.ledger.log(committed_index), clock=self.clock,
             run_in_thread=inline, failed=self.failures.append, events=BrokerEvents(),
-        )  # fmt: skip
+        )
         self.addCleanup(store.abandon)
         started = store.start()
         self.clock.pump([0.01] * 20)

@@ -84,7 +84,7 @@ class OfferTests(RaftCase):
         self.assertEqual(self.master.asked[0].ext_fields, {
             "topic": "New", "defaultTopic": "TBW102", "perm": "6", "readQueueNums": "4",
             "writeQueueNums": "4", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
-        })  # fmt: skip
+        })
 
     def test_unknown_here(self) -> None:
         """A topic that this broker does not know either, but has a queue of, is offered."""

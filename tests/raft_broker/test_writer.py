@@ -63,7 +63,7 @@ class WriterTests(SynchronousTestCase):
             (ResponseCode.LEADER_PENDING_FULL, 2),
             (ResponseCode.TERM_CHANGED, 1), (ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, 1),
             (ResponseCode.INTERNAL_ERROR, 1),
-        ):  # fmt: skip
+        ):
             status = self.outcome(DLedgerError(code))
             self.assertEqual((status.remoting_code, status.is_stored), (expected, False), code)
         self.assertIs(self.outcome(RuntimeError("a bug")), PutStatus.UNKNOWN_ERROR)

@@ -130,7 +130,7 @@ class Report:
             "slowness": slowness,
             "seconds": round(seconds, 1),
             "stages": stages,
-        }, indent=1)  # fmt: skip
+        }, indent=1)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         part = self.path.with_suffix(".part")
         part.write_text(text + "\n", "utf-8")

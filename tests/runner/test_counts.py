@@ -76,14 +76,14 @@ class NameTests(SynchronousTestCase):
         "noise\n" + failure("FAIL", "Traceback: 1 != 2", "tests.x.y.Tests.test_a", "tests.x.y.Tests.test_b")
         + failure("ERROR", "Traceback: late", "tests.x.y.Tests.test_a")
         + failure("SKIPPED", "no javac", "tests.x.y.Tests.test_c") + f"{END}\nRan 3 tests\n"
-    )  # fmt: skip
+    )
 
     def test_failed(self) -> None:
         """Each failure names its tests; one that failed in two ways is there twice."""
         names = ["tests.x.y.Tests.test_a", "tests.x.y.Tests.test_b", "tests.x.y.Tests.test_a"]
         self.assertEqual(counts.failed_tests(self.OUTPUT, skips_count=False), names)
         self.assertEqual(counts.failed_tests(self.OUTPUT, skips_count=True),
-                         [*names, "tests.x.y.Tests.test_c"])  # fmt: skip
+                         [*names, "tests.x.y.Tests.test_c"])
 
     def test_seconds(self) -> None:
         """The time of each test is read, also if the test printed something."""
@@ -92,4 +92,4 @@ class NameTests(SynchronousTestCase):
             "tests.x.y.Tests.test_b ... said: (nothing)\n[OK]\n(1.250 secs)\nRan 2 tests in 1.257s\n"
         )
         self.assertEqual(counts.test_seconds(output),
-                         {"tests.x.y.Tests.test_a": 0.007, "tests.x.y.Tests.test_b": 1.25})  # fmt: skip
+                         {"tests.x.y.Tests.test_a": 0.007, "tests.x.y.Tests.test_b": 1.25})

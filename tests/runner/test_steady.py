@@ -32,7 +32,7 @@ class RepeatTests(SynchronousTestCase):
         lines = out.getvalue().splitlines()
         self.assertEqual(lines[-3:], [
             "  1 of 3 failed: tests.x.y.Tests.test_a", "  1 of 3 failed: stage it", "1 passed, 2 failed",
-        ])  # fmt: skip
+        ])
         said = [line.split(",")[0] for line in lines if line.startswith("==== ")]
         self.assertEqual(said, [f"==== run {number} of 3: {int(number == 1)} passed" for number in (1, 2, 3)])
 

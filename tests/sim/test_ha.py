@@ -28,7 +28,7 @@ from dledger.testing.brokers.schedule import (
 #: One slave, nothing happens by itself.
 CALM = HAFocus(settings={"slaves": 1, "pace_s": 1e6, "put_us": 100_000, "delay_us": 100, "spread_us": 100,
                          "master": {"broker_role": "SYNC_MASTER", "sync_rule": "any_slave"},
-                         "slave": {"ha_full_history": True}})  # fmt: skip
+                         "slave": {"ha_full_history": True}})
 
 
 def calm(**options: dict[str, object]) -> HAFocus:
@@ -60,7 +60,7 @@ class ScheduleTests(SynchronousTestCase):
         for name, values in (
             ("broker_role", {"SYNC_MASTER", "ASYNC_MASTER"}), ("ha_transfer_flushed_only", {True, False}),
             ("flush_disk_type", {"SYNC_FLUSH", "ASYNC_FLUSH"}),
-        ):  # fmt: skip
+        ):
             self.assertEqual({option.master[name] for option in options}, values)
         usual = {FAULTS, FAULTS + POWER}
         self.assertEqual(
@@ -92,7 +92,7 @@ class ScheduleTests(SynchronousTestCase):
     def test_holes_need_no_operator(self) -> None:
         """A slave that lost power in the middle of a record goes on by itself; pieces end inside heads."""
         settings = {"slave": {"flush_disk_type": "ASYNC_FLUSH", "ha_flush_interval": 2000}, "piece_size": 50,
-                    "put_us": 60_000}  # fmt: skip
+                    "put_us": 60_000}
         focus = HAFocus(settings=settings, faults=("power_slave",), pace_s=0.7)
         torn = mock.patch.object(SlaveSession, "_is_torn", autospec=True, side_effect=SlaveSession._is_torn)
         with torn as asked:
@@ -246,7 +246,7 @@ class InvariantTests(SynchronousTestCase):
             ({"broker_role": "SYNC_MASTER", "sync_rule": "in_sync_replicas", "in_sync_replicas": 3}, 2),
             ({"broker_role": "SYNC_MASTER", "sync_rule": "in_sync_replicas", "in_sync_replicas": 3,
               "enable_auto_in_sync_replicas": True, "min_in_sync_replicas": 2}, 1),
-        ):  # fmt: skip
+        ):
             self.assertEqual(needed_at_least(HAConfig(**options)), needed)
 
 

@@ -47,14 +47,14 @@ class Faults:
             "kill_leader", "kill_follower", "kill_all", "kill_storm", "stop_leader", "restart_all",
             "freeze_leader_shortly", "freeze_leader", "freeze_follower", "freeze_two", "hand_over",
             "new_disk", "busy_machine", "flip_data", "flip_index", "flip_small_file",
-        ]  # fmt: skip
+        ]
         if self._world.network.may_cut:
             names += ["isolate_leader", "isolate_follower", "leader_unheard", "leader_deaf", "cut_one_pair"]
         if self._world.has_disks:
             names += ["full_disk", "full_leader", "full_everywhere"]
         if self._world.shims:
             names += ["slow_sync", "failed_sync", "failed_write", "failed_reads", "slow_reads", "bad_block",
-                      "no_room_in_place", "no_room_in_place_anywhere", "slow_leader"]  # fmt: skip
+                      "no_room_in_place", "no_room_in_place_anywhere", "slow_leader"]
         chosen = [name for name in names if not only or name in only.split(",")]
         return {name: getattr(self, f"_{name}") for name in chosen}
 
@@ -137,7 +137,7 @@ class Faults:
 
     def _busy_machine(self) -> None:
         loops = [Child(f"busy {number}", [sys.executable, "-c", _BUSY],
-                       log_path=self._world.directory / "busy.log") for number in range(6)]  # fmt: skip
+                       log_path=self._world.directory / "busy.log") for number in range(6)]
         try:
             for loop in loops:
                 loop.start()

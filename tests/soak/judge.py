@@ -30,7 +30,7 @@ def calls_of(paths: Iterable[Path]) -> list[Call]:
             found.append(Call(
                 kind, 2 * began, index, body.encode(), ended=NEVER if is_open else 2 * ended + 1,
                 outcome=outcome, client=path.stem,
-            ))  # fmt: skip
+            ))
     return found
 
 

@@ -61,16 +61,16 @@ class Network:
         self._hosts = {name: f"10.77.0.{10 + number}" for number, name in enumerate(ids)}
         self.addresses = {name: f"{host}:{_PORT}" for name, host in self._hosts.items()}
         _run("ip link set lo up", "ip link add br0 type bridge", "ip link set br0 up",
-             f"ip addr add {CLIENTS}/24 dev br0")  # fmt: skip
+             f"ip addr add {CLIENTS}/24 dev br0")
         for name, host in self._hosts.items():
             script = "echo ready && exec sleep 1000000"
             holder = Child(f"network of {name}", ["unshare", "--net", "sh", "-c", script],
-                           log_path=directory / "network.log", talks=True)  # fmt: skip
+                           log_path=directory / "network.log", talks=True)
             holder.start()
             assert holder.pipes[1].readline() == b"ready\n", holder.log_tail()
             self._holders[name] = holder
             _run(f"ip link add v{name} type veth peer name eth0 netns {holder.pid}",
-                 f"ip link set v{name} master br0", f"ip link set v{name} up")  # fmt: skip
+                 f"ip link set v{name} master br0", f"ip link set v{name} up")
             self._inside(name, "ip link set lo up", f"ip addr add {host}/24 dev eth0", "ip link set eth0 up")
 
     def prefix(self, name: str) -> list[str]:

@@ -50,7 +50,7 @@ class World:
             member.directory.mkdir()
             if may_cut:
                 subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs",
-                                str(member.directory)], check=True)  # fmt: skip
+                                str(member.directory)], check=True)
                 member.log_path = directory / f"{name}.log"
             member._command[:0] = self.network.prefix(name)
             if library is not None:
@@ -64,7 +64,7 @@ class World:
                               str(path)],
                   log_path=directory / "workers.log", environment={"PYTHONPATH": str(ROOT)}, talks=True)
             for path in self.histories
-        ]  # fmt: skip
+        ]
 
     # -- up and down ---------------------------------------------------------------------------------
 
@@ -76,7 +76,7 @@ class World:
         for worker in self.workers:
             worker.start()
         wait_until(lambda: any(one is not None and one.committed_index > 50 for one in self.said().values()),
-                   seconds=60, what="appends of the clients")  # fmt: skip
+                   seconds=60, what="appends of the clients")
 
     def start_ended(self, fault: str, *, may_end: bool) -> None:
         """
@@ -101,7 +101,7 @@ class World:
         time.sleep(patient(SCRUBBED_S))
         self.wait_in_step("stop")
         return [f"{name} ended with {status}" for name, member in self.members.items()
-                if not ended_well(status := member.stop(seconds=30))]  # fmt: skip
+                if not ended_well(status := member.stop(seconds=30))]
 
     def close(self) -> None:
         """End everything."""

@@ -177,7 +177,7 @@ class JavaTests(LiveCase):
         # Java says every three seconds how far it is; until the first time, the scan refuses.
         checkpoint = Path(path) / "checkpoint"
         wait_until(lambda: checkpoint.is_file() and scan.extent().end == 1500, seconds=60,
-                   what="Java's checkpoint", every=0.2)  # fmt: skip
+                   what="Java's checkpoint", every=0.2)
         expected = plain_rows(path)
         self.assertEqual(sorted(row[7] for row in expected), sorted(bodies))
         self.assertGreater(len(os.listdir(f"{path}/data")), 2)

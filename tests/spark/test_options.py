@@ -62,7 +62,7 @@ class OptionTests(SynchronousTestCase):
         self.refused("needs envelopes=true", **ms)
         self.refused("take one", envelopes="true", startingOffsets="7", **ms)
         self.refused("startingTimestamp: '12' is no time: write 2026-01-31T12:00:00", envelopes="true",
-                     startingTimestamp="12")  # fmt: skip
+                     startingTimestamp="12")
         for text in ("1767323045678", "2026-01-02T03:04:05.678"):
             options = ScanOptions.of({"path": "x", "envelopes": "true", "startingTimestamp": text})
             self.assertEqual(options.starting_timestamp, 1767323045678)

@@ -76,7 +76,7 @@ class PackTests(SynchronousTestCase):
         """A record may leave exactly 8 bytes free, never fewer."""
         for size, end_position, position in (
             (FILE - 8, 0, 0), (FILE - 8, 8, FILE), (FILE - 15, 8, FILE), (FILE - 16, 8, 8),
-        ):  # fmt: skip
+        ):
             fits = pack_bodies((b"x" * (size - 48),), first_index=0, term=0, end_position=end_position,
                                previous_chain_crc=0, file_size=FILE)
             self.assertEqual(fits.positions, [position])

@@ -34,7 +34,7 @@ PREVIOUS = 77
 def packed(bodies: list[bytes], *, term: int = 3, position: int = 500, previous: int = PREVIOUS) -> Layout:
     """Records from index 10 on."""
     return pack_bodies(bodies, first_index=10, term=term, end_position=position,
-                       previous_chain_crc=previous, file_size=FILE)  # fmt: skip
+                       previous_chain_crc=previous, file_size=FILE)
 
 
 def bare(data: bytes, size: int) -> bytes:
@@ -74,7 +74,7 @@ def checked(data: bytes, *, count: int, chain_crc: int | None, is_slow: bool, po
     with slow if is_slow else nullcontext():
         try:
             found = check_batch(batch, first_index=10, last_term=2, end_position=position,
-                                previous_chain_crc=chain_crc, file_size=FILE)  # fmt: skip
+                                previous_chain_crc=chain_crc, file_size=FILE)
         except DLedgerError as error:
             return str(error)
     return found
@@ -93,7 +93,7 @@ class TwinTests(SynchronousTestCase):
                 )
                 self.assertEqual(fast, slow, what)
             fast, slow = (checked(data, count=count, chain_crc=chain_crc, is_slow=is_slow)
-                          for is_slow in (False, True))  # fmt: skip
+                          for is_slow in (False, True))
             self.assertEqual(fast, slow, what)
 
     def test_sound(self) -> None:
@@ -127,9 +127,9 @@ class TwinTests(SynchronousTestCase):
             for free in range(len(sound) + 10):
                 for file_size in (FILE, 2 * FILE):
                     there = pack_bodies([body], first_index=10, term=3, end_position=FILE - free,
-                                        previous_chain_crc=PREVIOUS, file_size=file_size)  # fmt: skip
+                                        previous_chain_crc=PREVIOUS, file_size=file_size)
                     roads = [checked(there.records, count=1, chain_crc=PREVIOUS, is_slow=is_slow,
-                                     position=FILE - free) for is_slow in (False, True)]  # fmt: skip
+                                     position=FILE - free) for is_slow in (False, True)]
                     self.assertEqual(*roads, (free, file_size))
 
     def test_longer_than_a_piece(self) -> None:
@@ -152,7 +152,7 @@ class TwinTests(SynchronousTestCase):
             for one in (bytes(data), bare(bytes(data), size)):
                 self.assertAlike(one, count, (field, value))
                 found = check_run(one, 0, count=count, size=size, index=10, position=500, term_min=2,
-                                  chain_crc=PREVIOUS)  # fmt: skip
+                                  chain_crc=PREVIOUS)
                 self.assertIsNone(found, (field, value))
 
     def test_every_damaged_byte(self) -> None:
@@ -191,7 +191,7 @@ class TwinTests(SynchronousTestCase):
             second = pack_bodies(
                 [b""] * 80, first_index=10 + len(bodies), term=4, end_position=first.end_position,
                 previous_chain_crc=first.chain_crc, file_size=FILE,
-            )  # fmt: skip
+            )
             tail = bare(second.records, 48) if rng.random() < 0.5 else second.records
             self.assertAlike(first.records + tail, len(bodies) + 80)
 
@@ -228,7 +228,7 @@ class TwinTests(SynchronousTestCase):
             position = FILE - left
             data = packed([b""] * RUN_MIN, position=position).records
             fast, slow = (checked(data, count=RUN_MIN, chain_crc=PREVIOUS, is_slow=is_slow, position=position)
-                          for is_slow in (False, True))  # fmt: skip
+                          for is_slow in (False, True))
             self.assertEqual(fast, slow, left)
 
 
@@ -241,7 +241,7 @@ class RunTests(SynchronousTestCase):
         count, size = run_at(data, 0, 1000)
         self.assertEqual((count, size), (200, 49))
         found = check_run(data, 0, count=count, size=size, index=10, position=500, term_min=3,
-                          chain_crc=PREVIOUS)  # fmt: skip
+                          chain_crc=PREVIOUS)
         assert found is not None
         self.assertEqual((len(found.positions), found.term), (200, 3))
 

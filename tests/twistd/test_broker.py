@@ -36,7 +36,7 @@ class OptionTests(SynchronousTestCase):
             "--role", "slave", "--listen", "20911", "--ha-master", "m:10912", "--namesrv", "a:1;b:2",
             "--store", "d", "--name", "x", "--cluster", "c", "--broker-id", "3", "--flush", "sync", "--set",
             "mappedFileSizeCommitLog=1048576", "--set", "ha_full_history=true",
-        )  # fmt: skip
+        )
         broker = options.broker
         self.assertTrue(broker.is_slave)
         self.assertEqual((broker.listen_port, broker.broker_id, broker.broker_name), (20911, 3, "x"))
@@ -72,7 +72,7 @@ class OptionTests(SynchronousTestCase):
         self.assertEqual(found["listen_port"], (7, "file"))
         self.assertEqual(found["with_namesrv"], (True, "file"))
         options = parsed("--config", path, "--listen", "17", "--set", "admin=8091", "--set",
-                         "withNamesrv=false", "--set", "namesrv_listen=")  # fmt: skip
+                         "withNamesrv=false", "--set", "namesrv_listen=")
         self.assertEqual((options.broker.listen_port, options["admin"]), (17, "tcp:8091"))
         self.assertIsNone(options.name_server)
         found = {one.name: (one.value, one.origin) for one in options.in_force}
@@ -147,7 +147,7 @@ class RefusedTests(SynchronousTestCase):
             ("admin = 10911", "the broker itself has the ports"), ("admin = [1]", "admin=[1]: write text"),
             ("with_namesrv = 1", "with_namesrv=1: write true or false"),
             ("haListen = 7\nha_listen = 8", "option 'ha_listen' is given twice, once as 'ha_listen'"),
-        ):  # fmt: skip
+        ):
             path = self.mktemp() + ".toml"
             with open(path, "w") as file:
                 file.write(text)
@@ -159,7 +159,7 @@ class RefusedTests(SynchronousTestCase):
                                   ("b.toml", "[brokr]\nx=1", "[brokr] is a table"),
                                   ("b.toml", "[broker]\nx=1", "unknown option 'x'"),
                                   ("b.toml", "[broker.ha]\nx=1", "[broker.ha] is a table"),
-                                  ("b.toml", "[member]\n", "no table [broker], only [member]")):  # fmt: skip
+                                  ("b.toml", "[member]\n", "no table [broker], only [member]")):
             path = self.mktemp() + name
             with open(path, "w") as file:
                 file.write(text)

@@ -108,7 +108,7 @@ class TablesTests(SynchronousTestCase):
             ("option 'x' is outside of all tables: [member], [broker] and [namesrv] are",
              "unknown table [brokr]", "namesrv is no table: write [namesrv]", "unknown table [election]"),
             found, strict=True,
-        ):  # fmt: skip
+        ):
             self.assertTrue(line.startswith(words), line)
         self.assertTrue(found[1].endswith("; did you mean [broker]?"))
 

@@ -60,7 +60,7 @@ class OptionsTests(SynchronousTestCase):
             ("disk_full_ratio = 1.5", "disk_full_ratio=1.5: write a number of at most 1"),
             ("disk_full_ratio = 0", "disk_full_ratio=0.0: write a number above 0"),
             ("disk_full_ratio = 0.5\nenable_disk_force_clean = true", "is below disk_space_ratio_to_force"),
-        ):  # fmt: skip
+        ):
             self.assertIn(words, self.refusal("--config", self.file(text)))
 
     def test_bare_ports(self) -> None:

@@ -79,7 +79,7 @@ class OptionTests(SynchronousTestCase):
             (["--set", "admin_token_reads=true"], "needs admin_token_file"),
             (["more"], "is not an option"), (["--set", "topics_max=0"], "a number of at least 1"),
             (["--set", "answersAs=6"], "write one of '4.9', '5.3'"),
-        ):  # fmt: skip
+        ):
             self.assertIn(reason, str(self.assertRaises(UsageError, parsed, *words)))
 
     def test_insecure(self) -> None:
@@ -113,7 +113,7 @@ class TogetherTests(SynchronousTestCase):
     def test_registers(self) -> None:
         """At its own name server first; the KV configuration is in the store."""
         options = self.options("--with-namesrv", "--listen", "tcp:1234:interface=127.0.0.1", "--store", "d",
-                               "--namesrv", "n:1")  # fmt: skip
+                               "--namesrv", "n:1")
         self.assertEqual(options.broker.name_servers, ("127.0.0.1:9876", "n:1"))
         assert options.name_server is not None
         self.assertEqual(options.name_server.kv_config_path, "d/namesrv/kvConfig.json")
@@ -136,7 +136,7 @@ class TogetherTests(SynchronousTestCase):
             (("--with-namesrv", "--namesrv-listen", "0"), "write a port"),
             (("--with-namesrv", *KEYS, "--set", "tls_mode=enforcing"), "so say tls_namesrv_enable=true"),
             (("--namesrv-listen", "1"), "belongs to --with-namesrv"),
-        ):  # fmt: skip
+        ):
             self.assertIn(reason, str(self.assertRaises(UsageError, self.options, *words)))
 
     def test_tls(self) -> None:

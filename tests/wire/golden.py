@@ -94,7 +94,7 @@ HELLO = EntryBatch(
         "00000001" "00000035" "0000000000000005" "0000000000000003" "0000000000000109"
         "00000000" "00000000" "00000000" "00000005" "68656c6c6f"
     ),
-)  # fmt: skip
+)
 
 _G: dict[str, Any] = {"group": "g"}
 _FROM_LEADER: dict[str, Any] = {"group": "g", "remote_id": "n1", "local_id": "n0", "leader_id": "n0"}
@@ -190,7 +190,7 @@ EXAMPLES: tuple[Example, ...] = (
         ),
     ),
     _example("00000078 0000005f", 51005, 8, b'{"code":200,"term":4}', LeadershipTransferResponse(term=4)),
-)  # fmt: skip
+)
 
 
 def _entry(index: int, body: str, pos: int, size: int) -> bytes:
@@ -275,7 +275,7 @@ BODIES: tuple[tuple[RequestCode, bytes, Request | Response], ...] = (
     ),
     (RequestCode.GET, b'{"code":410,"entries":[],"group":"g","term":-1}',
      GetResponse(group="g", code=ResponseCode.INDEX_OUT_OF_RANGE)),
-)  # fmt: skip
+)
 
 _BASE_0_4 = b'"group":"g","lastEntryIndex":-1,"lastEntryTerm":-1,"leaderId":"n0","localId":"n0"'
 
@@ -283,11 +283,11 @@ _BASE_0_4 = b'"group":"g","lastEntryIndex":-1,"lastEntryTerm":-1,"leaderId":"n0"
 PUSH_ANSWERS_0_4: tuple[bytes, ...] = (
     b'{"beginIndex":0,"code":200,"count":0,"endIndex":0,"term":-1,"xIndex":-1,"xTerm":-1}',
     b'{"beginIndex":0,"code":406,"count":0,"endIndex":0,"term":-1,"xIndex":3,"xTerm":2}',
-)  # fmt: skip
+)
 
 #: What a DLedger 0.4.0 leader pushes; to be refused.
 PUSHES_0_4: tuple[bytes, ...] = tuple(
     b'{"code":200,"commitIndex":-1,"count":0,"entries":[' + entries + b'],"firstEntryIndex":-1,' + _BASE_0_4 +
     b',"preLogIndex":4,"preLogTerm":2,"remoteId":"n1","term":3,"totalSize":0,"type":"' + kind + b'"}'
     for kind, entries in ((b"COMPARE", b""), (b"TRUNCATE", b""), (b"COMMIT", b""), (b"APPEND", _ENTRY))
-)  # fmt: skip
+)

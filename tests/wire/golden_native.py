@@ -38,7 +38,7 @@ from tests.wire.golden import HELLO
 
 _BASE: dict[str, Any] = {
     "group": "g", "remote_id": "n1", "local_id": "n0", "leader_id": "", "term": 3, "wire_version": 1
-}  # fmt: skip
+}
 _ANSWER: dict[str, Any] = {"group": "g", "leader_id": "n0", "term": -1}
 
 #: Message and frame: header, base, the message's own numbers, texts and payload.
@@ -265,4 +265,4 @@ NATIVE_FRAMES: tuple[tuple[Request | Response, bytes], ...] = (
             "676e30"
         ),
     ),
-)  # fmt: skip
+)

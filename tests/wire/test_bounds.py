@@ -57,7 +57,7 @@ FIELDS = (
     (AppendResponse, "pos", POSITION_MAX), (PullResponse, "ledger_begin_index", INDEX_MAX),
     (PullResponse, "committed_index", INDEX_MAX),
     (LeadershipTransferRequest, "take_leadership_ledger_index", INDEX_MAX),
-)  # fmt: skip
+)
 
 
 def native(message: LedgerMessage) -> bytes:

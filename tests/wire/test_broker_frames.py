@@ -91,7 +91,7 @@ GOLDEN: tuple[tuple[Message, bytes], ...] = (
             "0001 0005 0001 62 534c415645 72"
         ),
     ),
-)  # fmt: skip
+)
 
 
 def encoded(message: Message, opaque: int = 7) -> bytes:
@@ -152,7 +152,7 @@ class GoldenTests(SynchronousTestCase):
             buffer = FrameBuffer()
             frames = [*buffer.feed(stream[:cut]), *buffer.feed(stream[cut:])]
             self.assertEqual([decode_broker_frame(frame.data)[1] for frame in frames],
-                             [message for message, _ in GOLDEN])  # fmt: skip
+                             [message for message, _ in GOLDEN])
 
 
 class RefusalTests(SynchronousTestCase):
@@ -170,7 +170,7 @@ class RefusalTests(SynchronousTestCase):
     def test_header(self) -> None:
         """Another first byte, version, kind, flag, length."""
         for at, byte, word in ((0, 0xD2, "first"), (1, 2, "first"), (2, 7, "kind=7"), (2, 36, "kind=36"),
-                               (3, 2, "flags=0x02"), (11, 1, "length=1")):  # fmt: skip
+                               (3, 2, "flags=0x02"), (11, 1, "length=1")):
             self.refused(self.PUT[:at] + bytes((byte,)) + self.PUT[at + 1 :], word)
 
     def test_put(self) -> None:
@@ -181,7 +181,7 @@ class RefusalTests(SynchronousTestCase):
             (2, ">h", 99, "properties"), (24, ">i", -1, "count"), (24, ">i", PUT_BODIES_MAX + 1, "count"),
             (24, ">i", 5, "body lengths"), (24, ">i", 1, "bodies end"), (37, ">i", -1, "body_length=-1"),
             (37, ">i", 6, "bodies end"), (37, ">i", 4, "bodies end"),
-        ):  # fmt: skip
+        ):
             self.refused(with_number(frame, at, form, number), word)
         self.refused(frame[:40] + b"\xff\xff" + frame[42:], "topic is not UTF-8")
 
@@ -239,11 +239,11 @@ class DeclarationTests(SynchronousTestCase):
     @given(
         st.text(max_size=20), st.lists(st.binary(max_size=40), max_size=5), st.binary(max_size=40), ints,
         st.integers(-(2**31), 2**31 - 1),
-    )  # fmt: skip
+    )
     def test_put(self, topic: str, bodies: list[bytes], properties: bytes, number: int, opaque: int) -> None:
         """Any request is read as it was written."""
         request = PutRequest(topic=topic, bodies=tuple(bodies), properties=properties, queue_id=number,
-                             flag=number, sys_flag=number, born_timestamp=number)  # fmt: skip
+                             flag=number, sys_flag=number, born_timestamp=number)
         self.assertEqual(decode_broker_frame(encoded(request, opaque)), (opaque, request))
 
     def test_header_is_that_of_the_ledger(self) -> None:

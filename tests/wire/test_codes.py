@@ -27,7 +27,7 @@ VOTE_RESULTS = (
     "REJECT_ALREADY_VOTED", "REJECT_ALREADY_HAS_LEADER", "REJECT_TERM_NOT_READY",
     "REJECT_TERM_SMALL_THAN_LEDGER", "REJECT_EXPIRED_LEDGER_TERM", "REJECT_SMALL_LEDGER_END_INDEX",
     "REJECT_TAKING_LEADERSHIP",
-)  # fmt: skip
+)
 
 
 class CodesTests(SynchronousTestCase):
@@ -60,7 +60,7 @@ class CodesTests(SynchronousTestCase):
                 "SNAPSHOT": 51914,  # ours
                 "SKIP": 51915,  # ours
             },
-        )  # fmt: skip
+        )
 
     def test_ordinals(self) -> None:
         """fastjson accepts enums by ordinal, so their order counts."""
@@ -78,4 +78,4 @@ class CodesTests(SynchronousTestCase):
                 "METADATA": 1, "APPEND": 2, "GET": 3, "PULL": 4, "VOTE": 5, "HEART_BEAT": 6, "PUSH": 7,
                 "LEADERSHIP_TRANSFER": 8, "APPEND_ONCE": 9,
             },
-        )  # fmt: skip
+        )

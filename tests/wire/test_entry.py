@@ -41,7 +41,7 @@ from tests.wire.values import batches, bodies, house, ints, longs
 JAVA_RECORD = bytes.fromhex(
     "00000001" "00000031" "0000000000000000" "0000000000000000" "0000000000000000"
     "00000000" "00000000" "00000000" "00000001" "61"
-)  # fmt: skip
+)
 
 
 def three(first_index: int = 4) -> EntryBatch:

@@ -77,7 +77,7 @@ class ReadTests(SynchronousTestCase):
         for text in (
             '{"a":1,}', "{'a':1}", "{a:1}", '{/* c */"a":1}', '{"a":1 /* { */ }', '{"a":1// {\n}', "{a:1L}",
             '\ufeff{"a":1}', '{"a":2,a:1}', "{\t\r\n\f\ba\t:\n1}",
-        ):  # fmt: skip
+        ):
             self.accepted(text, {"a": 1})
         self.accepted("{a:x'6162', b:X, }".replace("X", "undefined"), {"a": b"ab", "b": None})
         self.accepted("{1:2, -3:[4,], $_a1:{}}", {"1": 2, "-3": [4], "$_a1": {}})
@@ -114,7 +114,7 @@ class ReadTests(SynchronousTestCase):
             b"{a:'\\xg0'}", b"{a:x'6'}", b"{a:x'6g'}", b"{a:x'61}", b"{a:[1}", b"{a:[1 2]}", b"{/* }",
             b"/", b"{a:-}", b"{a:+1}", b"{a:.5}", b"{a:1..2}", b"{[]:1}", b"{{}:1}", b"{a:new Date()}",
             b"{a:TRUE}",
-        ):  # fmt: skip
+        ):
             self.refused(body, "not JSON")
 
     def test_not_numbers(self) -> None:
@@ -207,7 +207,7 @@ class ConversionTests(SynchronousTestCase):
             (3, 3), ("3", 3), ("-3", -3), ("+3", 3), ("3.0", 3), (Decimal("7.9"), 7), (Decimal("-7.9"), -7),
             (Decimal("3e2"), 300), (Decimal("0.9"), 0), (Decimal("1e-999999"), 0), (True, 1), (False, 0),
             (2147483647, 2147483647), (-2147483648, -2147483648), (None, None), ("", None), ("null", None),
-        ):  # fmt: skip
+        ):
             self.assertEqual(to_int(value, INT_BITS, "term"), number)
         self.assertIs(type(to_int(True, INT_BITS, "term")), int)
         self.assertEqual(to_int(Decimal("9007199254740993.0"), LONG_BITS, "term"), 9007199254740993)
@@ -219,7 +219,7 @@ class ConversionTests(SynchronousTestCase):
             1 << 31, -(1 << 31) - 1, str(1 << 31), Decimal(1 << 31), Decimal("1e19"), Decimal("1e999999"),
             Decimal("NaN"), Decimal("Infinity"), "x", "3.5", "1e2", "\u0663", " 3", "1" * 21, "1" * 5000, [],
             {}, b"3", 3.0,
-        ):  # fmt: skip
+        ):
             error = self.assertRaises(BodyError, to_int, value, INT_BITS, "term")
             self.assertIn("term=", str(error))
             self.assertLess(len(str(error)), 200)
@@ -243,7 +243,7 @@ class ConversionTests(SynchronousTestCase):
         """Numbers become their text, structures do not."""
         value: Any
         for value, text in (("n0", "n0"), (5, "5"), (True, "true"), (False, "false"), (None, None),
-                            (Decimal("1.50"), "1.50"), ("", ""), ("é😀", "é😀")):  # fmt: skip
+                            (Decimal("1.50"), "1.50"), ("", ""), ("é😀", "é😀")):
             self.assertEqual(to_text(value, "group"), text)
         for value in ([], {}, b"", "\ud800", "x" * (TEXT_CHARACTERS_MAX + 1)):
             self.assertRaises(BodyError, to_text, value, "group")
@@ -265,7 +265,7 @@ class ConversionTests(SynchronousTestCase):
         for value, body in (
             ("", b""), ("aGVsbG8=", b"hello"), ("aGVsbG8", b"hello"), ("YQ", b"a"), ("YWI", b"ab"),
             ([], b""), ([104, -1, 255, 0], b"h\xff\xff\0"), (b"raw", b"raw"), (None, None),
-        ):  # fmt: skip
+        ):
             self.assertEqual(to_bytes(value, "body"), body)
         body = bytes(range(200))
         plain = base64.b64encode(body).decode()
@@ -280,7 +280,7 @@ class ConversionTests(SynchronousTestCase):
         for value in (
             "-_-_", "aGVs\nbG8=", "aGVs\r\nbG8=", "aGVsbG8 ", "a", "aGVsb", "aGVsbG8==", "aGVsbG8=x", "====",
             "aGVsbG8é", "\ud800", 5, True, {}, [256], [-129], ["a"], [None], [Decimal(1)], "\r\n",
-        ):  # fmt: skip
+        ):
             self.assertRaises(BodyError, to_bytes, value, "body")
 
     def test_shown(self) -> None:

@@ -114,7 +114,7 @@ class TransferTests(SynchronousTestCase):
         + encode_transfer_header(TransferHeader(offset=1120, body_size=0))
         + encode_transfer_header(TransferHeader(offset=1120, body_size=80)) + BODY[120:]
         + encode_transfer_header(TransferHeader(offset=1200, body_size=0))
-    )  # fmt: skip
+    )
 
     def read(self, size: int) -> list[tuple[int, bytes]]:
         """All pieces, the stream cut every C{size} bytes."""

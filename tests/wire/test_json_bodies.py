@@ -79,7 +79,7 @@ JAVA_KEYS: dict[tuple[RequestCode, bool], set[str]] = {
     },
     (RequestCode.PUSH, True): {"index", "count", "beginIndex", "endIndex"},
     (RequestCode.LEADERSHIP_TRANSFER, False): {"transferId", "transfereeId", "takeLeadershipLedgerIndex"},
-}  # fmt: skip
+}
 
 
 def read_request(kind: RequestCode, **document: Any) -> Any:
@@ -97,7 +97,7 @@ def entry(**changes: Any) -> dict[str, Any]:
     fields = {
         "body": "aGVsbG8=", "bodyCrc": 0, "chainCrc": 0, "channel": 0, "index": 5, "magic": 1, "pos": 265,
         "size": 53, "term": 3, **changes,
-    }  # fmt: skip
+    }
     return {key: value for key, value in fields.items() if value is not None}
 
 
@@ -154,7 +154,7 @@ class RoundTripTests(SynchronousTestCase):
         strange: tuple[Any, ...] = (
             None, True, 0, -1, 1 << 31, 1 << 63, 1.5, 1e300, "", "x", "null", [], [[]], [None], [{}], {},
             {"a": 1}, {"a": None}, "\ud800", "x" * 5000, [entry()], entry(),
-        )  # fmt: skip
+        )
         for kind in RequestCode:
             for decode, is_answer in ((decode_request, False), (decode_response, True)):
                 for key in JAVA_BASE | JAVA_KEYS.get((kind, is_answer), set()) | OURS.get(
@@ -337,7 +337,7 @@ class JavaToleranceTests(SynchronousTestCase):
             ("ACCEPT", VoteResult.ACCEPT), ("accept", VoteResult.ACCEPT),
             (6, VoteResult.REJECT_ALREADY_HAS_LEADER), ("REJECT_NEW", VoteResult.UNKNOWN),
             ("", VoteResult.UNKNOWN), (None, VoteResult.UNKNOWN),
-        ):  # fmt: skip
+        ):
             self.assertIs(read_response(RequestCode.VOTE, voteResult=value).vote_result, result)
         self.assertRaises(BodyError, read_response, RequestCode.VOTE, voteResult=12)
 
@@ -458,7 +458,7 @@ class PushTests(SynchronousTestCase):
         read = read_request(
             RequestCode.PUSH, entry=entry(), batch=True, count=9, firstEntryIndex=1, lastEntryIndex=2,
             totalSize="x", batchEntry=None,
-        )  # fmt: skip
+        )
         self.assertEqual(read, PushEntryRequest(entries=HELLO))
 
     def test_batch_wins(self) -> None:

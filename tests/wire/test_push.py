@@ -64,7 +64,7 @@ from tests.wire.values import house, ints, longs, requests, responses
 PUSH = PushEntryRequest(
     group="g", remote_id="n1", local_id="n0", leader_id="n0", term=3, wire_version=1, commit_index=4,
     entries=HELLO,
-)  # fmt: skip
+)
 PUSH_FRAME = bytes.fromhex(
     "d1 01 07 00 00000007 0000006e"  # header: PUSH, a request, opaque 7, 110 bytes follow
     "0000000000000003 00000001 0001 0002 0002 0002"  # term, wire version, lengths of the four texts
@@ -128,7 +128,7 @@ class GoldenTests(SynchronousTestCase):
         """They are what the encoder writes and the decoder reads."""
         for opaque, message, frame in (
             (7, PUSH, PUSH_FRAME), (7, ANSWER, ANSWER_FRAME), (-1, APPEND, APPEND_FRAME)
-        ):  # fmt: skip
+        ):
             self.assertEqual(encode(message, opaque), frame)
             self.assertEqual(decode_frame(frame), (opaque, message))
 
@@ -311,7 +311,7 @@ class RefusalTests(SynchronousTestCase):
     def test_header(self) -> None:
         """First byte, version, kind, flags."""
         for at, byte, word in ((0, 0xD2, "0xd2"), (1, 2, "version 2"), (2, 0, "kind=0"), (2, 10, "kind=10"),
-                               (3, 2, "flags=2"), (3, 0x81, "flags=129")):  # fmt: skip
+                               (3, 2, "flags=2"), (3, 0x81, "flags=129")):
             self.refused(PUSH_FRAME[:at] + bytes([byte]) + PUSH_FRAME[at + 1 :], word)
 
     def test_text_lengths(self) -> None:
@@ -338,7 +338,7 @@ class RefusalTests(SynchronousTestCase):
         for message, name in (
             (VoteRequest(), "pre_vote"), (VoteRequest(), "transfer"), (VoteResponse(), "pre_vote"),
             (PUSH, "is_batch"), (ANSWER, "has_index"), (GetRequest(), "has_begin_index"),
-        ):  # fmt: skip
+        ):
             self.refused(changed(message, **{name: 2}), f"{name}=2")
 
     def test_consistency(self) -> None:
@@ -363,7 +363,7 @@ class RefusalTests(SynchronousTestCase):
         get = GetResponse(entries=three())
         for message in (PushEntryRequest(entries=three(), is_batch=True), get):
             for name, value in (("first_index", 3), ("count", 2), ("count", 4), ("entries_term", 1),
-                                ("count", 0x7FFFFFFF)):  # fmt: skip
+                                ("count", 0x7FFFFFFF)):
                 self.refused(changed(message, **{name: value}))
         self.refused(changed(get, count=-1), "count=-1")
         self.refused(changed(get, count=0), "without entries")

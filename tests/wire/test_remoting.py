@@ -150,7 +150,7 @@ class JsonHeaderTests(SynchronousTestCase):
         """By name in any case, by number, unknown names harmlessly."""
         for text, language in (
             (b'"GO"', "GO"), (b'"rust"', "RUST"), (b"3", "PYTHON"), (b'"KLINGON"', ""), (b"13", "NODE_JS"),
-        ):  # fmt: skip
+        ):
             self.assertEqual(self.read(b'{"language":' + text + b"}").language, language)
         for text in (b"14", b"-1", b"[]", b"1.5"):
             self.assertRaises(WireError, self.read, b'{"language":' + text + b"}")
@@ -182,7 +182,7 @@ class JsonHeaderTests(SynchronousTestCase):
             b'{"code":2147483648}', b'{"opaque":-2147483649}', b'{"version":[]}', b'{"remark":{}}',
             b'{"extFields":[]}', b'{"extFields":{"a":[]}}', b'{"code":1}x', b'{"remark":"\\ud800"}',
             b'{"extFields":{"a":"\\ud800"}}', b'{"extFields":{"\\ud800":"a"}}', b'{"code":NaN}',
-        ):  # fmt: skip
+        ):
             error = self.assertRaises(WireError, self.read, header)
             self.assertNotIsInstance(error, BodyError)
             self.assertIn("remoting header", str(error))
@@ -207,7 +207,7 @@ class BinaryHeaderTests(SynchronousTestCase):
         command = RemotingCommand(
             code=200, opaque=7, flag=1, language="PHP", version=433, remark="hi", ext_fields={"a": "1234"},
             serialize_type=ROCKETMQ, body=b"body",
-        )  # fmt: skip
+        )
         self.assertEqual(decode_command(framed(self.FULL, b"body", ROCKETMQ)), command)
         self.assertEqual(encode_command(command)[8:], self.FULL + b"body")
 

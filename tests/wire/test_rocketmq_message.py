@@ -90,7 +90,7 @@ class GoldenTests(SynchronousTestCase):
                 store_timestamp=0x1A1FBA34B91, store_host=Host(b"\x7f\0\0\1", 20911), reconsume_times=0,
                 prepared_transaction_offset=0,
             ),
-        )  # fmt: skip
+        )
         self.assertEqual((message.keys, message.tags, message.tags_code), (("k1",), "A", 65))
         self.assertEqual(message.properties, {"KEYS": "k1", "CLUSTER": "C1", "TAGS": "A"})
         self.assertIsNone(message.unique_key)
@@ -131,7 +131,7 @@ class TwinTests(SynchronousTestCase):
         pairs = [(START_DECLARATION, START), (HEAD_DECLARATION, HEAD), (BATCH_ITEM_DECLARATION, BATCH_ITEM),
                  (PROPERTIES_LENGTH_DECLARATION, PROPERTIES_LENGTH),
                  *((MIDDLE_DECLARATIONS[key], MIDDLES[key]) for key in MIDDLES),
-                 *((TOPIC_LENGTH_DECLARATIONS[key], TOPIC_LENGTHS[key]) for key in (1, 2))]  # fmt: skip
+                 *((TOPIC_LENGTH_DECLARATIONS[key], TOPIC_LENGTHS[key]) for key in (1, 2))]
         rng = random.Random(1)
         for declaration, derived in pairs:
             for _ in range(20):
@@ -183,7 +183,7 @@ def messages(draw: Any) -> Message:
         queue_id=draw(ints), flag=draw(ints), queue_offset=draw(longs), physical_offset=draw(longs),
         sys_flag=draw(ints), born_timestamp=draw(longs), born_host=draw(hosts), store_timestamp=draw(longs),
         store_host=draw(hosts), reconsume_times=draw(ints), prepared_transaction_offset=draw(longs),
-    )  # fmt: skip
+    )
 
 
 class ShapeTests(SynchronousTestCase):
@@ -343,7 +343,7 @@ class StartTests(SynchronousTestCase):
     def test_kinds(self) -> None:
         """Messages, blanks, other things."""
         for magic, is_message, is_blank in ((MAGIC_V1, True, False), (MAGIC_V2, True, False),
-                                            (MAGIC_BLANK, False, True), (0, False, False)):  # fmt: skip
+                                            (MAGIC_BLANK, False, True), (0, False, False)):
             start = decode_start(b"x" + START.pack(9, magic), 1)
             self.assertEqual((start.size, start.is_message, start.is_blank), (9, is_message, is_blank))
 
@@ -410,7 +410,7 @@ class HashTests(SynchronousTestCase):
         """As Java says."""
         for text, expected in (("", 0), ("A", 65), ("TagA", 2598919), ("é", 233),
                                ("polygenelubricants", -(1 << 31)),
-                               ("\U0001f600", 0xD83D * 31 + 0xDE00), ("\ud800", 0xD800)):  # fmt: skip
+                               ("\U0001f600", 0xD83D * 31 + 0xDE00), ("\ud800", 0xD800)):
             self.assertEqual(java_hash(text), expected, text)
 
     def test_tags(self) -> None:
@@ -434,7 +434,7 @@ class FlagTests(SynchronousTestCase):
     def test_compressions(self) -> None:
         """Only with the first bit; the kind was not always recorded."""
         for flag, kind in ((0, "none"), (0x300, "none"), (1, "zlib"), (0x301, "zlib"), (0x101, "lz4"),
-                           (0x201, "zstd"), (0x401, "4")):  # fmt: skip
+                           (0x201, "zstd"), (0x401, "4")):
             self.assertEqual(attrs.evolve(PLAIN, sys_flag=flag).compression, kind)
 
 
@@ -478,13 +478,13 @@ class BatchTests(SynchronousTestCase):
     """The body of a batch request."""
 
     ITEMS = [BatchItem(flag=1, body=b"hello", properties_data=b"a\x01b"),
-             BatchItem(flag=0, body=b"", properties_data=b"")]  # fmt: skip
+             BatchItem(flag=0, body=b"", properties_data=b"")]
 
     def test_bytes(self) -> None:
         """As Java's clients write it."""
         data = encode_batch(self.ITEMS[:1])
         self.assertEqual(data.hex(), "0000001e" "00000000" "00000000" "00000001" "00000005"
-                         + b"hello".hex() + "0003" + b"a\x01b".hex())  # fmt: skip
+                         + b"hello".hex() + "0003" + b"a\x01b".hex())
         self.assertEqual(decode_batch(data), self.ITEMS[:1])
 
     def test_several(self) -> None:
@@ -499,7 +499,7 @@ class BatchTests(SynchronousTestCase):
             if length != 30:
                 self.assertRaises(WireError, decode_batch, data[:length])
         for at, form, value in ((0, ">i", 0), (0, ">i", -1), (0, ">i", 1 << 30), (16, ">i", -1),
-                                (16, ">i", 9), (25, ">h", 4), (25, ">h", -1)):  # fmt: skip
+                                (16, ">i", 9), (25, ">h", 4), (25, ">h", -1)):
             wrong = bytearray(data)
             struct.pack_into(form, wrong, at, value)
             self.assertRaises(WireError, decode_batch, bytes(wrong))

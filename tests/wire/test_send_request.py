@@ -41,7 +41,7 @@ def java(opaque: int = 1, body: bytes = b"hello", **fields: object) -> bytes:
     named: dict[str, object] = {
         "a": "P", "b": "T1", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1795190400123", "h": "0",
         "i": "", "j": "0", "k": "false", "m": "false", **fields,
-    }  # fmt: skip
+    }
     flag = named.pop("flag", 0)
     document = {
         "code": 310,
@@ -95,10 +95,10 @@ class ReadTests(SynchronousTestCase):
     def test_one_shape(self) -> None:
         """Requests that differ in the four places only are of one shape; others are of another."""
         shapes = [self.read(java(opaque=at, e=at % 4, g=1000 + at, i=f"KEYS\x01{at}", body=b"%d" % at))
-                  for at in range(1, 30)]  # fmt: skip
+                  for at in range(1, 30)]
         self.assertEqual(len({id(one.shape) for one in shapes if one is not None}), 1)
         for fields in ({"b": "T2"}, {"a": "Q"}, {"d": "8"}, {"f": "1"}, {"h": "7"}, {"j": "3"}, {"m": "true"},
-                       {"n": "broker-a"}, {"l": "16"}):  # fmt: skip
+                       {"n": "broker-a"}, {"l": "16"}):
             found = self.read(java(**fields))
             assert found is not None and shapes[0] is not None
             self.assertIsNot(found.shape, shapes[0].shape, fields)
@@ -123,7 +123,7 @@ class ReadTests(SynchronousTestCase):
     def test_texts(self) -> None:
         """Properties of any text: the same bytes, or the long way."""
         for text in ("é\x01ü\x02", "\x01\x02" * 50, "a b", "🙂\x01x", "\u2028", "\x7f", "\x02\x01", "'", "/",
-                     "<"):  # fmt: skip
+                     "<"):
             self.read(java(i=text))
         self.assertGreaterEqual(self.taken, 7)
 
@@ -143,7 +143,7 @@ class ReadTests(SynchronousTestCase):
         """Of any damaged frame the short way says what the long way says, or nothing."""
         rng = random.Random(7)
         sound = [java(opaque=at, e=at % 4, i=f"KEYS\x01{at}\x02WAIT\x01true", b=f"T{at % 3}", body=b"x" * at)
-                 for at in range(20)]  # fmt: skip
+                 for at in range(20)]
         for _ in range(3000):
             frame = rng.choice(sound)
             self.read(frame)
@@ -164,16 +164,16 @@ class AnswerTests(SynchronousTestCase):
         """Those of the long way, whatever is told besides."""
         for told in (
             {}, {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}, {"MSG_REGION": 'ä"%d\\', "zz": ""}
-        ):  # fmt: skip
+        ):
             answers = SentAnswers(told, language="PYTHON", version=409)
             for opaque, code, offset, queue_id, queue_offset in (
                 (1, 0, 0, 0, 0), (2**31 - 1, 12, 2**62, 65535, 2**40)
-            ):  # fmt: skip
+            ):
                 fields: dict[str, Any] = {
                     **told, "msgId": f"7F00000100002A9F{offset:016X}", "queueId": str(queue_id),
                     "queueOffset": str(queue_offset),
-                }  # fmt: skip
+                }
                 made = answers.frame(opaque, code, b"7F00000100002A9F", offset, queue_id, queue_offset)
                 self.assertEqual(made, encode_command(RemotingCommand(
                     code=code, opaque=opaque, flag=1, version=409, ext_fields=fields
-                )))  # fmt: skip
+                )))

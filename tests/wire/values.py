@@ -86,7 +86,7 @@ def batches(draw: Any, count_min: int = 1, count_max: int = 5) -> EntryBatch:
         header = EntryHeader(
             magic=draw(ints), size=48 + len(body), index=first_index + number, term=term, pos=draw(positions),
             channel=draw(ints), chain_crc=draw(ints), body_crc=draw(ints), body_length=len(body),
-        )  # fmt: skip
+        )
         records += encode_header(header) + body
     return EntryBatch(first_index=first_index, count=count, term=entry_terms[-1], records=records)
 
@@ -95,7 +95,7 @@ def _base() -> dict[str, st.SearchStrategy[Any]]:
     return {
         "group": names, "remote_id": names, "local_id": names, "leader_id": names, "term": terms,
         "wire_version": counts,
-    }  # fmt: skip
+    }
 
 
 def _answer() -> dict[str, st.SearchStrategy[Any]]:
@@ -150,7 +150,7 @@ REQUESTS: dict[RequestCode, st.SearchStrategy[Any]] = {
         AppendOnceRequest, **_base(), producer=texts, sequence=longs,
         bodies=st.lists(bodies, max_size=1).map(tuple),
     ),
-}  # fmt: skip
+}
 
 RESPONSES: dict[RequestCode, st.SearchStrategy[Any]] = {
     RequestCode.METADATA: st.builds(
@@ -175,7 +175,7 @@ RESPONSES: dict[RequestCode, st.SearchStrategy[Any]] = {
         AppendOnceResponse, **_answer(), index=indexes, pos=positions, count=ints, is_repeated=st.booleans(),
         last_sequence=longs,
     ),
-}  # fmt: skip
+}
 
 #: Messages that only JSON carries.
 JSON_REQUESTS = {

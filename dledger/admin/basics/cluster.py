@@ -368,7 +368,7 @@ class ClusterSurvey:
                     member_id=member_id, address=address, problem=problem,
                     source="admin" if member_id in self._admin_urls else "log",
                 )
-            )  # fmt: skip
+            )
         return with_lag(tuple(reports))
 
     async def _ask_http(self, member_id: str, address: str) -> MemberReport:

@@ -80,7 +80,7 @@ class AdminGuard:
         self._look()
         if self._tokens is None:
             return self._refused(403, "this needs a token, and none is known here: start the server with "
-                                 "admin_token_file", address)  # fmt: skip
+                                 "admin_token_file", address)
         if authorization[: len(_SCHEME)].lower() != _SCHEME:
             return self._refused(401, "this needs a token, in a header Authorization: Bearer TOKEN", address)
         holder = self._tokens.holder(authorization[len(_SCHEME) :].strip())
@@ -88,7 +88,7 @@ class AdminGuard:
             return self._refused(401, "the token is not known here", address)
         if not is_read:
             self.log.info("administration: {holder} at {address} asks {method} {path}", holder=holder,
-                          address=address, method=method[:16], path=path[:200])  # fmt: skip
+                          address=address, method=method[:16], path=path[:200])
         return None
 
     def _is_read_guarded(self, path: str) -> bool:
@@ -114,5 +114,5 @@ class AdminGuard:
         repeated = self._folding.happened(("refused", address, reason))
         if repeated is not None:
             self.log.warn("administration: a request from {address} was refused: {reason}", address=address,
-                          reason=reason, **repeated)  # fmt: skip
+                          reason=reason, **repeated)
         return GuardRefusal(status, reason)

@@ -94,7 +94,7 @@ class PagesAccess:
             contents_need_token=self.contents_need_token,
         )
         site = AdminSite(resource, reactor, hosts=self.hosts, wall_s=wall_s, logs_access=self.logs_access,
-                         guard=guard)  # fmt: skip
+                         guard=guard)
         if self.keys is None:
             return cast("ServerFactory", site)
         return self.keys.listen(site, plain_hosts=(), clock=reactor, demands_certificate=False)
@@ -119,5 +119,5 @@ class OptionalEndpoint:
         self.log.error(
             "the administration cannot listen: {reason}; the server goes on without its pages: stop the "
             "other program or give --admin another port, and start again", reason=failure.getErrorMessage(),
-        )  # fmt: skip
+        )
         return Failure(CancelledError())

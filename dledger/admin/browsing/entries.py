@@ -149,7 +149,7 @@ class EntryBrowser:
             await deferLater(self._clock, 0)
         if begin < end and not search.has_times:
             raise QueryProblem(404, "the entries that were looked at have no time: entries have one if their "
-                                    "client appends with envelope=True")  # fmt: skip
+                                    "client appends with envelope=True")
         return await self._exactly(moment, search.found, end)
 
     async def _exactly(self, moment: int, first: int, end: int) -> int:
@@ -168,7 +168,7 @@ class EntryBrowser:
             first = entries[-1].index + 1
             await deferLater(self._clock, 0)
         raise QueryProblem(503, f"not found up to entry {first}: too many entries are of the minute before; "
-                                f"ask for a later time, or from={first}")  # fmt: skip
+                                f"ask for a later time, or from={first}")
 
     def _first_timed(self, first: int, end: int) -> tuple[Entry | None, int]:
         """@return: the first entry with a time among the next ones, and the index behind those looked at."""

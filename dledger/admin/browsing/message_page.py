@@ -53,7 +53,7 @@ def topics_page(
         live=(search_form("topics", (("topic", "Topic", ""),)),
               table_section("Queues", "queues", _QUEUE_COLUMNS, rows)),
         is_problem=bool(problem),
-    )  # fmt: skip
+    )
 
 
 def message_form(query: Query) -> str:

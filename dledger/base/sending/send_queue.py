@@ -45,7 +45,7 @@ class SendCall(Generic[_R]):
     __slots__ = (
         "base", "bodies", "deadline_s", "done", "error", "failed", "is_admitted", "is_finished", "key",
         "maybe", "open", "producer", "results", "sent", "size", "stream", "unknown",
-    )  # fmt: skip
+    )
 
     def __init__(
         self, bodies: Sequence[bytes], size: int, done: Callable[..., None], deadline_s: float,
@@ -171,7 +171,7 @@ class PendingCalls(Generic[_R]):
             self.waiting.append(call)
             return ""
         return (f"{self.count} {self._noun} of {self.bytes} bytes are pending in this client; at most "
-                f"{limits.pending_count_max} of {limits.pending_bytes_max} bytes are allowed")  # fmt: skip
+                f"{limits.pending_count_max} of {limits.pending_bytes_max} bytes are allowed")
 
     def admit_waiting(self) -> None:
         """Queue the waiting calls for which there is room."""

@@ -40,7 +40,7 @@ PLACES = ("peers", "admin", "broker", "namesrv")
 FILES = (
     "tls_certificate", "tls_key", "tls_authority", "token_file", "admin_authority", "admin_token_file",
     "broker_credentials",
-)  # fmt: skip
+)
 KEYS = (*PLACES, "group", *FILES)
 #: What is shown to the other side and would let it speak for us.
 _TOKENS = ("token_file", "admin_token_file")

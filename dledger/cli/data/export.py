@@ -92,34 +92,34 @@ def _pairs(flag: str, values: tuple[str, ...]) -> dict[str, str]:
 @click.argument("source", metavar="SOURCE")
 @click.argument("out", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--format", "style", type=click.Choice(["parquet", "jsonl"]), default="parquet",
-              show_default=True)  # fmt: skip
+              show_default=True)
 @click.option("--to", type=click.Choice(["delta", "iceberg"]), default=None,
               help="Into a table in the directory OUT: Delta, or Iceberg with its catalog. "
-                   "[default: files alone]")  # fmt: skip
+                   "[default: files alone]")
 @click.option("--engine", type=click.Choice(["arrow", "spark"]), default="arrow", show_default=True,
-              help="arrow: in this process; spark: as jobs of a Spark session.")  # fmt: skip
+              help="arrow: in this process; spark: as jobs of a Spark session.")
 @click.option("--columns", multiple=True, metavar="NAME,...", help="Columns, in this order. [default: all]")
 @click.option("--partition-by", multiple=True, metavar="NAME,...",
-              help="One folder for each value of these columns, as in Hive.")  # fmt: skip
+              help="One folder for each value of these columns, as in Hive.")
 @click.option("--compression", type=click.Choice(["snappy", "zstd", "gzip", "none"]), default="snappy",
-              show_default=True, help="Compression of Parquet.")  # fmt: skip
+              show_default=True, help="Compression of Parquet.")
 @click.option("--part-bytes", type=click.IntRange(min=1), default=128 * 1024 * 1024, show_default=True,
-              help="Approximate maximum of log bytes in one file.")  # fmt: skip
+              help="Approximate maximum of log bytes in one file.")
 @click.option("--from", "first", type=click.IntRange(min=0), default=None,
-              help="First index of a new export. [default: the first index of the log]")  # fmt: skip
+              help="First index of a new export. [default: the first index of the log]")
 @click.option("-o", "--option", "options", multiple=True, metavar="NAME=VALUE",
-              help="Any option of the Spark source, such as verifyCrc=true; see docs/spark.md.")  # fmt: skip
+              help="Any option of the Spark source, such as verifyCrc=true; see docs/spark.md.")
 @click.option("-f", "--follow", is_flag=True, help="Continue with entries that are committed later.")
 @click.option("--interval", type=click.FloatRange(min=0.001), default=1.0, show_default=True,
-              help="With --follow: seconds between two reads of the log.")  # fmt: skip
+              help="With --follow: seconds between two reads of the log.")
 @click.option("--max-delay", type=click.FloatRange(min=0), default=60.0, show_default=True,
               help="With --follow: seconds after which a file is finished even if it is not full; "
-                   "0: never.")  # fmt: skip
+                   "0: never.")
 @click.option("--compact", "compacts", is_flag=True,
-              help="With --to: write small files of the table together afterwards.")  # fmt: skip
+              help="With --to: write small files of the table together afterwards.")
 @click.option("--expire-snapshots", "expire_days", type=click.IntRange(min=1), default=None, metavar="DAYS",
               help="With --to: forget older versions of the table afterwards, and delete files that only "
-                   "they need.")  # fmt: skip
+                   "they need.")
 @click.option("--master", default=None, help="With --engine spark: the Spark master. [default: local[*]]")
 @click.option("--conf", multiple=True, metavar="NAME=VALUE", help="With --engine spark: Spark's settings.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")

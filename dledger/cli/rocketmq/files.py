@@ -122,7 +122,7 @@ def _print_report(report: VerifyReport) -> None:
 @click.option("-n", "--count", type=click.IntRange(min=1), default=None, help="Maximum number of records.")
 @click.option("--body", "with_body", is_flag=True, help="Show bodies, too.")
 @click.option("--format", "style", type=click.Choice(["text", "rocketmq"]), default="text", show_default=True,
-              help="rocketmq: show the messages of a RocketMQ broker in DLedger mode.")  # fmt: skip
+              help="rocketmq: show the messages of a RocketMQ broker in DLedger mode.")
 def read_file(path: str, pos: int, size: int, count: int | None, with_body: bool, style: str) -> None:
     """
     Show the headers of the records in PATH: a data file, an index file, or a directory of such files.

@@ -55,7 +55,7 @@ def broker_address(
 @click.option("--namesrv", cls=FromContext, key="namesrv", callback=broker_address, envvar="NAMESRV_ADDR",
               metavar="HOST:PORT", help="Ask every broker that this name server knows. [env NAMESRV_ADDR]")
 @click.option("--broker", cls=FromContext, key="broker", unless="namesrv", callback=broker_address,
-              metavar="HOST:PORT", help="Ask this broker; several with ';'.")  # fmt: skip
+              metavar="HOST:PORT", help="Ask this broker; several with ';'.")
 @click.option("--cluster", default="", help="With --namesrv: only brokers of this cluster.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
@@ -172,12 +172,12 @@ def _master_lines(report: HAReport) -> list[str]:
         f"#InSyncSlaveNum\t{report.in_sync_slaves}",
         _SLAVE_HEADER % ("#SlaveAddr", "#SlaveAckOffset", "#Diff", "#TransferSpeed(KB/s)", "#Status",
                          "#TransferFromWhere"),
-    ]  # fmt: skip
+    ]
     for slave in report.slaves:
         lines.append(_SLAVE_ROW % (
             slave.address, slave.ack_offset, slave.lack_bytes, slave.bytes_per_second / 1024,
             "OK" if slave.is_in_sync else "Fall Behind", slave.transfer_offset,
-        ))  # fmt: skip
+        ))
     return [*lines, f"#Trouble\t{report.trouble}"] if report.trouble else lines
 
 

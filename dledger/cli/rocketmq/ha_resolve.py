@@ -38,12 +38,12 @@ _DECISION_TIMEOUT_S = 600.0
 @click.command("ha-resolve")
 @click.option("--broker", callback=_slave_address, metavar="HOST:PORT", help="The slave.")
 @click.option("--take-master", "takes_master", is_flag=True,
-              help="Set aside the slave's files behind the common part, and follow the master.")  # fmt: skip
+              help="Set aside the slave's files behind the common part, and follow the master.")
 @click.option("--try-again", "tries_again", is_flag=True,
-              help="Compare the logs again, after the master was repaired. Changes no file.")  # fmt: skip
+              help="Compare the logs again, after the master was repaired. Changes no file.")
 @click.option("--copy-log", "copied", nargs=2, type=click.Path(path_type=Path), metavar="FROM TO",
               help="Give the stopped broker with the store TO the log of the stopped one with the store "
-                   "FROM; its own files are set aside. Needs no --broker.")  # fmt: skip
+                   "FROM; its own files are set aside. Needs no --broker.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def ha_resolve(
@@ -88,7 +88,7 @@ def _copy(context: click.Context, source: Path, target: Path, *, as_json: bool) 
     """Copy a log, with progress for people."""
     try:
         with click.progressbar(length=100, label="copies and compares", file=sys.stderr,
-                               hidden=as_json or not sys.stderr.isatty()) as bar:  # fmt: skip
+                               hidden=as_json or not sys.stderr.isatty()) as bar:
             found = copy_log(
                 source, target, progress=lambda done, size: bar.update(done * 100 // max(size, 1) - bar.pos)
             )
@@ -149,8 +149,8 @@ def lines_of(found: StoppedReplication) -> list[str]:
     ]
     if found.master_problem and not found.our_problem:
         lines.append("Only the slave's record is sound: repair the master (the slave has a sound copy), then "
-                     "--try-again. --take-master is refused.")  # fmt: skip
+                     "--try-again. --take-master is refused.")
     else:
         lines.append(f"--take-master: the slave sets aside {found.lost_bytes} bytes, {at_least}"
-                     f"{found.lost_messages} messages, and copies the master's log.")  # fmt: skip
+                     f"{found.lost_messages} messages, and copies the master's log.")
     return lines

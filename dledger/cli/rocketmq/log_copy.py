@@ -107,7 +107,7 @@ def _files_of(log: Path) -> list[Path]:
         wanted = int(files[0].name) + number * size
         if int(file.name) != wanted or file.stat().st_size != size:
             raise CopyRefused(f"{file} has {file.stat().st_size} bytes: the file at {wanted}, of {size} "
-                              "bytes, is needed there")  # fmt: skip
+                              "bytes, is needed there")
     return files
 
 

@@ -125,7 +125,7 @@ def message_json(entry: Entry) -> JsonObject:
     found = read_entry(entry)
     document: JsonObject = {
         "index": entry.index, "term": entry.term, "pos": entry.pos, "kind": found.kind,
-    }  # fmt: skip
+    }
     if found.problem:
         document["problem"] = found.problem
     message = found.message

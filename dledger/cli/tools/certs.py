@@ -40,9 +40,9 @@ _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9_])?")
 @click.command()
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--members", default="", metavar="N0;N1;N2",
-              help="Ids of members, or the text of their --peers.")  # fmt: skip
+              help="Ids of members, or the text of their --peers.")
 @click.option("--client", "clients", multiple=True, metavar="NAME=ROLE",
-              help="A client, and what it may do: read, append or admin. May be repeated.")  # fmt: skip
+              help="A client, and what it may do: read, append or admin. May be repeated.")
 @click.option("--broker", "brokers", multiple=True, metavar="NAME[=BROKERNAME]",
               help="A broker: it may be a master, and a slave that copies a master's log, and registers as "
                    "BROKERNAME, else as NAME. May be repeated.")
@@ -58,7 +58,7 @@ _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9_])?")
 @click.option("--days", type=click.IntRange(min=1, max=3650), default=365, show_default=True,
               help="Validity of new certificates; of a new authority ten times that, at most 3650.")
 @click.option("--renew", is_flag=True,
-              help="Replace what is there; the old files are kept as .old, .old2 ...")  # fmt: skip
+              help="Replace what is there; the old files are kept as .old, .old2 ...")
 def certs(
     directory: Path, members: str, clients: tuple[str, ...], brokers: tuple[str, ...], raft_broker: str,
     groups: tuple[str, ...], hosts: tuple[str, ...], days: int, renew: bool,

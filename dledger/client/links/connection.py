@@ -38,7 +38,7 @@ from protocols.wire.remoting import REQUEST_CODE_NOT_SUPPORTED, SYSTEM_BUSY, Rem
 AnswerDone = Callable[[Response | Exception], None]
 _REFUSALS = {
     SYSTEM_BUSY: ResponseCode.LEADER_PENDING_FULL, REQUEST_CODE_NOT_SUPPORTED: ResponseCode.UNSUPPORTED,
-}  # fmt: skip
+}
 
 
 class RequestLost(Exception):
@@ -134,7 +134,7 @@ class MemberLink:
             done(RequestRefused(
                 ResponseCode.LEADER_PENDING_FULL,
                 reason=f"{self.member_id}: too many requests are outstanding, or too many bytes unsent",
-            ))  # fmt: skip
+            ))
 
     def ask(self, message: Request, timeout_s: float) -> Deferred[Response]:
         """

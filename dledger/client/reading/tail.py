@@ -195,7 +195,7 @@ class Tail(ReadingAhead[list[Entry]]):
             request = PullRequest(
                 group=self._members.group, remote_id=who, begin_index=index, end_index=index,
                 max_bytes=1, wait_ms=0,
-            )  # fmt: skip
+            )
         answer: Response = await connection.ask(request, self._answer_timeout_s)
         assert isinstance(answer, GetResponse | PullResponse)
         if answer.code is ResponseCode.SUCCESS and answer.entries is not None:
@@ -321,11 +321,11 @@ class Tail(ReadingAhead[list[Entry]]):
 
     def _note(self, member_id: str, error: Exception) -> None:
         self.log.info("tail at {index} leaves {peer_id}: {reason}",
-                      index=self.next_index, peer_id=member_id, reason=str(error))  # fmt: skip
+                      index=self.next_index, peer_id=member_id, reason=str(error))
         self._problem = (
             error if isinstance(error, DLedgerError)
             else DLedgerError(ResponseCode.NETWORK_ERROR, reason=f"{member_id}: {error}")
-        )  # fmt: skip
+        )
 
     async def _pause(self) -> None:
         waited_s = self._clock.seconds() - self._served_s
@@ -338,7 +338,7 @@ class Tail(ReadingAhead[list[Entry]]):
         request = PullRequest(
             group=self._members.group, remote_id=connection.member_id, begin_index=self.next_index,
             end_index=self._end_index, max_bytes=self._batch_bytes_max, wait_ms=self._wait_ms,
-        )  # fmt: skip
+        )
         asked_s = self._clock.seconds()
         answer: Response = await connection.ask(request, self._answer_timeout_s + self._wait_ms / 1000)
         assert isinstance(answer, PullResponse)
@@ -382,7 +382,7 @@ class Tail(ReadingAhead[list[Entry]]):
                 self._answer_timeout_s,
             )
             for index in range(first, last + 1)
-        }  # fmt: skip
+        }
         answers = await Gathering(self._clock, asked, deadline_s=2 * self._answer_timeout_s).outcome
         entries: list[Entry] = []
         for index in range(first, last + 1):

@@ -129,7 +129,7 @@ class EntryDispatcher:
         if self.state is DispatcherState.APPEND:
             if self.write_index <= self.member.ledger_end_index and (
                 not self._is_held_up or self.member.out.now_ms >= self._wait_until_ms
-            ):  # fmt: skip
+            ):
                 self._is_held_up = False
                 try:
                     self._append()
@@ -292,7 +292,7 @@ class EntryDispatcher:
             self.peer_id in member.takes_chunks and config.push_chunk_bytes > 0 and config.wire != "remoting"
             and self.write_index >= self._chunks_from and self._chunks_refused < CHUNKS_REFUSED_MAX
             and self._behind_bytes() > config.push_chunk_behind_bytes
-        )  # fmt: skip
+        )
 
     def _behind_bytes(self) -> int:
         """Bytes of records that have not been sent."""

@@ -120,7 +120,7 @@ class LeadersWord:
         if not (
             isinstance(response, MetadataResponse) and response.code is ResponseCode.SUCCESS
             and peer_id == response.leader_id == member.leader_id
-        ):  # fmt: skip
+        ):
             return
         if response.term == member.term and response.end_index >= -1:
             self._term = member.term

@@ -420,7 +420,7 @@ def endpoint_of(option: str, given: object) -> str:
     """
     if not isinstance(given, (int, str)) or isinstance(given, bool):
         raise UsageError(f"--{option}={given!r}: write a port, or an endpoint such as "
-                         "tcp:20911:interface=127.0.0.1")  # fmt: skip
+                         "tcp:20911:interface=127.0.0.1")
     text = str(given)
     return f"tcp:{text}" if text.isdecimal() else text
 

@@ -257,12 +257,12 @@ def _resolved(broker: BrokerConfig) -> BrokerConfig:
                 ip_network(host.partition("%")[0], strict=False)
             except ValueError as error:
                 raise UsageError(f"ha_allowed_hosts: {error}; write addresses, names, or networks such as "
-                                 "10.0.0.0/8") from None  # fmt: skip
+                                 "10.0.0.0/8") from None
         found += _addresses_of("ha_allowed_hosts", host) if is_name else [host]
     return attrs.evolve(
         broker, ha=attrs.evolve(broker.ha, ha_allowed_hosts=found),  # type: ignore[arg-type]
         broker_ip1=_own("broker_ip1", broker.broker_ip1), broker_ip2=_own("broker_ip2", broker.broker_ip2),
-    )  # fmt: skip
+    )
 
 
 def _own(option: str, host: str) -> str:
@@ -350,7 +350,7 @@ def make_service(options: Options, reactor: Reactor) -> BrokerService | RaftBrok
     if broker.listen_port > FAST_PORT_DISTANCE:
         fast = serverFromString(reactor, with_port(
             options["listen"], broker.listen_port - FAST_PORT_DISTANCE
-        ))  # fmt: skip
+        ))
     ports = BrokerPorts(
         clients=serverFromString(reactor, options["listen"]), fast=fast,
         slaves=serverFromString(reactor, options["ha-listen"]),

@@ -181,7 +181,7 @@ class AnsweringSide(ListeningSide[CommandConnection]):
         if kind not in self._failed_codes and len(self._failed_codes) < _FAILURES_MAX:
             self._failed_codes.add(kind)
             self.log.failure("request {code} of {address} failed (logged once)", failure,
-                             code=code, address=connection.address)  # fmt: skip
+                             code=code, address=connection.address)
 
     def drained(self, connection: CommandConnection) -> None:
         """See L{protocols.rocketmq.commands.CommandSink.drained}."""
@@ -205,7 +205,7 @@ class AnsweringSide(ListeningSide[CommandConnection]):
         repeated = self.folding.happened(("format broken",))
         if repeated is not None:
             self.log.warn("{address} broke the format, connection aborted: {reason}",
-                          address=connection.address, reason=str(error), **repeated)  # fmt: skip
+                          address=connection.address, reason=str(error), **repeated)
 
     def connection_lost(self, connection: CommandConnection, reason: str) -> None:
         """See L{protocols.rocketmq.commands.CommandSink.connection_lost}."""

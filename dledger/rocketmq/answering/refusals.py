@@ -124,7 +124,7 @@ class RefusalCounts:
             self.log.info(
                 "request {code} of {address} refused with {answer}: {reason} (logged once, then counted)",
                 code=code, address=address, answer=int(answer), reason=reason,
-            )  # fmt: skip
+            )
         self.counts[kind] = self.counts.get(kind, 0) + by
 
     def __str__(self) -> str:

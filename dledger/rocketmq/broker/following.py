@@ -61,7 +61,7 @@ class _Desk:
         """See L{MasterDesk.offer}."""
         answer = await self._ask(RemotingCommand(
             code=OFFER_RECORD, opaque=0, ext_fields={"offset": str(offset)}, body=record
-        ))  # fmt: skip
+        ))
         if answer.code != SUCCESS:
             raise OfferRefused(answer.remark or f"answered {answer.code}")
 

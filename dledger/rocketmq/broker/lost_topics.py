@@ -144,7 +144,7 @@ class LostTopics:
                 "{count} topics have messages that are younger than {file}, as after a crash; they are added "
                 "to it: {names}", count=len(lost), file=topics.file_name,
                 names=", ".join(topic.topic_name for topic in lost[:10]),
-            )  # fmt: skip
+            )
         topics.log_end = lambda: self._store.log.record_end
 
     def delivers(self, topic: str, queue_id: int, offset: int, stored_ms: int) -> None:
@@ -163,5 +163,5 @@ class LostTopics:
             nums = self._config.default_topic_queue_nums
             topics.put(lost_topic(topic, queue_id, queue_nums=nums), self._wall_ms())
             self.log.warn("topic {topic} was lost, and has a {kind} message: it is added",
-                          topic=topic, kind=kind)  # fmt: skip
+                          topic=topic, kind=kind)
             self._changed()

@@ -202,7 +202,7 @@ class NameServerRegistrar:
                 server.asking.cancel()
             if knows_us and self._asker.is_connected(server.address):
                 asked.append(self._asker.ask(server.address, self._unregistration(),
-                                             timeout_s=UNREGISTER_TIMEOUT_S))  # fmt: skip
+                                             timeout_s=UNREGISTER_TIMEOUT_S))
         return DeferredList(asked, consumeErrors=True).addCallback(lambda _: None)
 
     # -- due registrations -----------------------------------------------------------------------
@@ -250,7 +250,7 @@ class NameServerRegistrar:
         return {
             "brokerName": mine.broker_name, "brokerAddr": mine.broker_addr,
             "clusterName": mine.cluster_name, "brokerId": str(mine.broker_id),
-        }  # fmt: skip
+        }
 
     def _registration(self) -> RemotingCommand:
         wrapper = self._topics.wire_document()
@@ -267,7 +267,7 @@ class NameServerRegistrar:
         fields = {
             **self._fields(), "haServerAddr": self._identity().ha_server_addr, "compressed": "false",
             "bodyCrc32": str(crc32(body) & 0x7FFFFFFF),
-        }  # fmt: skip
+        }
         return RemotingCommand(code=REGISTER_BROKER, opaque=0, ext_fields=fields, body=body)
 
     def _unregistration(self) -> RemotingCommand:

@@ -143,7 +143,7 @@ class BrokerParts(BrokerEvents):
         self.replication = kind.replicate(self.store, ReplicationNeeds(
             config=config, around=around, metadata=self.metadata, client=self.client, own=self.own,
             events=self,
-        ))  # fmt: skip
+        ))
         self.pipeline = PutPipeline(self.replication.writer, wall_ms=self.wall_ms, failed=around.failed)
         self.checks = TopicChecks(self.metadata, config, wall_ms=self.wall_ms, events=self)
         self.browser = MessageBrowser(self.store, clock)
@@ -192,7 +192,7 @@ class BrokerParts(BrokerEvents):
         self.sends = Sends(
             pipeline, PlainSends(rules, config, own=own, ids=ids), self._long_sends,
             SendAnswers(config, own, self.refusals),
-        )  # fmt: skip
+        )
         self.native = NativeCommands(store, pipeline, rules, self.reads, config, own=own, wall_ms=wall_ms)
         self.send_back = SendBack(
             config, store, metadata, pipeline, rules, own=own, wall_ms=wall_ms, rng=self._around.rng
@@ -256,7 +256,7 @@ class BrokerParts(BrokerEvents):
             wall_ms=wall_ms, save=self._save_and_settle, keep=self.keep_metadata,
             topics_changed=self.topics_changed, ha_status=self.replication.status, stored=self._stored,
             refused=lambda: str(self.refusals),
-        ), clock=clock)  # fmt: skip
+        ), clock=clock)
 
     def _router(self) -> CommandRouter:
         config, store, metadata, table = self.config, self.store, self.metadata, self.consumer_table
@@ -270,7 +270,7 @@ class BrokerParts(BrokerEvents):
             ResetOffsets(config, store, metadata, table, wall_ms=self.wall_ms),
             TableCommands(metadata), self.send_back, self.transactions, self.replies, self.pops,
             self.pop_acks, self.native, *self.replication.commands(),
-        )  # fmt: skip
+        )
         gate = self.gate
         if gate is not None:
             groups = (*groups, gate)
@@ -387,7 +387,7 @@ class BrokerParts(BrokerEvents):
             self.reads.answer_waiting()
         for group in (
             self.pulls, self.pops, self.revive, self.timers, self.consumers, self.locks, self.admin
-        ):  # fmt: skip
+        ):
             group.sweep()
         metadata = self.metadata
         period = max(1, round(self.config.flush_consumer_offset_interval / 1000))

@@ -117,7 +117,7 @@ class ReplyCommands(CommandGroup):
                 "bornHost": connection.address, "storeHost": self._own.text,
                 "storeTimestamp": str(self._wall_ms()),
             },
-        ))  # fmt: skip
+        ))
         self.pushed += 1
         return ""
 
@@ -130,4 +130,4 @@ class ReplyCommands(CommandGroup):
             request, code=Code.SYSTEM_ERROR if problem else Code.SUCCESS, remark=problem, ext_fields={
                 "msgId": message_id, "queueId": str(queue_id), "queueOffset": str(queue_offset),
             },
-        )  # fmt: skip
+        )

@@ -33,7 +33,7 @@ class RouteQuestions:
             try:
                 return await self._client.ask(address, RemotingCommand(
                     code=GET_ROUTE_BY_TOPIC, opaque=0, ext_fields={"topic": topic}
-                ), timeout_s=ROUTE_TIMEOUT_S)  # fmt: skip
+                ), timeout_s=ROUTE_TIMEOUT_S)
             except Exception as error:
                 problem = str(error)
         raise NotAsked(problem)

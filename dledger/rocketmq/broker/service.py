@@ -201,7 +201,7 @@ class BrokerService(Service):
         behind = broker.store.reput.behind_bytes
         if behind:
             self.log.info("{role}: dispatching {bytes} bytes of messages of the last run",
-                          role=self.role, bytes=behind)  # fmt: skip
+                          role=self.role, bytes=behind)
         await broker.store.start()
         broker.lost_topics.restore()
         for endpoint in (self._ports.clients, self._ports.fast):
@@ -314,7 +314,7 @@ class BrokerService(Service):
                 await broker.metadata.save(self._threads.run)
             if not await within(store.reput.caught_up(), self.config.stop_timeout / 1000, self._reactor):
                 self.log.warn("{bytes} bytes are not dispatched; the next start dispatches them",
-                              bytes=store.reput.behind_bytes)  # fmt: skip
+                              bytes=store.reput.behind_bytes)
                 await store.checkpoint()
                 await store.idle()
                 store.abandon()

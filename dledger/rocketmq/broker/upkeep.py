@@ -114,7 +114,7 @@ class HouseKeeping:
         self._trouble = ""
         if gone:
             self.log.info("deleted {count} old files of the log; it begins at {offset} now",
-                          count=len(gone), offset=store.log.begin_offset)  # fmt: skip
+                          count=len(gone), offset=store.log.begin_offset)
         if store.why_full != was_full:
             if store.why_full:
                 self.log.warn("messages are refused: {reason}", reason=store.why_full)

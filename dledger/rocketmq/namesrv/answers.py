@@ -56,12 +56,12 @@ class _Writer:
         mark = self._mark
         return "{" + ",".join(
             f"{mark}{number}{mark}:{self.text(address)}" for number, address in sorted(addresses.items())
-        ) + "}"  # fmt: skip
+        ) + "}"
 
     def group(self, group: BrokerGroup) -> str:
         """The brokers of one name."""
         text = (f'{{"brokerAddrs":{self.addresses(group.addresses)},"brokerName":{self.text(group.name)},'
-                f'"cluster":{self.text(group.cluster)}')  # fmt: skip
+                f'"cluster":{self.text(group.cluster)}')
         if self._is_5:
             text += f',"enableActingMaster":{"true" if group.acting else "false"}'
             if group.zone is not None:

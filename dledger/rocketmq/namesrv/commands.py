@@ -78,7 +78,7 @@ CHANGES: Mapping[int, str] = {
     100: "to write the KV configuration", 102: "to delete from the KV configuration",
     205: "to take the permission to write", 216: "to delete a topic", 318: "to change options",
     327: "to give the permission to write",
-}  # fmt: skip
+}
 
 #: Bytes of the body of an answer, at most: the header needs some of the frame.
 ANSWER_BODY_MAX = FRAME_BYTES_MAX - 64 * 1024
@@ -137,7 +137,7 @@ class NameServerCommands(CommandGroup):
             304: self._system_topics, 311: self._unit_topics, 312: self._unit_sub_topics,
             313: self._unit_sub_only_topics, 318: self._update_options, 319: self._get_options,
             322: self._data_version, 327: self._add_write,
-        }  # fmt: skip
+        }
         if self._is_5:
             handlers |= {217: self._register_topic, 901: self._member_group, 904: self._heartbeat}
         return handlers
@@ -164,13 +164,13 @@ class NameServerCommands(CommandGroup):
         """Report repeated log lines that are over. Called regularly."""
         for key, episode in self._folding.sweep(now_s):
             self.log.info("{event}: {times} times in {since_s} s, now over", event=" ".join(map(str, key)),
-                          times=episode.times, since_s=round(episode.last_s - episode.begin_s))  # fmt: skip
+                          times=episode.times, since_s=round(episode.last_s - episode.begin_s))
 
     def _log(self, event: str, key: LiveKey) -> None:
         repeated = self._folding.happened(("broker", event))
         if repeated is not None:
             self.log.info("broker {address} of cluster {cluster}: {event}", cluster=key[0], address=key[1],
-                          event=event, **repeated)  # fmt: skip
+                          event=event, **repeated)
 
     def _register(self, connection: CommandConnection, request: RemotingCommand) -> None:
         fields = Fields(request.ext_fields)
@@ -222,7 +222,7 @@ class NameServerCommands(CommandGroup):
                 "is, and its certificate does not name {needed}", host=hosts_of(connection)[0],
                 address=asked.address, name=asked.name, broker_id=asked.broker_id, before=address,
                 needed=needed, **repeated,
-            )  # fmt: skip
+            )
         raise Refused(
             Code.NO_PERMISSION,
             f"broker {asked.name} id {asked.broker_id} is {address}, which is connected from "
@@ -323,7 +323,7 @@ class NameServerCommands(CommandGroup):
                 request, code=Code.TOPIC_NOT_EXIST,
                 remark=f"No topic route info in name server for the topic: {_shown(topic)}\n"
                 f"See {_FAQ[self._is_5]} for further details.",
-            )  # fmt: skip
+            )
             return
         is_strict = request.version >= STRICT_VERSION or fields.get("acceptStandardJsonOnly") == "true"
         is_ordered = self._options.config.order_message_enable
@@ -331,7 +331,7 @@ class NameServerCommands(CommandGroup):
         found = route
         self._send(connection, request, lambda: route_body(
             found, order_conf=order, is_strict=is_strict, is_5=self._is_5
-        ))  # fmt: skip
+        ))
 
     def _cluster(self, connection: CommandConnection, request: RemotingCommand) -> None:
         self._send(connection, request, lambda: cluster_body(self._routes, is_5=self._is_5))
@@ -375,12 +375,12 @@ class NameServerCommands(CommandGroup):
 
     def _all_topics(self, connection: CommandConnection, request: RemotingCommand) -> None:
         self._topics(connection, request, lambda: self._routes.topics,
-                     is_enabled=self._options.config.enable_all_topic_list)  # fmt: skip
+                     is_enabled=self._options.config.enable_all_topic_list)
 
     def _cluster_topics(self, connection: CommandConnection, request: RemotingCommand) -> None:
         cluster = request.ext_fields.get("cluster") or ""
         self._topics(connection, request, lambda: self._routes.topics_of_cluster(cluster),
-                     is_enabled=self._options.config.enable_topic_list)  # fmt: skip
+                     is_enabled=self._options.config.enable_topic_list)
 
     def _by_flag(
         self, connection: CommandConnection, request: RemotingCommand, wanted: int, unwanted: int = 0

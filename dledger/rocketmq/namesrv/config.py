@@ -186,7 +186,7 @@ _FIXED: Mapping[str, str] = {
     "clusterTest": "false", "deleteTopicWithBrokerRegistration": "false",
     "enableControllerInNamesrv": "false", "needWaitForService": "false",
     "notifyMinBrokerIdChanged": "false", "supportActingMaster": "false", "useTLS": "false",
-}  # fmt: skip
+}
 #: Options of RocketMQ without a meaning here.
 _IGNORED = frozenset("""
     clientRequestThreadPoolNums clientRequestThreadPoolQueueCapacity configBlackList configStorePath
@@ -202,7 +202,7 @@ _IGNORED = frozenset("""
 CHANGEABLE = (
     "enable_all_topic_list", "enable_topic_list", "order_message_enable", "product_env_name",
     "return_order_topic_config_to_broker", "scan_not_active_broker_interval",
-)  # fmt: skip
+)
 #: Options that RocketMQ does not let a client change.
 BLACK_LIST = frozenset(("configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"))
 

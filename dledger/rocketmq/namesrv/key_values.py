@@ -118,7 +118,7 @@ class KeyValues:
             done.errback(Refused(
                 Code.SYSTEM_ERROR, f"a namespace and a key have at most {KEY_CHARACTERS_MAX} characters, a "
                 f"value {VALUE_CHARACTERS_MAX}",
-            ))  # fmt: skip
+            ))
             return done
         if len(self._waiting) >= WAITING_MAX:
             done.errback(Refused(Code.SYSTEM_BUSY, f"{WAITING_MAX} changes wait for the disk: try again"))
@@ -193,11 +193,11 @@ class KeyValues:
         for what, count, before, most in (
             ("entries", entries, self.entries, self._entries_max),
             ("bytes", size, self.bytes, self._bytes_max),
-        ):  # fmt: skip
+        ):
             if count > most and count > before:
                 change.done.errback(Refused(
                     Code.SYSTEM_ERROR, f"the KV configuration would have {count} {what}; kv_{what}_max={most}"
-                ))  # fmt: skip
+                ))
                 return False
         return True
 

@@ -245,7 +245,7 @@ class RouteTable:
             ("routes", self.routes + len(fresh), limits.routes_max),
             ("topic_bytes", self.topic_bytes + sum(len(name.encode("utf-8")) for name in unknown),
              limits.topic_bytes_max),
-        ):  # fmt: skip
+        ):
             if count > most and fresh:
                 raise Refused(
                     Code.SYSTEM_ERROR, f"with these topics there would be {count} {what}; {what}_max={most}"
@@ -325,7 +325,7 @@ class RouteTable:
         return {
             address: live.channel for address in addresses for cluster in clusters
             if (live := self.live.get((cluster, address))) is not None
-        }  # fmt: skip
+        }
 
     def channels(self, cluster: str, address: str, name: str) -> set[Hashable]:
         """The connections of the registrations that L{unregister} would touch."""
@@ -345,7 +345,7 @@ class RouteTable:
         return {
             live.channel for address in group.ids for cluster in group.clusters
             if (live := self.live.get((cluster, address))) is not None
-        }  # fmt: skip
+        }
 
     # -- the end of brokers ----------------------------------------------------------------------
 
@@ -476,7 +476,7 @@ class RouteTable:
             address: live.filter_servers
             for group in groups for address in group.addresses.values()
             if (live := self.live.get((group.cluster, address))) is not None and live.filter_servers
-        }  # fmt: skip
+        }
         return TopicRoute(queues=queues, groups=groups, filter_servers=servers) if groups else None
 
     def topics_of_cluster(self, cluster: str) -> set[str]:

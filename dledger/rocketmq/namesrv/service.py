@@ -201,7 +201,7 @@ class NameServerService(Service):
             "name server listens on port {port}, answers as RocketMQ {version}, KV configuration in {path} "
             "with {entries} entries", port=self.port, version=config.answers_as, path=config.kv_config_path,
             entries=self.values.entries,
-        )  # fmt: skip
+        )
 
     def _tick(self, count: int) -> None:
         is_stalled, was_stalled = count > STALL_TICKS, self._was_stalled
@@ -310,5 +310,5 @@ class NameServerService(Service):
                 cluster=cluster, names=tuple(group.name for group in groups), address=address,
                 broker_ids=tuple(group.ids[address] for group in groups if address in group.ids),
                 ha_address=live.ha_address, heard_s=now_s - live.heard_s,
-            ))  # fmt: skip
+            ))
         return tuple(found)

@@ -105,7 +105,7 @@ class HoleList:
         before = tuple(
             hole for hole in self.holes
             if max(begin_index, 0) <= hole.first_index <= hole.last_index < min(scanned_from_index, end_index)
-        )  # fmt: skip
+        )
         was = self.holes
         self._set(joined_holes((*before, *holes)))
         if self.holes != was:
@@ -136,7 +136,7 @@ class HoleList:
             else Hole(first_index=begin_index, last_index=hole.last_index, position=position,
                       end_position=hole.end_position)
             for hole in self.holes if hole.last_index >= begin_index
-        )  # fmt: skip
+        )
         if kept != self.holes:
             self._set(kept)
             self.write()

@@ -88,7 +88,7 @@ def record_fits(size: int, file_size: int) -> bool:
 def too_long(size: int, size_max: int) -> DLedgerError:
     """A record of C{size} bytes fits into no file."""
     return DLedgerError(ResponseCode.DISK_ERROR, reason="a body is too long for any file",
-                        record_bytes=size, record_bytes_max=size_max)  # fmt: skip
+                        record_bytes=size, record_bytes_max=size_max)
 
 
 def pack_bodies(

@@ -105,7 +105,7 @@ def highest_held(data: SegmentList, mark: CommitMark) -> int:
             if (
                 magic == MAGIC and (index, stands_at) == (expected, position)
                 and size >= ENTRY_HEADER_SIZE and record_fits(size, file_end - position)
-            ):  # fmt: skip
+            ):
                 expected += 1
                 position += size
                 continue

@@ -96,7 +96,7 @@ class _Leaps:
             index, position, term = index - 1, unit[1], -1
         target = self._finder.behind(Gap(
             index=index, position=position, term=term, last_index=self._settled_index,
-        ))  # fmt: skip
+        ))
         if target is None:
             return False
         hole = Hole(first_index=index, last_index=target[0] - 1, position=position, end_position=target[1])

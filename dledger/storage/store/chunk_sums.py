@@ -312,7 +312,7 @@ class ChunkSums:
                 ledger.holes.end_index >= row.first_index
                 and any(one.first_index <= row.last_index and one.last_index >= row.first_index
                         for one in ledger.holes.holes)
-            ):  # fmt: skip
+            ):
                 return row
         return None
 
@@ -358,7 +358,7 @@ class ChunkSums:
             while checked and rows and (
                 rows[-1].last_index > ledger.end_index or rows[-1].end_position > min(ledger.end_position,
                 end) or rows[0].position < base
-            ):  # fmt: skip
+            ):
                 rows.pop()
             if len(self._rows) >= _FILES_KEPT:
                 del self._rows[next(iter(self._rows))]

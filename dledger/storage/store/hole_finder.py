@@ -171,7 +171,7 @@ class HoleFinder:
             target = self._scanner.behind(Gap(
                 index=index, position=position, term=term, last_index=ledger.end_index, units_max=UNITS_MAX,
                 bytes_max=BYTES_MAX,
-            ))  # fmt: skip
+            ))
         last_index, end_position = (ledger.end_index + 1, ledger.end_position) if target is None else target
         return Hole(first_index=index, last_index=last_index - 1, position=position,
                     end_position=end_position)

@@ -145,7 +145,7 @@ class StoreCuts:
                 self._room.or_refused(
                     lambda: ledger.aside.bytes_of(self._data, position, ledger.end_term),
                     "set aside what a leader cuts", self._data.file_size,
-                )  # fmt: skip
+                )
             owed = None
             if ledger.holes.end_index > keep:
                 # It may have acknowledged the entries that it lacks, and is about to forget that it did.

@@ -156,7 +156,7 @@ class HAInvariants:
         for offset, copy in self._copies.items():
             if content[offset : offset + len(copy)] == copy:
                 self._flips = {at: mask for at, mask in self._flips.items()
-                               if not offset <= at < offset + len(copy)}  # fmt: skip
+                               if not offset <= at < offset + len(copy)}
 
     @property
     def flips(self) -> dict[int, int]:

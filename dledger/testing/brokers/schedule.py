@@ -49,7 +49,7 @@ _HOST = Host(address=bytes((127, 0, 0, 1)), port=10911)
 FAULTS = (
     "kill_master", "kill_slave", "kill_inside", "break", "cut", "darken", "half_open", "fill_disk",
     "disk_error", "stray", "slow_disk", "slow_link",
-)  # fmt: skip
+)
 POWER = ("power_slave", "power_master", "power_inside")
 #: Faults of the master's disk, which H3 and H7 exclude.
 REPLACED = ("empty_master", "older_master", "flip_master")
@@ -120,13 +120,13 @@ def drawn_options(seed: int, focus: HAFocus) -> HAOptions:
         "ha_send_heartbeat_interval": 500, "ha_housekeeping_interval": 2500, "slave_timeout": 1500,
         "sync_flush_timeout": 2500, "ha_flush_interval": rng.choice((50, 200, 500)), "ha_reconnect_min": 50,
         "ha_reconnect_max": 1000,
-    }  # fmt: skip
+    }
     master: dict[str, object] = {
         **both, "broker_role": rng.choice(("SYNC_MASTER", "SYNC_MASTER", "SYNC_MASTER", "ASYNC_MASTER")),
         "flush_disk_type": rng.choice(("ASYNC_FLUSH", "SYNC_FLUSH")),
         "ha_transfer_batch_size": rng.choice((150, 1000, 32768)),
         "ha_transfer_flushed_only": rng.random() < 0.4, "ha_allowed_hosts": ("*",),
-    }  # fmt: skip
+    }
     if rng.random() < 0.5:
         replicas = rng.randrange(1, slaves + 2)
         least = rng.randrange(1, replicas + 1)
@@ -134,11 +134,11 @@ def drawn_options(seed: int, focus: HAFocus) -> HAOptions:
             "sync_rule": "in_sync_replicas", "in_sync_replicas": replicas, "min_in_sync_replicas": least,
             "enable_auto_in_sync_replicas": rng.random() < 0.4,
             "ha_max_gap_not_in_sync": rng.choice((2000, 1 << 28)),
-        }  # fmt: skip
+        }
     slave = {
         **both, "broker_role": "SLAVE", "flush_disk_type": rng.choice(("ASYNC_FLUSH", "SYNC_FLUSH")),
         "ha_full_history": rng.random() < 0.5, "ha_verify_size": rng.choice((1, 300, 65536)),
-    }  # fmt: skip
+    }
     has_power = rng.random() < 0.5
     usual: tuple[str, ...] = FAULTS + POWER if has_power else FAULTS
     if rng.random() < 0.3:
@@ -150,13 +150,13 @@ def drawn_options(seed: int, focus: HAFocus) -> HAOptions:
         pace_s=focus.pace_s or rng.choice((0.7, 1.5, 4.0)), delay_us=rng.choice((100, 1000, 10_000)),
         spread_us=rng.choice((100, 5000, 40_000)), piece_size=rng.choice((150, 1000, 65536)),
         flush_us=rng.choice((100, 1000, 20_000)), faults=faults,
-    )  # fmt: skip
+    )
     settings = dict(focus.settings)
     of_master, of_slaves = settings.pop("master", {}), settings.pop("slave", {})
     assert isinstance(of_master, dict) and isinstance(of_slaves, dict)
     options = attrs.evolve(
         options, master={**options.master, **of_master}, slave={**options.slave, **of_slaves},
-    )  # fmt: skip
+    )
     return with_values(options, settings)
 
 
@@ -565,4 +565,4 @@ def run_ha_schedule(
             slave.service.slave.follower.truncations for slave in world.slaves
             if slave.boots and slave.service.slave is not None
         ),
-    )  # fmt: skip
+    )

@@ -48,7 +48,7 @@ class StoreActor:
     def _promise(self, *streams: bytearray) -> None:
         self._promised(StorePromise(
             streams=streams or (self.streams[-1],), floor=self._floor, begin_max=self._begin, kept=self._kept,
-        ))  # fmt: skip
+        ))
 
     def _note(self) -> None:
         log, stream = self.running.store.log, self.streams[-1]

@@ -31,10 +31,10 @@ def main(seeds: str) -> None:
         except AssertionError as error:
             failed += 1
             click.echo(f"seed {seed}: {type(error).__name__}: {error}\n"
-                       f"    repeat: python -m dledger.testing.raft_brokers --seeds {seed}")  # fmt: skip
+                       f"    repeat: python -m dledger.testing.raft_brokers --seeds {seed}")
     took_s = time.monotonic() - begin_s
     click.echo(f"{len(played)} schedules, {failed} failed, {acked} messages acknowledged, "
-               f"{len(played) / took_s:.1f} schedules/s")  # fmt: skip
+               f"{len(played) / took_s:.1f} schedules/s")
     raise SystemExit(1 if failed else 0)
 
 

@@ -37,7 +37,7 @@ TIMING: Mapping[str, object] = {
     "tick_ms": 100, "heart_beat_time_interval_ms": 400, "max_heart_beat_leak": 4, "min_vote_interval_ms": 200,
     "max_vote_interval_ms": 900, "rpc_time_out_ms": 2000, "max_push_time_out_ms": 1500,
     "check_point_interval": 2000, "mapped_file_size_for_entry_index": 32 * 64,
-}  # fmt: skip
+}
 #: Clients of a simulated broker are calls in its process.
 _NO_CLIENTS = "no clients"
 
@@ -113,7 +113,7 @@ class SimRaftBroker:
             "enableDLegerCommitLog": True, "dLegerSelfId": host,
             "dLegerPeers": ";".join(f"{one}-{address}" for one, address in world.peers.items()),
             "flushDiskType": "SYNC_FLUSH" if world.is_sync else "ASYNC_FLUSH", **world.options,
-        })  # fmt: skip
+        })
         self.wall_s()
         self.disk.makedirs("/store")
         boot_id = f"boot {self.disk.power_cuts}"

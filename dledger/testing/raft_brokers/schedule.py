@@ -123,7 +123,7 @@ class RaftBrokers:
                 body=bytes(self.rng.choice((0, 10, 200, 900))), flag=0, sys_flag=0,
                 properties_data=encode_properties({"KEYS": f"m{self._number}"}),
                 born_timestamp=1, born_host=_HOST, store_host=_HOST,
-            ))  # fmt: skip
+            ))
         keys = [f"m{self._number - len(messages) + 1 + number}" for number in range(len(messages))]
         try:
             put = broker.pipeline.put(plain_batch(messages))

@@ -187,7 +187,7 @@ def _is_sound(batch: EntryBatch) -> bool:
     return (
         told == size == ENTRY_HEADER_SIZE + body_length and index == batch.first_index and term == batch.term
         and 0 <= index <= INDEX_MAX and 0 <= term <= TERM_MAX and pos <= POSITION_MAX
-    )  # fmt: skip
+    )
 
 
 def check_records(batch: EntryBatch) -> None:

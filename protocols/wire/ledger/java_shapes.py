@@ -66,7 +66,7 @@ def read_push(body: bytes) -> PushEntryRequest | None:
     (
         commit_index, encoded, body_crc, chain_crc, channel, index_text, magic, pos, _size, term_text, _first,
         group, _last, leader_id, local_id, remote_id, term,
-    ) = match.groups()  # fmt: skip
+    ) = match.groups()
     index, entry_term = int(index_text), int(term_text)
     if max(index, int(commit_index), int(pos)) > INDEX_MAX:
         return None

@@ -72,14 +72,14 @@ def _read_record(value: object, name: str, *, sized: bool) -> bytes:
         header = ENTRY_HEADER.pack(
             get("magic", 0), size, get("index", 0), get("term", 0), get("pos", 0), get("channel", 0),
             get("chainCrc", 0), get("bodyCrc", 0), length,
-        )  # fmt: skip
+        )
     except struct.error:  # a value that is not a plain number in its range
         header = ENTRY_HEADER.pack(
             json_int(get("magic"), "magic") or 0, size, json_long(get("index"), "index") or 0,
             json_long(get("term"), "term") or 0, json_long(get("pos"), "pos") or 0,
             json_int(get("channel"), "channel") or 0, json_int(get("chainCrc"), "chainCrc") or 0,
             json_int(get("bodyCrc"), "bodyCrc") or 0, length,
-        )  # fmt: skip
+        )
     return header + body
 
 

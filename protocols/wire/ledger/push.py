@@ -82,7 +82,7 @@ __all__ = (
     "BODIES_MAX", "FRAME_HEADER", "FRAME_HEADER_SIZE", "FRAME_VERSION", "KINDS", "NATIVE_FIRST_BYTE",
     "NATIVE_FRAME_BYTES_MAX", "PEERS_MAX", "TEXT_BYTES_MAX", "decode_frame", "encode_request_frame",
     "encode_request_parts", "encode_response_frame", "encode_response_parts",
-)  # fmt: skip
+)
 
 _CONSISTENCIES = (Consistency.LINEARIZABLE, Consistency.COMMITTED)
 _CONSISTENCY_NUMBERS = {consistency: number for number, consistency in enumerate(_CONSISTENCIES)}
@@ -201,7 +201,7 @@ def _write_metadata_response(message: MetadataResponse) -> _Written:
     numbers = (
         message.code, message.begin_index, message.end_index, message.committed_index,
         role_length, len(message.peers),
-    )  # fmt: skip
+    )
     return numbers, pieces
 
 
@@ -221,7 +221,7 @@ def _read_metadata_response(numbers: tuple[int, ...], rest: Rest) -> _Fields:
     return {
         "code": _response_code(code), "begin_index": begin_index, "end_index": end_index,
         "committed_index": committed_index, "role": role or "", "peers": peers,
-    }  # fmt: skip
+    }
 
 
 def _write_append_request(message: AppendRequest) -> _Written:
@@ -273,7 +273,7 @@ def _write_get_request(message: GetRequest) -> _Written:
     named = message.begin_index is not None
     numbers = (
         named, message.begin_index or 0, message.max_size, _CONSISTENCY_NUMBERS[message.consistency]
-    )  # fmt: skip
+    )
     return numbers, []
 
 
@@ -299,7 +299,7 @@ def _write_pull_request(message: PullRequest) -> _Written:
     numbers = (
         length, message.begin_index, message.end_index, message.max_bytes, message.wait_ms,
         _CONSISTENCY_NUMBERS[message.consistency],
-    )  # fmt: skip
+    )
     return numbers, [node_id]
 
 
@@ -308,13 +308,13 @@ def _read_pull_request(numbers: tuple[int, ...], rest: Rest) -> _Fields:
     return {
         "node_id": rest.optional_text(length, "node_id"), "begin_index": begin_index, "end_index": end_index,
         "max_bytes": max_bytes, "wait_ms": wait_ms, "consistency": _consistency(consistency),
-    }  # fmt: skip
+    }
 
 
 def _write_pull_response(message: PullResponse) -> _Written:
     numbers = (
         message.code, message.ledger_begin_index, message.committed_index, *_batch_numbers(message.entries)
-    )  # fmt: skip
+    )
     return numbers, _batch_pieces(message.entries)
 
 
@@ -413,7 +413,7 @@ def _write_push_response(message: PushEntryResponse) -> _Written:
     numbers = (
         message.code, message.index is not None, message.index or 0, message.count, message.begin_index,
         message.end_index,
-    )  # fmt: skip
+    )
     return numbers, []
 
 
@@ -422,7 +422,7 @@ def _read_push_response(numbers: tuple[int, ...], rest: Rest) -> _Fields:
     return {
         "code": _response_code(code), "index": index if _flag(named, "has_index") else None,
         "count": count, "begin_index": begin_index, "end_index": end_index,
-    }  # fmt: skip
+    }
 
 
 def _write_transfer_request(message: LeadershipTransferRequest) -> _Written:

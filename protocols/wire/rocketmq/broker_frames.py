@@ -208,7 +208,7 @@ def request_parts(request: BrokerRequest, opaque: int) -> Sequence[bytes]:
         fixed = _PUT_REQUEST.pack(
             len(topic), len(properties), request.queue_id, request.flag, request.sys_flag,
             request.born_timestamp, count,
-        )  # fmt: skip
+        )
         lengths = struct.pack(f">{count}i", *map(len, request.bodies))
         return _frame(_PUT, 0, opaque, (fixed, topic, properties, lengths, *request.bodies))
     if isinstance(request, ReadRequest):
@@ -224,7 +224,7 @@ def answer_parts(answer: BrokerAnswer, opaque: int) -> Sequence[bytes]:
         count = len(answer.offsets)
         fixed = _PUT_ANSWER.pack(
             answer.code, answer.queue_id, answer.queue_offset, answer.store_timestamp, len(remark), count
-        )  # fmt: skip
+        )
         return _frame(
             _PUT, FLAG_RESPONSE, opaque, (fixed, remark, struct.pack(f">{count}q", *answer.offsets))
         )
@@ -232,13 +232,13 @@ def answer_parts(answer: BrokerAnswer, opaque: int) -> Sequence[bytes]:
         fixed = _ANSWERS[_READ].pack(
             answer.code, answer.log_begin_offset, answer.log_end_offset, answer.begin_offset,
             answer.next_offset, len(remark),
-        )  # fmt: skip
+        )
         return _frame(_READ, FLAG_RESPONSE, opaque, (fixed, remark, answer.records))
     name, role = _text(answer.broker_name), _text(answer.broker_role)
     fixed = _ANSWERS[_OFFSETS].pack(
         answer.code, answer.begin_offset, answer.end_offset, answer.flushed_offset, answer.file_size,
         answer.broker_id, len(name), len(role), len(remark),
-    )  # fmt: skip
+    )
     return _frame(_OFFSETS, FLAG_RESPONSE, opaque, (fixed, name, role, remark))
 
 
@@ -252,7 +252,7 @@ def _put_request(numbers: tuple[int, ...], rest: Rest) -> PutRequest:
     return PutRequest(
         topic=topic, bodies=rest.bodies(count, PUT_BODIES_MAX), queue_id=queue_id, properties=properties,
         flag=flag, sys_flag=sys_flag, born_timestamp=born_timestamp,
-    )  # fmt: skip
+    )
 
 
 def _put_answer(numbers: tuple[int, ...], rest: Rest) -> PutAnswer:
@@ -264,7 +264,7 @@ def _put_answer(numbers: tuple[int, ...], rest: Rest) -> PutAnswer:
     return PutAnswer(
         code=code, queue_id=queue_id, queue_offset=queue_offset, store_timestamp=store_timestamp,
         offsets=offsets, remark=remark,
-    )  # fmt: skip
+    )
 
 
 def _read_answer(numbers: tuple[int, ...], rest: Rest) -> ReadAnswer:
@@ -278,7 +278,7 @@ def _read_answer(numbers: tuple[int, ...], rest: Rest) -> ReadAnswer:
     return ReadAnswer(
         code=code, log_begin_offset=log_begin_offset, log_end_offset=log_end_offset,
         begin_offset=begin_offset, next_offset=next_offset, records=records, remark=remark,
-    )  # fmt: skip
+    )
 
 
 def _offsets_answer(numbers: tuple[int, ...], rest: Rest) -> OffsetsAnswer:
@@ -287,7 +287,7 @@ def _offsets_answer(numbers: tuple[int, ...], rest: Rest) -> OffsetsAnswer:
         code=code, begin_offset=begin, end_offset=end, flushed_offset=flushed, file_size=file_size,
         broker_id=broker_id, broker_name=rest.text(name_length, "broker_name"),
         broker_role=rest.text(role_length, "broker_role"), remark=rest.text(remark_length, "remark"),
-    )  # fmt: skip
+    )
 
 
 def decode_broker_frame(frame: bytes) -> tuple[int, BrokerRequest | BrokerAnswer]:
@@ -319,7 +319,7 @@ def decode_broker_frame(frame: bytes) -> tuple[int, BrokerRequest | BrokerAnswer
     elif kind is _READ:
         message = _read_answer(numbers, rest) if flags else ReadRequest(
             begin_offset=numbers[0], max_bytes=numbers[1], wait_ms=numbers[2]
-        )  # fmt: skip
+        )
     else:
         message = _offsets_answer(numbers, rest) if flags else OffsetsRequest()
     rest.end()

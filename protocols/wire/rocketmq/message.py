@@ -113,7 +113,7 @@ class Message:
         return message_size(
             len(self.topic.encode("utf-8")), len(self.body), len(self.properties_data), version=self.version,
             is_born_v6=self.born_host.is_v6, is_store_v6=self.store_host.is_v6,
-        )  # fmt: skip
+        )
 
     @property
     def properties(self) -> dict[str, str]:
@@ -240,12 +240,12 @@ def tags_code_of(tags: str | None) -> int:
 def message_size(
     topic_length: int, body_length: int, properties_length: int, *, version: int = 1,
     is_born_v6: bool = False, is_store_v6: bool = False,
-) -> int:  # fmt: skip
+) -> int:
     """Size in bytes of a record, from the sizes of its parts."""
     return (
         MIN_MESSAGE_SIZE - 1 + version + 12 * (is_born_v6 + is_store_v6)
         + topic_length + body_length + properties_length
-    )  # fmt: skip
+    )
 
 
 def decode_start(data: bytes | memoryview, offset: int = 0) -> RecordStart:
@@ -269,7 +269,7 @@ def _split(data: bytes | memoryview, offset: int) -> _Parts:
     start = decode_start(data, offset)
     if not start.is_message:
         _bad(offset, f"magic={start.magic & 0xFFFFFFFF:08x}, {MAGIC_V1 & 0xFFFFFFFF:08x} or "
-                     f"{MAGIC_V2 & 0xFFFFFFFF:08x} is needed")  # fmt: skip
+                     f"{MAGIC_V2 & 0xFFFFFFFF:08x} is needed")
     left = len(data) - offset
     if not MIN_MESSAGE_SIZE <= start.size <= left:
         _bad(offset, f"size={start.size} outside {MIN_MESSAGE_SIZE}..{left}, the bytes available")
@@ -297,7 +297,7 @@ def _split(data: bytes | memoryview, offset: int) -> _Parts:
     (properties_length,) = PROPERTIES_LENGTH.unpack_from(data, properties_at - PROPERTIES_LENGTH.size)
     if properties_length != end - properties_at:
         _bad(offset, f"propertiesLength={properties_length}, but size={start.size} leaves "
-                     f"{end - properties_at}")  # fmt: skip
+                     f"{end - properties_at}")
     return _Parts(head, middle, body_at, topic_at, topic_length, properties_at, end)
 
 
@@ -424,7 +424,7 @@ def _check_lengths(message: Message) -> None:
             f"properties of {len(message.properties_data)} bytes; {PROPERTIES_BYTES_MAX} are allowed"
         )
     for name, host, bit in (("born_host", message.born_host, SysFlag.BORN_HOST_V6),
-                            ("store_host", message.store_host, SysFlag.STORE_HOST_V6)):  # fmt: skip
+                            ("store_host", message.store_host, SysFlag.STORE_HOST_V6)):
         if len(host.address) != (16 if message.sys_flag & bit else 4):
             raise ValueError(f"{name} of {len(host.address)} bytes with sys_flag={message.sys_flag:#x}")
 
@@ -448,15 +448,15 @@ def encode_message(message: Message) -> bytes:
     head = HEAD.pack(
         message.size, MAGIC_V1 if message.version == 1 else MAGIC_V2, message.body_crc, message.queue_id,
         message.flag, message.queue_offset, message.physical_offset, message.sys_flag, message.born_timestamp,
-    )  # fmt: skip
+    )
     middle = MIDDLES[message.born_host.is_v6, message.store_host.is_v6].pack(
         *host_numbers(message.born_host), message.store_timestamp, *host_numbers(message.store_host),
         message.reconsume_times, message.prepared_transaction_offset, len(message.body),
-    )  # fmt: skip
+    )
     return b"".join((
         head, middle, message.body, TOPIC_LENGTHS[message.version].pack(len(topic)), topic,
         PROPERTIES_LENGTH.pack(len(message.properties_data)), message.properties_data,
-    ))  # fmt: skip
+    ))
 
 
 def decode_properties(data: bytes) -> dict[str, str]:
@@ -542,11 +542,11 @@ def decode_batch(data: bytes | memoryview) -> list[BatchItem]:
         (length,) = PROPERTIES_LENGTH.unpack_from(data, properties_at - PROPERTIES_LENGTH.size)
         if length != offset + size - properties_at:
             raise WireError(f"batch: propertiesLength={length} at {offset}, size={size} leaves "
-                            f"{offset + size - properties_at}")  # fmt: skip
+                            f"{offset + size - properties_at}")
         items.append(BatchItem(
             flag=flag, body=bytes(data[body_at : body_at + body_length]),
             properties_data=bytes(data[properties_at : offset + size]),
-        ))  # fmt: skip
+        ))
         offset += size
     return items
 
@@ -561,5 +561,5 @@ def encode_batch(items: Sequence[BatchItem]) -> bytes:
             )
         size = BATCH_ITEM.size + len(item.body) + PROPERTIES_LENGTH.size + len(item.properties_data)
         parts += [BATCH_ITEM.pack(size, 0, 0, item.flag, len(item.body)), item.body,
-                  PROPERTIES_LENGTH.pack(len(item.properties_data)), item.properties_data]  # fmt: skip
+                  PROPERTIES_LENGTH.pack(len(item.properties_data)), item.properties_data]
     return b"".join(parts)

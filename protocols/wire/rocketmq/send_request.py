@@ -36,7 +36,7 @@ _SEND = re.compile(
     # None of the names above may come again.
     + rb'(?:,"[j-z][a-zA-Z]{0,30}":"' + _TEXT + rb'"){0,16}\},"flag":0,"language":"[A-Z]{1,16}","opaque":)'
     + rb'([0-9]{1,10})(,"serializeTypeCurrentRPC":"JSON","version":[0-9]{1,6}\})'
-)  # fmt: skip
+)
 _START = b'{"code":310,'
 
 
@@ -143,7 +143,7 @@ def _read_like(shape: SendShape, frame: bytes) -> SendMessageRequest | None:
         properties is None or not opaque.isdigit() or (opaque[0] == 48 and len(opaque) > 1)
         or not frame.startswith(shape.five, stop)
         or frame[0] != JSON or int.from_bytes(frame[1:HEADER_WORD_SIZE], "big") != end - HEADER_WORD_SIZE
-    ):  # fmt: skip
+    ):
         return None
     number = int(opaque)
     if number > 0x7FFFFFFF:

@@ -15,7 +15,7 @@ class FieldsTests(SynchronousTestCase):
         self.fields = Fields({
             "topic": "T", "number": "-7", "yes": "True", "no": "false", "word": "seven", "long": str(2**40),
             "huge": "9" * 21, "other": "\u0663", "empty": "",
-        })  # fmt: skip
+        })
 
     def refused(self, call: object, *args: object, **options: object) -> str:
         """The remark of a refusal; its code is SYSTEM_ERROR."""
@@ -53,7 +53,7 @@ class FieldsTests(SynchronousTestCase):
     def test_limits(self) -> None:
         """A number outside its limits is told them; without any they are those of 32 bits."""
         self.assertEqual(self.refused(self.fields.number, "number", least=0, most=9),
-                         "number=-7 is outside 0..9")  # fmt: skip
+                         "number=-7 is outside 0..9")
         self.assertIn("outside", self.refused(self.fields.number, "long"))
 
     def test_no_flag(self) -> None:

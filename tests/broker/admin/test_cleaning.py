@@ -38,7 +38,7 @@ class CleaningTests(SynchronousTestCase):
 
         self.asked.groups = [Cleaning(
             self.asked.config, self.asked.store, self.asked.metadata, keep_house=keep_house
-        )]  # fmt: skip
+        )]
         self.admin = self.asked.client()
 
     def test_system_topics(self) -> None:
@@ -70,6 +70,6 @@ class CleaningTests(SynchronousTestCase):
         self.assertEqual((self.admin.ask(DELETE_EXPIRED_COMMITLOG, {}).code, self.kept), (0, 1))
         self.make(raft=RaftOptions(
             enable_dleger_commit_log=True, dleger_peers="n0-127.0.0.1:1", dleger_self_id="n0"
-        ))  # fmt: skip
+        ))
         answer = self.admin.ask(DELETE_EXPIRED_COMMITLOG, {})
         self.assertEqual((answer.code, self.kept), (Code.SYSTEM_ERROR, 1))

@@ -38,7 +38,7 @@ class Case(SynchronousTestCase):
         self.consumers, self.producers = ConsumerTable(), ProducerTable()
         self.asked.groups = [ClientQueries(
             self.asked.config, self.asked.store, self.consumers, self.producers, clock=self.asked.clock
-        )]  # fmt: skip
+        )]
         self.admin, self.client = self.asked.client(), self.asked.client()
         self.consumers.register(self.client.connection, "c1", ConsumerData(group="g"), now_ms=NOW_MS)
         self.client.received()
@@ -53,7 +53,7 @@ class ProducerTests(Case):
         answer = self.admin.ask(GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "p"})
         (one,) = json.loads(answer.body)["connectionSet"]
         self.assertEqual(one, {"clientAddr": self.client.connection.address, "clientId": "c1",
-                               "language": "JAVA", "version": 409})  # fmt: skip
+                               "language": "JAVA", "version": 409})
         answer = self.admin.ask(GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "q"})
         self.assertEqual((answer.code, answer.remark), (1, "the producer group[q] not exist"))
 
@@ -63,7 +63,7 @@ class ProducerTests(Case):
         self.assertEqual(data, {"p": [{
             "clientId": "c1", "remoteIP": self.client.connection.address, "language": "JAVA", "version": 409,
             "lastUpdateTimestamp": NOW_MS,
-        }]})  # fmt: skip
+        }]})
         self.producers.register(self.client.connection, "c1", "q", NOW_MS)
         self.patch(client_queries, "PRODUCERS_MAX", 1)
         self.assertEqual(self.admin.ask(GET_ALL_PRODUCER_INFO, {}).code, Code.SYSTEM_ERROR)
@@ -80,13 +80,13 @@ class ConsumerTests(Case):
         (told,) = self.client.received()
         self.assertEqual((told.code, told.is_oneway), (GET_CONSUMER_RUNNING_INFO, False))
         self.assertEqual(told.ext_fields,
-                         {"consumerGroup": "g", "clientId": "c1", "jstackEnable": "true"})  # fmt: skip
+                         {"consumerGroup": "g", "clientId": "c1", "jstackEnable": "true"})
         self.client.connection.dataReceived(encode_command(RemotingCommand(
             code=0, opaque=told.opaque, flag=1, body=b'{"jstack":"x"}', remark="r"
-        )))  # fmt: skip
+        )))
         (answer,) = self.admin.received()
         self.assertEqual((answer.opaque, answer.code, answer.body, answer.remark),
-                         (opaque, 0, b'{"jstack":"x"}', "r"))  # fmt: skip
+                         (opaque, 0, b'{"jstack":"x"}', "r"))
 
     def test_a_message(self) -> None:
         """The consumer gets the whole record."""
@@ -95,7 +95,7 @@ class ConsumerTests(Case):
         (told,) = self.client.received()
         self.assertEqual(told.code, CONSUME_MESSAGE_DIRECTLY)
         self.assertEqual((decode_message(told.body).body, told.ext_fields["brokerName"]),
-                         (b"hello", "DEFAULT_BROKER"))  # fmt: skip
+                         (b"hello", "DEFAULT_BROKER"))
         for text in ("", "x" * 32, "0A000001", "0A000001" + "0" * 23 + "9"):
             answer = self.admin.ask(CONSUME_MESSAGE_DIRECTLY, {**FIELDS, "msgId": text})
             self.assertEqual(answer.code, Code.SYSTEM_ERROR, text)

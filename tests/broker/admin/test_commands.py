@@ -35,7 +35,7 @@ from tests.broker.asked import NOW_MS, Asked
 from tests.broker.support import message
 
 TOPIC = {"topic": "t", "defaultTopic": "TBW102", "readQueueNums": 4, "writeQueueNums": 3, "perm": 6,
-         "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false"}  # fmt: skip
+         "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false"}
 
 
 class Case(SynchronousTestCase):
@@ -52,7 +52,7 @@ class Case(SynchronousTestCase):
         pulls = PullCommands(
             asked.config, asked.store, asked.metadata, ConsumerTable(), clock=asked.clock,
             wall_ms=asked.wall_ms,
-        )  # fmt: skip
+        )
         self.commands = AdminCommands(
             AdminParts(
                 config=asked.config, store=asked.store, metadata=asked.metadata, disk=asked.disk, pulls=pulls,
@@ -60,7 +60,7 @@ class Case(SynchronousTestCase):
                 keep=lambda: self.saving, topics_changed=self.tell,
                 ha_status=lambda: self.status, stored=lambda: 7,
             ), clock=asked.clock,
-        )  # fmt: skip
+        )
         asked.groups = [self.commands, pulls]
         self.client = asked.client()
 
@@ -115,7 +115,7 @@ class ChangeTests(Case):
             return self.client.ask(UPDATE_AND_CREATE_TOPIC_LIST, {}, body)
 
         fifo = {"topicName": "u", "readQueueNums": 2, "writeQueueNums": 3, "perm": 6, "beginsAt": 5,
-                "attributes": {"+message.type": "FIFO"}}  # fmt: skip
+                "attributes": {"+message.type": "FIFO"}}
         self.assertEqual(put(fifo, {"topicName": "v"}).code, 0)
         made = self.asked.metadata.topics.entries["u"]
         self.assertEqual((made.read_queue_nums, made.write_queue_nums, made.begins_at), (2, 3, 0))
@@ -124,7 +124,7 @@ class ChangeTests(Case):
         for bad in ({"topicName": "a/b"}, {"topicName": "TBW102"}, {"topicName": "x", "perm": 8},
                     {"topicName": "x", "attributes": {"message.type": "FIFO"}},
                     {"topicName": "x", "attributes": {"+queue.type": "BatchCQ"}},
-                    {"topicName": 5}):  # fmt: skip
+                    {"topicName": 5}):
             self.assertEqual(put({"topicName": "w"}, bad).code, Code.SYSTEM_ERROR, bad)
         for body in (b"", b"{}", b'{"topicConfigList":[]}', b'{"topicConfigList":[5]}'):
             answer = self.client.ask(UPDATE_AND_CREATE_TOPIC_LIST, {}, body)
@@ -172,7 +172,7 @@ class ChangeTests(Case):
             ({"writeQueueNums": 65536}, "writeQueueNums=65536"),
             ({"topicFilterType": "x"}, "topicFilterType"),
             ({"attributes": "+queue.type=BatchCQ"}, "BatchCQ"), ({"order": "maybe"}, "order"),
-        ):  # fmt: skip
+        ):
             answer = self.put_topic(**fields)
             self.assertEqual(answer.code, Code.SYSTEM_ERROR, fields)
             self.assertIn(word, answer.remark or "")
@@ -245,7 +245,7 @@ class ChangeTests(Case):
         for fields, word in (
             ({"groupName": ""}, "groupName"), ({"groupName": "a b"}, "groupName"),
             ({"retryQueueNums": -1}, "retryQueueNums=-1"), ({"retryMaxTimes": "x"}, "retryMaxTimes"),
-        ):  # fmt: skip
+        ):
             answer = self.put_group(**fields)
             self.assertEqual(answer.code, Code.SYSTEM_ERROR, fields)
             self.assertIn(word, answer.remark or "")
@@ -256,7 +256,7 @@ class ChangeTests(Case):
         """A slave changes nothing."""
         self.build(is_slave=True)
         for code in (UPDATE_AND_CREATE_TOPIC, DELETE_TOPIC_IN_BROKER, UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-                     DELETE_SUBSCRIPTIONGROUP):  # fmt: skip
+                     DELETE_SUBSCRIPTIONGROUP):
             answer = self.client.ask(code, TOPIC, b'{"groupName":"g"}')
             self.assertEqual(answer.code, Code.SYSTEM_ERROR)
             self.assertIn("from slave broker", answer.remark or "")
@@ -283,7 +283,7 @@ class QuestionTests(Case):
             ("dispatchBehindBytes", "0"), ("brokerVersion", "409"), ("brokerVersionDesc", "V4_9_8"),
             ("earliestMessageTimeStamp", str(NOW_MS)), ("msgPutTotalTodayNow", "7"), ("brokerActive", "true"),
             ("putTps", "0.00 0.00 0.00"), ("sendThreadPoolQueueSize", "0"), ("brokerRole", "ASYNC_MASTER"),
-        ):  # fmt: skip
+        ):
             self.assertEqual(table[name], value, name)
         self.assertLessEqual(0.0, float(table["commitLogDiskRatio"]))
 
@@ -295,7 +295,7 @@ class QuestionTests(Case):
         self.client.ask(11, {
             "consumerGroup": "g", "topic": "t", "queueId": 0, "queueOffset": 0, "maxMsgNums": 32,
             "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0, "subVersion": 0,
-        })  # fmt: skip
+        })
         self.asked.clock.advance(2)
         self.commands.sweep()
         table = self.table()

@@ -21,9 +21,9 @@ def master(sent: int = 0) -> HAStatus:
                     is_in_sync=True, transferred_bytes=sent),
         SlaveStatus(address="10.0.0.3:4712", ack_offset=-1, transfer_offset=-1, gap_bytes=1000,
                     is_in_sync=False, transferred_bytes=0),
-    )  # fmt: skip
+    )
     return HAStatus(broker_role="ASYNC_MASTER", begin_offset=0, end_offset=1000, flushed_offset=1000,
-                    slaves=slaves, in_sync_slaves=1, waiting_puts=0, follower=None)  # fmt: skip
+                    slaves=slaves, in_sync_slaves=1, waiting_puts=0, follower=None)
 
 
 def slave(received: int = 0, *, sessions: int = 1) -> HAStatus:
@@ -32,9 +32,9 @@ def slave(received: int = 0, *, sessions: int = 1) -> HAStatus:
         master="10.0.0.1:10912", is_connected=bool(sessions), reported_offset=700, master_offset=750,
         is_comparing=False, received_bytes=received, sessions=sessions, truncations=0, last_reason="",
         heard_ago_ms=300 if sessions else -1, reported_ago_ms=400 if sessions else -1,
-    )  # fmt: skip
+    )
     return HAStatus(broker_role="SLAVE", begin_offset=0, end_offset=700, flushed_offset=700, slaves=(),
-                    in_sync_slaves=0, waiting_puts=0, follower=follower)  # fmt: skip
+                    in_sync_slaves=0, waiting_puts=0, follower=follower)
 
 
 class InfoTests(SynchronousTestCase):
@@ -62,7 +62,7 @@ class InfoTests(SynchronousTestCase):
              "transferredByteInSecond": 2048, "transferFromWhere": 950},
             {"addr": "10.0.0.3:4712", "slaveAckOffset": -1, "diff": 1001, "inSync": False,
              "transferredByteInSecond": 0, "transferFromWhere": -1},
-        ])  # fmt: skip
+        ])
         self.assertFalse(info["haClientRuntimeInfo"]["activated"])
 
     def test_slave(self) -> None:
@@ -79,10 +79,10 @@ class InfoTests(SynchronousTestCase):
             "masterAddr": "10.0.0.1:10912", "masterFlushOffset": 0, "masterNextOffset": 750, "maxOffset": 700,
             "problem": "", "stopped": False,
             "transferredByteInSecond": 1024,
-        })  # fmt: skip
+        })
 
     def test_never_connected(self) -> None:
         """Times that never were are 0."""
         info = ha_runtime_info(slave(sessions=0), self.stats, NOW_MS)["haClientRuntimeInfo"]
         self.assertEqual((info["activated"], info["lastReadTimestamp"], info["lastWriteTimestamp"]),
-                         (False, 0, 0))  # fmt: skip
+                         (False, 0, 0))

@@ -23,13 +23,13 @@ class OptionTests(SynchronousTestCase):
         for name, expected in (
             ("broker_name", "brokerName"), ("broker_ip1", "brokerIP1"), ("listen_port", "listenPort"),
             ("file_reserved_time_h", "fileReservedTime"), ("ha_listen_port", "haListenPort"),
-        ):  # fmt: skip
+        ):
             self.assertEqual(java_name(name), expected)
 
     def test_read_again(self) -> None:
         """What is shown is what a file may say: read again it is the same broker."""
         values = {"store_path_root_dir": "base", "flushDiskType": "SYNC_FLUSH", "brokerName": "b-1",
-                  "slaveReadEnable": "true", "haAllowedHosts": "10.0.0.1;10.0.0.2"}  # fmt: skip
+                  "slaveReadEnable": "true", "haAllowedHosts": "10.0.0.1;10.0.0.2"}
         config = broker_from_mapping(values)
         shown = broker_options(config)
         self.assertEqual((shown["slaveReadEnable"], shown["flushDiskType"]), ("true", "SYNC_FLUSH"))
@@ -83,4 +83,4 @@ class RoomTests(SynchronousTestCase):
         raft = {"enableDLegerCommitLog": "true", "dLegerPeers": "n0-127.0.0.1:1", "dLegerSelfId": "n0"}
         self.assertEqual(self.ratios("base", **raft), ("0.1000", "0.1000"))
         self.assertEqual(self.ratios("base", "entries", storePathDLedgerCommitLog="entries", **raft),
-                         ("0.2000", "0.1000"))  # fmt: skip
+                         ("0.2000", "0.1000"))

@@ -37,7 +37,7 @@ class QueueTests(SynchronousTestCase):
         asked.groups = [QueueQueries(
             asked.config, asked.store, asked.metadata, self.table, stats, progress=self.progress,
             own=lambda: "10.0.0.1:10911", wall_ms=asked.wall_ms,
-        )]  # fmt: skip
+        )]
         self.admin = asked.client()
 
     def view(self, name: str, key: str) -> dict[str, dict[str, float]]:
@@ -55,7 +55,7 @@ class QueueTests(SynchronousTestCase):
         self.assertEqual(self.view("TOPIC_PUT_NUMS", "t"), {
             "statsMinute": {"sum": 1, "tps": 0.0167}, "statsHour": {"sum": 3, "tps": 0.0008},
             "statsDay": {"sum": 3, "tps": 0.0},
-        })  # fmt: skip
+        })
         self.asked.clock.advance(3601)
         self.assertEqual([one["sum"] for one in self.view("TOPIC_PUT_NUMS", "t").values()], [0, 0, 3])
 
@@ -91,7 +91,7 @@ class QueueTests(SynchronousTestCase):
             b'"lastTimestamp":%d,"pullOffset":3},'
             b'{"brokerName":"DEFAULT_BROKER","queueId":1,"topic":"t"}:{"brokerOffset":0,"consumerOffset":0,'
             b'"lastTimestamp":0,"pullOffset":0}}}]},{"idle":[]}]}' % NOW_MS
-        ))  # fmt: skip
+        ))
         self.assertIn(b'"totalDiff":0', self.admin.ask(GET_BROKER_CONSUME_STATS, {"isOrder": "true"}).body)
         data = ConsumerData(group="g", subscriptions={"u": parse_subscription("u", "*")})
         self.table.register(self.admin.connection, "c", data, now_ms=NOW_MS)
@@ -113,7 +113,7 @@ class QueueTests(SynchronousTestCase):
         self.assertEqual(found, {"maxQueueIndex": 3, "minQueueIndex": 0, "queueData": [
             {"eval": False, "physicOffset": one.offset, "physicSize": one.size, "tagsCode": java_hash("A")}
             for one in units
-        ], "filterData": "g@t is not online!"})  # fmt: skip
+        ], "filterData": "g@t is not online!"})
         data = ConsumerData(group="g", subscriptions={"t": parse_subscription("t", "A", version=5)})
         self.table.register(self.admin.connection, "c", data, now_ms=NOW_MS)
         self.admin.received()

@@ -31,7 +31,7 @@ class ResetTests(SynchronousTestCase):
         self.asked.groups = [
             ResetOffsets(self.asked.config, self.asked.store, self.asked.metadata, self.table,
                          wall_ms=self.asked.wall_ms)
-        ]  # fmt: skip
+        ]
         for _ in range(3):
             self.asked.append(message(topic="t"), message(topic="t", queue_id=1))
             self.asked.clock.advance(1)
@@ -88,7 +88,7 @@ class ResetTests(SynchronousTestCase):
             ({"topic": "u"}, "no topic"), ({"group": "h"}, "not exist"), ({"topic": "new"}, "queue 0 of new"),
             ({"isForce": "x"}, "isForce"), ({"timestamp": "x"}, "timestamp"),
             ({"offset": 4, "queueId": 0}, "Target offset 4 not in"), ({"queueId": 2}, "no such queue"),
-        ):  # fmt: skip
+        ):
             answer = self.reset(**{"timestamp_ms": 0, **fields})  # type: ignore[arg-type]
             self.assertEqual(answer.code, Code.SYSTEM_ERROR, fields)
             self.assertIn(word, answer.remark or "")

@@ -65,7 +65,7 @@ class ChangeTests(SynchronousTestCase):
         self.assertFalse(self.config.long_polling_enable)
         self.assertEqual(self.metadata.changed_options.entries, {
             "file_reserved_time_h": ChangedOption(24, 72), "long_polling_enable": ChangedOption(False, True),
-        })  # fmt: skip
+        })
 
     def test_every_option(self) -> None:
         """Each of them can be set, and read again."""
@@ -95,7 +95,7 @@ class ChangeTests(SynchronousTestCase):
             ("nothing", "name=value"),
             ("topicsMax=1\ntopicsMax=2", "twice"), ("topicsMax=1\ntopics_max=2", "twice"),
             ("enableControllerMode=true", "enableControllerMode"), ("x" * (UPDATE_BYTES_MAX + 1), "at most"),
-        ):  # fmt: skip
+        ):
             self.assertIn(reason, self.refused(text))
         self.assertRaises(Refused, change_by_request, self.config, self.metadata, b"\xff=1", "a", 1)
 
@@ -108,7 +108,7 @@ class ChangeTests(SynchronousTestCase):
     def test_without_meaning(self) -> None:
         """RocketMQ's other options would change nothing: they are refused, unless they say what is so."""
         self.assertIn("'sendMessageThreadPoolNums' of RocketMQ has no meaning here",
-                      self.refused("sendMessageThreadPoolNums=4"))  # fmt: skip
+                      self.refused("sendMessageThreadPoolNums=4"))
         self.assertFalse(self.change("useTLS=false"))
 
     def test_raft(self) -> None:
@@ -162,7 +162,7 @@ class RestoreTests(SynchronousTestCase):
         """Of another version or by hand: it is named, and does not stop the broker."""
         config = config_with()
         self.restored(config, broker_permission=ChangedOption(9, 6), gone=ChangedOption(1, 2),
-                      listen_port=ChangedOption(1, 10911))  # fmt: skip
+                      listen_port=ChangedOption(1, 10911))
         self.assertEqual((config.broker_permission, config.listen_port), (6, 10911))
 
 

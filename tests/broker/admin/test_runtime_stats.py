@@ -21,7 +21,7 @@ class StatsTests(SynchronousTestCase):
         self.stats = RuntimeStats(
             lambda: dict(self.counters), clock=self.clock,
             wall_ms=lambda: NOON_MS + int(self.clock.seconds() * 1000),
-        )  # fmt: skip
+        )
 
     def run_for(self, seconds: int, per_second: int) -> None:
         """A counter rises, and is read each second."""

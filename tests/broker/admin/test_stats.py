@@ -56,7 +56,7 @@ class StatsTests(SynchronousTestCase):
             b'{"lastUpdateTimestamp":%d,"maxOffset":2,"minOffset":0},'
             b'{"brokerName":"DEFAULT_BROKER","queueId":1,"topic":"t"}:'
             b'{"lastUpdateTimestamp":%d,"maxOffset":1,"minOffset":0}}}' % (NOW_MS, NOW_MS)
-        ))  # fmt: skip
+        ))
         self.assertEqual(self.client.ask(GET_TOPIC_STATS_INFO, {"topic": "u"}).code, Code.TOPIC_NOT_EXIST)
 
     def test_consumed(self) -> None:
@@ -71,7 +71,7 @@ class StatsTests(SynchronousTestCase):
             self.assertIn(b'"queueId":1,"topic":"t"}:{"brokerOffset":1,"consumerOffset":0', body)
             self.assertTrue(body.startswith(b'{"consumeTps":0.0,"offsetTable":{'))
         self.assertEqual(self.client.ask(GET_CONSUME_STATS, {"consumerGroup": "h"}).body,
-                         b'{"consumeTps":0.0,"offsetTable":{}}')  # fmt: skip
+                         b'{"consumeTps":0.0,"offsetTable":{}}')
         self.register()
         self.asked.metadata.consumer_offsets.delete_group("g", NOW_MS)
         self.assertIn(b'"consumerOffset":0', self.client.ask(GET_CONSUME_STATS, {"consumerGroup": "g"}).body)
@@ -81,7 +81,7 @@ class StatsTests(SynchronousTestCase):
         self.asked.metadata.consumer_offsets.commit("g", "t", 0, 1, NOW_MS)
         fields = {"consumerGroup": "g", "topic": "t"}
         self.assertIn(b'"consumerOffset":1,"lastTimestamp":%d,"pullOffset":1}' % NOW_MS,
-                      self.client.ask(GET_CONSUME_STATS, fields).body)  # fmt: skip
+                      self.client.ask(GET_CONSUME_STATS, fields).body)
         self.progress.pulled("g", "t", 0, 2, 30)
         body = self.client.ask(GET_CONSUME_STATS, fields).body
         self.assertIn(b'"consumerOffset":1,"lastTimestamp":%d,"pullOffset":2}' % NOW_MS, body)

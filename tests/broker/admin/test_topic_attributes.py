@@ -26,9 +26,9 @@ class AttributesTests(SynchronousTestCase):
         """Signs, names and values."""
         self.assertEqual(read_changes(""), {})
         self.assertEqual(read_changes("+message.type=FIFO,-queue.type"),
-                         {"+message.type": "FIFO", "-queue.type": ""})  # fmt: skip
+                         {"+message.type": "FIFO", "-queue.type": ""})
         for text in ("message.type=FIFO", "+message.type", "-a=b", "+a=1,+a=2", "+a=1,-a", "+=1", "-", ",",
-                     "+a-b=1", "+a=" + "x" * 1024):  # fmt: skip
+                     "+a-b=1", "+a=" + "x" * 1024):
             self.assertRaises(Refused, read_changes, text)
 
     def test_types(self) -> None:
@@ -61,7 +61,7 @@ class AttributesTests(SynchronousTestCase):
             (None, "+message.type=fifo", "write one of UNSPECIFIED"), (None, "-message.type", "nonexistent"),
             ({"queue.type": "SimpleCQ"}, "-queue.type", "unchangeable"),
             ({"queue.type": "BatchCQ"}, "+queue.type=SimpleCQ", "unchangeable"),
-        ):  # fmt: skip
+        ):
             error = self.assertRaises(Refused, changed, before, text)
             self.assertIn(word, error.remark)
 

@@ -55,7 +55,7 @@ class ResolveTests(SynchronousTestCase):
     def test_refused(self) -> None:
         """A broker that does not know it, refuses, is gone, or answers nonsense, is named with the reason."""
         for answer, words in ((3, "only our brokers"), (1, ": no"), (b"[]", ADDRESS), (b"{}", "setAside"),
-                              (OSError("gone"), "gone")):  # fmt: skip
+                              (OSError("gone"), "gone")):
             brokers = Brokers({(ADDRESS, 90907): answer})  # type: ignore[dict-item]
 
             async def run(brokers: Brokers = brokers) -> object:

@@ -76,7 +76,7 @@ class ReadTests(SynchronousTestCase):
             (slave.address, slave.ack_offset, slave.lack_bytes, slave.is_in_sync, slave.bytes_per_second,
              slave.transfer_offset),
             ("127.0.0.1:44502", 980, 20, True, 2048, 1000),
-        )  # fmt: skip
+        )
 
     def test_slave(self) -> None:
         """Its master and its own end; Java does not say whether it is connected, ours does."""
@@ -95,17 +95,17 @@ class ReadTests(SynchronousTestCase):
              for one in read_cluster_info(JAVA_CLUSTER)],
             [("c", "a", 0, "10.0.0.1:10911"), ("c", "a", 1, "10.0.0.2:10911"),
              ("d", "b", 0, "10.0.0.3:10911")],
-        )  # fmt: skip
+        )
 
     def test_nonsense(self) -> None:
         """What makes no sense is refused, whatever it is."""
         for body in (b"", b"[]", b'{"master":true,"haConnectionInfo":{}}',
                      b'{"master":true,"haConnectionInfo":[7]}', b'{"haClientRuntimeInfo":7}',
-                     b'{"master":true,"masterCommitLogMaxOffset":"x"}'):  # fmt: skip
+                     b'{"master":true,"masterCommitLogMaxOffset":"x"}'):
             self.assertRaises(BodyError, read_ha_info, "m:1", body)
         self.assertRaises(BodyError, read_runtime_info, "m:1", b'{"table":{"commitLogMaxOffset":"x"}}')
         for body in (b'{"brokerAddrTable":{"a":7}}', b'{"brokerAddrTable":{"a":{"brokerAddrs":{0:7}}}}',
-                     b'{"brokerAddrTable":{"a":{"brokerAddrs":{"x":"y"}}}}'):  # fmt: skip
+                     b'{"brokerAddrTable":{"a":{"brokerAddrs":{"x":"y"}}}}'):
             self.assertRaises(BodyError, read_cluster_info, body)
 
 
@@ -129,7 +129,7 @@ class FetchTests(SynchronousTestCase):
         """One that no name server has named; one that does not say has a report without a name."""
         config = b"brokerName=broker-a\nbrokerClusterName=c=1\nbrokerId=1\nlistenPort=10911\n"
         for answer, named in ((config, ("c=1", "broker-a", 1)), (b"", ("", "", -1)), (b"\xff", ("", "", -1)),
-                              (b"brokerId=x\n", ("", "", -1)), (16, ("", "", -1))):  # fmt: skip
+                              (b"brokerId=x\n", ("", "", -1)), (16, ("", "", -1))):
             brokers = Brokers({("s:1", 907): JAVA_SLAVE, ("s:1", 26): answer})
             report = self.run_of(report_of(brokers.ask, HAReport(address="s:1")))
             assert isinstance(report, HAReport)
@@ -143,13 +143,13 @@ class FetchTests(SynchronousTestCase):
     def test_old_broker(self) -> None:
         """One of 4.9 says where its log ends; with what the name server knows, what a slave lacks."""
         brokers = Brokers({("m:1", 907): 3, ("m:1", 28): RUNTIME % 1000, ("s:1", 907): 3,
-                           ("s:1", 28): RUNTIME % 700})  # fmt: skip
+                           ("s:1", 28): RUNTIME % 700})
         reports = [
             self.run_of(report_of(brokers.ask, HAReport(
                 address=address, cluster="c", broker_name="a", broker_id=broker_id
             )))
             for broker_id, address in enumerate(("m:1", "s:1"))
-        ]  # fmt: skip
+        ]
         master, slave = with_lack(reports)  # type: ignore[arg-type]
         self.assertEqual((master.is_master, master.version, master.lack_bytes), (True, "V4_9_7", -1))
         self.assertEqual((slave.is_master, slave.max_offset, slave.lack_bytes), (False, 700, 300))
@@ -161,7 +161,7 @@ class FetchTests(SynchronousTestCase):
         """Nobody there, a refusal, nonsense: each is the broker's report."""
         brokers = Brokers({("r:1", 907): 1, ("n:1", 907): b"{", ("o:1", 907): 3, ("o:1", 28): 2})
         for address, word in (("x:1", "refused"), ("r:1", "it answers with 1: no"), ("n:1", "JSON"),
-                              ("o:1", "it answers with 2")):  # fmt: skip
+                              ("o:1", "it answers with 2")):
             report = self.run_of(report_of(brokers.ask, HAReport(address=address)))
             assert isinstance(report, HAReport)
             self.assertIn(word, report.problem)
@@ -173,7 +173,7 @@ class FetchTests(SynchronousTestCase):
         self.assertEqual(len(self.run_of(brokers_of(brokers.ask, "n:1"))), 3)  # type: ignore[arg-type]
         self.assertEqual(len(self.run_of(brokers_of(brokers.ask, "n:1", "d"))), 1)  # type: ignore[arg-type]
         for name_server, cluster, word in (("n:1", "z", "clusters are: c, d"), ("e:1", "", "no broker"),
-                                           ("x:1", "", "refused")):  # fmt: skip
+                                           ("x:1", "", "refused")):
             failure = self.failureResultOf(
                 Deferred.fromCoroutine(brokers_of(brokers.ask, name_server, cluster)), DLedgerError
             )

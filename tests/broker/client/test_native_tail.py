@@ -155,7 +155,7 @@ class NativeTailTests(SynchronousTestCase):
         self.read(follow=True, from_offset="end")
         self.broker.settle()
         self.assertEqual(self.broker.unanswered[0][2], ReadRequest(
-            begin_offset=self.log.record_end, max_bytes=900, wait_ms=1000))  # fmt: skip
+            begin_offset=self.log.record_end, max_bytes=900, wait_ms=1000))
 
     def test_restarts(self) -> None:
         """The connection breaks at any moment, and the broker is away for a while: no gap, no repeat."""

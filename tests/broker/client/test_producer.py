@@ -35,7 +35,7 @@ class PutTests(SynchronousTestCase):
         producer = BrokerProducer(
             BrokerLink("b:1", self.broker, clock=self.clock), clock=self.clock, rng=random.Random(1),
             timeout_s=5, limits=PutLimits(**limits),
-        )  # fmt: skip
+        )
         self.addCleanup(self.nothing_left)
         return producer
 
@@ -53,7 +53,7 @@ class PutTests(SynchronousTestCase):
         return PutAnswer(
             code=code, queue_id=max(request.queue_id, 0), queue_offset=first, store_timestamp=9,
             offsets=tuple(100 * at for at in range(first, len(self.stored))),
-        )  # fmt: skip
+        )
 
     def test_door(self) -> None:
         """Numbers are checked before anything is sent, with name, value and range."""
@@ -83,10 +83,10 @@ class PutTests(SynchronousTestCase):
         put = self.producer.put("T", b"a", queue_id=3, properties={"TAGS": "A", "KEYS": "k"}, flag=7)
         self.broker.settle()
         self.assertEqual(self.successResultOf(put), Stored(
-            status="PUT_OK", queue_id=3, queue_offset=0, offsets=(0,), store_timestamp=9))  # fmt: skip
+            status="PUT_OK", queue_id=3, queue_offset=0, offsets=(0,), store_timestamp=9))
         (request,) = self.broker.asked
         self.assertEqual(request, PutRequest(topic="T", bodies=(b"a",), queue_id=3, flag=7,
-                                             properties=b"TAGS\x01A\x02KEYS\x01k\x02"))  # fmt: skip
+                                             properties=b"TAGS\x01A\x02KEYS\x01k\x02"))
 
     def test_cancelled(self) -> None:
         """Cancelling stops the wait, not the put; the answer that comes later does no harm."""
@@ -116,7 +116,7 @@ class PutTests(SynchronousTestCase):
         self.assertEqual(self.frames(), [("T", 2), ("U", 1), ("T", 2), ("T", 2)])
         self.assertEqual(self.stored, [b"%d" % at for at in range(7)])
         self.assertEqual([one[0].queue_offset for one in self.outcomes if isinstance(one, tuple)],
-                         [0, 1, 2, 3, 4, 5])  # fmt: skip
+                         [0, 1, 2, 3, 4, 5])
         self.assertEqual((self.producer.sender.pending_count, self.producer.sender.pending_bytes), (0, 0))
 
     def test_frames_are_bounded(self) -> None:
@@ -131,7 +131,7 @@ class PutTests(SynchronousTestCase):
         assert isinstance(first, tuple) and isinstance(second, tuple)
         self.assertEqual([(one.first, one.count) for one in first], [(0, 3), (3, 3), (6, 2)])
         self.assertEqual([(one.first, one.offsets) for one in second],
-                         [(0, (800,)), (1, (900,)), (2, (1000,)), (3, (1100,))])  # fmt: skip
+                         [(0, (800,)), (1, (900,)), (2, (1000,)), (3, (1100,))])
 
     def test_window(self) -> None:
         """No more frames in flight than allowed; messages gather meanwhile."""
@@ -151,7 +151,7 @@ class PutTests(SynchronousTestCase):
     def test_statuses(self) -> None:
         """Stored, but not as was asked for: a result that says so."""
         for code, status in ((10, "FLUSH_DISK_TIMEOUT"), (11, "SLAVE_NOT_AVAILABLE"),
-                             (12, "FLUSH_SLAVE_TIMEOUT")):  # fmt: skip
+                             (12, "FLUSH_SLAVE_TIMEOUT")):
             self.broker.answers = lambda request, code=code: self.store(request, code)
             put = self.producer.put("T", b"a")
             self.broker.settle()
@@ -271,7 +271,7 @@ class PutTests(SynchronousTestCase):
             ("T", bytes(8 * 1024 * 1024 + 1), b"", "a body has 8388609 bytes"),
             ("T", b"", bytes(32768), "properties have 32768 bytes"), ("T", b"", {"a\x01": "b"}, "a"),
             ("T", "text", b"", "must be bytes, not str"),
-        ):  # fmt: skip
+        ):
             self.outcomes.clear()
             self.submit([body], topic, properties=properties)  # type: ignore[list-item]
             (error,) = self.outcomes

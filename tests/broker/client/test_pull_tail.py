@@ -51,14 +51,14 @@ class Java:
     def offsets(self, topics: tuple[str, ...] = (), at_least: int = 0) -> list[int]:
         """Of all messages in the log, or of those of some topics."""
         return sorted(offset for (topic, _), queue in self.queues.items() for offset, _ in queue
-                      if (not topics or topic in topics) and offset >= at_least)  # fmt: skip
+                      if (not topics or topic in topics) and offset >= at_least)
 
     def answer(self, command: RemotingCommand) -> Answer | None:
         """As RocketMQ does."""
         fields = command.ext_fields
         if command.code == 28:
             table = (f'{{"table":{{"commitLogMinOffset":"{self.begin}","commitLogMaxOffset":"{self.end}",'
-                     f'"dispatchBehindBytes":"{self.end - self.built}"}}}}')  # fmt: skip
+                     f'"dispatchBehindBytes":"{self.end - self.built}"}}}}')
             return {"body": table.encode()}
         if command.code == 21:
             topics = ",".join(
@@ -85,7 +85,7 @@ class Java:
         if not found:
             return {"code": 19, "ext_fields": {**said, "nextBeginOffset": str(at)}}
         return {"ext_fields": {**said, "nextBeginOffset": str(at + len(found))},
-                "body": b"".join(record for _, record in found)}  # fmt: skip
+                "body": b"".join(record for _, record in found)}
 
 
 class PullTailTests(SynchronousTestCase):
@@ -333,7 +333,7 @@ class PullTailTests(SynchronousTestCase):
             (31, {"ext_fields": {"offset": "x"}}), (11, {"body": b"xyz"}),
             (11, {"ext_fields": {"nextBeginOffset": "9", "minOffset": "0"}, "body": b"x" * 100}),
             (11, {"ext_fields": {"nextBeginOffset": "0", "minOffset": "0"}, "body": b""}),
-        ):  # fmt: skip
+        ):
             self.troubles.clear()
             self.broker.commands = lambda command, code=code, nonsense=nonsense: (  # type: ignore[misc]
                 nonsense if command.code == code else self.java.answer(command))

@@ -33,9 +33,9 @@ class SpellingTests(SynchronousTestCase):
             "namesrvAddr=a:9876;b:9876\nbrokerIP1=10.0.0.1\nautoCreateTopicEnable=false\n"
             "storePathRootDir=base\nmapedFileSizeCommitLog=1048576\nhaSlaveFallbehindMax=1000\n"
             "diskMaxUsedSpaceRatio=88\nsendMessageThreadPoolNums=128\ninSyncReplicas=2\n! end\n"
-        ))  # fmt: skip
+        ))
         self.assertEqual((config.broker_cluster_name, config.broker_name, config.broker_id),
-                         ("C1", "broker-a", 0))  # fmt: skip
+                         ("C1", "broker-a", 0))
         self.assertEqual((config.ha.broker_role, config.ha.flush_disk_type), ("SYNC_MASTER", "SYNC_FLUSH"))
         self.assertEqual((config.listen_port, config.ha_port), (20911, 20912))
         self.assertEqual(config.name_servers, ("a:9876", "b:9876"))

@@ -19,10 +19,10 @@ class RaftOptionsTests(SynchronousTestCase):
         config = broker_from_mapping({
             "store": "s", **RAFT, "dLegerGroup": "g", "preferredLeaderId": "n0", "enableBatchPush": "true",
             "storePathDLedgerCommitLog": "d",
-        })  # fmt: skip
+        })
         raft = config.raft
         self.assertEqual((raft.dleger_group, raft.preferred_leader_id, raft.enable_batch_push, raft.slave_id),
-                         ("g", "n0", True, 2))  # fmt: skip
+                         ("g", "n0", True, 2))
         shown = broker_options(config)
         for name, value in {**RAFT, "dLegerGroup": "g", "storePathDLedgerCommitLog": "d"}.items():
             self.assertEqual(shown[name], value)
@@ -36,6 +36,6 @@ class RaftOptionsTests(SynchronousTestCase):
             ({"dLegerSelfId": "one"}, "write a letter and a number"),
             ({"dLegerSelfId": ""}, "write a letter and a number"),
             ({"brokerRole": "SLAVE"}, "the raft group gives the roles"),
-        ):  # fmt: skip
+        ):
             with self.assertRaisesRegex(ValueError, words):
                 broker_from_mapping({"store": "s", **RAFT, **changed})

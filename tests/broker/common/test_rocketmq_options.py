@@ -50,7 +50,7 @@ class OptionsTests(SynchronousTestCase):
         found = broker_from_mapping({
             "store_path_root_dir": "base", "rejectTransactionMessage": "true", "transactionTimeOut": "9000",
             "transactionCheckInterval": "60000", "transactionCheckMax": "5",
-        })  # fmt: skip
+        })
         self.assertEqual(found.ignored, ())
         self.assertEqual((found.reject_transaction_message, found.transaction_time_out), (True, 9000))
         self.assertEqual((found.transaction_check_interval, found.transaction_check_max), (60000, 5))
@@ -81,7 +81,7 @@ class OptionsTests(SynchronousTestCase):
     def test_kinds(self) -> None:
         """A value of the wrong kind is an error, although it would be ignored."""
         for name, value, words in (("brokerFastFailureEnable", "yes", "true or false"),
-                                   ("sendMessageThreadPoolNums", "many", "a number")):  # fmt: skip
+                                   ("sendMessageThreadPoolNums", "many", "a number")):
             error = self.assertRaises(ValueError, broker_from_mapping, {"store": "base", name: value})
             self.assertIn(words, str(error))
 

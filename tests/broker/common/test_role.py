@@ -17,7 +17,7 @@ class RoleTests(SynchronousTestCase):
         for options, expected in (
             ({}, ("ASYNC_MASTER", 0, False)), ({"brokerRole": "SLAVE", "brokerId": "7"}, ("SLAVE", 7, True)),
             (raft, ("SLAVE", 3, True)), ({**raft, "brokerRole": "SYNC_MASTER"}, ("SLAVE", 3, True)),
-        ):  # fmt: skip
+        ):
             config = broker_from_mapping({"store": "s", **options})
             role = config.role
             self.assertEqual((role.name, role.broker_id, role.is_slave), expected)

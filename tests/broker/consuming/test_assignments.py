@@ -33,7 +33,7 @@ ROUTE = json.dumps({"queueDatas": [
     {"brokerName": "b2", "perm": 6, "readQueueNums": 2, "writeQueueNums": 9},
     {"brokerName": "b1", "perm": 4, "readQueueNums": 2, "writeQueueNums": 2},
     {"brokerName": "b3", "perm": 2, "readQueueNums": 2, "writeQueueNums": 2},
-]}).encode()  # fmt: skip
+]}).encode()
 QUEUES = [("b1", 0), ("b1", 1), ("b2", 0), ("b2", 1)]
 
 
@@ -45,7 +45,7 @@ class RuleTests(SynchronousTestCase):
         self.assertEqual(queues_of_route(ROUTE), QUEUES)
         for body in (b"{}", b'{"queueDatas":[{"perm":6,"readQueueNums":1}]}',
                      b'{"queueDatas":[{"brokerName":"b","perm":6,"readQueueNums":65537}]}',
-                     b'{"queueDatas":[{"brokerName":"b","perm":"x","readQueueNums":1}]}'):  # fmt: skip
+                     b'{"queueDatas":[{"brokerName":"b","perm":"x","readQueueNums":1}]}'):
             self.assertRaises(BodyError, queues_of_route, body)
 
     def test_divided(self) -> None:
@@ -89,7 +89,7 @@ class AssignmentTests(SynchronousTestCase):
         asked.groups = [Assignments(
             asked.config, asked.metadata, self.table, route_of=self.route, seconds=asked.clock.seconds,
             wall_ms=asked.wall_ms, save=lambda: succeed(None),
-        )]  # fmt: skip
+        )]
         self.clients = [asked.client() for _ in range(2)]
         for number, client in enumerate(self.clients):
             self.table.register(client.connection, f"c{number}", ConsumerData(group="g"), now_ms=NOW_MS)
@@ -106,13 +106,13 @@ class AssignmentTests(SynchronousTestCase):
     def query(self, number: int = 0, **more: object) -> list[tuple[str, int, str]] | None:
         """The assignment of a client; None: it keeps what it has."""
         body = {"topic": "t", "consumerGroup": "g", "clientId": f"c{number}", "strategyName": "AVG",
-                "messageModel": "CLUSTERING", **more}  # fmt: skip
+                "messageModel": "CLUSTERING", **more}
         answer = self.clients[number].ask(QUERY_ASSIGNMENT, {}, json.dumps(body).encode())
         self.assertEqual(answer.code, 0, answer.remark)
         found = json.loads(answer.body).get("messageQueueAssignments")
         return None if found is None else [
             (one["messageQueue"]["brokerName"], one["messageQueue"]["queueId"], one["mode"]) for one in found
-        ]  # fmt: skip
+        ]
 
     def set(self, **more: object) -> RemotingCommand:
         """An administrator's request."""
@@ -137,7 +137,7 @@ class AssignmentTests(SynchronousTestCase):
         kept = json.loads(self.asked.metadata.request_modes.file_bytes())["messageRequestModeMap"]
         self.assertEqual(kept, {"t": {"g": {
             "consumerGroup": "g", "mode": "POP", "popShareQueueNum": 8, "topic": "t"
-        }}})  # fmt: skip
+        }}})
         self.assertEqual(self.set(mode="PULL").code, 0)
         self.assertEqual(self.query(0), [("b1", 0, "PULL"), ("b1", 1, "PULL")])
 
@@ -145,7 +145,7 @@ class AssignmentTests(SynchronousTestCase):
         """Without a route, with another rule, or in a group without members a client keeps its queues."""
         late: Deferred[RemotingCommand] = Deferred()
         self.answers = [succeed(RemotingCommand(code=17, opaque=0)), late,
-                        succeed(RemotingCommand(code=0, opaque=0, body=b"{"))]  # fmt: skip
+                        succeed(RemotingCommand(code=0, opaque=0, body=b"{"))]
         self.assertIsNone(self.query())
         late.errback(TimeoutError("late"))
         self.assertIsNone(self.query())
@@ -169,7 +169,7 @@ class AssignmentTests(SynchronousTestCase):
             ({"topic": "%RETRY%g"}, Code.NO_PERMISSION), ({"topic": "u"}, Code.TOPIC_NOT_EXIST),
             ({"consumerGroup": "a b"}, Code.SUBSCRIPTION_GROUP_NOT_EXIST), ({"mode": "PUSH"}, 1),
             ({"popShareQueueNum": "x"}, 1), ({"topic": 5}, 1),
-        ):  # fmt: skip
+        ):
             self.assertEqual(self.set(**more).code, code, more)
         self.assertEqual(self.clients[0].ask(QUERY_ASSIGNMENT, {}, b"{").code, Code.SYSTEM_ERROR)
         self.assertEqual(self.asked.metadata.request_modes.names(), [])

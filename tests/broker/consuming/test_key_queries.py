@@ -96,7 +96,7 @@ class AnswerTests(QueryCase):
             self.assertEqual(answer.code, code)
             self.assertEqual(answer.ext_fields, {
                 "indexLastUpdateTimestamp": str(NOW_MS + 1000), "indexLastUpdatePhyoffset": str(offset),
-            })  # fmt: skip
+            })
 
     def test_hash_collisions(self) -> None:
         """Two keys with one hash are not confused: C{Aa} and C{BB} have Java's same."""

@@ -44,7 +44,7 @@ class OffsetTests(SynchronousTestCase):
         self.asked.groups = [OffsetCommands(
             self.asked.config, self.asked.store, self.asked.metadata, wall_ms=self.asked.wall_ms,
             settled=lambda: succeed(None), **options
-        )]  # fmt: skip
+        )]
         self.client = self.asked.client()
 
     def ask(self, code: int, **fields: object) -> RemotingCommand:
@@ -84,13 +84,13 @@ class OffsetTests(SynchronousTestCase):
             ({"consumerGroup": "new"}, Code.SUBSCRIPTION_GROUP_NOT_EXIST),
             ({"queueId": -1}, Code.SYSTEM_ERROR), ({"queueId": 65536}, Code.SYSTEM_ERROR),
             ({"commitOffset": -1}, Code.SYSTEM_ERROR), ({"commitOffset": 2**63}, Code.SYSTEM_ERROR),
-        ):  # fmt: skip
+        ):
             answer = self.ask(UPDATE_CONSUMER_OFFSET, **{"commitOffset": 1, **fields})
             self.assertEqual(answer.code, code, fields)
         self.assertFalse(self.asked.metadata.consumer_offsets.is_dirty)
         self.assertNotIn("new", self.asked.metadata.groups.entries)
         self.assertEqual(self.ask(UPDATE_CONSUMER_OFFSET, commitOffset=1, consumerGroup="new").remark,
-                         "Group new not exist!")  # fmt: skip
+                         "Group new not exist!")
 
     def test_set_for_a_pop(self) -> None:
         """What a group holds in order does not count when its offset is set."""
@@ -134,7 +134,7 @@ class OffsetTests(SynchronousTestCase):
         for timestamp, offset in ((0, 0), (NOW_MS + 1000, 1), (NOW_MS + 1001, 2), (NOW_MS * 2, 3)):
             self.assertEqual(self.offset(SEARCH_OFFSET_BY_TIMESTAMP, timestamp=timestamp), offset)
         self.assertEqual(self.ask(SEARCH_OFFSET_BY_TIMESTAMP, timestamp=1, boundaryType="UPPER").code,
-                         Code.SYSTEM_ERROR)  # fmt: skip
+                         Code.SYSTEM_ERROR)
         answer = self.ask(GET_EARLIEST_MSG_STORETIME)
         self.assertEqual(answer.ext_fields["timestamp"], str(NOW_MS))
         answer = self.ask(GET_EARLIEST_MSG_STORETIME, queueId=3)

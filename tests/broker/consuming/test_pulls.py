@@ -24,7 +24,7 @@ FIELDS = {
     "consumerGroup": "g", "topic": "t", "queueId": 0, "queueOffset": 0, "maxMsgNums": 32, "sysFlag": 4,
     "commitOffset": 0, "suspendTimeoutMillis": 15000, "subscription": "*", "subVersion": 1,
     "expressionType": "TAG",
-}  # fmt: skip
+}
 HOLD = 4 | 2
 
 
@@ -56,7 +56,7 @@ class Case(SynchronousTestCase):
         self.pulls = PullCommands(
             self.asked.config, self.asked.store, self.asked.metadata, self.table, clock=self.asked.clock,
             wall_ms=self.asked.wall_ms, slow_bytes=slow_bytes, held_max=held_max,
-        )  # fmt: skip
+        )
         self.asked.broker.pulls = self.pulls
         self.asked.groups = [self.pulls]
         self.client = self.asked.client()
@@ -77,7 +77,7 @@ class Case(SynchronousTestCase):
         """Code, and the offsets in the header: next, lowest, end."""
         header = answer.ext_fields
         return (answer.code, int(header["nextBeginOffset"]), int(header["minOffset"]),
-                int(header["maxOffset"]))  # fmt: skip
+                int(header["maxOffset"]))
 
 
 class PullTests(Case):
@@ -178,7 +178,7 @@ class PullTests(Case):
             ({"queueId": -1}, Code.SYSTEM_ERROR, "queueId[-1] is illegal"),
             ({"queueId": "x"}, Code.SYSTEM_ERROR, "queueId='x' is not a number"),
             ({"expressionType": "SQL92"}, Code.SYSTEM_ERROR, "SQL92"),
-        ):  # fmt: skip
+        ):
             answer = self.pull(**fields)
             self.assertEqual(answer.code, code, fields)
             self.assertIn(word, answer.remark or "")

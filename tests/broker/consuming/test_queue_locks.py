@@ -77,7 +77,7 @@ class LockTests(SynchronousTestCase):
             (b'{"mqSet":[],"clientId":"c"}', "consumerGroup"),
             (b'{"consumerGroup":"g","clientId":"c","mqSet":[7]}', "mqSet"),
             (b'{"consumerGroup":"g","clientId":"c","mqSet":[{"topic":"t"}]}', "brokerName"),
-        ):  # fmt: skip
+        ):
             answer = self.client.ask(LOCK_BATCH_MQ, {}, body)
             self.assertEqual(answer.code, Code.SYSTEM_ERROR)
             self.assertIn(word, answer.remark or "")

@@ -72,7 +72,7 @@ class HeartbeatTests(SynchronousTestCase):
     def test_codes_of_the_client(self) -> None:
         """A client's own hashes count beside ours."""
         body = (b'{"clientID":"c","consumerDataSet":[{"groupName":"g","subscriptionDataSet":'
-                b'[{"topic":"t","subString":"A","codeSet":[7]}]}]}')  # fmt: skip
+                b'[{"topic":"t","subString":"A","codeSet":[7]}]}]}')
         self.assertEqual(read_heartbeat(body).consumers[0].subscriptions["t"].codes, {65, 7})
 
     def test_nonsense(self) -> None:
@@ -87,7 +87,7 @@ class HeartbeatTests(SynchronousTestCase):
              b'[{"topic":"t","subVersion":"x"}]}]}', "subVersion"),
             (b'{"clientID":"c","consumerDataSet":[{"groupName":"' + b"g" * 256 + b'"}]}', "groupName"),
             (b'{"clientID":"c","producerDataSet":[' + b"{}," * 256 + b"{}]}", "257"),
-        ):  # fmt: skip
+        ):
             refused = self.assertRaises(Refused, read_heartbeat, body)
             self.assertEqual(refused.code, Code.SYSTEM_ERROR)
             self.assertIn(word, refused.remark)

@@ -171,11 +171,11 @@ class InSyncReplicasTests(SynchronousTestCase):
         config = self.config(
             in_sync_replicas=3, min_in_sync_replicas=2, enable_auto_in_sync_replicas=True,
             ha_max_gap_not_in_sync=100,
-        )  # fmt: skip
+        )
         for slaves, answer in (
             ((), 1), ((("a", 1000),), 1), ((("a", 1000), ("b", 950)), 2), ((("a", 1000), ("b", 900)), 1),
             ((("a", 1000), ("b", 990), ("c", 980)), 2), ((("a", 1000), ("a", 990)), 1),
-        ):  # fmt: skip
+        ):
             self.assertEqual(needed_for(config, acks_of(*slaves), 1000), answer, slaves)
         config = self.config(in_sync_replicas=3, enable_auto_in_sync_replicas=True)
         self.assertIs(needed_for(config, acks_of(), 1000), PutStatus.PUT_OK)

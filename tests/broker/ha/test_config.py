@@ -20,7 +20,7 @@ class ConfigTests(SynchronousTestCase):
              config.sync_flush_timeout, config.ha_max_gap_not_in_sync, config.in_sync_replicas,
              config.min_in_sync_replicas, config.enable_auto_in_sync_replicas),
             ("ASYNC_MASTER", "ASYNC_FLUSH", 5000, 20000, 32768, 3000, 5000, 268435456, 1, 1, False),
-        )  # fmt: skip
+        )
 
     def test_roles(self) -> None:
         """What each of them waits for."""
@@ -43,6 +43,6 @@ class ConfigTests(SynchronousTestCase):
             ({"ha_reconnect_min": 300, "ha_reconnect_max": 299}, "ha_reconnect_max=299 is below"),
             ({"slave_timeout": "3s"}, "slave_timeout"),
             ({"ha_allowed_hosts": (1,)}, "ha_allowed_hosts"),
-        ):  # fmt: skip
+        ):
             error = self.assertRaises((ValueError, TypeError), HAConfig, **options)
             self.assertIn(said, str(error))

@@ -285,7 +285,7 @@ class RefusalTests(MasterCase):
         """Without a list: the loopback interface, and the address at which the connection arrived."""
         self.make(ha_allowed_hosts=())
         for host, is_taken in (("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("10.0.0.1", False),
-                               ("::ffff:127.0.0.1", True), ("10.0.0.9", True)):  # fmt: skip
+                               ("::ffff:127.0.0.1", True), ("10.0.0.9", True)):
             connection = self.master.buildProtocol(IPv4Address("TCP", host, 1))
             assert connection is not None
             transport = HATransport(IPv4Address("TCP", host, 1))
@@ -520,4 +520,4 @@ class AckTests(MasterCase):
             (status.address, status.ack_offset, status.transfer_offset, status.gap_bytes, status.is_in_sync,
              status.transferred_bytes),
             ("10.0.0.1:4711", 80, 100, 50, False, 40),
-        )  # fmt: skip
+        )

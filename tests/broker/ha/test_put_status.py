@@ -27,7 +27,7 @@ class StatusTests(SynchronousTestCase):
             "PUT_OK": 0, "FLUSH_DISK_TIMEOUT": 10, "SLAVE_NOT_AVAILABLE": 11, "FLUSH_SLAVE_TIMEOUT": 12,
             "SERVICE_NOT_AVAILABLE": 14, "OS_PAGE_CACHE_BUSY": 2, "IN_SYNC_REPLICAS_NOT_ENOUGH": 1,
             "UNKNOWN_ERROR": 1,
-        })  # fmt: skip
+        })
 
     def test_stored(self) -> None:
         """Exactly what a producer takes for sent is stored."""
@@ -44,7 +44,7 @@ class CombinedTests(SynchronousTestCase):
             (OK, OK, OK), (SLOW_DISK, OK, SLOW_DISK), (OK, SLOW_SLAVE, SLOW_SLAVE), (OK, NO_SLAVE, NO_SLAVE),
             (SLOW_DISK, SLOW_SLAVE, SLOW_SLAVE), (SLOW_DISK, NO_SLAVE, NO_SLAVE), (BROKEN, OK, BROKEN),
             (BROKEN, SLOW_SLAVE, BROKEN),
-        ):  # fmt: skip
+        ):
             self.assertIs(worse(flush, replica), answer, (flush, replica))
 
     def test_waits_for_both(self) -> None:

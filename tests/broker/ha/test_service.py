@@ -148,7 +148,7 @@ class PutTests(ServiceCase):
         for flushes, acks, expected in (
             (True, True, PutStatus.PUT_OK), (False, True, PutStatus.FLUSH_DISK_TIMEOUT),
             (True, False, PutStatus.FLUSH_SLAVE_TIMEOUT), (False, False, PutStatus.FLUSH_SLAVE_TIMEOUT),
-        ):  # fmt: skip
+        ):
             self.make(broker_role="SYNC_MASTER", flush_disk_type="SYNC_FLUSH")
             slave = self.slave()
             answer = self.put()
@@ -292,7 +292,7 @@ class LifeTests(ServiceCase):
             (status.broker_role, status.end_offset, status.flushed_offset, len(status.slaves),
              status.in_sync_slaves, status.waiting_puts, status.follower),
             ("SYNC_MASTER", 10, 0, 1, 1, 1, None),
-        )  # fmt: skip
+        )
         self.make(broker_role="SLAVE")
         status = self.service.status()
         self.assertEqual((status.slaves, status.in_sync_slaves), ((), 0))

@@ -463,4 +463,4 @@ class LifeTests(ClientCase):
             (status.is_connected, status.reported_offset, status.master_offset, status.received_bytes,
              status.sessions, status.is_comparing),
             (True, 100, 100, 100, 1, False),
-        )  # fmt: skip
+        )

@@ -38,6 +38,6 @@ class ChangedOptionsTests(SynchronousTestCase):
         for data in (
             b"", b"{", b"[]", b"{}", b'{"options": 1}', b'{"options": {"a": 1}}', b"\xff",
             b'{"options": {"a": {"value": [], "configured": 1}}}', b'{"options": {"a": {"value": 1}}}',
-        ):  # fmt: skip
+        ):
             self.assertRaises(BodyError, options.load, data)
         self.assertEqual(options.entries, {"a": ChangedOption(1, 2)})

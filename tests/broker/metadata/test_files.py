@@ -47,7 +47,7 @@ class FilesTests(SynchronousTestCase):
         self.assertEqual(sorted(self.disk.listdir("base/config")), [
             "consumerOffset.json", "delayOffset.json", "messageRequestMode.json", "subscriptionGroup.json",
             "topics.json",
-        ])  # fmt: skip
+        ])
         metadata.topics.put(TopicConfig(topic_name="U"), 11)
         self.successResultOf(metadata.save(inline))
         self.assertEqual([name for name in self.disk.listdir("base/config") if name.endswith(".bak")],

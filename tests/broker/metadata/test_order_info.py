@@ -67,7 +67,7 @@ class TableTests(SynchronousTestCase):
         self.assertEqual(document, {
             "popTime": 1_700_000_000_000, "i": 3000, "o": [5, 1, 3], "l": 1_700_000_000_007, "cm": 2,
             "ot": {"8": 1_700_000_009_000}, "oc": {"5": 2}, "a": "one",
-        })  # fmt: skip
+        })
 
     def test_malformed(self) -> None:
         """Nothing has changed."""
@@ -75,7 +75,7 @@ class TableTests(SynchronousTestCase):
         infos.put(PLACE, INFO)
         for body in (b"{", b"{}", b'{"table":5}', b'{"table":{"T@G":5}}', b'{"table":{"T@G":{"x":{}}}}',
                      b'{"table":{"T@G":{"1":{"o":[1]}}}}', b'{"table":{"T@G":{"1":{"o":["x"],"popTime":1}}}}',
-                     b'{"table":{"T@G":{"1":{"o":[1],"popTime":1,"ot":{"x":1}}}}}'):  # fmt: skip
+                     b'{"table":{"T@G":{"1":{"o":[1],"popTime":1,"ot":{"x":1}}}}}'):
             self.assertRaises(BodyError, infos.load, body)
         self.assertEqual(infos.get(PLACE), INFO)
 

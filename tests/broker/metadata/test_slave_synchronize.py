@@ -298,7 +298,7 @@ class MasterTests(SynchronousTestCase):
 
         metadata = Metadata(MemoryDisk(), "c", now_ms=2)
         slave = SlaveSynchronize(metadata, Asked({}), own_address=lambda: "s:1", clock=Clock(),
-                                 run_in_thread=inline)  # fmt: skip
+                                 run_in_thread=inline)
         slave.master_address = "m:1"
         self.successResultOf(slave.synchronize())
         self.assertEqual(seen, [{WHOLE: "true"}, {}, {}, {}, {}])

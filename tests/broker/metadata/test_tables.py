@@ -100,7 +100,7 @@ class TopicsTests(SynchronousTestCase):
         self.assertEqual(sorted(self.topics.entries), sorted([
             "C1", "SCHEDULE_TOPIC_XXXX", "SELF_TEST_TOPIC", "C1_REPLY_TOPIC", "b0", "TBW102", "BenchmarkTest",
             "RMQ_SYS_TRANS_HALF_TOPIC", "OFFSET_MOVED_EVENT",
-        ]))  # fmt: skip
+        ]))
         self.assertEqual(self.topics.entries["TBW102"].perm, 6)
         version = self.topics.version
         self.topics.add_system_topics(cluster="C1", broker="b0", now_ms=2)
@@ -255,7 +255,7 @@ class AtomicTests(SynchronousTestCase):
         cases: list[tuple[Table, bytes]] = [
             (Topics(1), JAVA_TOPICS_5), (Groups(1), JAVA_201_5), (ConsumerOffsets(1), JAVA_43),
             (DelayOffsets(1), JAVA_45), (RequestModes(), modes),
-        ]  # fmt: skip
+        ]
         for table, data in cases:
             before = table.file_bytes()
             for damaged in self.damaged(data):

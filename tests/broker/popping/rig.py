@@ -30,7 +30,7 @@ def pop_of(*, opaque: int = 1, code: int = POP_MESSAGE, **fields: object) -> Rem
     named = {
         "consumerGroup": "G", "topic": "T1", "queueId": -1, "maxMsgNums": 32, "invisibleTime": 10_000,
         "pollTime": 0, "bornTime": 0, "initMode": 0, "expType": "TAG", "exp": "*", "order": "false", **fields,
-    }  # fmt: skip
+    }
     return RemotingCommand(
         code=code, opaque=opaque, ext_fields={name: str(value) for name, value in named.items()}
     )
@@ -88,7 +88,7 @@ class PopCase(SynchronousTestCase):
         self.parts.pipeline.put(self.parts.pipeline.checked([NewMessage(
             topic=topic, queue_id=0, body=body, properties_data=properties, flag=0, sys_flag=0,
             born_timestamp=1, born_host=host, store_host=host,
-        )]))  # fmt: skip
+        )]))
         self.settle()
 
     def settle(self) -> None:
@@ -145,7 +145,7 @@ class PopCase(SynchronousTestCase):
         named = {
             "consumerGroup": "G", "topic": given.topic, "queueId": given.message.queue_id,
             "extraInfo": given.receipt, "offset": given.message.queue_offset, **fields,
-        }  # fmt: skip
+        }
         return RemotingCommand(
             code=code, opaque=3, ext_fields={name: str(value) for name, value in named.items()}
         )

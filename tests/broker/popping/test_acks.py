@@ -50,7 +50,7 @@ class AckTests(PopCase):
             ({"topic": "T2"}, Code.NO_MESSAGE),
             ({"queueId": 1}, Code.NO_MESSAGE),
             ({"offset": "x"}, 1),
-        ):  # fmt: skip
+        ):
             self.assertEqual(self.ack(a, **fields).code, code, fields)
         self.assertEqual(len(self.of(REVIVE)), 1)
         self.wait(12)
@@ -105,7 +105,7 @@ class AckTests(PopCase):
             "b": b64encode(bits.to_bytes(4, "little")).decode(),
             "c": "G", "t": "T1", "r": retry, "so": int(start), "q": int(queue_id), "rq": int(queue),
             "pt": int(pop_ms), "it": int(invisible), **more,
-        }  # fmt: skip
+        }
         body = json.dumps({"brokerName": broker, "acks": [document]}).encode()
         return self.ask(RemotingCommand(code=BATCH_ACK_MESSAGE, opaque=5, body=body))
 
@@ -131,7 +131,7 @@ class AckTests(PopCase):
             self.assertEqual(self.batch(a, **more).code, Code.MESSAGE_ILLEGAL, more)
         for body in (b"", b"{", b'{"acks":5}'):
             self.assertEqual(self.ask(RemotingCommand(code=BATCH_ACK_MESSAGE, opaque=5, body=body)).code,
-                             Code.MESSAGE_ILLEGAL)  # fmt: skip
+                             Code.MESSAGE_ILLEGAL)
         self.assertEqual(len(self.of(REVIVE)), 1)
 
     def test_refused_codes(self) -> None:

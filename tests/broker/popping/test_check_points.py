@@ -63,7 +63,7 @@ class CheckPointTests(SynchronousTestCase):
         self.assertEqual(json.loads(message.body), {
             "bm": 0, "bn": "b", "c": "G", "d": [0, 1, 5], "it": 60000, "n": 3, "pt": 1700000000000, "q": 3,
             "ro": 0, "so": 40, "t": "T1",
-        })  # fmt: skip
+        })
         self.assertEqual(stored(message).properties, {"TAGS": "ck", "TIMER_DELIVER_MS": "5", "WAIT": "true"})
         self.assertEqual(read_revive(stored(message), ""), POINT)
         self.assertEqual(POINT.due_ms, 1_700_000_060_000)
@@ -89,7 +89,7 @@ class CheckPointTests(SynchronousTestCase):
             ("ck", {}), ("ck", {"t": "T", "c": "G"}), ("ack", {"t": 1, "c": "G"}), ("ck", []),
             ("bAck", {"so": 7, "pt": 1, "q": 0, "t": "T", "c": "G", "aol": 5}),
             ("ck", {"pad": "x" * 70_000}),
-        ):  # fmt: skip
+        ):
             self.assertRaises(BodyError, read, tag, document)
 
     def test_topics(self) -> None:

@@ -122,7 +122,7 @@ class OrderTests(OrderCase):
         for fields, code in (
             ({"offset": 1}, Code.NO_MESSAGE), ({"consumerGroup": "other"}, Code.SUBSCRIPTION_GROUP_NOT_EXIST),
             ({"topic": "T2"}, Code.TOPIC_NOT_EXIST), ({"queueId": 9}, Code.MESSAGE_ILLEGAL),
-        ):  # fmt: skip
+        ):
             self.assertEqual(self.ack(a, **fields).code, code, fields)
         self.assertEqual((self.committed(), self.bodies()), (0, []))
 
@@ -136,7 +136,7 @@ class OrderTests(OrderCase):
                 "b": b64encode(bits.to_bytes(4, "little")).decode(), "c": "G", "t": "T1", "r": retry,
                 "so": int(start), "q": int(queue_id), "rq": int(queue), "pt": int(pop_ms),
                 "it": int(invisible),
-            })  # fmt: skip
+            })
         body = json.dumps({"brokerName": "b", "acks": acks}).encode()
         return self.ask(RemotingCommand(code=BATCH_ACK_MESSAGE, opaque=5, body=body))
 

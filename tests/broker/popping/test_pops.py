@@ -105,7 +105,7 @@ class PopTests(PopCase):
             ({"invisibleTime": -1}, 1, "invisibleTime"),
             ({"consumerGroup": "a b"}, Code.SUBSCRIPTION_GROUP_NOT_EXIST, "does not exist"),
             ({"expType": "SQL92", "exp": "a > 1"}, 1, "enablePropertyFilter"),
-        ):  # fmt: skip
+        ):
             answer = self.ask(pop_of(**fields))
             self.assertEqual(answer.code, code, words)
             self.assertIn(words, answer.remark or "")

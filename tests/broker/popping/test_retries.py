@@ -23,7 +23,7 @@ class NamesTests(PopCase):
         for topic in ("orders", "eu_orders"):
             self.parts.metadata.topics.put(TopicConfig(
                 topic_name=topic, read_queue_nums=1, write_queue_nums=1, perm=PERM_READ | PERM_WRITE
-            ), 1)  # fmt: skip
+            ), 1)
 
     def popped(self, group: str, topic: str) -> list[bytes]:
         """The bodies that a group gets, invisible for a second."""

@@ -41,7 +41,7 @@ class HalfTests(SynchronousTestCase):
         """No message leaves for a topic of the broker's own, or for no queue."""
         self.assertEqual(real_place(half_of(REAL_TOPIC="t", REAL_QID="3")), ("t", 3))
         for topic, queue in (("", "0"), (HALF_TOPIC, "0"), ("a/b", "0"), ("t", ""), ("t", "-1"), ("t", "x"),
-                             ("t", "9" * 30), ("t", "0" * 11 + "9" * 30), ("t", "\u0663")):  # fmt: skip
+                             ("t", "9" * 30), ("t", "0" * 11 + "9" * 30), ("t", "\u0663")):
             half = half_of(REAL_TOPIC=topic, REAL_QID=queue)
             self.assertRaises(ValueError, real_place, half)
             self.assertRaises(ValueError, committed_message, half, _HOST)
@@ -52,5 +52,5 @@ class HalfTests(SynchronousTestCase):
         self.assertEqual(op.body, b"17")
         read = half_of()
         for body, expected in ((b"17", [17]), (b"1,2,30,", [1, 2, 30]), (b"", []), (b"x,1,-2", [1]),
-                               (b"9" * 40, []), (b"1," * 1_000_000, [])):  # fmt: skip
+                               (b"9" * 40, []), (b"1," * 1_000_000, [])):
             self.assertEqual(ended_offsets(attrs.evolve(read, body=body)), expected)

@@ -84,17 +84,17 @@ class NativeTests(SynchronousTestCase):
         (answer,) = self.ask(PutRequest(
             topic="T1", bodies=(b"a", b"bb", b""), queue_id=2, properties=b"TAGS\x01A", flag=7, sys_flag=1,
             born_timestamp=1_600_000_000_000,
-        ))  # fmt: skip
+        ))
         stored = self.broker.stored()
         self.assertEqual(answer, PutAnswer(
             code=0, queue_id=2, queue_offset=0, store_timestamp=WALL_MS,
             offsets=tuple(one.physical_offset for one in stored),
-        ))  # fmt: skip
+        ))
         self.assertEqual([(one.body, one.queue_id, one.queue_offset) for one in stored],
-                         [(b"a", 2, 0), (b"bb", 2, 1), (b"", 2, 2)])  # fmt: skip
+                         [(b"a", 2, 0), (b"bb", 2, 1), (b"", 2, 2)])
         first = stored[0]
         self.assertEqual((first.topic, first.flag, first.sys_flag, first.born_timestamp),
-                         ("T1", 7, 1, 1_600_000_000_000))  # fmt: skip
+                         ("T1", 7, 1, 1_600_000_000_000))
         self.assertEqual(dict(first.properties), {"TAGS": "A", **EVERY})
         self.assertEqual((str(first.store_host), self.broker.created), ("10.0.0.1:10911", 1))
         self.assertEqual(self.connection.unanswered, 0)
@@ -110,7 +110,7 @@ class NativeTests(SynchronousTestCase):
         queues = [one.queue_id for one in answers if isinstance(one, PutAnswer)]
         self.assertEqual(len(set(queues)), 4)
         self.assertEqual([one.queue_id for one in self.broker.stored()],
-                         [queue for queue in queues for _ in range(2)])  # fmt: skip
+                         [queue for queue in queues for _ in range(2)])
 
     def test_one_append(self) -> None:
         """All frames of one read are one put; what is wrong with one costs the others nothing."""
@@ -184,7 +184,7 @@ class NativeTests(SynchronousTestCase):
         places = [one.physical_offset for one in broker.stored()[1:]]
         self.assertEqual([(one.code, one.offsets) for one in answers], [
             (0, tuple(places[:2])), (0, tuple(places[2:])),
-        ])  # fmt: skip
+        ])
         self.assertEqual(self.ask(puts[0]), [])
         broker.pass_time(3500)
         (late,) = self.answers()
@@ -241,12 +241,12 @@ class NativeTests(SynchronousTestCase):
         assert isinstance(offsets, OffsetsAnswer) and isinstance(read, ReadAnswer)
         self.assertEqual([one.body for one in messages_of(read)], [b"a", b"b"])
         self.assertEqual((offsets.end_offset, offsets.file_size, offsets.broker_name, offsets.broker_role),
-                         (read.next_offset, 4096, "b", "ASYNC_MASTER"))  # fmt: skip
+                         (read.next_offset, 4096, "b", "ASYNC_MASTER"))
         self.assertEqual(self.ask(ReadRequest(begin_offset=read.next_offset, wait_ms=1000)), [])
         put, waited = sorted(self.ask(PutRequest(topic="T1", bodies=(b"c",))), key=lambda one: one.kind)
         assert isinstance(put, PutAnswer) and isinstance(waited, ReadAnswer)
         self.assertEqual(([one.body for one in messages_of(waited)], waited.begin_offset),
-                         ([b"c"], put.offsets[0]))  # fmt: skip
+                         ([b"c"], put.offsets[0]))
 
     def test_slow_reader(self) -> None:
         """One that takes no answers is given none, until it does."""

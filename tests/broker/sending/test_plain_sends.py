@@ -37,7 +37,7 @@ ODD: dict[str, list[Any]] = {
           "TRAN_MSG\x01true", 'KEYS\x01"', "WAIT\x01true\x02WAIT\x01false", "AWAIT\x01true", "x" * 32760,
           "WAIT\x01truely", "TIMER_DELAY_MS\x017", "TIMER_D\x017"],
     "j": ["1", "-1"], "k": ["true"], "l": ["16"], "m": ["true"],
-}  # fmt: skip
+}
 
 
 def length_word(frame: bytes) -> bytes:
@@ -60,7 +60,7 @@ def one_of(chance: random.Random) -> RemotingCommand:
         "batch": ["true", "false"], "bornTimestamp": [0, -1, 2**63, 2**63 - 1],
         "reconsumeTimes": [1, "q"], "unitMode": ["true", "no"], "defaultTopicQueueNums": ["x", -1],
         "maxReconsumeTimes": [2],
-    }  # fmt: skip
+    }
     for name in chance.sample(sorted(unusual), chance.choice((0, 1, 1, 2))):
         fields[name] = chance.choice(unusual[name])
     without = chance.choice(("topic", "producerGroup", "defaultTopic", "flag", "properties", *[""] * 20))
@@ -134,7 +134,7 @@ class PlainSendsTests(SynchronousTestCase):
         """Stored and answered alike, and by the short road."""
         twins = self.made()
         answers = twins.send(*[java(opaque=at, e=at % 4, i="TAGS\x01A\x02WAIT\x01true", body=b"%d" % at)
-                               for at in range(20)])  # fmt: skip
+                               for at in range(20)])
         self.same(twins, answers)
         self.assertEqual((twins.puts, len(answers[0])), (20, 20))
         self.assertEqual([one.body for one in twins.short.stored()], [b"%d" % at for at in range(20)])
@@ -150,7 +150,7 @@ class PlainSendsTests(SynchronousTestCase):
                 fields: dict[str, Any] = {
                     "e": rng.randrange(4), "h": choose([0, 7]), "f": choose([0, 1]), "d": choose(["4", "8"]),
                     "g": rng.randrange(1, 2**41), "i": choose(PLAIN_PROPERTIES),
-                }  # fmt: skip
+                }
                 for name in rng.sample(sorted(ODD), k=choose([0, 0, 0, 1, 1, 2])):
                     fields[name] = choose(ODD[name])
                 body = rng.randbytes(choose([0, 5, 100, 900, 3000]))
@@ -173,7 +173,7 @@ class PlainSendsTests(SynchronousTestCase):
         for broker in twins.brokers:
             topics = broker.metadata.topics
             for name, changed in (("T1", {}), ("T2", {}), ("tags", {"topic_filter_type": "MULTI_TAG"}),
-                                  ("order", {"order": True}), ("closed", {"perm": 4})):  # fmt: skip
+                                  ("order", {"order": True}), ("closed", {"perm": 4})):
                 made = TopicConfig(topic_name=name, read_queue_nums=4, write_queue_nums=4, perm=6)
                 topics.put(attrs.evolve(made, **changed), 2)  # type: ignore[arg-type]
         chance = random.Random(1)
@@ -202,7 +202,7 @@ class PlainSendsTests(SynchronousTestCase):
         twins = self.made()
         twins.send(java(e=3))
         for fields in ({"perm": 4, "write_queue_nums": 4, "read_queue_nums": 4},
-                       {"perm": 6, "write_queue_nums": 2, "read_queue_nums": 2}):  # fmt: skip
+                       {"perm": 6, "write_queue_nums": 2, "read_queue_nums": 2}):
             for broker in twins.brokers:
                 broker.metadata.topics.put(TopicConfig(topic_name="T1", **fields), WALL_MS)
             self.same(twins, twins.send(java(e=3)))
@@ -271,7 +271,7 @@ class PlainPropertiesTests(SynchronousTestCase):
         rng = random.Random(2)
         added = broker_properties("C", region="R", trace_on=True)
         items = ["WAIT\x01true", "WAIT\x01false", "TAGS\x01A", "AWAIT\x01true", "WAIT\x01true ", "", "x",
-                 "K\x01WAIT\x01true"]  # fmt: skip
+                 "K\x01WAIT\x01true"]
         taken = 0
         for _ in range(3000):
             text = "\x02".join(rng.choices(items, k=rng.randrange(4))) + rng.choice(["", "\x02"])

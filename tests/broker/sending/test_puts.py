@@ -50,7 +50,7 @@ class PutTests(PutCase):
         self.assertEqual(len(grown), 1)
         stored = messages_in(writing.store.log)
         self.assertEqual([(one.body, one.store_timestamp) for one in stored],
-                         [(b"a", WALL_MS), (b"b", WALL_MS), (b"c", WALL_MS)])  # fmt: skip
+                         [(b"a", WALL_MS), (b"b", WALL_MS), (b"c", WALL_MS)])
         self.assertEqual(writing.pipeline.pending, 0)
 
     def test_waits_for_a_slave(self) -> None:
@@ -117,7 +117,7 @@ class RefusalTests(PutCase):
     def test_too_few_in_sync(self) -> None:
         """Before anything is stored."""
         self.make(broker_role="SYNC_MASTER", sync_rule="in_sync_replicas", in_sync_replicas=2,
-                  min_in_sync_replicas=2)  # fmt: skip
+                  min_in_sync_replicas=2)
         self.refused(PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH, "not enough")
 
     def test_disk_full(self) -> None:

@@ -95,7 +95,7 @@ class RecallTests(TimerCase):
             (handle._replace(broker="c").text(), "T1", 604), (handle.text(), "T9", Code.TOPIC_NOT_EXIST),
             (handle._replace(at_ms=WALL_MS - 1).text(), "T1", 604),
             (handle._replace(at_ms=WALL_MS * 2).text(), "T1", 604),
-        ):  # fmt: skip
+        ):
             self.assertEqual(self.recall(text, topic).code, code, text)
         self.assertEqual(ILLEGAL_OPERATION, 604)
         self.patch(timers, "RECALLED_MAX", 0)

@@ -26,11 +26,11 @@ STORE_HOST = Host.of("10.0.0.9", 10911)
 def delayed(body: bytes, level: int, *, topic: str = "T1", queue_id: int = 2, **more: str) -> NewMessage:
     """A message as it is stored while it waits."""
     properties = {"TAGS": "A", "KEYS": "k", "DELAY": str(level), "REAL_TOPIC": topic,
-                  "REAL_QID": str(queue_id), **more}  # fmt: skip
+                  "REAL_QID": str(queue_id), **more}
     return message(
         body, topic=SCHEDULE_TOPIC, queue_id=level - 1, reconsume_times=3, flag=9,
         properties={name: value for name, value in properties.items() if value},
-    )  # fmt: skip
+    )
 
 
 class ScheduleCase(SynchronousTestCase):
@@ -99,7 +99,7 @@ class DeliveryTests(ScheduleCase):
         self.put(delayed(b"ten", 3), delayed(b"one", 1), delayed(b"five", 2))
         self.assertEqual(self.bodies(), [])
         for seconds, bodies in ((0.8, []), (0.4, [b"one"]), (3.6, [b"one"]), (0.4, [b"one", b"five"]),
-                                (5.0, [b"one", b"five", b"ten"])):  # fmt: skip
+                                (5.0, [b"one", b"five", b"ten"])):
             self.wait(seconds)
             self.assertEqual(self.bodies(), bodies)
         self.assertEqual([self.offsets.get(level) for level in (1, 2, 3)], [1, 1, 1])
@@ -129,7 +129,7 @@ class DeliveryTests(ScheduleCase):
         self.assertEqual((found.store_host, found.born_timestamp), (STORE_HOST, 1_700_000_000_000))
         self.assertEqual(found.properties, {
             "TAGS": "A", "KEYS": "k", "REAL_TOPIC": "T1", "REAL_QID": "2", "WAIT": "false",
-        })  # fmt: skip
+        })
 
     def test_order(self) -> None:
         """Within a level as they were sent, whenever that was."""
@@ -250,7 +250,7 @@ class TroubleTests(ScheduleCase):
         """What has no topic or queue to go to is passed over; those behind it come."""
         self.put(delayed(b"0", 1, topic=""), delayed(b"1", 1, topic="a/b"), delayed(b"2", 1, REAL_QID="-1"),
                  delayed(b"3", 1, topic=SCHEDULE_TOPIC), delayed(b"4", 1, REAL_QID="99999999999"),
-                 delayed(b"5", 1))  # fmt: skip
+                 delayed(b"5", 1))
         self.wait(1.1)
         self.assertEqual((self.bodies(), self.schedule.passed_over, self.offsets.get(1)), ([b"5"], 5, 6))
 

@@ -36,18 +36,18 @@ class SendBackTests(SynchronousTestCase):
         new = message(
             b"bad", topic="T1", store_host=Host.of("10.0.0.9", 10911),
             properties={"TAGS": "A", "DELAY": "7"}, **fields,
-        )  # fmt: skip
+        )
         put = self.broker.pipeline.put(plain([new]))
         return put.placed.offsets[0]
 
     def back(self, offset: int, level: int = 0, **more: object) -> RemotingCommand:
         """Send it back."""
         fields = {"group": "g", "offset": offset, "delayLevel": level, "originMsgId": "X",
-                  "originTopic": "T1", "unitMode": "false", **more}  # fmt: skip
+                  "originTopic": "T1", "unitMode": "false", **more}
         (answer,) = self.client.send(RemotingCommand(
             code=CONSUMER_SEND_MSG_BACK, opaque=1, version=409,
             ext_fields={name: str(value) for name, value in fields.items()},
-        ))  # fmt: skip
+        ))
         return answer
 
     def copy(self) -> Message:
@@ -122,7 +122,7 @@ class SendBackTests(SynchronousTestCase):
             ({"offset": 7}, Code.SYSTEM_ERROR, "look message by offset failed, 7"),
             ({"group": "a/b"}, Code.SUBSCRIPTION_GROUP_NOT_EXIST, "a/b"),
             ({"offset": "x"}, Code.SYSTEM_ERROR, "not a number"),
-        ):  # fmt: skip
+        ):
             answer = self.back(**{"offset": offset, **fields})  # type: ignore[arg-type]
             self.assertEqual(answer.code, code)
             self.assertIn(word, answer.remark or "")

@@ -26,7 +26,7 @@ class StoredTests(SynchronousTestCase):
     def test_added(self) -> None:
         """Behind what is there, with a separator whether or not the producer wrote one."""
         self.assertEqual(broker_properties("C1", region="R", trace_on=True),
-                         CLUSTER + b"MSG_REGION\x01R\x02TRACE_ON\x01true\x02")  # fmt: skip
+                         CLUSTER + b"MSG_REGION\x01R\x02TRACE_ON\x01true\x02")
         self.assertEqual(stored_properties(b"", CLUSTER), CLUSTER)
         self.assertEqual(stored_properties(b"a\x01b", CLUSTER), b"a\x01b\x02" + CLUSTER)
         self.assertEqual(stored_properties(b"a\x01b\x02", CLUSTER), b"a\x01b\x02" + CLUSTER)
@@ -40,7 +40,7 @@ class StoredTests(SynchronousTestCase):
             (b"a\x01b\x02WAIT\x01true\x02c\x01d", b"a\x01b\x02c\x01d\x02"),
             (b"AWAIT\x01true\x02", b"AWAIT\x01true\x02"), (b"WAIT\x01trueish\x02", b"WAIT\x01trueish\x02"),
             (b"WAIT\x01false\x02", b"WAIT\x01false\x02"),
-        ):  # fmt: skip
+        ):
             self.assertEqual(stored_properties(given, CLUSTER), kept + CLUSTER, given)
 
     def test_stored_before(self) -> None:
@@ -92,5 +92,5 @@ class MeaningTests(SynchronousTestCase):
         """Where it really goes stands in it, and how long it waits."""
         made = for_schedule(b"DELAY\x0199\x02a\x01b\x02", topic="T", queue_id=3, level=18)
         self.assertEqual(decode_properties(made),
-                         {"DELAY": "18", "a": "b", "REAL_TOPIC": "T", "REAL_QID": "3"})  # fmt: skip
+                         {"DELAY": "18", "a": "b", "REAL_TOPIC": "T", "REAL_QID": "3"})
         self.assertEqual(delay_level(without_delay(made)), 0)

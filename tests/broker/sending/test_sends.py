@@ -115,7 +115,7 @@ class SendTests(SendCase):
         self.assertEqual(answer.ext_fields, {
             "msgId": stored.message_id, "queueId": "0", "queueOffset": "1", "MSG_REGION": "DefaultRegion",
             "TRACE_ON": "true",
-        })  # fmt: skip
+        })
         self.assertEqual(answer.remark, None)
 
     def appends(self) -> list[int]:
@@ -135,7 +135,7 @@ class SendTests(SendCase):
             answers = self.client.send(
                 send_of(b"a", opaque=1), send_of(b"b", opaque=2, queueId=queue_id), send_of(b"c", opaque=3),
                 send_of(b"d", opaque=4, properties="a\x01\0\x02"),
-            )  # fmt: skip
+            )
             self.assertEqual({one.opaque: one.code for one in answers}, {1: 0, 2: 1, 3: 0, 4: 13})
             self.assertEqual([one.body for one in self.broker.stored()], [b"a", b"c"])
             self.assertEqual(len(grown), 1)
@@ -337,7 +337,7 @@ class PlainTests(SendCase):
         stored = self.broker.stored()[2]
         self.assertEqual(self.client.transport.value(), encode_command(attrs.evolve(answer, ext_fields={
             **answer.ext_fields, "msgId": stored.message_id, "queueOffset": "2",
-        })))  # fmt: skip
+        })))
 
     def test_binary_header(self) -> None:
         """Who writes headers the other way is answered so."""
@@ -362,7 +362,7 @@ class DelayTests(SendCase):
         self.assertEqual((stored.topic, stored.queue_id), ("SCHEDULE_TOPIC_XXXX", 2))
         self.assertEqual(stored.properties, {
             "DELAY": "3", "TAGS": "A", "UNIQ_KEY": "u", **EVERY, "REAL_TOPIC": "T1", "REAL_QID": "2",
-        })  # fmt: skip
+        })
         self.assertEqual((answer.code, answer.ext_fields["queueId"]), (0, "2"))
 
     def test_highest_level(self) -> None:
@@ -468,7 +468,7 @@ class BatchTests(SendCase):
         return encode_batch([
             BatchItem(flag=number, body=body, properties_data=b"KEYS\x01k%d\x02UNIQ_KEY\x01u" % number)
             for number, body in enumerate(bodies)
-        ])  # fmt: skip
+        ])
 
     def test_stored(self) -> None:
         """Each for itself, one behind the other, with the batch's properties behind its own."""
@@ -476,9 +476,9 @@ class BatchTests(SendCase):
         self.assertEqual(answer.code, 0, answer.remark)
         stored = self.broker.stored()
         self.assertEqual([(one.body, one.flag, one.queue_offset, one.queue_id) for one in stored],
-                         [(b"a", 0, 0, 1), (b"b", 1, 1, 1)])  # fmt: skip
+                         [(b"a", 0, 0, 1), (b"b", 1, 1, 1)])
         self.assertEqual(decode_properties(stored[1].properties_data),
-                         {"KEYS": "k1", "UNIQ_KEY": "u", "X": "y", **EVERY})  # fmt: skip
+                         {"KEYS": "k1", "UNIQ_KEY": "u", "X": "y", **EVERY})
         self.assertEqual(answer.ext_fields["msgId"], ",".join(one.message_id for one in stored))
         self.assertEqual(answer.ext_fields["queueOffset"], "0")
 
@@ -500,7 +500,7 @@ class BatchTests(SendCase):
             ("part of a transaction", whole, {"properties": "TRAN_MSG\x01true"}),
             ("delivery time", whole, {"properties": "TIMER_DELAY_SEC\x0160"}),
             ("do not fit", self.batch(bytes(5000)), {}),
-        ):  # fmt: skip
+        ):
             self.refused(Code.MESSAGE_ILLEGAL, words, body, code=320, batch="true", **fields)
 
     def test_refused_items(self) -> None:
@@ -508,6 +508,6 @@ class BatchTests(SendCase):
         for words, properties in (
             ("cannot be delayed", b"DELAY\x015\x02"), ("part of a transaction", b"TRAN_MSG\x01true\x02"),
             ("delivery time", b"TIMER_DELAY_SEC\x0160\x02"), ("delivery time", b"TIMER_DELIVER_MS\x0160\x02"),
-        ):  # fmt: skip
+        ):
             items = [BatchItem(flag=0, body=b"a", properties_data=one) for one in (b"", properties)]
             self.refused(Code.MESSAGE_ILLEGAL, words, encode_batch(items), code=320, batch="true")

@@ -35,10 +35,10 @@ class TimedTests(SynchronousTestCase):
             ({"TIMER_DELIVER_MS": str(NOW_MS + 5)}, NOW_MS + 5), ({"TIMER_DELAY_SEC": "7"}, NOW_MS + 7000),
             ({"TIMER_DELAY_MS": "7"}, NOW_MS + 7),
             ({"TIMER_DELIVER_MS": "1", "TIMER_DELAY_MS": "9", "TIMER_DELAY_SEC": "2"}, NOW_MS + 2000),
-        ):  # fmt: skip
+        ):
             self.assertEqual(self.place(**given), (TIMED_TOPIC, 0, {
                 **given, "TIMER_OUT_MS": str(at_ms), "REAL_TOPIC": "t", "REAL_QID": "3",
-            }))  # fmt: skip
+            }))
 
     def test_now(self) -> None:
         """What has no time, or one that has passed, does not wait."""

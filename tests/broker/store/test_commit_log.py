@@ -117,7 +117,7 @@ class LogContract(_Case):
         log.append([[message(
             born_timestamp=0x1A1FBA34B5A, born_host=Host.of("127.0.0.1", 0xCC30),
             store_host=Host.of("127.0.0.1", 0x51AF), properties_data=GOLDEN[-25:],
-        )]], 0x1A1FBA34B91)  # fmt: skip
+        )]], 0x1A1FBA34B91)
         self.assertEqual(log.read(0, 1000), GOLDEN)
 
     def test_end_of_file(self) -> None:

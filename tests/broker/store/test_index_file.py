@@ -31,7 +31,7 @@ GOLDEN = bytes.fromhex(
     "00000001" "00000000000000c8" "00000001" "00000001"
     "00000005" "000000000000012c" "00000002" "00000000"
     "0000000000000000000000000000000000000000" "0000000000000000000000000000000000000000"
-)  # fmt: skip
+)
 KEYS = [(4, 100, 5_000), (1, 200, 6_999), (5, 300, 7_000)]
 
 
@@ -142,7 +142,7 @@ class IndexFileTests(SynchronousTestCase):
         for header in (
             IndexHeader(index_count=0), IndexHeader(index_count=7), IndexHeader(index_count=-1),
             IndexHeader(slot_count=-1), IndexHeader(slot_count=4, index_count=6), IndexHeader(end_offset=-5),
-        ):  # fmt: skip
+        ):
             self.assertNotEqual(header_problem(header, SHAPE), "")
             create(self.disk).close()
             self.disk.open(PATH).pwrite(HEADER.pack(*header), 0)

@@ -30,27 +30,27 @@ Found = list[tuple[int, int]]
 USUAL_PARTS = (
     b"UNIQ_KEY\x017F000001ABCD18B4AAC20000%08d", b"UNIQ_KEY\x017F000001ABCD18B4AAC20000%08d+",
     b"UNIQ_KEY\x017F000001ABCD18B4AAC20000%07d",
-)  # fmt: skip
+)
 #: Parts of properties, sound and not.
 PARTS = (
     *USUAL_PARTS, b"KEYS\x01order-%d", b"KEYS\x01a b%d  c", b"KEYS\x01 ",
     b"KEYS\x01",
     b"UNIQ_KEY\x01short%d", b"XUNIQ_KEY\x01no%d", b"TAGS\x01UNIQ_KEY", b"UNIQ_KEY\x01",
     "KEYS\x01größe%d".encode(), b"MYKEYS\x01no%d", b"UNIQ_KEY\x01two words%d",
-)  # fmt: skip
+)
 
 
 def keyed(rng: random.Random) -> NewMessage:
     """Any message, with keys or without."""
     parts = [part % rng.randrange(50) if b"%" in part else part
-             for part in rng.sample(PARTS, rng.choice((0, 1, 2, 3)))]  # fmt: skip
+             for part in rng.sample(PARTS, rng.choice((0, 1, 2, 3)))]
     text = b"\x02".join(parts) + b"\x02" * rng.randrange(2)
     host = Host.of("2001:db8::1", 7) if rng.random() < 0.2 else HOST
     return message(
         rng.randbytes(rng.choice((0, 50, 900))) + b"KEYS\x01body\x02",
         topic=rng.choice(("T1", "Tü", "T" * 130)), properties_data=text,
         sys_flag=rng.choice((0, 0, 0, 4, 8, 12)), born_host=host,
-    )  # fmt: skip
+    )
 
 
 def expected_of(messages: list[Message]) -> Found:
@@ -69,7 +69,7 @@ def expected_of(messages: list[Message]) -> Found:
 def entries_of(index: KeyIndex) -> Found:
     """Hash and offset of each entry, in order."""
     return [(entry.key_hash, entry.offset) for file in index.files
-            for entry in map(file.entry, range(1, file.header.index_count))]  # fmt: skip
+            for entry in map(file.entry, range(1, file.header.index_count))]
 
 
 class SliceTests(SynchronousTestCase):

@@ -22,7 +22,7 @@ from protocols.wire.rocketmq.message import java_hash
 KNOWN = (
     ("T1", "k1", 79_072_524), ("", "", 35), ("T", "\U0001f600", 4_308_978), ("T", "größe", -1_658_319_582),
     ("T", "7F000001ABCD18B4AAC2012345670001", 502_694_350),
-)  # fmt: skip
+)
 LEAST = -(2**31)
 
 

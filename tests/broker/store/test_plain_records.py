@@ -61,7 +61,7 @@ class PlainRecordsTests(SynchronousTestCase):
             for born, store, flag, sys_flag in (
                 (HOST, HOST, 0, 0), (v6, HOST, 7, 1), (HOST, v6, -1, 0x30), (v6, v6, 2, 2),
             )
-        ]  # fmt: skip
+        ]
         self.forms = [PlainForm(one) for one in self.likes]
 
     def some(self) -> tuple[NewMessage, PlainMessage]:
@@ -75,7 +75,7 @@ class PlainRecordsTests(SynchronousTestCase):
         new = NewMessage(
             topic=like.topic, queue_id=queue_id, body=body, properties_data=properties, flag=like.flag,
             sys_flag=like.sys_flag, born_timestamp=born, born_host=like.born_host, store_host=like.store_host,
-        )  # fmt: skip
+        )
         return new, PlainMessage(form, queue_id, born, properties, body)
 
     def same(self) -> None:
@@ -104,7 +104,7 @@ class PlainRecordsTests(SynchronousTestCase):
             new.body[:200], topic=new.topic, queue_id=new.queue_id, sys_flag=self.rng.choice([0, 4, 8, 12]),
             reconsume_times=self.rng.randrange(3), prepared_transaction_offset=self.rng.randrange(3),
             born_host=new.born_host,
-        )  # fmt: skip
+        )
 
     def test_batches(self) -> None:
         """No batch is split, however much room is left; each message of it has its own form."""

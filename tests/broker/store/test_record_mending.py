@@ -239,6 +239,6 @@ class TimeTests(MendingCase):
             content = self.disk.read_file(f"{LOG}/{0:020d}")
             end = offset + len(record)
             self.assertEqual(content[:offset] + content[end:], self.content[:offset]
-                             + self.content[end:LOG_SIZE])  # fmt: skip
+                             + self.content[end:LOG_SIZE])
             if content[offset:end] != damaged:
                 self.assertEqual(self.disk.read_file(f"{LOG}.damaged/{offset:020d}"), damaged)

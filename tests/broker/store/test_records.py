@@ -33,7 +33,7 @@ class PackTests(SynchronousTestCase):
         new = message(
             born_timestamp=0x1A1FBA34B5A, born_host=Host.of("127.0.0.1", 0xCC30),
             store_host=Host.of("127.0.0.1", 0x51AF), properties_data=GOLDEN[-25:],
-        )  # fmt: skip
+        )
         self.assertEqual(packed(new, queue_offset=0, offset=0, now_ms=0x1A1FBA34B91), GOLDEN)
 
     def test_as_the_readable_codec(self) -> None:
@@ -179,7 +179,7 @@ class ReadTests(SynchronousTestCase):
             (b"TAGS\x01A", b"A"), (b"TAGS\x01A\x02", b"A"), (b"K\x01TAGS\x02TAGS\x01B\x02", b"B"),
             (b"XTAGS\x01A\x02", None), (b"TAGS\x01\x02", None), (b"TAGS\x01A\x02TAGS\x01B\x02", b"B"),
             (b"TAGS\x01A\x01B\x02", None), (b"", None),
-        ):  # fmt: skip
+        ):
             self.assertEqual(property_of(data, b"TAGS\x01"), expected, data)
 
 
@@ -260,7 +260,7 @@ class WalkTests(SynchronousTestCase):
         sound = packed(message(), queue_offset=0, offset=0, now_ms=1)
         for at, value, part in (
             (7, 0, "magic"), (3, 5, "size=5"), (0, 0x7F, "size="), (35, 9, "own offset is 9")
-        ):  # fmt: skip
+        ):
             data = bytearray(sound)
             data[at] = value
             with self.assertRaises(WireError) as caught:

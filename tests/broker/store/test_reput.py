@@ -201,7 +201,7 @@ class ServiceTests(Rig):
         self.service = ReputMessageService(
             self.dispatcher, clock=self.clock, bound=lambda: self.log.record_end,
             arrived=self.arrived.append, failed=self.failures.append,
-        )  # fmt: skip
+        )
 
     def test_not_before_start(self) -> None:
         """Nothing is scheduled."""
@@ -260,7 +260,7 @@ class ServiceTests(Rig):
         service = ReputMessageService(
             self.dispatcher, clock=self.clock, bound=bound, arrived=lambda _: None,
             failed=self.failures.append, gives_way=gives_way,
-        )  # fmt: skip
+        )
         steps: list[int] = []
         self.patch(self.dispatcher, "step", lambda bound, bytes_max: steps.append(asked - 1) or set())
         service.start()
@@ -282,7 +282,7 @@ class ServiceTests(Rig):
         service = ReputMessageService(
             self.dispatcher, clock=self.clock, bound=lambda: self.dispatcher.offset + behind * size,
             arrived=lambda _: None, failed=self.failures.append,
-        )  # fmt: skip
+        )
         self.patch(self.dispatcher, "step", step)
         service.start()
         for _ in range(3):
@@ -316,7 +316,7 @@ class ServiceTests(Rig):
         service = ReputMessageService(
             self.dispatcher, clock=self.clock, bound=bound, arrived=lambda _: None,
             failed=self.failures.append, gives_way=True,
-        )  # fmt: skip
+        )
         steps: list[int] = []
         self.patch(self.dispatcher, "step", lambda bound, bytes_max: steps.append(len(asked) - 1) or set())
         service.start()

@@ -150,7 +150,7 @@ class StartTests(SynchronousTestCase):
     def test_tail_after_a_crash(self) -> None:
         """The torn end of a crash is not kept; a longer tail is, and one with a record behind the damage."""
         for most, at, is_kept in ((100, len(DATA) - 95, False), (50, len(DATA) - 95, True),
-                                  (1 << 20, LOG_SIZE + 700, True)):  # fmt: skip
+                                  (1 << 20, LOG_SIZE + 700, True)):
             self.patch(commit_log, "TORN_BYTES_MAX", most)
             disk = SimDisk(random.Random(1))
             filled(open_log(disk, is_slave=True, run_in_thread=inline))

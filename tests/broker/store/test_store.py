@@ -252,7 +252,7 @@ class LifeTests(SynchronousTestCase):
 
         for owner, name, deleted in (
             (self.disk, "space", 0), (self.disk, "unlink", 0), (store.queues, "expire", 2),
-        ):  # fmt: skip
+        ):
             undo = self.patch(owner, name, failing)
             if deleted:
                 self.assertEqual(len(store.house_keeping(9e9, 4, keep_from=2 * LOG_SIZE + 5)), deleted)

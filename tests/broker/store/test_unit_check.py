@@ -22,7 +22,7 @@ class UnitTests(SynchronousTestCase):
             message(topic="T1"), message(topic="T2"), message(topic="T1", queue_id=1), message(topic="T1"),
             message(bytes(300), topic="T2"), message(topic="T2", born_host=Host.of("2001:db8::1", 7)),
             message(topic="t" * 200), message(b"", topic="T1"),
-        ]  # fmt: skip
+        ]
 
     def setUp(self) -> None:
         self.log = open_log(MemoryDisk())
@@ -50,7 +50,7 @@ class UnitTests(SynchronousTestCase):
         self.assertTrue(self.fits("T1", 0, 0, at, size))
         for wrong in (("T2", 0, 0, at, size), ("T", 0, 0, at, size), ("T11", 0, 0, at, size),
                       ("T1", 1, 0, at, size), ("T1", 0, 1, at, size), ("T1", 0, 0, at, size + 1),
-                      ("T1", 0, 0, at + 1, size), ("T1", 0, 0, self.log.end_offset, size)):  # fmt: skip
+                      ("T1", 0, 0, at + 1, size), ("T1", 0, 0, self.log.end_offset, size)):
             self.assertFalse(self.fits(*wrong), wrong)
 
     def test_bytes_of_a_body(self) -> None:

@@ -80,7 +80,7 @@ class UnitMendingTests(SynchronousTestCase):
         for path, at, size in (
             (PATH, 3000, 1), (PATH, 0, 1), (PATH, FILE - 1, 1), (SECOND, 0, 5000), (PATH, 512, 5 * 512),
             (f"base/consumequeue/T1/0/{2 * FILE:020d}", 199 * UNIT_SIZE, 1),
-        ):  # fmt: skip
+        ):
             self.disk.spoil(path, at, size)
             with capturedLogs() as events:
                 self.assertEqual(self.consumed(), self.all_bodies())

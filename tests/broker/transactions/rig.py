@@ -32,7 +32,7 @@ class TransactionCase(SynchronousTestCase):
         self.broker = Sending(
             self.disk, options={"transaction_check_interval": 10_000, **options},
             store={"mapped_file_size_commit_log": 1 << 17, "max_message_size": max_message_size},
-        )  # fmt: skip
+        )
         self.parts = self.broker.broker
         self.client = self.broker.connect()
         self.client.send(RemotingCommand(code=34, opaque=1, body=HEART_BEAT))
@@ -49,7 +49,7 @@ class TransactionCase(SynchronousTestCase):
         (answer,) = self.client.send(send_of(
             body, properties=encode_properties(named).decode(), sysFlag=4, queueId=1,
             bornTimestamp=self.broker.wall_ms() if born is None else born,
-        ))  # fmt: skip
+        ))
         self.assertEqual((answer.code, answer.ext_fields["transactionId"]), (0, key))
         return self.of(HALF_TOPIC)[-1]
 
@@ -68,7 +68,7 @@ class TransactionCase(SynchronousTestCase):
         self.parts.pipeline.put(self.parts.pipeline.checked([NewMessage(
             topic=topic, queue_id=0, body=body, properties_data=properties.encode(), flag=0, sys_flag=0,
             born_timestamp=1, born_host=host, store_host=host,
-        )]))  # fmt: skip
+        )]))
         self.broker.settle()
 
     def end_of(self, half: Message, kind: int = COMMIT, **fields: object) -> RemotingCommand:
@@ -76,7 +76,7 @@ class TransactionCase(SynchronousTestCase):
         named = {
             "producerGroup": "P", "tranStateTableOffset": half.queue_offset, "commitOrRollback": kind,
             "commitLogOffset": half.physical_offset, "msgId": "K1", "fromTransactionCheck": "false", **fields,
-        }  # fmt: skip
+        }
         return RemotingCommand(
             code=END_TRANSACTION, opaque=7, ext_fields={name: str(value) for name, value in named.items()}
         )

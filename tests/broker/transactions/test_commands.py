@@ -68,7 +68,7 @@ class EndTests(TransactionCase):
             ({"commitLogOffset": other.physical_offset}, "The transaction state table offset wrong"),
             ({"commitOrRollback": 4}, "0, 8 and 12 are allowed"),
             ({"tranStateTableOffset": "x"}, "tranStateTableOffset"),
-        ):  # fmt: skip
+        ):
             answer = self.end(half, COMMIT, **fields)
             self.assertEqual(answer.code, Code.SYSTEM_ERROR, words)
             self.assertIn(words, answer.remark or "")
@@ -113,5 +113,5 @@ class EndTests(TransactionCase):
     def test_immunity(self) -> None:
         """Whatever is no number of seconds means the default."""
         for text, expected in ((None, 6000), ("", 6000), ("5", 5000), ("-1", 6000), ("x", 6000),
-                               ("9" * 99, 6000), ("\u0665", 6000)):  # fmt: skip
+                               ("9" * 99, 6000), ("\u0665", 6000)):
             self.assertEqual(immunity_ms(text, 6000), expected)

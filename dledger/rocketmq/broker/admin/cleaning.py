@@ -51,7 +51,7 @@ class Cleaning(CommandGroup):
         return {
             GET_SYSTEM_TOPIC_LIST: self._system_topics, CLEAN_EXPIRED_CONSUMEQUEUE: self._clean_queues,
             CLEAN_UNUSED_TOPIC: self._nothing, DELETE_EXPIRED_COMMITLOG: self._delete_files,
-        }  # fmt: skip
+        }
 
     def _system_topics(self, connection: CommandConnection, request: RemotingCommand) -> None:
         config = self._config

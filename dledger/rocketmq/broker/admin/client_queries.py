@@ -67,7 +67,7 @@ class ClientQueries(CommandGroup):
         return {
             GET_PRODUCER_CONNECTION_LIST: self._producers_of, GET_ALL_PRODUCER_INFO: self._all_producers,
             GET_CONSUMER_RUNNING_INFO: self._running, CONSUME_MESSAGE_DIRECTLY: self._consume,
-        }  # fmt: skip
+        }
 
     # -- producers -------------------------------------------------------------------------------
 
@@ -80,7 +80,7 @@ class ClientQueries(CommandGroup):
             {"clientAddr": one.address, "clientId": one.client_id, "language": one.language or "OTHER",
              "version": one.version}
             for one in found[:PRODUCERS_MAX]
-        ]}))  # fmt: skip
+        ]}))
 
     def _all_producers(self, connection: CommandConnection, request: RemotingCommand) -> None:
         groups: dict[str, list[Mapping[str, object]]] = {}
@@ -122,13 +122,13 @@ class ClientQueries(CommandGroup):
         asking = member.ask(RemotingCommand(
             code=request.code, opaque=0, body=body,
             ext_fields={key: value for key, value in fields.items() if key not in _SIGNATURE},
-        ))  # fmt: skip
+        ))
         asking.addTimeout(ANSWER_S, self._clock)
 
         def answered(answer: RemotingCommand) -> None:
             self._asked -= 1
             connection.answer(request, code=answer.code, remark=answer.remark, body=answer.body,
-                              ext_fields=answer.ext_fields)  # fmt: skip
+                              ext_fields=answer.ext_fields)
 
         def failed(failure: Failure) -> None:
             self._asked -= 1
@@ -146,4 +146,4 @@ def _info(one: KnownProducer) -> Mapping[str, object]:
     return {
         "clientId": one.client_id, "remoteIP": one.address, "language": one.language or "OTHER",
         "version": one.version, "lastUpdateTimestamp": one.heard_ms,
-    }  # fmt: skip
+    }

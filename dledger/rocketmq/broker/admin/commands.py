@@ -69,7 +69,7 @@ SYSTEM_TOPICS = frozenset({
     "TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRACE_TOPIC",
     "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
     "CHECKPOINT_TOPIC", TERM_START_TOPIC, METADATA_TOPIC, TIMED_TOPIC, TIMED_DONE_TOPIC,
-})  # fmt: skip
+})
 
 
 @attrs.frozen(kw_only=True)
@@ -134,7 +134,7 @@ class AdminCommands(CommandGroup):
         return {
             **({} if status is None else ha_counters(status)), "put": self._parts.stored(),
             "found": pulls.found, "missed": pulls.missed, "got": pulls.messages,
-        }  # fmt: skip
+        }
 
     # -- changes ---------------------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ class AdminCommands(CommandGroup):
             write_queue_nums=fields.number("writeQueueNums"), perm=fields.number("perm"),
             topic_filter_type=fields.text("topicFilterType", FILTER_TYPES[0]),
             topic_sys_flag=fields.number("topicSysFlag", 0), order=fields.flag("order", False),
-        )  # fmt: skip
+        )
         changes = read_changes(fields.text("attributes", ""))
         self._put_topics(connection, request, [self._checked_topic(topic, changes)])
 
@@ -194,7 +194,7 @@ class AdminCommands(CommandGroup):
         for word, number, most in (
             ("readQueueNums", topic.read_queue_nums, QUEUES_MAX),
             ("writeQueueNums", topic.write_queue_nums, QUEUES_MAX), ("perm", topic.perm, 7),
-        ):  # fmt: skip
+        ):
             if not 0 <= number <= most:
                 raise Refused(Code.SYSTEM_ERROR, f"{word}={number} is outside 0..{most}")
         before = self._parts.metadata.topics.get(name)
@@ -202,7 +202,7 @@ class AdminCommands(CommandGroup):
         attributes = altered(
             None if before is None else read_attributes(rest), changes,
             allows_mixed=self._config.enable_mixed_message_type,
-        )  # fmt: skip
+        )
         if attributes or ATTRIBUTES in rest:
             rest[ATTRIBUTES] = attributes
         return attrs.evolve(topic, rest=rest)
@@ -213,7 +213,7 @@ class AdminCommands(CommandGroup):
         for topic in topics:
             self._parts.metadata.topics.put(topic, self._parts.wall_ms())
             self.log.info("topic {topic} is changed by {address}",
-                          topic=topic.topic_name, address=connection.address)  # fmt: skip
+                          topic=topic.topic_name, address=connection.address)
         self._parts.topics_changed()
         self._answer_when(self._parts.save(), connection, request)
 
@@ -262,7 +262,7 @@ class AdminCommands(CommandGroup):
         for group in groups:
             self._parts.metadata.groups.put(group, self._parts.wall_ms())
             self.log.info("group {group} is changed by {address}",
-                          group=group.group_name, address=connection.address)  # fmt: skip
+                          group=group.group_name, address=connection.address)
         self._answer_when(self._parts.save(), connection, request)
 
     def _delete_group(self, connection: CommandConnection, request: RemotingCommand) -> None:
@@ -296,14 +296,14 @@ class AdminCommands(CommandGroup):
     def _options(self, connection: CommandConnection, request: RemotingCommand) -> None:
         lines = [f"{name}={value}\n" for name, value in sorted(broker_options(self._config).items())]
         connection.answer(request, body="".join(lines).encode(),
-                          ext_fields={"version": '{"counter":0,"stateVersion":0,"timestamp":0}'})  # fmt: skip
+                          ext_fields={"version": '{"counter":0,"stateVersion":0,"timestamp":0}'})
 
     def _runtime(self, connection: CommandConnection, request: RemotingCommand) -> None:
         parts = self._parts
         table = runtime_info(
             self._config, parts.store, parts.metadata, parts.disk, self.stats, held=len(parts.pulls),
             ha=parts.ha_status(), refused=parts.refused(),
-        )  # fmt: skip
+        )
         connection.answer(request, body=wire_json({"table": table}))
 
     def _ha(self, connection: CommandConnection, request: RemotingCommand) -> None:
@@ -334,7 +334,7 @@ def _checked_group(document: JsonObject) -> GroupConfig:
     name, queues = group.group_name, group.retry_queue_nums
     if not is_group(name):
         raise Refused(Code.SYSTEM_ERROR, f"groupName={shown(name)}: write 1 to {GROUP_CHARACTERS_MAX} "
-                                         "letters, digits or any of %|_-")  # fmt: skip
+                                         "letters, digits or any of %|_-")
     if not 0 <= queues <= QUEUES_MAX:
         raise Refused(Code.SYSTEM_ERROR, f"retryQueueNums={queues} is outside 0..{QUEUES_MAX}")
     return group

@@ -71,7 +71,7 @@ def _client_info(
 ) -> JsonObject:
     if follower is None:
         return {"activated": False, "lastReadTimestamp": 0, "lastWriteTimestamp": 0, "masterFlushOffset": 0,
-                "maxOffset": 0, "transferredByteInSecond": 0}  # fmt: skip
+                "maxOffset": 0, "transferredByteInSecond": 0}
     return {
         "activated": follower.is_connected,
         "lastReadTimestamp": _moment(wall_ms, follower.heard_ago_ms),

@@ -72,7 +72,7 @@ class HAResolve(CommandGroup):
         if difference is None or (action == "try-again" and not slave.is_stopped):
             raise Refused(Code.SYSTEM_ERROR, "replication has not stopped: there is nothing to decide")
         self.log.warn("{address} decides about stopped replication: {action}",
-                      address=connection.address, action=action)  # fmt: skip
+                      address=connection.address, action=action)
         if action == "try-again":
             try:
                 slave.try_again()

@@ -92,10 +92,10 @@ def runtime_info(
         "pullThreadPoolQueueSize": 0, "pullThreadPoolQueueHeadWaitTimeMills": 0, "heldPulls": held,
         "sendThreadPoolQueueSize": 0 if ha is None else ha.waiting_puts,
         "sendThreadPoolQueueHeadWaitTimeMills": 0, "pageCacheLockTimeMills": 0,
-    }  # fmt: skip
+    }
     for name, words in (("put", "msgPutTotal"), ("got", "msgGetTotal")):
         for moment, total in zip(("YesterdayMorning", "TodayMorning", "TodayNow"), stats.totals(name),
-                                 strict=True):  # fmt: skip
+                                 strict=True):
             table[words + moment] = total
     table.update(_room(config, disk))
     return {name: str(value) for name, value in table.items()}

@@ -79,7 +79,7 @@ class QueueQueries(CommandGroup):
         return {
             VIEW_BROKER_STATS_DATA: self._view, GET_BROKER_CONSUME_STATS: self._consumed,
             QUERY_CONSUME_QUEUE: self._units,
-        }  # fmt: skip
+        }
 
     # -- figures ---------------------------------------------------------------------------------
 
@@ -98,14 +98,14 @@ class QueueQueries(CommandGroup):
         connection.answer(request, body=wire_json({
             window: {"sum": round(count), "tps": round(count * 1000 / window_ms, 4)}
             for window, window_ms, count in zip(_WINDOWS, WINDOWS_MS, sums, strict=True)
-        }))  # fmt: skip
+        }))
 
     def _put(self, topic: str) -> tuple[float, ...]:
         """Messages of the last minute, hour and day."""
         numbers = [queue_id for name, queue_id in self._store.queues.keys() if name == topic]
         if len(numbers) > COUNTED_MAX:
             raise Refused(Code.SYSTEM_ERROR, f"{topic} has {len(numbers)} queues with messages, those of "
-                                             f"{COUNTED_MAX} are counted")  # fmt: skip
+                                             f"{COUNTED_MAX} are counted")
         now_ms, sums = self._wall_ms(), []
         try:
             for window_ms in WINDOWS_MS:
@@ -177,7 +177,7 @@ class QueueQueries(CommandGroup):
                 {"eval": False, "physicOffset": one.offset, "physicSize": one.size, "tagsCode": one.tags_code}
                 for one in units
             ],
-        }  # fmt: skip
+        }
         if group:
             found = self._table.subscription_of(group, topic)
             if found is None:

@@ -36,7 +36,7 @@ ABSENT: Mapping[int, tuple[str, str]] = {
     3004: ("AUTH_GET_USER", _ACL), 3005: ("AUTH_LIST_USER", _ACL), 3006: ("AUTH_CREATE_ACL", _ACL),
     3007: ("AUTH_UPDATE_ACL", _ACL), 3008: ("AUTH_DELETE_ACL", _ACL), 3009: ("AUTH_GET_ACL", _ACL),
     3010: ("AUTH_LIST_ACL", _ACL),
-}  # fmt: skip
+}
 
 
 class RefusedCommands(CommandGroup):

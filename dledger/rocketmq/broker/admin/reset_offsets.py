@@ -87,7 +87,7 @@ class ResetOffsets(CommandGroup):
                 entries = list(self._offsets(
                     topic, group, timestamp_ms, is_forced=is_forced,
                     queues=range(topic.write_queue_nums) if queue_id < 0 else (queue_id,),
-                ))  # fmt: skip
+                ))
         except (OSError, StoreError) as error:
             raise Refused(Code.SYSTEM_ERROR, str(error)) from error
         is_ours = pops or (queue_id >= 0 and offset != -1)
@@ -97,10 +97,10 @@ class ResetOffsets(CommandGroup):
         told = self._table.tell(group, RemotingCommand(
             code=RESET_CONSUMER_CLIENT_OFFSET, opaque=0, body=body,
             ext_fields={"topic": name, "group": group, "timestamp": str(timestamp_ms), "isForce": "true"},
-        ))  # fmt: skip
+        ))
         if not told and not is_ours:
             raise Refused(CONSUMER_NOT_ONLINE, "Consumer not online, so can not reset offset, "
-                          f"Group: {group} Topic: {name} Timestamp: {timestamp_ms}")  # fmt: skip
+                          f"Group: {group} Topic: {name} Timestamp: {timestamp_ms}")
         self.log.info(
             "offsets of group {group} in {topic} are reset to {timestamp_ms} by {address}, {count} consumers",
             group=group, topic=name, timestamp_ms=timestamp_ms, address=connection.address, count=told,
@@ -134,7 +134,7 @@ class ResetOffsets(CommandGroup):
             consumed = self._metadata.consumer_offsets.query(group, name, queue_id)
             if consumed is None:
                 raise Refused(Code.SYSTEM_ERROR, f"THe consumer group <{group}> not exist: it has committed "
-                                                 f"no offset in queue {queue_id} of {name}")  # fmt: skip
+                                                 f"no offset in queue {queue_id} of {name}")
             if timestamp_ms == END:
                 queue = self._store.queues.get(name, queue_id)
                 offset = 0 if queue is None else queue.next_index

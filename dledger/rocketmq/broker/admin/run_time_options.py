@@ -51,7 +51,7 @@ def change_by_request(
         assert isinstance(now, OptionValue) and isinstance(old, OptionValue), name
         metadata.changed_options.put(name, now, old)
         _log.info("option {name}={value}, by {address}; it was {old}",
-                  name=name, value=now, old=old, address=address)  # fmt: skip
+                  name=name, value=now, old=old, address=address)
     if config.is_slave:
         return False  # a slave has its master's topics, and name servers hear of them from the master
     if "auto_create_topic_enable" in before:
@@ -70,17 +70,17 @@ def restore_options(config: BrokerConfig, changed: ChangedOptions) -> None:
                 change_options(config, {name: one.value})
         except (KeyError, ValueError, TypeError) as error:
             _log.warn("option {name}={value} is kept from an earlier run, and does not count: {reason}",
-                      name=name, value=one.value, reason=str(error))  # fmt: skip
+                      name=name, value=one.value, reason=str(error))
             continue
         if configured == one.configured:
             _log.info(
                 "option {name}={value} was changed while the broker ran; the configuration has {configured}",
                 name=name, value=one.value, configured=configured,
-            )  # fmt: skip
+            )
             continue
         changed.forget(name)
         _log.warn(
             "option {name}={value} was changed while the broker ran; it is forgotten: the configuration had "
             "{before}, and has {configured} now", name=name, value=one.value, before=one.configured,
             configured=configured,
-        )  # fmt: skip
+        )

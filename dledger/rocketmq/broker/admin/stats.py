@@ -127,7 +127,7 @@ class StatsCommands(CommandGroup):
             entries.append((name, queue_id, {
                 "lastUpdateTimestamp": self._stored_ms(name, queue_id, end - 1),
                 "maxOffset": end, "minOffset": begin,
-            }))  # fmt: skip
+            }))
         connection.answer(request, body=self._table_body(entries))
 
     def _consume_stats(self, connection: CommandConnection, request: RemotingCommand) -> None:
@@ -136,7 +136,7 @@ class StatsCommands(CommandGroup):
         group, wanted = fields.text("consumerGroup"), fields.text("topic", "")
         topics = {wanted} if wanted else {
             *self._metadata.consumer_offsets.topics_of(group), *self._table.topics_of(group)
-        }  # fmt: skip
+        }
         entries = []
         for name in sorted(topics):
             topic = self._metadata.topics.get(name)
@@ -152,7 +152,7 @@ class StatsCommands(CommandGroup):
             "brokerOffset": self._ends(topic, queue_id)[1], "consumerOffset": consumed,
             "lastTimestamp": self._stored_ms(topic, queue_id, consumed - 1),
             "pullOffset": self._progress.offset(group, topic, queue_id, consumed),
-        }  # fmt: skip
+        }
 
     # -- others ----------------------------------------------------------------------------------
 
@@ -164,7 +164,7 @@ class StatsCommands(CommandGroup):
         subscriptions = {
             one.topic: one.document()
             for one in self._table.subscriptions_of(group)
-        }  # fmt: skip
+        }
         connection.answer(request, body=wire_json({
             "connectionSet": [
                 {"clientAddr": member.address, "clientId": member.client_id,
@@ -173,7 +173,7 @@ class StatsCommands(CommandGroup):
             ],
             "consumeFromWhere": data.consume_from, "consumeType": data.consume_type,
             "messageModel": data.message_model, "subscriptionTable": subscriptions,
-        }))  # fmt: skip
+        }))
 
     def _groups(self, connection: CommandConnection, request: RemotingCommand) -> None:
         topic = Fields(request.ext_fields).text("topic")

@@ -30,7 +30,7 @@ MESSAGE_TYPES = ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", MIXED)
 #: The values of each attribute that this broker acts on.
 _VALUES: Mapping[str, tuple[str, ...]] = {
     MESSAGE_TYPE: MESSAGE_TYPES, "queue.type": ("SimpleCQ",), "cleanup.policy": ("DELETE",),
-}  # fmt: skip
+}
 #: Those that an administrator may change later.
 _CHANGEABLE = frozenset({MESSAGE_TYPE})
 #: Attributes and values of RocketMQ that are refused, and the reason.
@@ -93,7 +93,7 @@ def altered(
             raise _refused(f"{name}={shown(value)}: write one of {', '.join(_VALUES[name])}")
         if value == MIXED and not allows_mixed:
             raise Refused(Code.INVALID_PARAMETER, "MIXED message type is not supported: the broker has "
-                                                  "enableMixedMessageType=false")  # fmt: skip
+                                                  "enableMixedMessageType=false")
         if before is not None and name not in _CHANGEABLE and found.get(name, _VALUES[name][0]) != value:
             raise _refused(f"attempt to update an unchangeable attribute. key: {name}")
         found[name] = value

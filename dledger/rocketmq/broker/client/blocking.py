@@ -87,7 +87,7 @@ class _Stream:
         flag: int,
     ) -> None:
         self._put = partial(producer.put_many, topic, queue_id=queue_id, properties=properties, flag=flag,
-                            stream=self)  # fmt: skip
+                            stream=self)
         self._error: PutError | None = None
 
     def put(self, bodies: Sequence[bytes]) -> Deferred[tuple[Stored, ...]]:
@@ -200,7 +200,7 @@ class Broker:
         if failures:
             raise _joined(failures, sum(statuses.values()))
         return PutSummary(count=sum(statuses.values()), statuses=statuses,
-                          seconds=time.monotonic() - started_s)  # fmt: skip
+                          seconds=time.monotonic() - started_s)
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -224,7 +224,7 @@ class Broker:
         thread = self._thread
         tail = thread.wait(lambda: Deferred.fromCoroutine(self._open_tail(
             from_offset, follow, topics, on_trouble or (lambda _: None), batch_bytes_max
-        )))  # fmt: skip
+        )))
         try:
             while True:
                 batch = thread.wait(tail.next_batch)
@@ -247,7 +247,7 @@ class Broker:
         options: ReadingOptions = {
             "clock": clock, "rng": self._rng, "from_offset": from_offset, "follow": follow,
             "timeout_s": self._timeout_s,
-        }  # fmt: skip
+        }
         tail: Reading
         if link.wire_version >= 1:
             tail = NativeTail(link, batch_bytes_max=batch_bytes_max, **options)

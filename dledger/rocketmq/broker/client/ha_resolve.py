@@ -86,7 +86,7 @@ def read_stopped(address: str, body: bytes) -> StoppedReplication:
         master_problem=_text(document, "masterProblem"), lost_bytes=max(_offset(document, "bytes"), 0),
         lost_messages=max(_offset(document, "messages"), 0), counted_to=_offset(document, "countedTo"),
         set_aside=tuple(str(one) for one in aside),
-    )  # fmt: skip
+    )
 
 
 async def _asked(ask: Ask, address: str, fields: dict[str, str]) -> RemotingCommand:
@@ -126,7 +126,7 @@ async def take_master(ask: Ask, shown_before: StoppedReplication) -> str:
     answer = await _asked(ask, shown_before.address, {
         "action": "take-master", "commonEnd": str(shown_before.common_end),
         "ourEnd": str(shown_before.our_end),
-    })  # fmt: skip
+    })
     return _text(read_object(answer.body), "directory")
 
 

@@ -154,7 +154,7 @@ def read_ha_info(address: str, body: bytes) -> HAReport:
             # Java never sets the field, so False means nothing; only our brokers tell the next offset.
             is_connected=activated is True if activated is True or "masterNextOffset" in info else None,
             trouble=_words(info, "problem"), is_stopped=info.get("stopped") is True,
-        )  # fmt: skip
+        )
     slaves = []
     for one in _list(document, "haConnectionInfo"):
         if not isinstance(one, dict):
@@ -164,12 +164,12 @@ def read_ha_info(address: str, body: bytes) -> HAReport:
             lack_bytes=_long(one, "diff"), is_in_sync=one.get("inSync") is True,
             bytes_per_second=_long(one, "transferredByteInSecond", 0),
             transfer_offset=_long(one, "transferFromWhere"),
-        ))  # fmt: skip
+        ))
     return HAReport(
         address=address, has_ha_status=True, is_master=True,
         max_offset=_long(document, "masterCommitLogMaxOffset"),
         in_sync_slaves=_long(document, "inSyncSlaveNums"), slaves=tuple(slaves), trouble=_refused(document),
-    )  # fmt: skip
+    )
 
 
 def _refused(document: JsonObject) -> str:
@@ -191,7 +191,7 @@ def read_runtime_info(address: str, body: bytes) -> HAReport:
     return HAReport(
         address=address, version=_words(table, "brokerVersionDesc"),
         min_offset=_long(table, "commitLogMinOffset"), max_offset=_long(table, "commitLogMaxOffset"),
-    )  # fmt: skip
+    )
 
 
 def read_config(address: str, body: bytes) -> HAReport:
@@ -208,7 +208,7 @@ def read_config(address: str, body: bytes) -> HAReport:
     return HAReport(
         address=address, cluster=values.get("brokerClusterName", ""),
         broker_name=values.get("brokerName", ""), broker_id=_long(values, "brokerId"),
-    )  # fmt: skip
+    )
 
 
 def read_cluster_info(body: bytes) -> list[HAReport]:
@@ -227,7 +227,7 @@ def read_cluster_info(body: bytes) -> list[HAReport]:
                 raise BodyError(f"brokerAddrs: {shown(address)} is not an address")
             found.append(HAReport(
                 address=address, cluster=_words(one, "cluster"), broker_name=name, broker_id=broker_id
-            ))  # fmt: skip
+            ))
     if len(found) > BROKERS_MAX:
         raise BodyError(f"{len(found)} brokers; at most {BROKERS_MAX} are allowed")
     return found
@@ -277,7 +277,7 @@ async def report_of(ask: Ask, known: HAReport) -> HAReport:
     return attrs.evolve(
         found, cluster=known.cluster, broker_name=known.broker_name, broker_id=known.broker_id,
         is_master=is_master,
-    )  # fmt: skip
+    )
 
 
 async def _named(ask: Ask, known: HAReport) -> HAReport:
@@ -300,7 +300,7 @@ def _checked(
 def with_lack(reports: Sequence[HAReport]) -> list[HAReport]:
     """Add C{lack_bytes} to the slaves whose master's end is known."""
     ends = {(one.cluster, one.broker_name): one.max_offset for one in reports
-            if one.is_master and one.broker_name and one.max_offset >= 0}  # fmt: skip
+            if one.is_master and one.broker_name and one.max_offset >= 0}
     found = []
     for one in reports:
         end = ends.get((one.cluster, one.broker_name), -1)

@@ -124,7 +124,7 @@ class BrokerLink(OnlyAsking):
             self._probed = None
             connection.abort("the broker could not be probed")
             raise DLedgerError(ResponseCode.NETWORK_ERROR,
-                               reason=f"it answers with {answer.code}: {answer.remark}")  # fmt: skip
+                               reason=f"it answers with {answer.code}: {answer.remark}")
         return answer.ext_fields
 
     def _connect_failed(self, failure: Failure) -> BrokerConnection:

@@ -162,7 +162,7 @@ class Reading(ReadingAhead[LogRecords | None]):
 _FINAL = frozenset({
     ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN, ResponseCode.INDEX_OUT_OF_RANGE, ResponseCode.UNSUPPORTED,
     ResponseCode.UNEXPECTED_ARGUMENT,
-})  # fmt: skip
+})
 
 
 class NativeTail(Reading):
@@ -202,7 +202,7 @@ class NativeTail(Reading):
         answer = await ask_native(
             connection, request, clock=self._clock, address=self._link.address,
             timeout_s=self._answer_timeout_s + self._wait_ms / 1000,
-        )  # fmt: skip
+        )
         assert isinstance(answer, ReadAnswer)
         batch = self._judge(answer)
         if batch is None and self._follow and self._clock.seconds() - asked_s <= self._wait_ms / 2000:
@@ -287,4 +287,4 @@ async def log_offsets(
         begin_offset=answer.begin_offset, end_offset=answer.end_offset, flushed_offset=answer.flushed_offset,
         file_size=answer.file_size, broker_id=answer.broker_id, broker_name=answer.broker_name,
         role=answer.broker_role,
-    )  # fmt: skip
+    )

@@ -79,7 +79,7 @@ def _topic_problem(topic: str) -> str:
     size = len(topic.encode("utf-8", "replace"))
     return "" if 0 < size <= TOPIC_BYTES_MAX[2] else (
         f"the topic has {size} bytes; 1 to {TOPIC_BYTES_MAX[2]} are allowed"
-    )  # fmt: skip
+    )
 
 
 class BrokerProducer:
@@ -217,7 +217,7 @@ class BrokerProducer:
         request = PutRequest(
             topic=alike.topic, bodies=tuple(bodies), queue_id=alike.queue_id, properties=alike.properties,
             flag=alike.flag,
-        )  # fmt: skip
+        )
         connection.request(request, partial(self._answered, connection, frame))
 
     def is_silent(self, frame: _Frame, waited_s: float) -> None:
@@ -247,7 +247,7 @@ class BrokerProducer:
             return tuple(call.results)
         kind = PutUnknown if call.unknown else PutRefused
         return kind(call.error.code, stored=tuple(call.results), refused=call.failed, unknown=call.unknown,
-                    **call.error.facts)  # fmt: skip
+                    **call.error.facts)
 
     # -- the connection --------------------------------------------------------------------------
 
@@ -257,7 +257,7 @@ class BrokerProducer:
             self._close(DLedgerError(
                 ResponseCode.UNSUPPORTED,
                 reason=f"{self._link.address} does not understand native frames; use RocketMQ's own client",
-            ))  # fmt: skip
+            ))
             return
         self._backoff.reset()
         self._problem = None
@@ -318,6 +318,6 @@ def _runs(frame: _Frame, answer: PutAnswer) -> list[Stored]:
         runs.append(Stored(
             status=status, queue_id=answer.queue_id, queue_offset=answer.queue_offset + at,
             offsets=answer.offsets[at : at + count], store_timestamp=answer.store_timestamp, first=first,
-        ))  # fmt: skip
+        ))
         at += count
     return runs

@@ -148,7 +148,7 @@ class PullTail(Reading):
         missing = [name for name in self.topics or () if name not in topics]
         if missing and not self._follow:
             raise DLedgerError(ResponseCode.UNEXPECTED_ARGUMENT,
-                               reason=f"{self._link.address} has no topic {', '.join(missing)}")  # fmt: skip
+                               reason=f"{self._link.address} has no topic {', '.join(missing)}")
         for name, config in topics.items():
             if self.topics is not None and name not in self.topics:
                 continue
@@ -157,7 +157,7 @@ class PullTail(Reading):
                 if self.topics is None:
                     continue  # brokers of 5.x have such internal topics
                 raise DLedgerError(ResponseCode.UNEXPECTED_ARGUMENT,
-                                   reason=f"{self._link.address}: topic {name} must not be read")  # fmt: skip
+                                   reason=f"{self._link.address}: topic {name} must not be read")
             count = max(_number(settings, "readQueueNums"), _number(settings, "writeQueueNums"))
             for queue_id in range(min(count, _QUEUES_MAX)):
                 self._queues.setdefault((name, queue_id), _Queue(name, queue_id))
@@ -222,7 +222,7 @@ class PullTail(Reading):
             "consumerGroup": GROUP, "topic": queue.topic, "queueId": str(queue.queue_id),
             "queueOffset": str(offset), "maxMsgNums": str(count), "sysFlag": "4", "commitOffset": "0",
             "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0", "expressionType": "TAG",
-        }  # fmt: skip
+        }
         command = RemotingCommand(code=_PULL, opaque=0, ext_fields=fields)
         answer = await self._ask(connection, command, also=(_NOT_FOUND, _RETRY, _MOVED, _NO_TOPIC))
         if answer.code == _NO_TOPIC:

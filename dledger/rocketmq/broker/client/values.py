@@ -25,7 +25,7 @@ _MAGICS = (MAGIC_V1, MAGIC_V2)
 #: RocketMQ's names for the codes of stored messages.
 STATUSES: Mapping[int, str] = {
     0: "PUT_OK", 10: "FLUSH_DISK_TIMEOUT", 11: "SLAVE_NOT_AVAILABLE", 12: "FLUSH_SLAVE_TIMEOUT",
-}  # fmt: skip
+}
 
 #: RocketMQ's refusal codes, with the closest code here.
 _REFUSALS: Mapping[int, ResponseCode] = {
@@ -97,7 +97,7 @@ def refusal_of(code: int, remark: str, address: str) -> DLedgerError:
     return DLedgerError(
         _REFUSALS.get(code, ResponseCode.INTERNAL_ERROR), reason=f"{address}: {remark or 'refused'}",
         broker_code=code,
-    )  # fmt: skip
+    )
 
 
 @attrs.frozen(kw_only=True)

@@ -249,7 +249,7 @@ class BrokerConfig:
             raise ValueError(f"{attribute.name}={value!r}: write one host:port; a slave has one master")
         if value and not self.ha.is_slave:
             raise ValueError(f"{attribute.name}={value!r}, but broker_role={self.ha.broker_role} follows "
-                             f"no master: for a slave say broker_role={SLAVE}")  # fmt: skip
+                             f"no master: for a slave say broker_role={SLAVE}")
 
     @broker_ip1.validator
     @broker_ip2.validator
@@ -349,7 +349,7 @@ RUN_TIME_OPTIONS = frozenset({
     "transaction_check_max", "slave_read_enable", "enable_property_filter", "offset_check_in_slave",
     "enable_mixed_message_type", "recall_message_enable",
     "max_transfer_bytes_on_message_in_memory", "max_transfer_count_on_message_in_memory", "stop_timeout",
-}) | EXPIRY_OPTIONS  # fmt: skip
+}) | EXPIRY_OPTIONS
 
 #: Names of RocketMQ that differ from the camel case of ours, and short names of our own.
 ALIASES: Mapping[str, str] = {
@@ -386,7 +386,7 @@ _SHARES = ("disk_space_warning_level_ratio", "disk_space_clean_forcibly_ratio")
 def _fields() -> dict[str, tuple[type, attrs.Attribute[object]]]:
     """Every option by name, with the class that has it."""
     own = {name: (BrokerConfig, one) for name, one in attrs.fields_dict(BrokerConfig).items()
-           if name not in _OWN}  # fmt: skip
+           if name not in _OWN}
     return {
         **{name: (StoreConfig, one) for name, one in attrs.fields_dict(StoreConfig).items()},
         **{name: (HAConfig, one) for name, one in attrs.fields_dict(HAConfig).items()},

@@ -107,7 +107,7 @@ class Assignments(CommandGroup):
         mode, share = document.get("mode") or PULL, document.get("popShareQueueNum") or 0
         if mode not in (PULL, POP) or not isinstance(share, int) or isinstance(share, bool):
             raise Refused(Code.SYSTEM_ERROR, f"mode={shown(mode)}, popShareQueueNum={shown(share)}: write "
-                                             f"{PULL} or {POP}, and a number")  # fmt: skip
+                                             f"{PULL} or {POP}, and a number")
         if topic.startswith(RETRY_PREFIX):
             raise Refused(Code.NO_PERMISSION, "retry topic is not allowed to set mode")
         if self._metadata.topics.get(topic) is None:
@@ -116,9 +116,9 @@ class Assignments(CommandGroup):
             raise Refused(Code.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist")
         self._metadata.request_modes.put(topic, group, {
             "consumerGroup": group, "mode": mode, "popShareQueueNum": share, "topic": topic,
-        })  # fmt: skip
+        })
         self.log.info("consumers of {group} use {mode} for {topic} from now on: {address} says so",
-                      group=group, mode=mode, topic=topic, address=connection.address)  # fmt: skip
+                      group=group, mode=mode, topic=topic, address=connection.address)
         self._save().addCallbacks(
             lambda _: connection.answer(request),
             lambda failure: connection.answer(
@@ -133,7 +133,7 @@ class Assignments(CommandGroup):
         asked = AssignmentQuestion(
             _text(document, "topic"), _text(document, "consumerGroup"), _text(document, "clientId"),
             _text(document, "strategyName"), _text(document, "messageModel"),
-        )  # fmt: skip
+        )
         known = self._routes.get(asked.topic)
         if known is not None and self._seconds() - known[0] < ROUTE_S:
             self._answer(connection, request, asked, known[1])
@@ -178,7 +178,7 @@ class Assignments(CommandGroup):
             body["messageQueueAssignments"] = [
                 {"messageQueue": {"brokerName": name, "queueId": number, "topic": asked.topic}, "mode": mode}
                 for name, number in given
-            ]  # fmt: skip
+            ]
         connection.answer(request, body=wire_json(body))
 
     def _mode_of(self, asked: AssignmentQuestion) -> tuple[str, int]:

@@ -156,7 +156,7 @@ class ConsumerTable:
         if (
             (group is None and len(self._groups) >= self._groups_max)
             or (is_new and self._count >= self._members_max) or wanted > self._wanted_max
-        ):  # fmt: skip
+        ):
             raise Refused(
                 Code.SYSTEM_BUSY,
                 f"{len(self._groups)} groups have {self._count} members and want {self._wanted} topics and "
@@ -174,7 +174,7 @@ class ConsumerTable:
         self._wanted += group.wanted
         if has_changed or is_new:
             self.log.info("group {group}: {client_id} at {address} joins or changes its topics",
-                          group=data.group, client_id=client_id, address=member.address)  # fmt: skip
+                          group=data.group, client_id=client_id, address=member.address)
             if notifies:
                 self._notify(data.group, group)
 
@@ -247,7 +247,7 @@ class ConsumerTable:
             GroupMember(client_id=one.client_id, address=member.address, language=one.language,
                        version=one.version)
             for member, one in found.members.items()
-        ]  # fmt: skip
+        ]
 
     def member(self, group: str, client_id: str) -> Member | None:
         """The connection of a client in a group; None: it is not there."""
@@ -326,7 +326,7 @@ class ConsumerCommands(CommandGroup):
             self.table.register(
                 connection, said.client_id, data, now_ms=now_ms, language=request.language,
                 version=request.version, notifies=group.notify_consumer_ids_changed_enable,
-            )  # fmt: skip
+            )
         connection.answer(request)
 
     def _unregister(self, connection: CommandConnection, request: RemotingCommand) -> None:

@@ -131,7 +131,7 @@ class KeyQueries(CommandGroup):
         self._waiting.append(_Query(
             connection, request, topic.encode("utf-8", "surrogatepass"), key.encode("utf-8", "surrogatepass"),
             count_max, offsets if count_max > 0 else iter(()), self._visible(connection, request, topic),
-        ))  # fmt: skip
+        ))
         if self._call is None:
             self._turn()
 
@@ -218,7 +218,7 @@ class KeyQueries(CommandGroup):
             query.request, code=Code.SUCCESS if found else Code.QUERY_NOT_FOUND,
             remark=None if found else _NOT_FOUND, body=b"".join(found[at] for at in sorted(found)),
             ext_fields={"indexLastUpdateTimestamp": str(time_ms), "indexLastUpdatePhyoffset": str(offset)},
-        )  # fmt: skip
+        )
 
     def connection_lost(self, connection: CommandConnection) -> None:
         """The queries of an ended connection are not worked on."""

@@ -63,7 +63,7 @@ class OffsetBounds:
             (group, topic, queue_id, offset)
             for group, topic, queues in self._metadata.consumer_offsets.rows()
             for queue_id, offset in queues.items() if offset > 0
-        ]  # fmt: skip
+        ]
         if self._rows:
             self._call = self._clock.callLater(0, self._look)
 
@@ -86,7 +86,7 @@ class OffsetBounds:
                 self.log.error(
                     "group {group}: its offset in {topic}, queue {queue_id} cannot be compared with the end: "
                     "{reason}", group=row[0], topic=row[1], queue_id=row[2], reason=str(error),
-                )  # fmt: skip
+                )
         if self._rows:
             self._call = self._clock.callLater(0, self._look)
 
@@ -107,4 +107,4 @@ class OffsetBounds:
             "group {group}: its offset in {topic}, queue {queue_id} was {offset}, after the end of the "
             "queue at {end}: messages were lost. It goes on at the end", group=group, topic=topic,
             queue_id=queue_id, offset=offset, end=end,
-        )  # fmt: skip
+        )

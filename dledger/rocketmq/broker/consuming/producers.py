@@ -179,5 +179,5 @@ class ProducerTable:
         heard = [
             (heard_ms, member) for members in self._groups.get(group, {}).values()
             for member, heard_ms in (next(reversed(members.items())),) if may(member)
-        ]  # fmt: skip
+        ]
         return max(heard, key=lambda one: one[0])[1] if heard else None

@@ -213,7 +213,7 @@ class PullCommands(CommandGroup):
             held = self._hold(connection, request, pull)
             if held is None:
                 raise Refused(Code.SYSTEM_BUSY, f"{self._count} requests are held, and there is no room for "
-                                                "another answer now: ask again")  # fmt: skip
+                                                "another answer now: ask again")
             held.is_postponed = True
             if not is_clogged:
                 self._wake(held)
@@ -236,7 +236,7 @@ class PullCommands(CommandGroup):
         group = find_group(self._metadata, config, group_name, self._wall_ms())
         if group is None:
             raise Refused(Code.SUBSCRIPTION_GROUP_NOT_EXIST,
-                          f"subscription group [{shown_bare(group_name)}] does not exist")  # fmt: skip
+                          f"subscription group [{shown_bare(group_name)}] does not exist")
         if not group.consume_enable:
             raise Refused(Code.NO_PERMISSION, f"subscription group no permission, {group_name}")
         self._check_queue(topic, queue_id)
@@ -256,7 +256,7 @@ class PullCommands(CommandGroup):
             offset=fields.number("queueOffset", least=LONG_MIN, most=LONG_MAX),
             count_max=min(fields.number("maxMsgNums"), config.max_transfer_count_on_message_in_memory),
             bytes_max=min(wanted_bytes, bytes_max) if wanted_bytes > 0 else bytes_max,
-        )  # fmt: skip
+        )
 
     def _check_queue(self, topic: str, queue_id: int) -> None:
         found = self._metadata.topics.get(topic)
@@ -305,7 +305,7 @@ class PullCommands(CommandGroup):
             )
         except StoreError as error:
             self.log.failure("messages of {topic}, queue {queue_id} cannot be read",
-                             topic=topic, queue_id=queue_id)  # fmt: skip
+                             topic=topic, queue_id=queue_id)
             raise Refused(Code.SYSTEM_ERROR, str(error)) from error
         if got.examined:
             self._spend(got.examined * EXAMINED_BYTES)
@@ -342,7 +342,7 @@ class PullCommands(CommandGroup):
         connection.answer(request, code=code, remark=got.status.value, body=body, ext_fields={
             "suggestWhichBrokerId": str(broker_id), "nextBeginOffset": str(got.next_offset),
             "minOffset": str(got.begin_offset), "maxOffset": str(got.end_offset),
-        })  # fmt: skip
+        })
 
     def _lack(self, got: Got) -> int:
         """Bytes from the last message to the end of the log."""
@@ -441,7 +441,7 @@ class PullCommands(CommandGroup):
         """Answer the requests whose deadline has passed. Called about once a second."""
         now_s = self._clock.seconds()
         due = [held for of_key in self._held.values() for held in of_key
-               if held.is_postponed or held.deadline_s <= now_s]  # fmt: skip
+               if held.is_postponed or held.deadline_s <= now_s]
         for held in due:
             self._try_again(held, is_over=held.deadline_s <= now_s)
 
@@ -467,7 +467,7 @@ class PullCommands(CommandGroup):
                     "suggestWhichBrokerId": "0", "nextBeginOffset": str(held.pull.offset),
                     "minOffset": "0", "maxOffset": str(held.pull.offset),
                 },
-            )  # fmt: skip
+            )
 
     def stop(self) -> None:
         """Answer all held requests; later requests are not held."""

@@ -71,7 +71,7 @@ class QueueLocks(CommandGroup):
         mine = [queue for queue in queues if self._take(group, queue, client_id, now_ms)]
         connection.answer(request, body=wire_json({"lockOKMQSet": [
             {"topic": topic, "brokerName": broker, "queueId": number} for topic, broker, number in mine
-        ]}))  # fmt: skip
+        ]}))
 
     def _take(self, group: str, queue: _Queue, client_id: str, now_ms: int) -> bool:
         found = self._locks.get((group, queue))
@@ -108,7 +108,7 @@ def read_queues(body: bytes) -> tuple[str, str, list[_Queue]]:
         if not isinstance(queues, list) or len(queues) > QUEUES_MAX:
             raise BodyError(f"mqSet={shown(queues)} is not an array of at most {QUEUES_MAX} queues")
         return (_text(document, "consumerGroup"), _text(document, "clientId"),
-                [_queue(to_object(one, "item of mqSet")) for one in queues])  # fmt: skip
+                [_queue(to_object(one, "item of mqSet")) for one in queues])
     except BodyError as error:
         raise Refused(Code.SYSTEM_ERROR, f"queues to lock: {error}") from error
 

@@ -378,7 +378,7 @@ def _equal(left: _Node, right: _Node) -> _Node:
 _ORDERS: Mapping[str, Callable[[int], bool]] = {
     ">": lambda answer: answer > 0, ">=": lambda answer: answer >= 0,
     "<": lambda answer: answer < 0, "<=": lambda answer: answer <= 0,
-}  # fmt: skip
+}
 
 
 def _ordered(sign: str, left: _Node, right: _Node) -> _Node:
@@ -431,7 +431,7 @@ def _one_of(node: _Node, texts: frozenset[str], *, is_not: bool) -> _Node:
 
 _SEARCHES: Mapping[str, Callable[[str, str], bool]] = {
     "CONTAINS": str.__contains__, "STARTSWITH": str.startswith, "ENDSWITH": str.endswith,
-}  # fmt: skip
+}
 
 
 def _search(word: str, node: _Node, text: str, *, is_not: bool) -> _Node:

@@ -58,7 +58,7 @@ class Subscription:
         return {
             "classFilterMode": False, "codeSet": sorted(self.codes or ()), "expressionType": self.kind,
             "subString": self.expression, "subVersion": self.version, "tagsSet": [], "topic": self.topic,
-        }  # fmt: skip
+        }
 
 
 def parse_subscription(topic: str, expression: str, *, kind: str = TAG, version: int = 0) -> Subscription:

@@ -50,7 +50,7 @@ class RecallCommands(CommandGroup):
     def _recall(self, connection: CommandConnection, request: RemotingCommand) -> None:
         if not self._config.recall_message_enable:
             raise Refused(Code.NO_PERMISSION, "recall failed, operation is forbidden: the broker has "
-                                              "recallMessageEnable=false")  # fmt: skip
+                                              "recallMessageEnable=false")
         if self._config.is_slave:
             raise Refused(Code.SLAVE_NOT_AVAILABLE, "recall failed, broker service not available")
         fields = Fields(request.ext_fields)

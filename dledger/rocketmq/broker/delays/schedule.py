@@ -246,4 +246,4 @@ class ScheduleMessageService:
     def _pass_over(self, unit: Unit, reason: str) -> None:
         self.passed_over += 1
         self.log.error("the delayed message at {offset} is skipped: {reason}",
-                       offset=unit.offset, reason=reason)  # fmt: skip
+                       offset=unit.offset, reason=reason)

@@ -59,7 +59,7 @@ def timed(message: NewMessage, config: BrokerConfig, now_ms: int) -> NewMessage:
     most_ms = max_delay_ms(config)
     if at_ms - now_ms > most_ms:
         raise ValueError(f"timer message illegal, the delay time should not be bigger than the max delay "
-                         f"{most_ms}ms")  # fmt: skip
+                         f"{most_ms}ms")
     named = decode_properties(message.properties_data)
     named.update({OUT_MS: str(at_ms), REAL_TOPIC: message.topic, REAL_QUEUE: str(message.queue_id)})
     return attrs.evolve(message, topic=TIMED_TOPIC, queue_id=0, properties_data=encode_properties(named))

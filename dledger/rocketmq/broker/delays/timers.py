@@ -151,7 +151,7 @@ class TimerService:
             if self._metadata.topics.get(name) is None:
                 self._metadata.topics.put(TopicConfig(
                     topic_name=name, read_queue_nums=1, write_queue_nums=1, perm=PERM_READ | PERM_WRITE
-                ), self._wall_ms())  # fmt: skip
+                ), self._wall_ms())
 
     # -- one turn --------------------------------------------------------------------------------
 
@@ -287,7 +287,7 @@ class TimerService:
         return self._pipeline.checked([NewMessage(
             topic=DONE_TOPIC, queue_id=0, body=wire_json(document), flag=0, sys_flag=0, properties_data=b"",
             born_timestamp=self._wall_ms(), born_host=self._own.host, store_host=self._own.host,
-        )])  # fmt: skip
+        )])
 
     @property
     def may_recall(self) -> bool:
@@ -355,7 +355,7 @@ class TimerService:
                 properties_data=encode_properties(named), sys_flag=message.sys_flag,
                 born_timestamp=message.born_timestamp, born_host=message.born_host,
                 store_host=self._own.host, reconsume_times=message.reconsume_times,
-            )])  # fmt: skip
+            )])
         except (WireError, ValueError) as error:
             self._pass_over(offset, str(error))
             return None
@@ -369,7 +369,7 @@ class TimerService:
     def _pass_over(self, offset: int, reason: str) -> None:
         self.passed_over += 1
         self.log.error("the message with a time at {offset} is skipped: {reason}",
-                       offset=offset, reason=reason)  # fmt: skip
+                       offset=offset, reason=reason)
 
     # -- progress ------------------------------------------------------------------------------------
 

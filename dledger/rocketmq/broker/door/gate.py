@@ -106,7 +106,7 @@ CHANGES: Mapping[int, str] = {
     401: "to change how a group consumes", 306: "to delete files of queues", 316: "to delete unused topics",
     309: "to give a consumer a message", 329: "to delete old files of the log",
     RESOLVE_HA: "to decide about a slave",
-}  # fmt: skip
+}
 
 
 def broker_change(request: RemotingCommand) -> str:

@@ -160,7 +160,7 @@ RULES: Mapping[int, RequestRule] = {
     90_907: RequestRule("`dledger ha-resolve`", _ADMIN),
     90_908: RequestRule("places of damaged records (of `haAllowedHosts`)", Answered.OFFSETS),
     90_909: RequestRule("offer of a sound record (of `haAllowedHosts`)", Answered.CHECK),
-}  # fmt: skip
+}
 
 #: Requests for which any signature is enough.
 SIGNED_CODES = frozenset(code for code, rule in RULES.items() if isinstance(rule.needs, Answered))
@@ -170,7 +170,7 @@ NAMING = frozenset(RULES) - SIGNED_CODES - {code for code, rule in RULES.items()
 #: Requests for the message that begins at the offset in this field, and the right to its topic.
 BY_OFFSET: Mapping[int, tuple[str, AccessRight]] = {
     VIEW: ("offset", SUB), SEND_BACK: ("offset", SUB), END_TRANSACTION: ("commitLogOffset", PUB),
-}  # fmt: skip
+}
 
 #: Topics in which messages of other topics wait.
 _WAITING = frozenset({HALF_TOPIC, SCHEDULE_TOPIC, DISCARDED_TOPIC, TIMED_TOPIC})

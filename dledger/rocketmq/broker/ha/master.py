@@ -202,7 +202,7 @@ class HAMaster(Factory):
                     "slave {address} holds the log to {ack_offset}, in the middle of a record of ours: it "
                     "has followed another log, and acknowledges nothing. Empty it, or give it a copy of ours",
                     address=connection.address, ack_offset=offset,
-                )  # fmt: skip
+                )
 
     def drained(self, connection: HAConnection) -> None:
         """See L{protocols.rocketmq.ha.HAMasterSink}."""
@@ -250,7 +250,7 @@ class HAMaster(Factory):
         """Slaves that were refused in the last L{REFUSED_MS}, and are not connected now."""
         now_ms, connected = self._now_ms(), {connection.host for connection in self._links}
         return tuple(one for one in self._refused.values()
-                     if now_ms - one.at_ms <= REFUSED_MS and one.host not in connected)  # fmt: skip
+                     if now_ms - one.at_ms <= REFUSED_MS and one.host not in connected)
 
     # -- the stream -----------------------------------------------------------------------------
 

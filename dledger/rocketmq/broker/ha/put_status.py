@@ -53,7 +53,7 @@ _CODES: Mapping[PutStatus, int] = {
 _STORED = frozenset({
     PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT, PutStatus.SLAVE_NOT_AVAILABLE,
     PutStatus.FLUSH_SLAVE_TIMEOUT,
-})  # fmt: skip
+})
 
 
 def worse(flushed: PutStatus, replicated: PutStatus) -> PutStatus:

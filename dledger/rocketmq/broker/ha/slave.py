@@ -303,7 +303,7 @@ class HAFollower(Factory):
             "slave of {master}: an operator gave up our log from {offset} on; it ended at {end_offset}, and "
             "the files are kept in {directory}", master=self._master, offset=difference.common_end,
             end_offset=difference.our_end, directory=self._set_aside,
-        )  # fmt: skip
+        )
         self.follower.begin_anew()
         self._compare_again("the files of before are set aside")
         return self._set_aside
@@ -313,7 +313,7 @@ class HAFollower(Factory):
         self.log.error(
             "slave of {master}: replication has stopped, nothing was cut: {reason}. See dledger ha-resolve",
             master=self._master, reason=difference.reason,
-        )  # fmt: skip
+        )
 
     # -- connecting -----------------------------------------------------------------------------
 
@@ -344,7 +344,7 @@ class HAFollower(Factory):
             raise ReplicationStopped(Difference(
                 reason=reason, offset=-1, common_end=log.begin_offset, our_begin=log.begin_offset,
                 our_end=log.end_offset,
-            ))  # fmt: skip
+            ))
         self._note_master_end(master_range.end_offset)
         return self._endpoint.connect(self)
 
@@ -362,7 +362,7 @@ class HAFollower(Factory):
                     "slave of {master}: {reason} (it ends at {master_end}, ours at {end_offset})",
                     master=self._master, reason=self._behind, master_end=master_end,
                     end_offset=self._commit_log.end_offset,
-                )  # fmt: skip
+                )
 
     def _not_connected(self, failure: Failure) -> None:
         self._is_connecting = False

@@ -438,7 +438,7 @@ class SlaveSession:
         return Difference(
             reason=why, offset=at, common_end=common_end, our_begin=log.begin_offset, our_end=log.end_offset,
             our_problem=our_problem, master_problem=master_problem,
-        )  # fmt: skip
+        )
 
     def _cut(self, offset: int, why: str) -> None:
         log = self.log

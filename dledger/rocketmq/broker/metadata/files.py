@@ -58,7 +58,7 @@ class Metadata:
         return (
             self.topics, self.groups, self.consumer_offsets, self.delay_offsets, self.request_modes,
             self.changed_options, self.order_info,
-        )  # fmt: skip
+        )
 
     def load(self) -> None:
         """

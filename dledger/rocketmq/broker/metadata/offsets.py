@@ -63,7 +63,7 @@ class _Offsets:
         version = self.version or DataVersion()
         return wire_json({
             "dataVersion": version.wire_document(), **self._rest, "offsetTable": self._document()
-        })  # fmt: skip
+        })
 
     def names(self) -> list[str]:
         """See L{dledger.rocketmq.broker.metadata.tables.LoggedTable.names}."""

@@ -65,7 +65,7 @@ class OrderInfo:
         return max(
             (self.visible_ms.get(one, self.pop_ms + self.invisible_ms)
              for one in self.offsets if one not in self.done), default=0,
-        )  # fmt: skip
+        )
 
     def document(self) -> JsonObject:
         """As RocketMQ writes it: offsets after the first as differences, done as bits."""
@@ -75,7 +75,7 @@ class OrderInfo:
             "o": [first, *(one - first for one in self.offsets[1:])],
             "l": self.last_ms,
             "cm": sum(1 << bit for bit, one in enumerate(self.offsets) if one in self.done),
-        }  # fmt: skip
+        }
         if self.visible_ms:
             found["ot"] = {str(key): value for key, value in self.visible_ms.items()}
         if self.tries:
@@ -99,7 +99,7 @@ class OrderInfo:
             invisible_ms=to_long(document.get("i") or 0, "i"), last_ms=to_long(document.get("l") or 0, "l"),
             done=frozenset(one for bit, one in enumerate(offsets) if done >> bit & 1),
             visible_ms=_numbers(document.get("ot"), "ot"), tries=_numbers(document.get("oc"), "oc"),
-        )  # fmt: skip
+        )
 
 
 def _numbers(value: object, name: str) -> dict[int, int]:

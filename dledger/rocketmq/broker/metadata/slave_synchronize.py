@@ -56,7 +56,7 @@ ITEMS: Mapping[int, str] = MappingProxyType({
     GET_ALL_DELAY_OFFSET: "delay offsets",
     GET_ALL_SUBSCRIPTIONGROUP_CONFIG: "subscription groups",
     GET_ALL_MESSAGE_REQUEST_MODE: "request modes",
-})  # fmt: skip
+})
 
 #: Field of a request for topics: with their attributes, please. RocketMQ does not know it.
 WHOLE = "withAttributes"

@@ -423,11 +423,11 @@ class Topics(ConfigTable[TopicConfig]):
             ("SELF_TEST_TOPIC", 1, 6), (AUTO_CREATE_TOPIC, 8, inherit), ("BenchmarkTest", 1024, 6),
             (cluster, 16, inherit), (broker, 1, inherit), ("OFFSET_MOVED_EVENT", 1, 6),
             (SCHEDULE_TOPIC, 18, 6), (f"{cluster}_REPLY_TOPIC", 1, 6), ("RMQ_SYS_TRANS_HALF_TOPIC", 1, 6),
-        ):  # fmt: skip
+        ):
             if name not in self.entries:
                 self.put(TopicConfig(
                     topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm
-                ), now_ms)  # fmt: skip
+                ), now_ms)
 
     def create_on_send(
         self, name: str, *, default_topic: str, queue_nums: int, now_ms: int,
@@ -452,7 +452,7 @@ class Topics(ConfigTable[TopicConfig]):
             perm=default.perm & ~PERM_INHERIT,
             topic_sys_flag=default.topic_sys_flag if topic_sys_flag is None else topic_sys_flag,
             topic_filter_type=default.topic_filter_type,
-        )  # fmt: skip
+        )
         self.put(made, now_ms)
         return made
 

@@ -95,7 +95,7 @@ class PopAcks(CommandGroup):
         refused = {code: partial(_refuse, remark) for code, remark in REFUSED.items()}
         return {
             ACK_MESSAGE: self._ack, BATCH_ACK_MESSAGE: self._batch, CHANGE_INVISIBLE: self._change, **refused
-        }  # fmt: skip
+        }
 
     # -- acks ------------------------------------------------------------------------------------
 
@@ -165,7 +165,7 @@ class PopAcks(CommandGroup):
         known = {
             ack: queue_id for ack, queue_id in others.items()
             if not self._revive.is_loaded or self._revive.table.has(ack)
-        }  # fmt: skip
+        }
         if not known:
             raise Refused(Code.NO_MESSAGE, _late(next(iter(others))))
         self._store(connection, request, known)
@@ -178,7 +178,7 @@ class PopAcks(CommandGroup):
         messages = [
             ack_message(self._revive.topic, ack, self._own.host, now_ms, queue_id=queue_id)
             for ack, queue_id in acks.items()
-        ]  # fmt: skip
+        ]
         count = sum(len(ack.offsets) for ack in acks)
         put = self._settle(list(acks), messages)
 
@@ -209,7 +209,7 @@ class PopAcks(CommandGroup):
             revive.keep_topic()
             put = self._pipeline.put([
                 plain for message in messages for plain in self._pipeline.checked([message])
-            ])  # fmt: skip
+            ])
         except Exception as error:
             for ack in settling:
                 table.settled(ack, is_stored=False)
@@ -247,7 +247,7 @@ class PopAcks(CommandGroup):
             self.changed += 1
             self._freed(ack.key.topic, ack.key.group)
             self._answer_settled(connection, request, popTime=receipt.pop_ms, invisibleTime=since_ms,
-                                 reviveQid=ORDER_QUEUE)  # fmt: skip
+                                 reviveQid=ORDER_QUEUE)
             return
         revive = self._revive
         if not revive.is_loaded:
@@ -259,7 +259,7 @@ class PopAcks(CommandGroup):
         put = self._settle([ack], [
             check_point_message(revive.topic, point, self._own.host, now_ms),
             ack_message(revive.topic, ack, self._own.host, now_ms, queue_id=receipt.revive_queue),
-        ])  # fmt: skip
+        ])
 
         def done(status: PutStatus) -> None:
             if not status.is_stored:
@@ -270,7 +270,7 @@ class PopAcks(CommandGroup):
             self.changed += 1
             connection.answer(request, ext_fields={
                 "popTime": str(key.pop_ms), "invisibleTime": str(invisible_ms), "reviveQid": str(OWN_QUEUE),
-            })  # fmt: skip
+            })
 
         put.done.addCallback(done)
 
@@ -323,7 +323,7 @@ def read_batch_names(body: bytes) -> list[tuple[str, str]]:
 def _late(ack: Ack) -> str:
     key = ack.key
     return (f"the message at {ack.offsets[0]} of {shown(key.topic)}, queue {key.queue_id}, is not given to "
-            f"{shown(key.group)} (any more): its time is over, or it is acknowledged")  # fmt: skip
+            f"{shown(key.group)} (any more): its time is over, or it is acknowledged")
 
 
 def _refuse(remark: str, connection: CommandConnection, request: RemotingCommand) -> None:

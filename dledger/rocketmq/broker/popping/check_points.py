@@ -173,7 +173,7 @@ def _message(
         topic=topic, queue_id=queue_id, body=wire_json(document), flag=0, sys_flag=0,
         properties_data=encode_properties({"TAGS": tag, "TIMER_DELIVER_MS": str(now_ms), "WAIT": "true"}),
         born_timestamp=now_ms, born_host=host, store_host=host,
-    )  # fmt: skip
+    )
 
 
 def check_point_message(topic: str, point: CheckPoint, host: Host, now_ms: int) -> NewMessage:
@@ -183,7 +183,7 @@ def check_point_message(topic: str, point: CheckPoint, host: Host, now_ms: int) 
         "so": key.start, "pt": key.pop_ms, "it": point.invisible_ms, "bm": 0, "n": len(point.offsets),
         "q": key.queue_id, "t": key.topic, "c": key.group, "ro": 0,
         "d": [offset - key.start for offset in point.offsets], "bn": key.broker,
-    }, host, now_ms, OWN_QUEUE)  # fmt: skip
+    }, host, now_ms, OWN_QUEUE)
 
 
 def ack_message(topic: str, ack: Ack, host: Host, now_ms: int, *, queue_id: int) -> NewMessage:
@@ -195,7 +195,7 @@ def ack_message(topic: str, ack: Ack, host: Host, now_ms: int, *, queue_id: int)
     document: dict[str, object] = {
         "ao": -1, "so": key.start, "c": key.group, "t": key.topic, "q": key.queue_id, "pt": key.pop_ms,
         "bn": key.broker,
-    }  # fmt: skip
+    }
     if len(ack.offsets) == 1:
         return _message(topic, ACK_TAG, {**document, "ao": ack.offsets[0]}, host, now_ms, queue_id)
     return _message(topic, BATCH_ACK_TAG, {**document, "aol": list(ack.offsets)}, host, now_ms, queue_id)
@@ -220,7 +220,7 @@ def read_revive(message: Message, own_broker: str) -> CheckPoint | Ack | None:
         raise BodyError("it names no topic, group or broker")
     start = to_long(document.get("so"), "so")
     key = PopKey(topic, group, to_long(document.get("q"), "q"), start, to_long(document.get("pt"), "pt"),
-                 broker)  # fmt: skip
+                 broker)
     if tag == ACK_TAG:
         return Ack(key, (to_long(document.get("ao"), "ao"),))
     if tag == BATCH_ACK_TAG:

@@ -55,11 +55,11 @@ def body_of(taken: Taken, topic: str) -> bytes:
         try:
             found.append(encode_message(attrs.evolve(
                 message, topic=topic, version=version, properties_data=encode_properties(named)
-            )))  # fmt: skip
+            )))
         except (ValueError, WireError) as error:
             _log.error("the message at {offset} of {topic}, queue {queue_id} cannot be popped: {reason}",
                        offset=message.queue_offset, topic=taken.point.key.topic,
-                       queue_id=taken.point.key.queue_id, reason=str(error))  # fmt: skip
+                       queue_id=taken.point.key.queue_id, reason=str(error))
     return b"".join(found)
 
 
@@ -71,4 +71,4 @@ def answer_fields(points: Sequence[CheckPoint], *, revive_queue: int, rest: int)
         "popTime": str(first.key.pop_ms), "invisibleTime": str(first.invisible_ms),
         "reviveQid": str(revive_queue), "restNum": str(rest), "startOffsetInfo": starts,
         "msgOffsetInfo": offsets,
-    }  # fmt: skip
+    }

@@ -69,7 +69,7 @@ class InOrder:
         self._infos.put(place, OrderInfo(
             pop_ms=key.pop_ms, invisible_ms=point.invisible_ms, offsets=offsets, attempt=attempt,
             tries=tries, last_ms=self._wall_ms(),
-        ))  # fmt: skip
+        ))
         if self._metadata.consumer_offsets.query(key.group, key.topic, key.queue_id) is None:
             self._commit(key, offsets[0])
         return order_counts(key.topic, key.queue_id, offsets, tries)
@@ -128,7 +128,7 @@ class InOrder:
             )
         if self._metadata.groups.get(key.group) is None:
             raise Refused(Code.SUBSCRIPTION_GROUP_NOT_EXIST,
-                          f"subscription group [{shown_bare(key.group)}] does not exist")  # fmt: skip
+                          f"subscription group [{shown_bare(key.group)}] does not exist")
         if not 0 <= key.queue_id < topic.read_queue_nums:
             raise Refused(Code.MESSAGE_ILLEGAL, f"queueId[{key.queue_id}] is illegal, topic:[{key.topic}] "
                                                 f"topicConfig.readQueueNums:[{topic.read_queue_nums}]")
@@ -148,7 +148,7 @@ class InOrder:
         if info is not None:
             self._infos.put((key.topic, key.group, key.queue_id), attrs.evolve(
                 info, visible_ms={**info.visible_ms, offset: visible_ms}
-            ))  # fmt: skip
+            ))
         return max(visible_ms - key.pop_ms, 0)
 
     def first_free_ms(self, topic: str, group: str) -> int | None:

@@ -223,7 +223,7 @@ class PopCommands(CommandGroup):
         in_order, attempt = fields.flag("order", False), fields.text("attemptId", "")
         if len(attempt) > ATTEMPT_CHARACTERS_MAX:
             raise Refused(Code.INVALID_PARAMETER, f"attemptId has {len(attempt)} characters, "
-                                                  f"{ATTEMPT_CHARACTERS_MAX} are allowed")  # fmt: skip
+                                                  f"{ATTEMPT_CHARACTERS_MAX} are allowed")
         if topic.startswith(RETRY_PREFIX) and topic != RETRY_PREFIX + group_name:
             raise Refused(Code.INVALID_PARAMETER, f"topic[{shown_bare(topic)}] has retries: pop their first "
                                                   "topic, they come with its messages")
@@ -234,11 +234,11 @@ class PopCommands(CommandGroup):
             raise Refused(Code.NO_PERMISSION, f"the topic[{topic}] popping message is forbidden")
         if queue_id >= found.read_queue_nums:
             raise Refused(Code.INVALID_PARAMETER, f"queueId[{queue_id}] is illegal, topic:[{topic}] "
-                                                  f"readQueueNums:[{found.read_queue_nums}]")  # fmt: skip
+                                                  f"readQueueNums:[{found.read_queue_nums}]")
         group = find_group(self._metadata, config, group_name, self._wall_ms())
         if group is None:
             raise Refused(Code.SUBSCRIPTION_GROUP_NOT_EXIST,
-                          f"subscription group [{shown_bare(group_name)}] does not exist")  # fmt: skip
+                          f"subscription group [{shown_bare(group_name)}] does not exist")
         if not group.consume_enable:
             raise Refused(Code.NO_PERMISSION, f"subscription group no permission, {group_name}")
         why = self._retries.why_unstorable(topic, group_name, self._pipeline.topic_characters_max)
@@ -256,7 +256,7 @@ class PopCommands(CommandGroup):
             fields.number("initMode", FROM_FIRST), subscription.codes,
             None if expression is None else partial(is_matched, expression), in_order=in_order,
             attempt=attempt,
-        )  # fmt: skip
+        )
 
     # -- messages --------------------------------------------------------------------------------
 
@@ -291,7 +291,7 @@ class PopCommands(CommandGroup):
             plain for one in taken for plain in self._pipeline.checked(
                 [check_point_message(revive.topic, one.point, self._own.host, now_ms)]
             )
-        ]  # fmt: skip
+        ]
         try:
             put = self._pipeline.put(messages)
         except NotPut as error:
@@ -364,7 +364,7 @@ class PopCommands(CommandGroup):
             taken.append(Taken(
                 CheckPoint(key, pop.invisible_ms, offsets), got.records, got.next_offset,
                 self._metadata.consumer_offsets.query(group, topic, queue_id),
-            ))  # fmt: skip
+            ))
             count -= len(offsets)
             bytes_max -= sum(map(len, got.records))
             rest += max(got.end_offset - got.next_offset, 0)
@@ -377,7 +377,7 @@ class PopCommands(CommandGroup):
                 got = get_messages(
                     self._store, topic, queue_id, at, tags_codes=pop.codes, matches=matches,
                     is_slave=False, count_max=count, bytes_max=bytes_max,
-                )  # fmt: skip
+                )
                 if got.status not in (GetStatus.OFFSET_TOO_SMALL, GetStatus.OFFSET_OVERFLOW_BADLY):
                     break
                 at = got.next_offset
@@ -412,7 +412,7 @@ class PopCommands(CommandGroup):
             self._answer_none(connection, request, pop, Code.POLLING_TIMEOUT)
             return
         connection.answer(request, remark=GetStatus.FOUND.value, body=body,
-                          ext_fields=answer_fields(points, revive_queue=OWN_QUEUE, rest=rest))  # fmt: skip
+                          ext_fields=answer_fields(points, revive_queue=OWN_QUEUE, rest=rest))
         self._wake((pop.topic, pop.group), WOKEN_MAX)
 
     def _give_in_order(
@@ -430,7 +430,7 @@ class PopCommands(CommandGroup):
                 **answer_fields(points, revive_queue=ORDER_QUEUE, rest=rest),
                 "orderCountInfo": ";".join(counts),
             },
-        )  # fmt: skip
+        )
 
     def freed(self, topic: str, group: str) -> None:
         """What a group holds in order has changed: a queue may be free."""
@@ -460,7 +460,7 @@ class PopCommands(CommandGroup):
                 "popTime": str(self._wall_ms()), "invisibleTime": str(pop.invisible_ms),
                 "reviveQid": str(ORDER_QUEUE if pop.in_order else OWN_QUEUE), "restNum": "0",
                 "startOffsetInfo": "", "msgOffsetInfo": "",
-            })  # fmt: skip
+            })
         else:
             is_full = "true" if code == Code.POLLING_FULL else "false"
             connection.answer(request, ext_fields={"hasMsg": "false", "pollingFull": is_full})

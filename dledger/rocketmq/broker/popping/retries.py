@@ -50,7 +50,7 @@ class RetryTopics:
             return ""
         return (f"the topic of retries of group {group} for topic {topic} would have {size} characters, "
                 f"{characters_max} are allowed here: a message that is not acknowledged would be lost. Take "
-                "a shorter group or topic, or consume without POP")  # fmt: skip
+                "a shorter group or topic, or consume without POP")
 
     def belongs(
         self, name: str, group: str, *, codes: frozenset[int] | None, matches: Callable[[bytes], bool] | None

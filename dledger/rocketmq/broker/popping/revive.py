@@ -164,7 +164,7 @@ class ReviveService:
             topics.put(TopicConfig(
                 topic_name=self.topic, read_queue_nums=REVIVE_QUEUES, write_queue_nums=REVIVE_QUEUES,
                 perm=PERM_READ | PERM_WRITE,
-            ), self._wall_ms())  # fmt: skip
+            ), self._wall_ms())
 
     def early(self, ack: Ack) -> bool:
         """An ack is stored before the table is read. @return: whether it can be remembered."""
@@ -208,7 +208,7 @@ class ReviveService:
             found = None if record is None else read_revive(decode_message(record), self._config.broker_name)
         except (WireError, ValueError) as error:
             self.log.error("the message at {offset} of {topic} is skipped: {reason}",
-                           offset=queue_offset, topic=self.topic, reason=str(error))  # fmt: skip
+                           offset=queue_offset, topic=self.topic, reason=str(error))
             found = None
         if isinstance(found, CheckPoint):
             self.table.add(found, queue_id, queue_offset)
@@ -248,7 +248,7 @@ class ReviveService:
                 acks.append(ack)
                 last = ack_message(
                     self.topic, ack, self._own.host, self._wall_ms(), queue_id=popped.at[0]
-                )  # fmt: skip
+                )
                 messages += copies + self._pipeline.checked([last])
                 places.append((len(messages) - 1, popped.at[0]))
                 self.table.settle(ack)
@@ -316,7 +316,7 @@ class ReviveService:
                 self.gone += 1
                 self.log.error("the popped message at {offset} of {topic}, queue {queue_id} is skipped: "
                                "{reason}", offset=offset, topic=key.topic, queue_id=key.queue_id,
-                               reason=str(error))  # fmt: skip
+                               reason=str(error))
                 continue
             try:
                 copy, plain = self._storable(message, popped, topic, group.retry_max_times)
@@ -324,7 +324,7 @@ class ReviveService:
                 stuck.add(offset)
                 self.log.error("the popped message at {offset} of {topic}, queue {queue_id} cannot be stored "
                                "again, and waits: {reason}", offset=offset, topic=key.topic,
-                               queue_id=key.queue_id, reason=str(error))  # fmt: skip
+                               queue_id=key.queue_id, reason=str(error))
                 continue
             copies += plain
             dead += copy.topic.startswith(DLQ_PREFIX)
@@ -342,7 +342,7 @@ class ReviveService:
         is_over = bool(units) and units[0].offset < found.begins_at
         if is_over:
             self.log.info("{count} popped messages of {topic} are over: it was deleted, and made again",
-                          count=len(popped.open), topic=topic)  # fmt: skip
+                          count=len(popped.open), topic=topic)
         return is_over
 
     def _storable(
@@ -394,7 +394,7 @@ class ReviveService:
             flag=message.flag, sys_flag=message.sys_flag & ~TRANSACTION_MASK,
             born_timestamp=message.born_timestamp, born_host=message.born_host, store_host=self._own.host,
             reconsume_times=message.reconsume_times + 1,
-        )  # fmt: skip
+        )
 
     def sweep(self) -> None:
         """Record what is finished. Called once a second."""

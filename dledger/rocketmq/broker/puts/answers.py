@@ -82,7 +82,7 @@ class SendAnswers:
                 ext_fields=self._told,
             ))
             for opaque, _, _ in sends
-        ]  # fmt: skip
+        ]
 
     def answer(
         self, connection: CommandConnection, send: LongSend, placed: Placed, status: PutStatus
@@ -105,7 +105,7 @@ class SendAnswers:
         connection.answer(request, code=status.remoting_code, ext_fields={
             **self._told, **ids, "msgId": ",".join([f"{start}{offset:016X}" for offset in offsets]),
             "queueId": str(send.queue_id), "queueOffset": str(placed.queue_offsets[send.first]),
-        })  # fmt: skip
+        })
 
     def refuse(self, connection: CommandConnection, request: RemotingCommand, code: int, remark: str) -> None:
         """Answer a request whose messages are not stored."""

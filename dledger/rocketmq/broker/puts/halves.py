@@ -60,7 +60,7 @@ def half_message(message: NewMessage) -> tuple[NewMessage, str]:
     half = attrs.evolve(
         message, topic=HALF_TOPIC, queue_id=HALF_QUEUE, sys_flag=message.sys_flag & ~TRANSACTION_MASK,
         properties_data=encode_properties(named),
-    )  # fmt: skip
+    )
     return half, key
 
 
@@ -100,7 +100,7 @@ def committed_message(half: Message, store_host: Host) -> NewMessage:
         copied(half, store_host, half.properties_data), topic=topic, queue_id=queue_id,
         sys_flag=half.sys_flag & ~TRANSACTION_MASK | int(SysFlag.COMMIT),
         prepared_transaction_offset=half.physical_offset,
-    )  # fmt: skip
+    )
 
 
 def copied(half: Message, store_host: Host, properties: bytes) -> NewMessage:
@@ -109,7 +109,7 @@ def copied(half: Message, store_host: Host, properties: bytes) -> NewMessage:
         topic=half.topic, queue_id=half.queue_id, body=half.body, properties_data=properties, flag=half.flag,
         sys_flag=half.sys_flag, born_timestamp=half.born_timestamp, born_host=half.born_host,
         store_host=store_host, reconsume_times=half.reconsume_times,
-    )  # fmt: skip
+    )
 
 
 def first_of(half: Message) -> int:
@@ -141,7 +141,7 @@ def op_message(offset: int, host: Host, now_ms: int, *, end: int) -> NewMessage:
         topic=OP_TOPIC, queue_id=HALF_QUEUE, body=b"%d" % offset, flag=0, sys_flag=0,
         properties_data=encode_properties({"TAGS": _ENDED_TAG, END_KIND: str(end)}),
         born_timestamp=now_ms, born_host=host, store_host=host,
-    )  # fmt: skip
+    )
 
 
 def ended_offsets(op: Message) -> list[int]:

@@ -126,7 +126,7 @@ def plain_properties(properties: bytes, added: bytes) -> bytes | None:
         _DELAY in properties or _PREPARED in properties or _CLUSTER in properties or b"\0" in properties
         or _TIMER in properties or len(properties) + len(added) > PROPERTIES_BYTES_MAX - PROPERTIES_ROOM
         or _OF_BROKERS_1 in properties or _OF_BROKERS_2 in properties
-    ):  # fmt: skip
+    ):
         return None
     kept = _without_wait(properties)
     if _WAIT in kept:

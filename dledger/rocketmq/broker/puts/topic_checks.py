@@ -37,7 +37,7 @@ FORBIDDEN = frozenset({
     "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC",
     "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", TERM_START_TOPIC, METADATA_TOPIC,
     TIMED_TOPIC, TIMED_DONE_TOPIC,
-})  # fmt: skip
+})
 #: Topics of check points and acks of POP begin so.
 REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"
 
@@ -86,7 +86,7 @@ class TopicChecks:
             raise Refused(Code.NO_PERMISSION, f"the topic[{name}] sending message is forbidden")
         if found.order and not self._config.broker_permission & PERM_WRITE:
             raise Refused(Code.NO_PERMISSION,
-                          f"the broker[{self._config.broker_ip1}] sending message is forbidden")  # fmt: skip
+                          f"the broker[{self._config.broker_ip1}] sending message is forbidden")
         return found
 
     def _make(self, name: str, default_topic: str, queue_nums: int | None, is_unit: bool) -> TopicConfig:
@@ -106,7 +106,7 @@ class TopicChecks:
             made = self.topics.create_on_send(
                 name, default_topic=default_topic, queue_nums=wanted, now_ms=self._wall_ms(),
                 topic_sys_flag=sys_flag,
-            )  # fmt: skip
+            )
         if made is None and is_retry:
             return self.made_for_retries(name, sys_flag=sys_flag or 0)
         if made is None:
@@ -130,7 +130,7 @@ class TopicChecks:
             found = TopicConfig(
                 topic_name=name, read_queue_nums=queue_nums, write_queue_nums=queue_nums,
                 perm=PERM_READ | PERM_WRITE, topic_sys_flag=sys_flag,
-            )  # fmt: skip
+            )
             self.topics.put(found, self._wall_ms())
             self._events.topics_changed()
         return found
@@ -179,7 +179,7 @@ def refuse_name(name: str) -> None:
         raise Refused(Code.SYSTEM_ERROR, "The specified topic is blank.")
     if len(name) > TOPIC_CHARACTERS_MAX:
         raise Refused(Code.SYSTEM_ERROR, f"The specified topic is longer than topic max length: "
-                                         f"{shown(name)}, {TOPIC_CHARACTERS_MAX} are allowed")  # fmt: skip
+                                         f"{shown(name)}, {TOPIC_CHARACTERS_MAX} are allowed")
     if not is_topic(name) or "+" in name:
         raise Refused(Code.SYSTEM_ERROR, "The specified topic contains illegal characters, allowing only "
-                                         f"^[%|a-zA-Z0-9_-]+$: {shown(name)}")  # fmt: skip
+                                         f"^[%|a-zA-Z0-9_-]+$: {shown(name)}")

@@ -62,12 +62,12 @@ _MULTI_TAGS = int(SysFlag.MULTI_TAGS)
 _LONG = (
     "producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag", "bornTimestamp",
     "flag", "properties", "reconsumeTimes", "unitMode", "maxReconsumeTimes", "batch",
-)  # fmt: skip
+)
 _SHORT = dict(zip(_LONG, "abcdefghijklm", strict=True))
 _NAMES = {
     SEND_MESSAGE: {name: name for name in _LONG}, SEND_MESSAGE_V2: _SHORT, SEND_BATCH_MESSAGE: _SHORT,
     SEND_REPLY: {name: name for name in _LONG}, SEND_REPLY_V2: _SHORT,
-}  # fmt: skip
+}
 
 
 class ReadSend(NamedTuple):
@@ -123,7 +123,7 @@ class LongSends:
             fields.text(names["topic"]), default_topic=fields.text(names["defaultTopic"]),
             queue_nums=fields.number(names["defaultTopicQueueNums"]),
             is_unit=fields.flag(names["unitMode"], False),
-        )  # fmt: skip
+        )
         queue_id = self._checks.queue_of(topic, fields.number(names["queueId"]), connection.address)
         fields.text(names["producerGroup"])
         properties = fields.text(names["properties"], "").encode("utf-8")
@@ -139,7 +139,7 @@ class LongSends:
             born_timestamp=fields.number(names["bornTimestamp"], least=LONG_MIN, most=LONG_MAX),
             born_host=host_of(connection), store_host=self._own.host,
             reconsume_times=fields.number(names["reconsumeTimes"], 0),
-        )  # fmt: skip
+        )
         if is_batch:
             return ReadSend(self._batch_of(message), queue_id, waits(properties))
         # A consumer sends back what was committed, with all its properties.

@@ -70,7 +70,7 @@ def _answers_of(puts: Sequence[_Put], placed: Placed, status: PutStatus) -> list
             code=status.remoting_code, queue_id=put.queue_id, queue_offset=placed.queue_offsets[put.first],
             store_timestamp=placed.store_timestamp, offsets=tuple(placed.offsets[put.first : put.end]),
             remark="" if status.is_stored else status.name,
-        )  # fmt: skip
+        )
         parts += answer_parts(answer, put.ticket.opaque)
     return parts
 
@@ -133,7 +133,7 @@ class NativeCommands(CommandGroup):
             begin_offset=log.begin_offset, end_offset=log.record_end, flushed_offset=log.flushed_offset,
             file_size=log.file_size, broker_id=config.role.broker_id, broker_name=config.broker_name,
             broker_role=config.role.name,
-        )  # fmt: skip
+        )
 
     # -- puts ------------------------------------------------------------------------------------
 
@@ -231,5 +231,5 @@ class NativeCommands(CommandGroup):
         is_unknown = error.status is PutStatus.UNKNOWN_ERROR
         connection.answer_native(ticket, PutAnswer(
             code=error.status.remoting_code, offsets=(-1,) * count if is_unknown else (), remark=str(error),
-        ))  # fmt: skip
+        ))
 

@@ -82,7 +82,7 @@ class PlainSends:
             not queues or sys_flag & TRANSACTION_MASK
             or not 0 <= sys_flag <= _INT_MAX or not 0 <= flag <= _INT_MAX
             or get("j", "0") != "0" or get("k", "false") != "false" or get("m", "false") != "false"
-        ):  # fmt: skip
+        ):
             return _Plan(version)
         like = NewMessage(
             topic=get("b", ""), queue_id=0, body=b"", properties_data=b"", flag=flag, sys_flag=sys_flag,

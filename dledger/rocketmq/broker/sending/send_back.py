@@ -90,7 +90,7 @@ class SendBack(CommandGroup):
             raise Refused(Code.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {shown(name)}")
         if not self._config.broker_permission & PERM_WRITE:
             raise Refused(Code.NO_PERMISSION,
-                          f"the broker[{self._config.broker_ip1}] sending message is forbidden")  # fmt: skip
+                          f"the broker[{self._config.broker_ip1}] sending message is forbidden")
         if group.retry_queue_nums > 0:  # a group without queues for retries has no retries
             refused = self._pipeline.refusal()
             if refused is not None:
@@ -125,7 +125,7 @@ class SendBack(CommandGroup):
         topic = self._rules.checks.made_for_retries(
             RETRY_PREFIX + group.group_name, queue_nums=group.retry_queue_nums,
             sys_flag=_UNIT_SUB if fields.flag("unitMode", False) else 0,
-        )  # fmt: skip
+        )
         queue_id = self._rng.randrange(group.retry_queue_nums)
         copy = self._made(message, _writable(topic), queue_id, encode_properties(properties))
         return self._rules.delayed(copy, level or FIRST_LEVEL + message.reconsume_times)
@@ -144,7 +144,7 @@ class SendBack(CommandGroup):
             topic=topic, queue_id=queue_id, body=message.body, properties_data=properties, flag=message.flag,
             sys_flag=message.sys_flag, born_timestamp=message.born_timestamp, born_host=message.born_host,
             store_host=self._own.host, reconsume_times=message.reconsume_times + 1,
-        )  # fmt: skip
+        )
 
     def _put(self, message: NewMessage) -> Deferred[PutStatus]:
         """

@@ -125,7 +125,7 @@ class Sends:
             read.long.append(LongSend(
                 request, send.queue_id, first, len(read.messages), waits, send.transaction_id,
                 send.recall_handle,
-            ))  # fmt: skip
+            ))
 
     # -- putting ---------------------------------------------------------------------------------
 

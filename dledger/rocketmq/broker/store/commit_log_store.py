@@ -115,7 +115,7 @@ class CommitLogStore(MessageStore):
             return cls(
                 config, disk, lock, log, queues, dispatcher, indexing, is_slave=is_slave,
                 clock=clock, run_in_thread=run_in_thread, failed=failed, events=events,
-            )  # fmt: skip
+            )
         except BaseException as error:
             if log is not None:
                 log.abandon()
@@ -242,7 +242,7 @@ class CommitLogStore(MessageStore):
         content = encode_checkpoint(Checkpoint(
             physic_msg_timestamp=store_timestamp, logics_msg_timestamp=store_timestamp,
             index_msg_timestamp=self._indexed_ms,
-        ))  # fmt: skip
+        ))
         if content != self._checkpoint:
             sync_note = self.log.flusher.note_checkpoint(content)
             path = f"{self.config.store_path_root_dir}/{CHECKPOINT_NAME}"

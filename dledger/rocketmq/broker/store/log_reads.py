@@ -100,7 +100,7 @@ def read_records(log: MessageLog, bad: BadRecords, offset: int, max_bytes: int) 
 
     def answer(code: int, following: int, remark: str = "") -> ReadAnswer:
         return ReadAnswer(code=code, log_begin_offset=begin, log_end_offset=end, next_offset=following,
-                          remark=remark)  # fmt: skip
+                          remark=remark)
 
     if log.record_lead:
         return answer(QUERY_NOT_FOUND, offset, "this log is that of a raft group: read its entries there")
@@ -131,7 +131,7 @@ def read_records(log: MessageLog, bad: BadRecords, offset: int, max_bytes: int) 
             return ReadAnswer(
                 code=SUCCESS, log_begin_offset=begin, log_end_offset=end, begin_offset=at,
                 next_offset=following, records=data[:whole],
-            )  # fmt: skip
+            )
         at = following
     return answer(SUCCESS, at)
 
@@ -200,7 +200,7 @@ class LogReads:
             answer = ReadAnswer(
                 code=SUCCESS, log_begin_offset=self._log.begin_offset, log_end_offset=self._log.record_end,
                 next_offset=at,
-            )  # fmt: skip
+            )
         else:
             answer = read_records(self._log, self._bad, at, request.max_bytes)
             if answer.code == SUCCESS and not answer.records and not is_late:
@@ -225,7 +225,7 @@ class LogReads:
         self._waiting = [
             reader for reader in waiting
             if not self._answer(reader, is_late=now_s >= reader.deadline_s)
-        ]  # fmt: skip
+        ]
         self._watch()
 
     def _watch(self) -> None:

@@ -148,7 +148,7 @@ def _collect(
     else:
         status = GetStatus.NO_MATCHED_MESSAGE
     return Got(status=status, records=tuple(records), next_offset=following, begin_offset=queue.begin_index,
-               end_offset=queue.next_index)  # fmt: skip
+               end_offset=queue.next_index)
 
 
 def _filter(
@@ -188,7 +188,7 @@ def _filter(
     else:
         status = GetStatus.MESSAGE_WAS_REMOVING if removed else GetStatus.NO_MATCHED_MESSAGE
     return Got(status=status, records=tuple(found), next_offset=following, begin_offset=queue.begin_index,
-               end_offset=queue.next_index, examined=examined)  # fmt: skip
+               end_offset=queue.next_index, examined=examined)
 
 
 def _queue_offset_of(record: bytes) -> int:

@@ -306,7 +306,7 @@ class TransactionCheckService:
             return None if record is None else decode_message(record)
         except WireError as error:
             self.log.error("a message of a transaction, at {offset}, is passed over: {reason}",
-                           offset=unit.offset, reason=str(error))  # fmt: skip
+                           offset=unit.offset, reason=str(error))
             return None
 
     def _examined(self, half: Message) -> _Copy | bool | None:
@@ -319,7 +319,7 @@ class TransactionCheckService:
         if half.physical_offset < self._metadata.topics.begins_at(named.get(REAL_TOPIC, "")):
             self._reached.append(first)
             self.log.info("the half message at {offset} is over: its topic was deleted, and made again",
-                          offset=half.physical_offset)  # fmt: skip
+                          offset=half.physical_offset)
             return True
         count = number_in(named.get(CHECK_TIMES)) or 0
         age = age_ms(half, now_ms)  # below 0: the clock was set back, and nobody waits for it
@@ -350,7 +350,7 @@ class TransactionCheckService:
             (plain,) = self._pipeline.checked([message])
         except ValueError as error:  # as after a change of the limits
             self.log.error("the half message at {offset} is passed over, it cannot be stored again: {reason}",
-                           offset=half.physical_offset, reason=str(error))  # fmt: skip
+                           offset=half.physical_offset, reason=str(error))
             return True
         return _Copy(half, message, plain, False)
 
@@ -381,7 +381,7 @@ class TransactionCheckService:
                 self._ends.given_up(first)
                 self.discarded += 1
                 self.log.warn("the half message at {offset} has no end; it is kept in {topic}",
-                              offset=one.half.physical_offset, topic=DISCARDED_TOPIC)  # fmt: skip
+                              offset=one.half.physical_offset, topic=DISCARDED_TOPIC)
         self._passed(following, is_over)
 
     def _ask(self, copy: _Copy, offset: int, queue_offset: int) -> None:
@@ -404,11 +404,11 @@ class TransactionCheckService:
         body = encode_message(attrs.evolve(
             copy.half, topic=topic, queue_id=queue_id, properties_data=copy.message.properties_data,
             queue_offset=queue_offset, physical_offset=offset, store_timestamp=self._wall_ms(),
-        ))  # fmt: skip
+        ))
         key = named.get(UNIQUE_KEY, "")
         member.tell(RemotingCommand(code=CHECK_TRANSACTION_STATE, opaque=0, body=body, ext_fields={
             "tranStateTableOffset": str(queue_offset), "commitLogOffset": str(offset), "msgId": key,
             "transactionId": key, "topic": topic, "bname": self._config.broker_name,
             "offsetMsgId": f"{self._own.id_start.decode()}{offset:016X}",
-        }))  # fmt: skip
+        }))
 

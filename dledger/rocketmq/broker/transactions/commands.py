@@ -154,7 +154,7 @@ class TransactionCommands(CommandGroup):
         is_late = named.get(IMMUNITY) and age_ms(half, self._wall_ms()) > immune_ms
         if is_late and not fields.flag("fromTransactionCheck", False):
             raise Refused(Code.ILLEGAL_OPERATION, "Message commit fail, the time of its first check is over: "
-                                                  f"{shown(named[IMMUNITY])} s")  # fmt: skip
+                                                  f"{shown(named[IMMUNITY])} s")
         return half
 
     def _ended(

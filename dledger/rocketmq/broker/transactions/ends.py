@@ -56,7 +56,7 @@ class TransactionEnds:
         """
         if not self.is_loaded:
             raise Refused(Code.SYSTEM_BUSY, "this master still reads which transactions have ended: try "
-                                            "again")  # fmt: skip
+                                            "again")
         before = self._kinds.get(first)
         if before is not None and before == kind:
             return False

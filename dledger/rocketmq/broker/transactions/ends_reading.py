@@ -79,7 +79,7 @@ class EndsReading:
                         take(decode_message(record, verify_body=False))
                 except WireError as error:
                     self.log.error("a message of a transaction, at {offset}, is not read: {reason}",
-                                   offset=unit.offset, reason=str(error))  # fmt: skip
+                                   offset=unit.offset, reason=str(error))
             return False
         self._firsts = {}
         self._ends.is_loaded = True

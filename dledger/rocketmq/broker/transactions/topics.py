@@ -17,4 +17,4 @@ def keep_topics(metadata: Metadata, now_ms: int) -> None:
                     topic_name=name, read_queue_nums=1, write_queue_nums=1, perm=PERM_READ | PERM_WRITE
                 ),
                 now_ms,
-            )  # fmt: skip
+            )

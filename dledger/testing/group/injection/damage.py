@@ -103,7 +103,7 @@ class Rot:
         name, decode = self._rng.choice(list(_SLOTS.items()))
         if name in (TERM_FILE_NAME, TERM_TWIN_NAME) and (
             self.older_terms.get(member.member_id) == member.boots
-        ):  # fmt: skip
+        ):
             return False
         path = f"{member.config.self_path}/{name}"
         if not member.disk.exists(path):

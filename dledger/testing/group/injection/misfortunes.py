@@ -129,7 +129,7 @@ class Misfortunes:
         for member in pair:
             if member.member_id in self._away or not member.disk.exists(
                 f"{member.config.self_path}/{IDENTITY_NAME}"
-            ):  # fmt: skip
+            ):
                 return
         for member in pair:
             self._away.add(member.member_id)
@@ -220,7 +220,7 @@ class Misfortunes:
         member = self._rng.choice(self._members)
         if member.member_id in self._away or not member.disk.exists(
             f"{member.config.self_path}/{COMMIT_MARK_NAME}"
-        ):  # fmt: skip
+        ):
             return
         wrong = self._rng.choice(_UNFIT)
         right = {name: getattr(member.config, name) for name in wrong}

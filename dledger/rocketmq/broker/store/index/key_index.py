@@ -198,7 +198,7 @@ class KeyIndex:
             "maxIndexNum={entries}: they are in {path} now, and the index is built again",
             count=len(other), size=size,
             slots=self.shape.slots, entries=self.shape.entries, path=aside,
-        )  # fmt: skip
+        )
         self._delete(0)
 
     def _unwind(self, mark: IndexMark) -> None:

@@ -129,7 +129,7 @@ class CommitLog:
             raise
         why = f"{end.why or 'files were left over'}; the bytes behind it are kept in {kept}"
         return cls(config, log, flusher, events, run_in_thread=run_in_thread,
-                   why_recovered=why if kept else end.why)  # fmt: skip
+                   why_recovered=why if kept else end.why)
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -230,7 +230,7 @@ class CommitLog:
         for message in messages:
             if len(message.body) > self._config.max_message_size:
                 raise ValueError(f"body of {len(message.body)} bytes; max_message_size="
-                                 f"{self._config.max_message_size}")  # fmt: skip
+                                 f"{self._config.max_message_size}")
             if b"\0" in message.properties_data or "\0" in message.topic:
                 # A crash may leave a record like this; see dledger.rocketmq.broker.store.log.log_recovery.
                 raise ValueError("a zero byte in the topic or properties")
@@ -307,7 +307,7 @@ class CommitLog:
         is_empty = log.begin_offset == log.end
         if offset != log.end and not (is_empty and offset >= 0 and offset % size == 0):
             raise ValueError(f"offset {offset}: {log.end} is needed"
-                             + (f", or a multiple of {size}" if is_empty else ""))  # fmt: skip
+                             + (f", or a multiple of {size}" if is_empty else ""))
         if not 0 < len(data) <= size - offset % size:
             raise ValueError(f"{len(data)} bytes at {offset}: 1 to {size - offset % size} are allowed")
         log.guard.check()

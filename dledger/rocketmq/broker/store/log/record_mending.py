@@ -77,7 +77,7 @@ class RecordMending:
         self.log.warn(
             "the damaged record at {offset} ({problem}) was replaced by the copy of slave {source}; its old "
             "bytes are kept in {kept}", offset=offset, problem=problem, source=source, kept=kept,
-        )  # fmt: skip
+        )
         return kept
 
     def _fitting(self, offset: int, record: bytes) -> tuple[bytes, str]:

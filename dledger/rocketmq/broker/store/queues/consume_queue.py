@@ -114,7 +114,7 @@ class ConsumeQueue:
         listing = list_segments(disk, directory, file_size, "mapped_file_size_consume_queue")
         offsets = listing.offsets
         row = next((at for at in range(1, len(offsets)) if offsets[at] != offsets[at - 1] + file_size),
-                   len(offsets))  # fmt: skip
+                   len(offsets))
         kept, behind_gap = offsets[:row], offsets[row:]
         if listing.unfinished and not crashed:
             raise DirectoryError(
@@ -291,7 +291,7 @@ class ConsumeQueue:
         return (
             before + 1, None if one is None else Unit(before, *one),
             behind, None if other is None else Unit(behind, *other),
-        )  # fmt: skip
+        )
 
     def rewrite(self, index: int, units: bytes) -> bool:
         """
@@ -477,7 +477,7 @@ class ConsumeQueue:
         """Whether everything is on stable storage and no flush is under way."""
         segments = self._segments
         return not (self._pending or segments.dirty or segments.directory_dirty or segments.busy
-                    or segments.unsynced)  # fmt: skip
+                    or segments.unsynced)
 
     def shed(self) -> bool:
         """

@@ -120,7 +120,7 @@ class ConsumeQueues:
                     disk, queues._path(topic, queue_id), config.mapped_file_size_consume_queue,
                     log_begin=log_begin, log_end=log_end, is_trusted=is_trusted, crashed=crashed,
                     is_torn=partial(torn.is_torn, topic, queue_id), losing=losing,
-                )  # fmt: skip
+                )
                 queues._own((topic, queue_id), queue)
                 queues._touch((topic, queue_id), queue)
                 queues.has_lost = queues.has_lost or queue.has_lost
@@ -128,7 +128,7 @@ class ConsumeQueues:
                 cls.log_events.warn(
                     "{count} consume queues have lost their files, {first} among them: all queues are"
                     " completed from the log", count=len(lost), first="{}/{}".format(*min(lost)),
-                )  # fmt: skip
+                )
                 losing()
                 queues.has_lost = True
         except OSError as error:
@@ -325,7 +325,7 @@ class ConsumeQueues:
             self._is_list_old = True
             touched = set(self._touched.values())
             self._closed.update({key: queue for key, queue in self._queues.items()
-                                 if queue in flushed and queue not in touched})  # fmt: skip
+                                 if queue in flushed and queue not in touched})
         self._shed(len(self._touched))
 
     def close(self) -> None:

@@ -288,7 +288,7 @@ class ReputMessageService:
             if not self._told_scarce:
                 self._told_scarce = True
                 self.log.error("dispatching at {offset}: {error}; it is tried again",
-                               offset=self._dispatcher.offset, error=str(error))  # fmt: skip
+                               offset=self._dispatcher.offset, error=str(error))
             self._schedule(SCARCE_S)
             return
         except StoreError:

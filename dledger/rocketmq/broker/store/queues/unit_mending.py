@@ -223,7 +223,7 @@ class UnitMending:
             "{made} were made again from the log, {written} of them were written where they were, {gone} have"
             " no message that can be read", job, made=len(found.units), written=written,
             gone=len(found.lost) - len(found.units),
-        )  # fmt: skip
+        )
 
     def _keep(self, found: _Found) -> None:
         """Bound the units in memory."""

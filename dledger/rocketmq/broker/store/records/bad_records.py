@@ -42,7 +42,7 @@ class BadRecords:
         self.log.error(
             "the record at {offset} is damaged and is not served: {problem}. The other copy of the master or "
             "a slave, may be sound", offset=offset, problem=problem,
-        )  # fmt: skip
+        )
 
     def mended(self, offset: int) -> None:
         """The record at C{offset} is sound again."""

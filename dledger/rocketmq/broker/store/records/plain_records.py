@@ -40,7 +40,7 @@ class PlainForm:
     __slots__ = (
         "after", "before", "fixed", "flag", "is_queued", "magic", "overhead", "sys_flag", "topic",
         "topic_part",
-    )  # fmt: skip
+    )
 
     def __init__(self, like: NewMessage) -> None:
         """
@@ -95,7 +95,7 @@ def _form_of(
         topic=topic, queue_id=0, body=b"", properties_data=b"", flag=flag, sys_flag=sys_flag,
         born_timestamp=0, born_host=born_host, store_host=store_host, reconsume_times=reconsume_times,
         prepared_transaction_offset=prepared_transaction_offset,
-    ))  # fmt: skip
+    ))
 
 
 def plain_batch(batch: Sequence[NewMessage]) -> list[PlainMessage]:
@@ -106,7 +106,7 @@ def plain_batch(batch: Sequence[NewMessage]) -> list[PlainMessage]:
         form = _form_of(
             new.topic, new.flag, new.sys_flag, new.born_host, new.store_host, new.reconsume_times,
             new.prepared_transaction_offset,
-        )  # fmt: skip
+        )
         messages.append(
             PlainMessage(form, new.queue_id, new.born_timestamp, new.properties_data, new.body, rest)
         )
@@ -154,7 +154,7 @@ def lay_out(
                 born_timestamp, *form.before, now_ms, *form.after, body_size,
             ),
             body, form.topic_part, pack_length(properties_size), properties,
-        )  # fmt: skip
+        )
         offsets.append(end)
         places.append(place)
         end += size

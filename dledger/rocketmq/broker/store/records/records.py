@@ -120,7 +120,7 @@ def size_of(message: NewMessage) -> int:
     is_v2 = topic_length > TOPIC_BYTES_MAX[1]
     hosts = 12 * (len(message.born_host.address) == 16) + 12 * (len(message.store_host.address) == 16)
     return (MIN_MESSAGE_SIZE + is_v2 + hosts + topic_length + len(message.body)
-            + len(message.properties_data))  # fmt: skip
+            + len(message.properties_data))
 
 
 def fixed_part_of(message: NewMessage) -> tuple[struct.Struct, int, tuple[int, ...], tuple[int, ...]]:
@@ -186,7 +186,7 @@ def _measure(
     (properties_length,) = PROPERTIES_LENGTH.unpack_from(data, properties_at - PROPERTIES_LENGTH.size)
     if properties_at + properties_length != end:
         raise WireError(f"log at {offset}: propertiesLength={properties_length}, "
-                        f"but size={size} leaves {end - properties_at}")  # fmt: skip
+                        f"but size={size} leaves {end - properties_at}")
     return head, at + form.size, topic_at, properties_at
 
 

@@ -32,7 +32,7 @@ def directories(disk: Disk, log_path: str) -> list[str]:
     start = f"{name}.set-aside-"
     numbers = [one[len(start) :] for one in disk.listdir(parent or ".") if one.startswith(start)]
     return [f"{log_path}.set-aside-{number}"
-            for number in sorted((one for one in numbers if one.isdecimal()), key=int)]  # fmt: skip
+            for number in sorted((one for one in numbers if one.isdecimal()), key=int)]
 
 
 def copy_file(disk: Disk, source: File, directory: str, offset: int, size: int) -> None:

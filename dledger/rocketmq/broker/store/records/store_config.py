@@ -47,7 +47,7 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
 EXPIRY_OPTIONS = frozenset({
     "file_reserved_time_h", "delete_when", "disk_max_used_space_ratio", "disk_space_clean_forcibly_ratio",
     "disk_space_warning_level_ratio",
-})  # fmt: skip
+})
 
 
 def _set_option(config: object, attribute: attrs.Attribute[object], value: object) -> object:
