@@ -27,7 +27,7 @@ EVERYTHING := $(CHECKS),s3-test,bench
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-rocketmq test test-all test-latest constraints steady unit lint types sim mutants fuzz processes hostile browser spark interop bench docs format clean soak mutants-random
+.PHONY: help venv demo demo-rocketmq test test-all test-latest constraints steady unit lint types sim mutants fuzz processes hostile browser spark interop bench docs format clean soak mutants-random release-check
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -101,6 +101,9 @@ interop: $(LIGHT) ## groups with Java DLedger (needs a JDK and Maven)
 
 bench: $(READY) ## quick measurements
 	@$(BIN)/python -m benchmarks.append --quick
+
+release-check: $(LIGHT) ## the news and the wheel of the next release, as a dry run: make release-check RELEASE=0.2.0
+	@$(BIN)/python -m tests.release_check $(RELEASE)
 
 docs: $(READY) ## API pages into build/api, links and names in docs/ checked
 	@$(BIN)/python -m twisted.trial tests.test_docs

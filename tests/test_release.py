@@ -1,0 +1,74 @@
+# -*- test-case-name: tests.test_release -*-
+"""A release can be made of this tree, as docs/releasing.md says."""
+
+from __future__ import annotations
+
+from unittest import SkipTest
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.import_graph import ROOT, module_names
+from tests.release_check import NOT_INSTALLED, check_version, main, missing_news, news, wrong_files
+from tests.test_packaging import setup_arguments
+
+
+class VersionTests(SynchronousTestCase):
+    """Which release a source becomes."""
+
+    SOURCE = 'VERSION = "0.2.0.dev0"\n'
+
+    def test_next(self) -> None:
+        """The one without C{dev0}, before and after that is cut off."""
+        self.assertIsNone(check_version("0.2.0", self.SOURCE))
+        self.assertIsNone(check_version("0.2.0", 'VERSION = "0.2.0"\n'))
+
+    def test_others(self) -> None:
+        """Another release, something that is none, a source without the line."""
+        self.assertIn("does not become 0.3.0", check_version("0.3.0", self.SOURCE) or "")
+        self.assertIn("is not a release", check_version("v0.2", self.SOURCE) or "")
+        self.assertIn("no line VERSION", check_version("0.2.0", "") or "")
+
+    def test_arguments(self) -> None:
+        """The release is asked for."""
+        self.assertEqual(main([]), 2)
+
+
+class NewsTests(SynchronousTestCase):
+    """The news of the next release."""
+
+    def test_every_fragment(self) -> None:
+        """Towncrier takes each of them, under its kind; one that it did not take would be noticed."""
+        try:
+            text = news("0.2.0")
+        except FileNotFoundError as error:
+            raise SkipTest(str(error)) from error
+        self.assertEqual(missing_news(text), [])
+        self.assertTrue(text.strip() == "" or "## dledger 0.2.0 (" in text)
+        if text.strip().count("\n") > 3:
+            self.assertNotEqual(missing_news(text[: len(text) // 2]), [])
+
+
+class WheelTests(SynchronousTestCase):
+    """What a wheel has."""
+
+    def names(self) -> list[str]:
+        """A sound list."""
+        return [
+            path.relative_to(ROOT).as_posix() for path in module_names(ROOT).values()
+            if not path.relative_to(ROOT).as_posix().startswith(NOT_INSTALLED)
+        ] + ["dledger/py.typed", "protocols/py.typed", "dledger/spark/jvm/dledger-spark.jar"]
+
+    def test_sound(self) -> None:
+        """Nothing is said of it, and setup.py leaves the simulators out."""
+        self.assertEqual(list(wrong_files(self.names())), [])
+        self.assertIn("exclude=['dledger.testing', 'dledger.testing.*']", setup_arguments()["packages"])
+
+    def test_unsound(self) -> None:
+        """A module or another file that is missing, a simulator, a test."""
+        names = self.names()
+        for name in ("dledger/moved.py", "dledger/py.typed", "twisted/plugins/dledger_plugin.py"):
+            self.assertEqual(len(list(wrong_files([one for one in names if one != name]))), 1, name)
+        self.assertEqual(
+            list(wrong_files([*names, "dledger/testing/__init__.py", "tests/__init__.py"])),
+            ["dledger.testing: is installed", "tests/__init__.py: is installed"],
+        )
