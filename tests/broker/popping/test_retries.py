@@ -191,4 +191,4 @@ class FilterTests(PopCase):
         """When all was looked at, it waits."""
         self.send(b"a", properties="TAGS\x01A\x02")
         self.assertEqual(self.wanted(), [])
-        self.assertEqual(self.parts.pops._woken, type(self.parts.pops._woken)())
+        self.assertFalse(self.parts.pops._polls.has_woken)

@@ -22,7 +22,6 @@ Source: PullMessageProcessor, PullRequestHoldService (4.9.8, 5.3.3).
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 
@@ -30,6 +29,7 @@ import attrs
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
+from dledger.rocketmq.answering.held import HeldRequest, HeldRequests
 from dledger.rocketmq.answering.refusals import (
     LONG_MAX,
     LONG_MIN,
@@ -128,30 +128,24 @@ class _Pull:
 
 
 @attrs.define(eq=False)
-class _Held:
+class _Held(HeldRequest):
     """
     A held request.
 
-    @ivar pull: its parameters; its offset advances behind messages that do not match.
+    @ivar pull: its parameters; its offset advances over messages that do not match.
     @ivar has_moved: whether its offset has advanced.
     @ivar is_postponed: its connection has too much unread output, or the turn had enough answers; it may be
         answered at any time.
     """
 
-    connection: CommandConnection
-    request: RemotingCommand
     pull: _Pull
-    deadline_s: float
     has_moved: bool = False
     is_postponed: bool = False
-    is_woken: bool = False
 
 
 class PullCommands(CommandGroup):
     """
     The group of commands.
-
-    Invariant: a held request is in C{_held} and in C{_by_connection}; an answered one is in neither.
 
     @ivar progress: how far the groups have pulled.
     @ivar found: number of answers with messages.
@@ -181,10 +175,7 @@ class PullCommands(CommandGroup):
         self._slow_bytes = slow_bytes
         self._held_max = held_max
         self._visible = visible
-        self._held: dict[Key, dict[_Held, None]] = {}
-        self._by_connection: dict[CommandConnection, dict[_Held, None]] = {}
-        self._count = 0
-        self._woken: deque[_Held] = deque()
+        self._held: HeldRequests[Key, _Held] = HeldRequests()
         self._call: IDelayedCall | None = None
         self._turn_bytes = 0
         self._is_stopped = False
@@ -195,7 +186,7 @@ class PullCommands(CommandGroup):
 
     def __len__(self) -> int:
         """Number of held requests."""
-        return self._count
+        return len(self._held)
 
     def handlers(self) -> Handlers:
         """By request code."""
@@ -212,11 +203,11 @@ class PullCommands(CommandGroup):
         if is_clogged or self._turn_bytes >= TURN_BYTES_MAX:
             held = self._hold(connection, request, pull)
             if held is None:
-                raise Refused(Code.SYSTEM_BUSY, f"{self._count} requests are held, and there is no room for "
+                raise Refused(Code.SYSTEM_BUSY, f"{len(self)} requests are held, and there is no room for "
                                                 "another answer now: ask again")
             held.is_postponed = True
             if not is_clogged:
-                self._wake(held)
+                self._held.wake(held)
         else:
             got = self._get(pull)
             code = self._code_of(pull, got)
@@ -352,34 +343,18 @@ class PullCommands(CommandGroup):
 
     def _hold(self, connection: CommandConnection, request: RemotingCommand, pull: _Pull) -> _Held | None:
         """Hold a request. @return: None if it cannot be held."""
-        if self._count >= self._held_max or self._is_stopped or connection.is_lost or request.is_oneway:
+        if len(self) >= self._held_max or self._is_stopped or connection.is_lost or request.is_oneway:
             return None
-        held = _Held(connection, request, pull, self._clock.seconds() + pull.suspend_ms / 1000)
-        self._held.setdefault(pull.key, {})[held] = None
-        self._by_connection.setdefault(connection, {})[held] = None
-        self._count += 1
+        held = _Held(connection, request, self._clock.seconds() + pull.suspend_ms / 1000, pull)
+        self._held.hold(pull.key, held)
         return held
-
-    def _release(self, held: _Held) -> None:
-        key, connection = held.pull.key, held.connection
-        del self._held[key][held], self._by_connection[connection][held]
-        if not self._held[key]:
-            del self._held[key]
-        if not self._by_connection[connection]:
-            del self._by_connection[connection]
-        self._count -= 1
 
     def arrived(self, arrived: Arrived) -> None:
         """These queues have new messages."""
         for key in arrived:
-            for held in self._held.get(key, ()):
-                self._wake(held)
+            for held in self._held.of(key):
+                self._held.wake(held)
         self._look()
-
-    def _wake(self, held: _Held) -> None:
-        if not held.is_woken:
-            held.is_woken = True
-            self._woken.append(held)
 
     def _turn(self) -> None:
         self._call = None
@@ -390,14 +365,11 @@ class PullCommands(CommandGroup):
         """Examine the woken requests now, or in the next turn if one is scheduled."""
         if self._call is not None:
             return
-        for _ in range(min(len(self._woken), WOKEN_MAX)):
+        for held in self._held.woken(WOKEN_MAX):
+            self._try_again(held)
             if self._turn_bytes >= TURN_BYTES_MAX:
                 break
-            held = self._woken.popleft()
-            held.is_woken = False
-            if held in self._held.get(held.pull.key, ()):
-                self._try_again(held)
-        if self._woken and self._call is None:
+        if self._held.has_woken and self._call is None:
             self._call = self._clock.callLater(0, self._turn)
 
     def _try_again(self, held: _Held, *, is_over: bool = False) -> None:
@@ -406,7 +378,7 @@ class PullCommands(CommandGroup):
             held.is_postponed = True
             return
         if self._turn_bytes >= TURN_BYTES_MAX:
-            self._wake(held)
+            self._held.wake(held)
             return
         pull = held.pull
         try:
@@ -414,7 +386,7 @@ class PullCommands(CommandGroup):
                 pull = attrs.evolve(self._read(held.connection, held.request), offset=pull.offset)
             got = self._get(pull)
         except Exception as error:
-            self._release(held)
+            self._held.release(held)
             self._refuse(held, error)
             return
         code = self._code_of(pull, got)
@@ -427,7 +399,7 @@ class PullCommands(CommandGroup):
             return
         if code == Code.PULL_NOT_FOUND and held.has_moved:
             code = Code.PULL_RETRY_IMMEDIATELY  # so that its next request uses the advanced offset
-        self._release(held)
+        self._held.release(held)
         self._answer(held.connection, held.request, pull, got, code)
 
     def _refuse(self, held: _Held, error: Exception) -> None:
@@ -440,27 +412,27 @@ class PullCommands(CommandGroup):
     def sweep(self) -> None:
         """Answer the requests whose deadline has passed. Called about once a second."""
         now_s = self._clock.seconds()
-        due = [held for of_key in self._held.values() for held in of_key
-               if held.is_postponed or held.deadline_s <= now_s]
-        for held in due:
-            self._try_again(held, is_over=held.deadline_s <= now_s)
+        for held in self._held:
+            is_over = held.deadline_s <= now_s
+            if held.is_postponed or is_over:
+                self._try_again(held, is_over=is_over)
 
     def drained(self, connection: CommandConnection) -> None:
         """The connection takes output again."""
-        for held in list(self._by_connection.get(connection, ())):
+        for held in self._held.of_connection(connection):
             if held.is_postponed:
-                self._wake(held)
+                self._held.wake(held)
         self._look()
 
     def connection_lost(self, connection: CommandConnection) -> None:
         """Release the requests of an ended connection."""
-        for held in list(self._by_connection.get(connection, ())):
-            self._release(held)
+        for held in self._held.of_connection(connection):
+            self._held.release(held)
 
     def answer_held(self, remark: str) -> None:
         """Answer all held requests with no message; their clients ask again. @param remark: the reason."""
-        for held in [held for of_key in self._held.values() for held in of_key]:
-            self._release(held)
+        for held in self._held:
+            self._held.release(held)
             code = Code.PULL_RETRY_IMMEDIATELY if held.has_moved else Code.PULL_NOT_FOUND
             held.connection.answer(
                 held.request, code=code, remark=remark, ext_fields={
@@ -476,7 +448,7 @@ class PullCommands(CommandGroup):
         if self._call is not None:
             self._call.cancel()
             self._call = None
-        self._woken.clear()
+        self._held.forget_woken()
 
 
 def _both(expression: SqlFilter | None, visible: Visible | None) -> Visible | None:

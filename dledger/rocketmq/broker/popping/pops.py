@@ -22,7 +22,6 @@ Source: PopMessageProcessor, PopLongPollingService, NotificationProcessor (5.3.3
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
@@ -32,6 +31,7 @@ import attrs
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
+from dledger.rocketmq.answering.held import HeldRequest, HeldRequests
 from dledger.rocketmq.answering.refusals import (
     LONG_MAX,
     LONG_MIN,
@@ -129,23 +129,18 @@ class _Pop(NamedTuple):
 
 
 @attrs.define(eq=False)
-class _Poll:
+class _Poll(HeldRequest):
     """A request that waits."""
 
-    connection: CommandConnection
-    request: RemotingCommand
     pop: _Pop
-    deadline_s: float
-    is_woken: bool = False
 
 
 class PopCommands(CommandGroup):
     """
     The group of commands.
 
-    Invariant: a waiting request is in C{_polls}, by topic and group, and in C{_by_connection}; C{_topics}
-    leads from a topic, or that of its retries, there. C{_locked} are the queues of groups of which a check
-    point is being stored.
+    Invariant: a waiting request is in C{_polls}, by topic and group; C{_topics} leads from a topic, or that
+    of its retries, there. C{_locked} are the queues of groups of which a check point is being stored.
 
     @ivar popped: number of messages so far.
     """
@@ -166,11 +161,8 @@ class PopCommands(CommandGroup):
         self._own = own
         self._clock = clock
         self._wall_ms = wall_ms
-        self._polls: dict[_Waiting, dict[_Poll, None]] = {}
+        self._polls: HeldRequests[_Waiting, _Poll] = HeldRequests()
         self._topics: dict[str, dict[_Waiting, None]] = {}
-        self._by_connection: dict[CommandConnection, dict[_Poll, None]] = {}
-        self._count = 0
-        self._woken: deque[_Poll] = deque()
         self._call: IDelayedCall | None = None
         self._retries = RetryTopics(config, metadata)
         self._begins = FirstOffsets(config, store)
@@ -185,7 +177,7 @@ class PopCommands(CommandGroup):
 
     def __len__(self) -> int:
         """Number of waiting requests."""
-        return self._count
+        return len(self._polls)
 
     def handlers(self) -> Handlers:
         """By request code."""
@@ -208,7 +200,7 @@ class PopCommands(CommandGroup):
     def _tell(self, connection: CommandConnection, request: RemotingCommand) -> None:
         fields = Fields(request.ext_fields)
         topic, group = fields.text("topic"), fields.text("consumerGroup")
-        count = len(self._polls.get((topic, group), ()))
+        count = len(self._polls.of((topic, group)))
         connection.answer(request, ext_fields={"pollingNum": str(count)})
 
     def _read(self, fields: Fields, *, takes: bool = True) -> _Pop:
@@ -445,11 +437,11 @@ class PopCommands(CommandGroup):
         if not asked_ms or self._is_stopped or connection.is_lost or request.is_oneway:
             self._answer_none(connection, request, pop, Code.POLLING_TIMEOUT)
             return
-        if self._count >= POLLS_MAX:
+        if len(self) >= POLLS_MAX:
             self._answer_none(connection, request, pop, Code.POLLING_FULL)
             return
         # The sweep comes once a second, and the client waits for little more than this.
-        poll = _Poll(connection, request, pop, self._clock.seconds() + max(asked_ms / 1000 - 1, 0))
+        poll = _Poll(connection, request, self._clock.seconds() + max(asked_ms / 1000 - 1, 0), pop)
         self._hold(poll)
 
     def _answer_none(
@@ -467,42 +459,33 @@ class PopCommands(CommandGroup):
 
     def _hold(self, poll: _Poll) -> None:
         waiting = topic, group = poll.pop.topic, poll.pop.group
-        self._polls.setdefault(waiting, {})[poll] = None
+        self._polls.hold(waiting, poll)
         for name in (topic, *self._retries.read(topic, group)):
             self._topics.setdefault(name, {})[waiting] = None
-        self._by_connection.setdefault(poll.connection, {})[poll] = None
-        self._count += 1
         if poll.pop.in_order:
             self._releases.watch(topic, group)
 
     def _release(self, poll: _Poll) -> None:
-        waiting, connection = (poll.pop.topic, poll.pop.group), poll.connection
-        del self._polls[waiting][poll], self._by_connection[connection][poll]
-        if not self._polls[waiting]:
-            del self._polls[waiting]
+        waiting = (poll.pop.topic, poll.pop.group)
+        if self._polls.release(poll):
             self._releases.forget(*waiting)
             for name in (waiting[0], *self._retries.read(*waiting)):
                 del self._topics[name][waiting]
                 if not self._topics[name]:
                     del self._topics[name]
-        if not self._by_connection[connection]:
-            del self._by_connection[connection]
-        self._count -= 1
 
     def arrived(self, arrived: Arrived) -> None:
         """These queues have new messages."""
-        if self._count:
+        if len(self):
             for topic in {topic for topic, _ in arrived}:
                 for waiting in self._topics.get(topic, ()):
                     self._wake(waiting, WOKEN_MAX)
 
     def _wake(self, waiting: _Waiting, most: int) -> None:
         """Examine some requests for messages of a topic for a group, in a later turn."""
-        for poll in islice(self._polls.get(waiting, ()), most):
-            if not poll.is_woken:
-                poll.is_woken = True
-                self._woken.append(poll)
-        if self._woken and self._call is None:
+        for poll in islice(self._polls.of(waiting), most):
+            self._polls.wake(poll)
+        if self._polls.has_woken and self._call is None:
             self._call = self._clock.callLater(0, self._turn)
 
     def _wake_later(self, waiting: _Waiting) -> None:
@@ -511,12 +494,9 @@ class PopCommands(CommandGroup):
 
     def _turn(self) -> None:
         self._call = None
-        for _ in range(min(len(self._woken), WOKEN_MAX)):
-            poll = self._woken.popleft()
-            poll.is_woken = False
-            if poll in self._by_connection.get(poll.connection, ()):
-                self._try_again(poll)
-        if self._woken:
+        for poll in self._polls.woken(WOKEN_MAX):
+            self._try_again(poll)
+        if self._polls.has_woken:
             self._call = self._clock.callLater(0, self._turn)
 
     def _try_again(self, poll: _Poll, *, is_over: bool = False) -> None:
@@ -546,20 +526,20 @@ class PopCommands(CommandGroup):
         requests from messages may be over. Called once a second.
         """
         now_s = self._clock.seconds()
-        for poll in [poll for polls in self._polls.values() for poll in polls if poll.deadline_s <= now_s]:
+        for poll in self._polls.due(now_s):
             self._try_again(poll, is_over=True)
-        for waiting in self._polls:
+        for waiting in self._polls.keys:
             self._wake(waiting, 1)
         self._in_order.sweep()
 
     def connection_lost(self, connection: CommandConnection) -> None:
         """Release the requests of an ended connection."""
-        for poll in list(self._by_connection.get(connection, ())):
+        for poll in self._polls.of_connection(connection):
             self._release(poll)
 
     def answer_waiting(self) -> None:
         """Answer all waiting requests with no message; their clients ask again."""
-        for poll in [poll for polls in self._polls.values() for poll in polls]:
+        for poll in self._polls:
             self._release(poll)
             self._answer_none(poll.connection, poll.request, poll.pop, Code.POLLING_TIMEOUT)
 
@@ -571,7 +551,7 @@ class PopCommands(CommandGroup):
         if self._call is not None:
             self._call.cancel()
             self._call = None
-        self._woken.clear()
+        self._polls.forget_woken()
 
 
 def _queue_of(point: CheckPoint) -> GroupQueue:
