@@ -17,11 +17,12 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 
 import attrs
-from attrs.validators import ge, in_, instance_of, le
+from attrs.validators import in_
 
 from dledger.rocketmq.answering.answering import CONNECTIONS_MAX
 from dledger.rocketmq.namesrv.routes import RouteLimits
 from dledger.values.hosts import ChangeHosts, host_list
+from dledger.values.option_fields import flag_option, number_option, text_option
 from dledger.values.option_values import (
     converted,
     findings_of,
@@ -44,18 +45,6 @@ NAME_SERVER_PORT = 9876
 
 #: Versions of RocketMQ whose answers we can give.
 VERSION_4, VERSION_5 = "4.9", "5.3"
-
-
-def _number(default: int, least: int, most: int) -> int:
-    return attrs.field(default=default, validator=[instance_of(int), ge(least), le(most)])
-
-
-def _flag(default: bool) -> bool:
-    return attrs.field(default=default, validator=instance_of(bool))
-
-
-def _text(default: str) -> str:
-    return attrs.field(default=default, validator=instance_of(str))
 
 
 @attrs.frozen(kw_only=True)
@@ -88,35 +77,35 @@ class NameServerConfig:
     @ivar ignored: options of RocketMQ that were given and have no meaning here.
     """
 
-    listen_port: int = _number(NAME_SERVER_PORT, 0, 65535)
-    bind_address: str = _text("")
-    kv_config_path: str = _text("./dledger-namesrv-data/kvConfig.json")
+    listen_port: int = number_option(NAME_SERVER_PORT, 0, 65535)
+    bind_address: str = text_option("")
+    kv_config_path: str = text_option("./dledger-namesrv-data/kvConfig.json")
     answers_as: str = attrs.field(default=VERSION_5, validator=in_((VERSION_4, VERSION_5)))
-    order_message_enable: bool = _flag(False)
-    return_order_topic_config_to_broker: bool = _flag(True)
-    enable_all_topic_list: bool = _flag(True)
-    enable_topic_list: bool = _flag(True)
-    product_env_name: str = _text("center")
-    scan_not_active_broker_interval: int = _number(5_000, 500, 60_000)
-    server_channel_max_idle_time_seconds: int = _number(120, 10, 3_600)
-    connections_max: int = _number(CONNECTIONS_MAX, 16, 1_000_000)
-    connections_share: int = _number(50, 1, 100)
-    brokers_max: int = _number(RouteLimits().brokers_max, 1, 100_000)
-    topics_max: int = _number(RouteLimits().topics_max, 1, 1_000_000)
-    routes_max: int = _number(RouteLimits().routes_max, 1, 5_000_000)
-    topic_bytes_max: int = _number(RouteLimits().topic_bytes_max, 1024, 12 * 1024 * 1024)
-    kv_entries_max: int = _number(50_000, 1, 1_000_000)
-    kv_bytes_max: int = _number(4 * 1024 * 1024, 1024, 8 * 1024 * 1024)
+    order_message_enable: bool = flag_option(False)
+    return_order_topic_config_to_broker: bool = flag_option(True)
+    enable_all_topic_list: bool = flag_option(True)
+    enable_topic_list: bool = flag_option(True)
+    product_env_name: str = text_option("center")
+    scan_not_active_broker_interval: int = number_option(5_000, 500, 60_000)
+    server_channel_max_idle_time_seconds: int = number_option(120, 10, 3_600)
+    connections_max: int = number_option(CONNECTIONS_MAX, 16, 1_000_000)
+    connections_share: int = number_option(50, 1, 100)
+    brokers_max: int = number_option(RouteLimits().brokers_max, 1, 100_000)
+    topics_max: int = number_option(RouteLimits().topics_max, 1, 1_000_000)
+    routes_max: int = number_option(RouteLimits().routes_max, 1, 5_000_000)
+    topic_bytes_max: int = number_option(RouteLimits().topic_bytes_max, 1024, 12 * 1024 * 1024)
+    kv_entries_max: int = number_option(50_000, 1, 1_000_000)
+    kv_bytes_max: int = number_option(4 * 1024 * 1024, 1024, 8 * 1024 * 1024)
     tls_mode: str = attrs.field(default="disabled", validator=in_(TLS_MODES))
     tls_client_auth: str = attrs.field(default="none", validator=in_(CLIENT_AUTHS))
     change_hosts: tuple[str, ...] = attrs.field(default=(), converter=host_list)
-    tls_certificate: str = _text("")
-    tls_key: str = _text("")
-    tls_authority: str = _text("")
-    admin_tls: bool = _flag(False)
-    admin_token_file: str = _text("")
-    admin_token_reads: bool = _flag(False)
-    insecure: bool = _flag(False)
+    tls_certificate: str = text_option("")
+    tls_key: str = text_option("")
+    tls_authority: str = text_option("")
+    admin_tls: bool = flag_option(False)
+    admin_token_file: str = text_option("")
+    admin_token_reads: bool = flag_option(False)
+    insecure: bool = flag_option(False)
     ignored: tuple[str, ...] = ()
 
     @bind_address.validator

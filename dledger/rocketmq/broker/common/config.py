@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 
 import attrs
-from attrs.validators import ge, in_, instance_of, le
+from attrs.validators import in_
 
 from dledger.rocketmq.broker.basics.role import MASTER_ID, BrokerRole
 from dledger.rocketmq.broker.common.raft_options import RaftOptions
@@ -26,6 +26,7 @@ from dledger.rocketmq.broker.ha.config import SLAVE, HAConfig
 from dledger.rocketmq.broker.store.records.store_config import EXPIRY_OPTIONS, StoreConfig
 from dledger.values.addresses import Address, parse_address
 from dledger.values.hosts import ChangeHosts, host_list
+from dledger.values.option_fields import INT_MAX, flag_option, number_option, text_option
 from dledger.values.option_values import (
     converted,
     findings_of,
@@ -56,18 +57,6 @@ _NAME = re.compile(r"[%|a-zA-Z0-9_.-]{1,127}")
 
 #: A name that may have an address: not only digits and points.
 _HOST = re.compile(r"(?=[^a-zA-Z]*[a-zA-Z])[a-zA-Z0-9]([a-zA-Z0-9.-]{0,252}[a-zA-Z0-9])?")
-
-
-def _number(default: int, least: int = 0, most: int = 2**31 - 1) -> int:
-    return attrs.field(default=default, validator=[instance_of(int), ge(least), le(most)])
-
-
-def _flag(default: bool) -> bool:
-    return attrs.field(default=default, validator=instance_of(bool))
-
-
-def _text(default: str = "") -> str:
-    return attrs.field(default=default, validator=instance_of(str))
 
 
 def _addresses(attribute: str, text: str) -> tuple[str, ...]:
@@ -158,65 +147,65 @@ class BrokerConfig:
     store: StoreConfig
     ha: HAConfig = attrs.Factory(HAConfig)
     raft: RaftOptions = attrs.Factory(RaftOptions)
-    broker_name: str = _text("DEFAULT_BROKER")
-    broker_cluster_name: str = _text("DefaultCluster")
-    broker_id: int = _number(MASTER_ID)
-    broker_ip1: str = _text()
-    broker_ip2: str = _text()
-    listen_port: int = _number(LISTEN_PORT, 0, 65534)
-    ha_listen_port: int = _number(0, 0, 65535)
-    ha_master_address: str = _text()
-    master_address: str = _text()
-    namesrv_addr: str = _text()
-    auto_create_topic_enable: bool = _flag(True)
-    auto_create_subscription_group: bool = _flag(True)
-    cluster_topic_enable: bool = _flag(True)
-    broker_topic_enable: bool = _flag(True)
-    default_topic_queue_nums: int = _number(8, 1, 65535)
-    topics_max: int = _number(20_000, 1, 1_000_000)
-    connections_share: int = _number(50, 1, 100)
-    broker_permission: int = _number(6, 0, 7)
-    register_name_server_period: int = _number(30_000, 10_000, 60_000)
-    register_broker_timeout_mills: int = _number(6_000, 100, 60_000)
-    flush_consumer_offset_interval: int = _number(5_000, 100, 3_600_000)
-    long_polling_enable: bool = _flag(True)
-    store_reply_message_enable: bool = _flag(True)
-    reject_transaction_message: bool = _flag(False)
-    transaction_check_interval: int = _number(30_000, 100, 3_600_000)
-    transaction_time_out: int = _number(6_000, 0)
-    transaction_check_max: int = _number(15, 1)
-    slave_read_enable: bool = _flag(False)
-    enable_property_filter: bool = _flag(False)
-    enable_mixed_message_type: bool = _flag(False)
-    recall_message_enable: bool = _flag(False)
-    timer_wheel_enable: bool = _flag(True)
-    timer_max_delay_sec: int = _number(3 * 86_400, 1, 3_650 * 86_400)
-    offset_check_in_slave: bool = _flag(False)
-    enable_retry_topic_v2: bool = _flag(True)
-    init_pop_offset_by_check_msg_in_mem: bool = _flag(True)
-    region_id: str = _text("DefaultRegion")
-    trace_on: bool = _flag(True)
-    max_transfer_bytes_on_message_in_memory: int = _number(256 * 1024, 1, 8 * 1024 * 1024)
-    max_transfer_count_on_message_in_memory: int = _number(32, 1, 65535)
-    stop_timeout: int = _number(5_000, 0, 600_000)
+    broker_name: str = text_option("DEFAULT_BROKER")
+    broker_cluster_name: str = text_option("DefaultCluster")
+    broker_id: int = number_option(MASTER_ID, most=INT_MAX)
+    broker_ip1: str = text_option()
+    broker_ip2: str = text_option()
+    listen_port: int = number_option(LISTEN_PORT, 0, 65534)
+    ha_listen_port: int = number_option(0, 0, 65535)
+    ha_master_address: str = text_option()
+    master_address: str = text_option()
+    namesrv_addr: str = text_option()
+    auto_create_topic_enable: bool = flag_option(True)
+    auto_create_subscription_group: bool = flag_option(True)
+    cluster_topic_enable: bool = flag_option(True)
+    broker_topic_enable: bool = flag_option(True)
+    default_topic_queue_nums: int = number_option(8, 1, 65535)
+    topics_max: int = number_option(20_000, 1, 1_000_000)
+    connections_share: int = number_option(50, 1, 100)
+    broker_permission: int = number_option(6, 0, 7)
+    register_name_server_period: int = number_option(30_000, 10_000, 60_000)
+    register_broker_timeout_mills: int = number_option(6_000, 100, 60_000)
+    flush_consumer_offset_interval: int = number_option(5_000, 100, 3_600_000)
+    long_polling_enable: bool = flag_option(True)
+    store_reply_message_enable: bool = flag_option(True)
+    reject_transaction_message: bool = flag_option(False)
+    transaction_check_interval: int = number_option(30_000, 100, 3_600_000)
+    transaction_time_out: int = number_option(6_000, 0, INT_MAX)
+    transaction_check_max: int = number_option(15, 1, INT_MAX)
+    slave_read_enable: bool = flag_option(False)
+    enable_property_filter: bool = flag_option(False)
+    enable_mixed_message_type: bool = flag_option(False)
+    recall_message_enable: bool = flag_option(False)
+    timer_wheel_enable: bool = flag_option(True)
+    timer_max_delay_sec: int = number_option(3 * 86_400, 1, 3_650 * 86_400)
+    offset_check_in_slave: bool = flag_option(False)
+    enable_retry_topic_v2: bool = flag_option(True)
+    init_pop_offset_by_check_msg_in_mem: bool = flag_option(True)
+    region_id: str = text_option("DefaultRegion")
+    trace_on: bool = flag_option(True)
+    max_transfer_bytes_on_message_in_memory: int = number_option(256 * 1024, 1, 8 * 1024 * 1024)
+    max_transfer_count_on_message_in_memory: int = number_option(32, 1, 65535)
+    stop_timeout: int = number_option(5_000, 0, 600_000)
     tls_mode: str = attrs.field(default="disabled", validator=in_(TLS_MODES))
     tls_client_auth: str = attrs.field(default="none", validator=in_(CLIENT_AUTHS))
     tls_slave_auth: str = attrs.field(default="role", validator=in_(SLAVE_AUTHS))
-    tls_enable: bool = _flag(False)
-    tls_namesrv_enable: bool = _flag(False)
-    tls_members_enable: bool = _flag(False)
-    client_token_file: str = _text()
-    tls_certificate: str = _text()
-    tls_key: str = _text()
-    tls_authority: str = _text()
-    admin_tls: bool = _flag(False)
-    admin_token_file: str = _text()
-    admin_token_reads: bool = _flag(False)
-    insecure: bool = _flag(False)
+    tls_enable: bool = flag_option(False)
+    tls_namesrv_enable: bool = flag_option(False)
+    tls_members_enable: bool = flag_option(False)
+    client_token_file: str = text_option()
+    tls_certificate: str = text_option()
+    tls_key: str = text_option()
+    tls_authority: str = text_option()
+    admin_tls: bool = flag_option(False)
+    admin_token_file: str = text_option()
+    admin_token_reads: bool = flag_option(False)
+    insecure: bool = flag_option(False)
     change_hosts: tuple[str, ...] = attrs.field(default=(), converter=host_list)
-    acl_enable: bool = _flag(False)
-    acl_file: str = _text()
-    acl_credentials_file: str = _text()
+    acl_enable: bool = flag_option(False)
+    acl_file: str = text_option()
+    acl_credentials_file: str = text_option()
     ignored: tuple[str, ...] = ()
     role: BrokerRole = attrs.field(init=False, eq=False, repr=False)
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 
 import attrs
-from attrs.validators import instance_of
+
+from dledger.values.option_fields import flag_option, text_option
 
 #: As BrokerStartup reads it: C{selfId.substring(1)} is a number.
 _SELF_ID = re.compile(r"[A-Za-z]([0-9]{1,4})")
@@ -29,13 +30,13 @@ class RaftOptions:
     @ivar enable_batch_push: a leader sends several entries at once; RocketMQ has false, and understands it.
     """
 
-    enable_dleger_commit_log: bool = attrs.field(default=False, validator=instance_of(bool))
-    dleger_group: str = attrs.field(default="", validator=instance_of(str))
-    dleger_peers: str = attrs.field(default="", validator=instance_of(str))
-    dleger_self_id: str = attrs.field(default="", validator=instance_of(str))
-    store_path_dledger_commit_log: str = attrs.field(default="", validator=instance_of(str))
-    preferred_leader_id: str = attrs.field(default="", validator=instance_of(str))
-    enable_batch_push: bool = attrs.field(default=True, validator=instance_of(bool))
+    enable_dleger_commit_log: bool = flag_option(False)
+    dleger_group: str = text_option("")
+    dleger_peers: str = text_option("")
+    dleger_self_id: str = text_option("")
+    store_path_dledger_commit_log: str = text_option("")
+    preferred_leader_id: str = text_option("")
+    enable_batch_push: bool = flag_option(True)
 
     def __attrs_post_init__(self) -> None:
         if not self.enable_dleger_commit_log:

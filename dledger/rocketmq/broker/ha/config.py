@@ -10,8 +10,9 @@ Source: MessageStoreConfig.java (4.9.8, 5.3.3).
 from __future__ import annotations
 
 import attrs
-from attrs.validators import deep_iterable, ge, in_, instance_of, le
+from attrs.validators import deep_iterable, in_, instance_of
 
+from dledger.values.option_fields import flag_option, number_option
 from protocols.wire.rocketmq.ha import BODY_SIZE_MAX, TRANSFER_BATCH_SIZE
 
 ASYNC_MASTER = "ASYNC_MASTER"
@@ -25,11 +26,6 @@ SYNC_FLUSH = "SYNC_FLUSH"
 ANY_SLAVE = "any_slave"
 #: RocketMQ 5.x: C{in_sync_replicas} replicas, the master included, must hold the message.
 IN_SYNC_REPLICAS = "in_sync_replicas"
-
-
-def _number(default: int, least: int = 0, most: int = 2**62) -> int:
-    value: int = attrs.field(default=default, validator=[instance_of(int), ge(least), le(most)])
-    return value
 
 
 @attrs.frozen(kw_only=True)
@@ -64,29 +60,29 @@ class HAConfig:
     broker_role: str = attrs.field(default=ASYNC_MASTER, validator=in_((ASYNC_MASTER, SYNC_MASTER, SLAVE)))
     flush_disk_type: str = attrs.field(default=ASYNC_FLUSH, validator=in_((ASYNC_FLUSH, SYNC_FLUSH)))
     sync_rule: str = attrs.field(default=ANY_SLAVE, validator=in_((ANY_SLAVE, IN_SYNC_REPLICAS)))
-    in_sync_replicas: int = _number(1, 1, 64)
-    min_in_sync_replicas: int = _number(1, 1, 64)
-    enable_auto_in_sync_replicas: bool = attrs.field(default=False, validator=instance_of(bool))
-    ha_max_gap_not_in_sync: int = _number(256 * 1024 * 1024, 1)
-    slave_timeout: int = _number(3_000, 1, 3_600_000)
-    sync_flush_timeout: int = _number(5_000, 1, 3_600_000)
-    pending_max: int = _number(65_536, 1, 1_048_576)
-    ha_send_heartbeat_interval: int = _number(5_000, 10, 3_600_000)
-    ha_housekeeping_interval: int = _number(20_000, 20, 3_600_000)
-    ha_transfer_batch_size: int = _number(TRANSFER_BATCH_SIZE, 1, BODY_SIZE_MAX)
-    ha_start_at_first_file: bool = attrs.field(default=False, validator=instance_of(bool))
-    ha_transfer_flushed_only: bool = attrs.field(default=False, validator=instance_of(bool))
-    ha_slaves_max: int = _number(64, 1, 10_000)
-    ha_slaves_per_host: int = _number(1, 1, 10_000)
+    in_sync_replicas: int = number_option(1, 1, 64)
+    min_in_sync_replicas: int = number_option(1, 1, 64)
+    enable_auto_in_sync_replicas: bool = flag_option(False)
+    ha_max_gap_not_in_sync: int = number_option(256 * 1024 * 1024, 1)
+    slave_timeout: int = number_option(3_000, 1, 3_600_000)
+    sync_flush_timeout: int = number_option(5_000, 1, 3_600_000)
+    pending_max: int = number_option(65_536, 1, 1_048_576)
+    ha_send_heartbeat_interval: int = number_option(5_000, 10, 3_600_000)
+    ha_housekeeping_interval: int = number_option(20_000, 20, 3_600_000)
+    ha_transfer_batch_size: int = number_option(TRANSFER_BATCH_SIZE, 1, BODY_SIZE_MAX)
+    ha_start_at_first_file: bool = flag_option(False)
+    ha_transfer_flushed_only: bool = flag_option(False)
+    ha_slaves_max: int = number_option(64, 1, 10_000)
+    ha_slaves_per_host: int = number_option(1, 1, 10_000)
     ha_allowed_hosts: tuple[str, ...] = attrs.field(
         default=(), converter=tuple, validator=deep_iterable(instance_of(str))
     )
-    ha_full_history: bool = attrs.field(default=False, validator=instance_of(bool))
-    ha_verify_size: int = _number(64 * 1024, 1, 1 << 40)
-    ha_verify_size_at_start: int = _number(16 * 1024 * 1024, 1, 1 << 40)
-    ha_flush_interval: int = _number(500, 10, 3_600_000)
-    ha_reconnect_min: int = _number(200, 1, 3_600_000)
-    ha_reconnect_max: int = _number(5_000, 1, 3_600_000)
+    ha_full_history: bool = flag_option(False)
+    ha_verify_size: int = number_option(64 * 1024, 1, 1 << 40)
+    ha_verify_size_at_start: int = number_option(16 * 1024 * 1024, 1, 1 << 40)
+    ha_flush_interval: int = number_option(500, 10, 3_600_000)
+    ha_reconnect_min: int = number_option(200, 1, 3_600_000)
+    ha_reconnect_max: int = number_option(5_000, 1, 3_600_000)
 
     @min_in_sync_replicas.validator
     def _least_is_not_more(self, attribute: object, value: int) -> None:

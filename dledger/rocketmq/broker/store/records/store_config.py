@@ -15,6 +15,7 @@ import attrs
 from attrs.validators import ge, instance_of, le
 
 from dledger.base.disk.expiry import ExpiryRules
+from dledger.values.option_fields import flag_option, number_option, text_option
 
 UNIT_SIZE = 20
 
@@ -78,36 +79,24 @@ class StoreConfig:
     """
 
     store_path_root_dir: str = attrs.field(validator=instance_of(str))
-    store_path_commit_log: str = attrs.field(default="", validator=instance_of(str))
-    mapped_file_size_commit_log: int = attrs.field(
-        default=1024**3, validator=[instance_of(int), ge(4096), le(2**31 - 1)]
-    )
-    mapped_file_size_consume_queue: int = attrs.field(
-        default=300_000 * UNIT_SIZE, validator=[instance_of(int), ge(UNIT_SIZE), le(2**31 - 1)]
-    )
-    max_message_size: int = attrs.field(
-        default=4 * 1024**2, validator=[instance_of(int), ge(1), le(64 * 1024**2)]
-    )
-    message_delay_level: str = attrs.field(default=_LEVELS, validator=instance_of(str))
-    file_reserved_time_h: int = attrs.field(default=72, validator=[instance_of(int), ge(1)])
-    delete_when: str = attrs.field(default="04", validator=instance_of(str))
-    disk_max_used_space_ratio: int = attrs.field(default=75, validator=[instance_of(int), ge(10), le(95)])
+    store_path_commit_log: str = text_option("")
+    mapped_file_size_commit_log: int = number_option(1024**3, 4096, 2**31 - 1)
+    mapped_file_size_consume_queue: int = number_option(300_000 * UNIT_SIZE, UNIT_SIZE, 2**31 - 1)
+    max_message_size: int = number_option(4 * 1024**2, 1, 64 * 1024**2)
+    message_delay_level: str = text_option(_LEVELS)
+    file_reserved_time_h: int = number_option(72, 1)
+    delete_when: str = text_option("04")
+    disk_max_used_space_ratio: int = number_option(75, 10, 95)
     disk_space_clean_forcibly_ratio: float = attrs.field(
         default=0.85, validator=[instance_of(float), ge(0.1), le(1.0)]
     )
     disk_space_warning_level_ratio: float = attrs.field(
         default=0.90, validator=[instance_of(float), ge(0.1), le(1.0)]
     )
-    scrub_bytes_per_second: int = attrs.field(
-        default=4 * 1024**2, validator=[instance_of(int), ge(0), le(2**30)]
-    )
-    message_index_enable: bool = attrs.field(default=True, validator=instance_of(bool))
-    max_hash_slot_num: int = attrs.field(
-        default=5_000_000, validator=[instance_of(int), ge(1), le(100_000_000)]
-    )
-    max_index_num: int = attrs.field(
-        default=20_000_000, validator=[instance_of(int), ge(2), le(80_000_000)]
-    )
+    scrub_bytes_per_second: int = number_option(4 * 1024**2, 0, 2**30)
+    message_index_enable: bool = flag_option(True)
+    max_hash_slot_num: int = number_option(5_000_000, 1, 100_000_000)
+    max_index_num: int = number_option(20_000_000, 2, 80_000_000)
 
     @store_path_root_dir.validator
     def _root_is_named(self, attribute: object, value: str) -> None:

@@ -1,0 +1,39 @@
+# -*- test-case-name: tests.base.test_option_fields -*-
+"""
+Fields of the classes of options: of a member, a broker, its replication, and a name server.
+
+A value of another type is a C{TypeError}, one beyond the bounds a C{ValueError}; both name the option.
+"""
+
+from __future__ import annotations
+
+import attrs
+from attrs.validators import ge, gt, instance_of, le
+
+#: The largest C{int} and C{long} of Java.
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+
+def number_option(default: int, least: int = 0, most: int = LONG_MAX) -> int:
+    """A whole number from C{least} to C{most}."""
+    value: int = attrs.field(default=default, validator=[instance_of(int), ge(least), le(most)])
+    return value
+
+
+def share_option(default: float) -> float:
+    """A part of one: more than 0, at most 1."""
+    value: float = attrs.field(default=default, validator=[instance_of(float), gt(0), le(1)])
+    return value
+
+
+def flag_option(default: bool) -> bool:
+    """True or false."""
+    value: bool = attrs.field(default=default, validator=instance_of(bool))
+    return value
+
+
+def text_option(default: str = "") -> str:
+    """A text, which its class checks further."""
+    value: str = attrs.field(default=default, validator=instance_of(str))
+    return value
