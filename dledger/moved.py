@@ -11,9 +11,10 @@ import sys
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import InspectLoader, Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from importlib.util import find_spec
+from types import CodeType, ModuleType
 
 #: Packages that moved with all below them.
 PACKAGES = {
@@ -177,6 +178,12 @@ class _OldName(Loader):
     def exec_module(self, module: ModuleType) -> None:
         module.__spec__ = self._kept
 
+    def get_code(self, _name: str) -> CodeType | None:
+        """What C{python -m} runs; the module must not be imported for that."""
+        spec = find_spec(self._name)
+        loader = None if spec is None else spec.loader
+        return loader.get_code(self._name) if isinstance(loader, InspectLoader) else None
+
 
 class OldNames(MetaPathFinder):
     """Finds modules by their old names. It has to be asked first: an old folder may still be there, empty."""
@@ -184,9 +191,10 @@ class OldNames(MetaPathFinder):
     def find_spec(
         self, name: str, _path: Sequence[str] | None, _target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """@return: None for a name that is not an old one."""
+        """@return: None for a name that is not an old one, and for one that no module has now."""
         new = new_name(name)
-        if new == name:
+        # As for any name, the packages above are imported for this, and the module is not.
+        if new == name or (new not in sys.modules and find_spec(new) is None):
             return None
         warnings.warn(
             f"{name} is now {new}; the old name goes with dledger 0.3", DeprecationWarning, stacklevel=2

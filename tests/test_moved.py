@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import subprocess
 import sys
 import warnings
@@ -59,6 +60,35 @@ class OldNameTests(SynchronousTestCase):
         )
         self.assertEqual(done.stderr, "")
         self.assertEqual(done.stdout.strip(), "True True dledger.rocketmq.namesrv.status")
+
+    def test_run(self) -> None:
+        """An old name can be run as a program; one that was never a module is missing, in one sentence."""
+        for name, said in (
+            ("dledger.commands.main", ""),
+            ("dledger.commands", "No module named dledger.commands.__main__"),
+            ("dledger.commands.never", "No module named dledger.commands.never"),
+        ):
+            done = subprocess.run(
+                [sys.executable, "-W", "ignore", "-m", name], cwd=ROOT, capture_output=True, text=True,
+                timeout=60, check=False,
+            )
+            self.assertNotIn("Traceback", done.stderr, name)
+            if said.startswith("No"):
+                self.assertIn(said, done.stderr)
+            else:
+                self.assertEqual((done.returncode, done.stderr), (0, ""), name)
+
+    def test_no_module(self) -> None:
+        """A name below an old folder that no module has is found nowhere, and brings no warning."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            self.assertIsNone(importlib.util.find_spec("dledger.values.never"))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.assertIsNone(importlib.util.find_spec("dledger.commands.never"))
+            self.assertIsNotNone(importlib.util.find_spec("dledger.commands.basics.common"))
+            error = self.assertRaises(ImportError, importlib.import_module, "dledger.commands.never")
+        self.assertEqual(error.name, "dledger.commands.never")
 
     def test_names_of_today(self) -> None:
         """They are not touched, and bring no warning."""

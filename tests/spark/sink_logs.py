@@ -22,6 +22,8 @@ from dledger.spark.sink.sink_log import (
 
 SINK = "orders"
 SETTLE_S = 3.0
+#: Entries in which a sink that the group does not know is looked for.
+NEWEST = 1000
 
 
 class Crash(BaseException):
@@ -126,6 +128,11 @@ class MemoryLog:
         self.read.update(range(begin, end))
         found = [(index, decode_marker(self.entries[index][1])) for index in range(begin, end)]
         return [(index, marker) for index, marker in found if marker is not None]
+
+    def newest_markers(self) -> list[tuple[int, SinkMarker]]:
+        """See L{SinkLog}."""
+        end = len(self.entries)
+        return self.markers(max(end - NEWEST, self.first), end) if end > self.first else []
 
     def rows_behind(self, index: int, count: int, end: int) -> list[bytes]:
         """See L{SinkLog}."""

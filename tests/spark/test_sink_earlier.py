@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.ledger.producers import NotedRun
 from dledger.spark.sink.markers import MarkerKind, decode_marker
 from dledger.spark.sink.sink_log import SinkError
-from tests.spark.sink_logs import SETTLE_S, EarlierSink, MemoryLog
+from tests.spark.sink_logs import NEWEST, SETTLE_S, EarlierSink, MemoryLog
 
 ROWS = (b"a", b"b", b"c")
 NONE: Counter[bytes] = Counter()
@@ -111,6 +111,28 @@ class EarlierTests(SynchronousTestCase):
         self.earlier.whole(0, ROWS)
         self.assertEqual(self.log.restart(ROWS, 0, search_from=0).appended, 0)
         self.assertEqual(self.log.restart(ROWS, 1).appended, 3)
+
+    def test_first_batch_by_itself(self) -> None:
+        """Where a marker of the sink is among the newest entries, without the option."""
+        self.log.other(*[b"x"] * 2 * NEWEST)
+        self.earlier.begin(0)
+        self.earlier.rows(0, b"c")
+        self.log.other(*[b"x"] * (NEWEST // 2))
+        self.assertEqual(self.log.restart(ROWS, 0).appended, 2)
+        self.assertEqual(self.log.lacking(ROWS), (NONE, NONE))
+        self.setUp()
+        self.earlier.whole(3, ROWS)
+        self.refused(lambda: self.log.restart(ROWS, 0), "comes behind batch 3, which is in the log at index")
+
+    def test_first_batch_of_others(self) -> None:
+        """Markers of other sinks do not count, nor do those in front of the newest entries."""
+        EarlierSink(self.log, sink="other").whole(0, ROWS)
+        self.assertEqual(self.log.restart(ROWS, 0).appended, 3)
+        self.assertNotIn(MarkerKind.BEGIN, [
+            marker.kind for _, body in self.log.entries if (marker := decode_marker(body)) is not None
+            and marker.sink != "other"
+        ])
+        self.assertLess(len(self.log.read), NEWEST + 1)
 
     def test_doubled(self) -> None:
         """Rows that the earlier version has left twice are told."""

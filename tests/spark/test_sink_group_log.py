@@ -7,8 +7,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.spark.sink import group_log
 from dledger.spark.sink.batch_append import BatchAppend
 from dledger.spark.sink.group_log import GroupLog
 from dledger.spark.sink.markers import MarkerKind, SinkMarker, encode_marker
@@ -173,13 +175,15 @@ class GroupLogTests(SynchronousTestCase):
 
     def test_bodies_of_others(self) -> None:
         """
-        The first batch of a new sink asks no member for an entry, and a later one for the last one of the
-        sink alone.
+        The first batch of a new sink asks for the newest bytes alone, and a later one for the last entry of
+        the sink alone.
         """
+        self.patch(group_log, "NEWEST_BYTES", 100)
         done = SinkMarker(kind=MarkerKind.DONE, sink="s", batch=1, run="0" * 16, count=3)
         records = records_of([b"x"] * 5000 + [encode_marker(done)] + [b"x"] * 5000)
+        newest = len(records)
         for batch, answers, pulls in (
-            (0, [AppendOnceResponse(code=ResponseCode.UNKNOWN_PRODUCER)], []),
+            (0, [AppendOnceResponse(code=ResponseCode.UNKNOWN_PRODUCER)], [newest - 1, newest - 3]),
             (2, [AppendOnceResponse(code=ResponseCode.SEQUENCE_GAP, last_sequence=4),
                  AppendOnceResponse(index=5000, pos=0, count=1, is_repeated=True)], [5000]),
         ):
@@ -212,3 +216,16 @@ class GroupLogTests(SynchronousTestCase):
         self.assertEqual(log.rows_behind(1, 1, 7), [b"a"])
         self.assertEqual(log.rows_behind(5, 3, 7), [b"c"])
         self.assertEqual(log.rows_behind(1, 3, 3), [b"a"])
+
+    def test_newest_markers(self) -> None:
+        """Those in the newest bytes; where older entries are longer, the look ends among them."""
+        marker = encode_marker(MARKER)
+        log = self.make(Leader(records=records_of([b"x" * 5000, marker, *[b"x"] * 20, marker, b"y"])))
+        self.assertEqual(log.newest_markers(), [(22, MARKER), (1, MARKER)])
+        log._log._options = attrs.evolve(log._log._options, fetch_bytes=100)  # an entry in each answer
+        self.assertEqual(log.newest_markers(), [(22, MARKER), (1, MARKER)])
+        for newest, found in ((1, []), (1000, [(22, MARKER)]), (2000, [(22, MARKER)])):
+            self.patch(group_log, "NEWEST_BYTES", newest)
+            self.assertEqual(log.newest_markers(), found, newest)
+        self.assertEqual(log.markers(1, 2), [(1, MARKER)])
+        self.assertEqual(self.make(Leader(records=records_of([b""]))).newest_markers(), [])

@@ -10,7 +10,8 @@ rows when it runs a batch again.
 
 Rule 1: an attempt asks the group for the last number of the sink, and looks at that entry: a DONE says which
 batch is complete. Else a batch was interrupted: its rows are read and taken away from this one. It never
-reads what is not the sink's, except to find the PIECE in front of the last row of an interrupted batch.
+reads what is not the sink's, except to find the PIECE in front of the last row of an interrupted batch, and
+the newest entries for batch 0 of a sink that the group does not know: an earlier version may have begun it.
 Rule 2: the first request gets the next number. If somebody else was first, nothing was appended, and the
 attempt begins again with rule 1: more of the batch may be there.
 Rule 3: one request is under way at a time. If a later one finds its number taken, another driver appends,
@@ -105,7 +106,7 @@ class BatchAppend:
         @param settle_s: pause after which no request of an earlier version is under way.
         @param frame_bytes: of rows in one request, but at least one row.
         @param search_from: where the group does not know the sink: no marker of it is in front of this index;
-            -1: not told, then nothing is searched for batch 0.
+            -1: not told, then batch 0 is searched for if a marker of the sink is among the newest entries.
         @param is_new: nobody has used this name of a sink before.
         @param attempts_max: of attempts that others disturb.
         @param is_strict: false: where the proof is missing, warn and go on.
@@ -184,7 +185,7 @@ class BatchAppend:
             self._is_new = False  # a second attempt has something to find
             return _Standing(sequence=0)
         last = self._log.last_sequence(self._producer)
-        if last < 0 and (self._batch or self._search_from >= 0):
+        if last < 0 and (self._batch or self._search_from >= 0 or self._is_near_the_end()):
             return self._earlier(0, max(self._search_from, 0))
         sequence = last + 1
         first = max(self._log.first_index(), 0)
@@ -198,6 +199,10 @@ class BatchAppend:
                 continue
             return self._from_marker(found, index, sequence, first)
         return _Standing(sequence=sequence)
+
+    def _is_near_the_end(self) -> bool:
+        """Whether the newest entries have a marker of this sink, which the group does not know."""
+        return any(marker.sink == self._sink for _, marker in self._log.newest_markers())
 
     def _place_of(self, sequence: int) -> int:
         """Index of an entry of this sink."""

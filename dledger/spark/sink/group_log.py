@@ -32,6 +32,9 @@ from protocols.wire.ledger.producers import SEQUENCE_MAX
 _OF_A_LEADER = (ResponseCode.LEADER_PENDING_FULL, ResponseCode.LEADER_NOT_READY)
 #: Answers to a number that no producer has, which say what the last one is.
 _ABOUT_LAST = (*OUT_OF_SEQUENCE, ResponseCode.SEQUENCE_FORGOTTEN)
+#: Bytes of the newest entries in which a sink that the group does not know is looked for. More may be read
+#: where the oldest of them are longer than the others, at most twice as many and one answer of a member.
+NEWEST_BYTES = 8 * 1024 * 1024
 
 
 @attrs.frozen
@@ -188,6 +191,21 @@ class GroupLog:
             (chunk.first + at, marker)
             for chunk in self._log.chunks(begin, end, with_data=True) for at, marker in markers_in(chunk)
         ]
+
+    def newest_markers(self) -> list[tuple[int, SinkMarker]]:
+        """See L{dledger.spark.sink.sink_log.SinkLog.newest_markers}. L{NEWEST_BYTES} are looked at."""
+        extent = self._log.extent()
+        end, step, size = extent.end, 1, 0
+        found: list[tuple[int, SinkMarker]] = []
+        while end > extent.begin and size < NEWEST_BYTES:
+            begin = max(end - step, extent.begin)
+            for chunk in self._log.chunks(begin, end, with_data=True):
+                found += [(chunk.first + at, marker) for at, marker in markers_in(chunk)]
+                size += int(chunk.starts[-1])
+                if size >= 2 * NEWEST_BYTES:  # The entries became longer; the next reader begins anew.
+                    break
+            end, step = begin, 2 * step
+        return found
 
     def rows_behind(self, index: int, count: int, end: int) -> list[bytes]:
         """See L{dledger.spark.sink.sink_log.SinkLog.rows_behind}."""

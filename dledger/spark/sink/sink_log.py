@@ -93,6 +93,13 @@ class SinkLog(Protocol):
         @raise ReadError: the entries cannot be read.
         """
 
+    def newest_markers(self) -> list[tuple[int, SinkMarker]]:
+        """
+        Markers with their indexes among the newest entries, a bounded number of bytes.
+
+        @raise ReadError: the entries cannot be read.
+        """
+
     def rows_behind(self, index: int, count: int, end: int) -> list[bytes]:
         """
         The bodies of at most C{count} entries behind C{index}, in front of C{end}, as far as they have the
