@@ -71,7 +71,7 @@ class MemberLogTests(TestCase):
         asked = urllib.request.Request(url, method="POST", headers={"Authorization": f"Bearer {self.token}"})
         with urllib.request.urlopen(asked, timeout=20) as answer:
             self.assertEqual(
-                json.load(answer), {"log_level": "warn,dledger.node=debug,dledger.daemons=info"}
+                json.load(answer), {"log_level": "warn,dledger.daemons=info,dledger.node=debug"}
             )
         self.assertEqual(self.child.stop(), -signal.SIGTERM)
         rooms = {line["room"] for line in self.lines() if line["level"] == "info"}

@@ -147,7 +147,8 @@ class BatchAppend:
             self._sleep(_PAUSE_S)
         raise SinkError(
             f"{self._name}: gave up after {self._attempts_max} attempts, the last one: {problem}. Some rows "
-            "may be in the log; the batch is continued when it is run again"
+            "may be in the log; the batch is continued when it is run again. If the leader lacks a part of the "
+            "log after the last entries of the sink, hand its leadership to another member first"
         )
 
     @property
