@@ -150,7 +150,7 @@ class DLedgerConfig:
         C{dledger archive --note} says that an archive has it.
 
     State machine, see docs/machines.md:
-    @ivar machine_snapshot_entries, machine_snapshot_bytes: a snapshot is taken behind this number of entries,
+    @ivar machine_snapshot_entries, machine_snapshot_bytes: a snapshot is taken after this number of entries,
         or of bytes of bodies; 0 for not by this one.
     @ivar machine_keep_entries: segments go that end this number of entries before the last one in the
         oldest snapshot; 0: none do.

@@ -101,7 +101,7 @@ class _Pieces:
     def end(self) -> None:
         """@raise WireError: there is more."""
         if self._at != len(self._data):
-            raise WireError(f"kept results: {len(self._data) - self._at} bytes behind the end")
+            raise WireError(f"kept results: {len(self._data) - self._at} bytes after the end")
 
 
 class KeptResult(NamedTuple):

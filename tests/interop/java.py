@@ -74,7 +74,7 @@ def class_path(version: str = DLEDGER_VERSION) -> str:
 
 def class_path_of(pom: str, sources: Path, *, orphan: str = "") -> str:
     """
-    The class path of a POM's dependencies, and behind them of the compiled classes of a folder.
+    The class path of a POM's dependencies, and after them of the compiled classes of a folder.
 
     @param orphan: a version of DLedger; if it is one of L{ORPHANS}, its jar comes first.
     @raise JavaMissing: no JDK, no Maven, or Maven could not fetch the jars.

@@ -26,7 +26,7 @@ from tests.processes.children import Child, free_ports, free_triple, wait_until
 from tests.processes.members import ROOT, TWISTD, Member
 from tests.processes.test_group import FILES
 
-#: Runs it for one description after the other, which come behind its own words.
+#: Runs it for one description after the other, which come after its own words.
 _SCHEMATHESIS = """
 import sys
 from schemathesis.cli import schemathesis

@@ -160,7 +160,7 @@ def followed_url(address: str, admin: str) -> str:
     The base URL at which to ask a member that tells its administration.
 
     @param address: C{host:port} of the member's log port; its host is asked.
-    @param admin: C{host:port} as the member tells it, behind C{https://} if it is by TLS; only its port is
+    @param admin: C{host:port} as the member tells it, after C{https://} if it is by TLS; only its port is
         used.
     @return: empty if C{admin} is no address, or is on the loopback interface of another machine.
     """

@@ -184,7 +184,7 @@ class Peers:
             peer.abort(reason)
 
     def send(self, peer_id: str, request_id: int, request: Request) -> None:
-        """Send a request behind the earlier ones; C{answered} or C{failed} is called later."""
+        """Send a request after the earlier ones; C{answered} or C{failed} is called later."""
         peer = self._peers.get(peer_id)
         if peer is not None:
             peer.send(request_id, request)

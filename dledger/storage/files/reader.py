@@ -220,7 +220,7 @@ class LogReader:
         """
         Raw records from C{first_index} on, in runs of at most C{max_bytes} (but at least one record).
 
-        @param end_index: last index wanted, inclusive; None: the committed index. Entries behind the
+        @param end_index: last index wanted, inclusive; None: the committed index. Entries after the
             committed index may be cut again.
         @raise StoreError: the index or a data file is damaged or gone.
         """
