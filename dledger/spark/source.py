@@ -12,7 +12,7 @@ Rules of the engine that are not obvious:
  - After a crash the engine asks for the interrupted batch again with the offsets of its own log. Nothing of
    it is shown before it is committed where it is read.
  - There is no C{pushFilters}: Spark 4.3 keeps a plan with pushed filters for later scans that push nothing,
-   and so gives wrong rows (C{tests.spark.test_upstream} tells when that is fixed).
+   and so gives wrong rows (C{tests.spark.test_upstream} says when that is fixed).
 
 PySpark 4.2 asks for offsets with a limit; 4.0 and 4.1 do not, so a stream has no limits there.
 """

@@ -203,7 +203,7 @@ class TruncateTests(SynchronousTestCase):
         self.assertEqual(bench.core.committed_index, 1)
 
     def test_hears_the_leaders_commit(self) -> None:
-        """Any push of its leader tells how far this member is behind; no other member's push does."""
+        """Any push of its leader says how far this member is behind; no other member's push does."""
         bench = follower(1, 1, 2)
         self.assertEqual(bench.core.status().commit_lag, 0)
         bench.request(compare(90, 2, commit_index=99))

@@ -295,7 +295,7 @@ class JavaClient(JavaChild):
         """
         Send appends of 20 bytes, all in flight at once.
 
-        @param refused: its log tells when this many were answered LEADER_PENDING_FULL.
+        @param refused: its log says when this many were answered LEADER_PENDING_FULL.
         @return: the number of appends by code (C{none}: without an answer), and as C{indexes} the number of
             different indexes of the accepted ones.
         @raise ChildError: some never ended.

@@ -81,7 +81,7 @@ def _next_level(
     group: SearchedGroup, level: list[tuple[GroupState, Way]], seen: set[int], found: SearchResult,
     states_max: int,
 ) -> list[tuple[GroupState, Way]]:
-    """The new states one move past those of C{level}."""
+    """The new states one move after those of C{level}."""
     following: list[tuple[GroupState, Way]] = []
     level.reverse()
     while level:

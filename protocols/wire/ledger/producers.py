@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 #: C{channel} of a producer entry: "PRDC".
 PRODUCER_CHANNEL = 0x50524443
-#: The first byte of the channel: one column of the headers of a batch tells whether it has such an entry.
+#: The first byte of the channel: one column of the headers of a batch says whether it has such an entry.
 PRODUCER_FIRST_BYTE = PRODUCER_CHANNEL >> 24
 #: Longest id of a producer, bytes of UTF-8.
 PRODUCER_ID_BYTES_MAX = 64

@@ -84,7 +84,7 @@ class PutError(DLedgerError):
 class PutRefused(PutError):
     """
     The missing messages are certainly not stored: putting them again is safe. If the broker refused them,
-    the fact C{broker_code} tells why.
+    the fact C{broker_code} says why.
     """
 
 
