@@ -141,7 +141,7 @@ def write_json(
     """Write C{{"results": [...], "machine": {...}}} to C{path}, unless it is None."""
     if path is not None:
         facts = attrs.asdict(machine)
-        del facts["directory"]  # tells where a disk is mounted, and nothing about the figures
+        del facts["directory"]  # says where a disk is mounted, and nothing about the figures
         document = {"results": list(results), "machine": facts, **more}
         Path(path).write_text(json.dumps(document, indent=1) + "\n")
 

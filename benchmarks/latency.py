@@ -5,7 +5,7 @@ Takes one append apart: where its microseconds go, beside the least that the sam
     python -m benchmarks.latency --rounds 5 --json FILE
 
 A client of ours appends to three members, one entry at a time. Points in all four processes
-(L{benchmarks.trace_points}) tell when an append passes them, by one clock. In the same run, by turns, two
+(L{benchmarks.trace_points}) say when an append passes them, by one clock. In the same run, by turns, two
 relays go the same way without doing anything else (L{benchmarks.relay}): plain Python with epoll, and bare
 Twisted. A run without points tells what the points cost.
 

@@ -53,7 +53,7 @@ def build(directory: Path, size_bytes: int, body_bytes: int, *, clean: bool) -> 
     """
     Fill a ledger as a leader does, flushing and committing on the way.
 
-    @param clean: close it cleanly; else wait to be killed, with writes behind the last flush.
+    @param clean: close it cleanly; else wait to be killed, with writes after the last flush.
     """
     config = _config(directory, 20911)
     store = FileStore.open(config, OsDisk())

@@ -105,7 +105,7 @@ class NatsFrames:
 
 
 class RedisFrames:
-    """Entries of a stream, and behind each share of the window a WAIT for one of the two replicas."""
+    """Entries of a stream, and after each share of the window a WAIT for one of the two replicas."""
 
     opening = b""
 

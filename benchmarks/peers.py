@@ -50,7 +50,7 @@ class Peer:
 
 
 _PUBLISH = "publish to a JetStream stream with 3 replicas, acknowledged by its leader"
-_XADD = "XADD; WAIT 1 behind the share of the window of a connection"
+_XADD = "XADD; WAIT 1 after the share of the window of a connection"
 
 #: NATS 2.10 knows the option, but syncs only the leader's copy before it acknowledges: its raft log is synced
 #: every five minutes. From 2.11 on the option is for both.

@@ -258,7 +258,7 @@ class Account:
         more, self.waiting_bytes = size - self.waiting_bytes, size
         if more > 0 and budget.held > budget.bytes_max and size > SMALL_FRAME_BYTES:
             return (
-                f"requests behind unread answers hold {budget.held} bytes, at most {budget.bytes_max} are "
+                f"requests after unread answers hold {budget.held} bytes, at most {budget.bytes_max} are "
                 "allowed: read the answers"
             )
         return None

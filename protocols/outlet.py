@@ -130,7 +130,7 @@ class Outlet:
 
     def send(self, *parts: bytes) -> int:
         """
-        Send C{parts} behind all earlier output.
+        Send C{parts} after all earlier output.
 
         @return: their total size in bytes.
 

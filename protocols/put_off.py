@@ -51,7 +51,7 @@ class PutOffReads:
         self.go_on()
 
     def hold(self) -> None:
-        """Requests of the present read wait; further bytes must wait behind them, until L{release}."""
+        """Requests of the present read wait; further bytes must wait after them, until L{release}."""
         self.is_held = self.is_waiting = True
         self._changed()
 

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.protocols.test_budgets -*-
 """
-What an end that answers does about answers that are not read: the requests behind them wait as bytes, and the
+What an end that answers does about answers that are not read: the requests after them wait as bytes, and the
 connection ends when it reads nothing for too long. And about requests that it cannot answer yet: they are
 counted, and the further ones wait with the other end.
 """

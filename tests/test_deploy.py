@@ -62,7 +62,7 @@ def unit(name: str, instance: str) -> dict[str, list[str]]:
 
 def words_of(start: str, configuration: Path, options: str = "") -> list[str]:
     """
-    The words behind C{twistd} of a unit's command.
+    The words after C{twistd} of a unit's command.
 
     @param configuration: the file that is read instead of the one below C{/etc}.
     @param options: the value of C{DLEDGER_OPTIONS}.

@@ -91,7 +91,7 @@ class CountingTests(SynchronousTestCase):
         self.assertGreater(totals[1], totals[0])
 
     def test_tracers_return(self) -> None:
-        """Those of before are there afterwards, also behind an exception."""
+        """Those of before are there afterwards, also after an exception."""
 
         def before(*_arguments: object) -> None:
             pass

@@ -24,7 +24,7 @@ def client(begin: int) -> Moments:
 
 
 def leader(begin: int) -> Moments:
-    """Its way through the leader, with the answer of a second follower behind."""
+    """Its way through the leader, with the answer of a second follower after it."""
     return at(
         (READ, begin + 20), (STORE, begin + 30), (STORED, begin + 35), (SEND, begin + 45), (SEND, begin + 47),
         (READ, begin + 100), (SEND, begin + 120), (READ, begin + 125),

@@ -172,6 +172,18 @@ class CheckerTests(SynchronousTestCase):
         self.assertEqual(tidy.mentions_of_any(source), 4)
         self.assertEqual(tidy.mentions_of_any("'''Any number.'''\nx = 'Any'"), 0)
 
+    def test_gone_phrases(self) -> None:
+        """In every kind of text; who lags may be behind."""
+        source = (
+            'x = "4 bytes behind the end"\n# The one behind it.\n# The index behind C{end_index}.\n'
+            "a follower is far behind, and lags behind its leader\n"
+            'y = "x is no text of 1 to 9"\n'
+        )
+        self.assertEqual(self.lines(tidy.gone_phrases(source)), [1, 2, 3, 5])
+        for path in ("dledger/base/x.py", "tests/base/test_x.py", "docs/x.md", "examples/x/y.py"):
+            self.assertIn(tidy.gone_phrases, rules_for(path), path)
+        self.assertNotIn(tidy.gone_phrases, rules_for("NEWS.md"))
+
     def test_plain_english(self) -> None:
         """Phrases of the list, in docstrings and comments, at their line; code and other strings are free."""
         source = (

@@ -72,6 +72,19 @@ ODD_PHRASES: tuple[tuple[str, str], ...] = (
      "name the thing"),
     (r"(?:^|[.:] )(?-i:Who|Whom|Whoever|Of what) ", "begin with the subject"),
 )
+#: Phrases that no text has, nor one of tests and documents: "behind" means lagging, or hidden.
+GONE_PHRASES: tuple[tuple[str, str], ...] = (
+    (r"\b(?:behind the (?:last|first|other|earlier|entry|record|damage|cut|hole|begin)\b"
+     r"|behind which\b|behind C\{\w*(?:index|position|offset|begin|end)\w*\})", "after"),
+    (r"\b(?:byte|bytes|entry|entries|record|records|offset|one|those) behind (?:it|them|the)\b", "after"),
+    (r"\bis no text of\b", "must be"),
+    (r"\bit is no backup\b", "not a backup"),
+)
+_GONE = tuple((re.compile(pattern, re.IGNORECASE), better) for pattern, better in GONE_PHRASES)
+
+#: Documents in which the phrases of L{GONE_PHRASES} may be.
+OLD_WORDS = ("NEWS.md", "docs/newsfragments/*", "docs/put-path.md", "docs/append-path.md", "docs/walks.md")
+
 _ODD = tuple((re.compile(pattern, re.MULTILINE | re.IGNORECASE), better) for pattern, better in ODD_PHRASES)
 
 #: Where the prose of the product is.
@@ -258,6 +271,14 @@ def plain_english(source: str) -> Iterator[Complaint]:
                 yield line, f"{found[0].strip()!r}: write {better}"
 
 
+def gone_phrases(source: str) -> Iterator[Complaint]:
+    """No text has one of L{GONE_PHRASES}: prose, an error, or a line of a document."""
+    for number, line in enumerate(source.splitlines(), 1):
+        for pattern, better in _GONE:
+            for found in pattern.finditer(line):
+                yield number, f"{found[0]!r}: write {better}"
+
+
 def _any_itself(source: str) -> set[str]:
     """The names of C{typing.Any} in a module."""
     names = {"typing.Any"}
@@ -366,10 +387,14 @@ def rules_for(path: str) -> tuple[Rule, ...]:
     @param path: relative to the root, with C{/}.
     """
     if not path.endswith(".py"):
-        return (todo_names_issue, banned_words) if not path.endswith(".md") else (banned_words,)
+        if not path.endswith(".md"):
+            return (todo_names_issue, banned_words)
+        return (banned_words,) if _matches(path, OLD_WORDS) else (banned_words, gone_phrases)
     if path.startswith("examples/"):  # programs as users write them, with their own reactor and output
-        return (todo_names_issue, banned_words, plain_english)
-    rules = EVERY_MODULE
+        return (todo_names_issue, banned_words, plain_english, gone_phrases)
+    rules = EVERY_MODULE if path == "tests/test_tidy.py" or path == "tests/tidy.py" else (
+        *EVERY_MODULE, gone_phrases
+    )
     if not _matches(path, SPEAKING):
         rules += (no_print,)
     if _matches(path, DOCUMENTED):

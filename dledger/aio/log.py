@@ -202,7 +202,7 @@ class AsyncLog:
         timeout: float | None = None, holder: str = "",
     ) -> AsyncReader:
         """
-        Read as a named reader: from behind the last entry that a process of this name has committed::
+        Read as a named reader: from the entry after the last one that a process of this name has committed::
 
             async with log.reader("billing") as reader:
                 async for entry in reader:

@@ -161,7 +161,7 @@ class Log:
             those that were pulled, and waits for those that were sent. L{UnknownOutcome} if any body may
             be in the log without an acknowledgement, else L{AppendFailed}. The fact C{acknowledged} is
             the number of bodies before the first one without acknowledgement; C{acknowledged_later}, if
-            present, is the number of acknowledged bodies behind that one, sent before its outcome was known.
+            present, is the number of acknowledged bodies after that one, sent before its outcome was known.
         @raise AppendInterrupted: Ctrl-C; the exception carries the counts.
         """
         self._reactor.check_process()
@@ -254,7 +254,7 @@ class Log:
         timeout: float | None = None, holder: str = "",
     ) -> BlockingReader:
         """
-        Read as a named reader: from behind the last entry that a process of this name has committed::
+        Read as a named reader: from the entry after the last one that a process of this name has committed::
 
             with log.reader("billing") as reader:
                 for entry in reader:

@@ -346,12 +346,12 @@ class LogClient:
         timeout_s: float | None = None, holder: str = "",
     ) -> NamedReader:
         """
-        Read as a named reader: from the entry behind the last one that a process of this name has committed,
+        Read as a named reader: from the entry after the last one that a process of this name has committed,
         see docs/readers.md. No request is sent before the first entry is asked for.
 
         @param name: 1 to 64 bytes of UTF-8, printable.
         @param begin: where a reader begins that the group does not know: an index, or a negative number that
-            counts the last entries of programs; L{NO_END<protocols.wire.ledger.readers.NO_END>}: behind it.
+            counts the last entries of programs; L{NO_END<protocols.wire.ledger.readers.NO_END>}: after it.
         @param share: 0: one process of this name reads, the others wait until its lease is over. Else each
             process has this many entries at a time (1 to 1,000,000), not in order between processes.
         @param lease_s: seconds after which another process may go on when this one is silent, 0.5 to 3600.

@@ -70,7 +70,7 @@ class Ledger(LedgerView, Protocol):
         self, bodies: tuple[bytes, ...], term: int, *, producers_at: int = -1
     ) -> tuple[int, ...]:
         """
-        Write bodies behind the end.
+        Write bodies after the end.
 
         @param producers_at: number of the body that is one of a producer entry; -1: none is.
         @return: stream offset in bytes of each record.
@@ -81,7 +81,7 @@ class Ledger(LedgerView, Protocol):
         """Check and write a leader's records. @raise DLedgerError: refused; the ledger is unchanged."""
 
     def append_configuration(self, membership: Membership, term: int) -> tuple[int, ...]:
-        """Write a configuration entry behind the end, as L{append_bodies} writes one body."""
+        """Write a configuration entry after the end, as L{append_bodies} writes one body."""
 
     def truncate_to(
         self, entry: EntryBatch, *, anew: bool = False, told: tuple[Membership, ...] = ()
@@ -89,7 +89,7 @@ class Ledger(LedgerView, Protocol):
         """
         Make this entry the last one (C{anew}: and the only one), durably.
 
-        @param told: the leader's memberships; of use when the ledger begins behind configuration entries.
+        @param told: the leader's memberships; of use when the ledger begins after configuration entries.
 
         @raise DLedgerError: refused; the ledger is unchanged.
         """

@@ -16,7 +16,7 @@ class ChunkSum(NamedTuple):
     What is recorded about a chunk.
 
     @ivar first_index, last_index: of its entries, inclusive.
-    @ivar position, end_position: stream offsets in bytes of its first record, and behind its last one.
+    @ivar position, end_position: stream offsets in bytes of its first record, and after its last one.
     @ivar term: of all its entries.
     @ivar chain_crc: C{chainCrc} of its last record.
     @ivar records_crc, units_crc: CRC-32 of its records, and of its index units, when they were written.

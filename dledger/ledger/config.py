@@ -70,7 +70,7 @@ class DLedgerConfig:
     @ivar accept_unclean_start: with C{async} flushing, vote as usual although a loss of power may have taken
         acknowledged entries: an operator's word that no other member has more.
     @ivar bootstrap: this empty directory begins a new group: its vote counts without those of all members.
-    @ivar join: this empty directory joins a group that has a leader: C{peers} only tells where its members
+    @ivar join: this empty directory joins a group that has a leader: C{peers} only says where its members
         are. The member copies the log, and counts when the group has promoted it.
     @ivar accept_new_members: take C{peers} as the new members of the group that this directory belongs to.
     @ivar wire: C{auto}: native frames to peers that advertise them, C{remoting}: never, C{binary}: always.
@@ -143,7 +143,7 @@ class DLedgerConfig:
         C{dledger archive --note} says that an archive has it.
 
     State machine, see docs/machines.md:
-    @ivar machine_snapshot_entries, machine_snapshot_bytes: a snapshot is taken behind this number of entries,
+    @ivar machine_snapshot_entries, machine_snapshot_bytes: a snapshot is taken after this number of entries,
         or of bytes of bodies; 0 for not by this one.
     @ivar machine_keep_entries: segments go that end this number of entries before the last one in the
         oldest snapshot; 0: none do.

@@ -12,13 +12,13 @@ HOLES_MAX = 64
 @attrs.frozen(kw_only=True)
 class Hole:
     """
-    A range of entries whose records are damaged, with a sound record, or the known end, behind it.
+    A range of entries whose records are damaged, with a sound record, or the known end, after it.
 
     The records that belong there fill the bytes from C{position} to C{end_position} exactly, blanks included.
 
     @ivar first_index, last_index: inclusive.
-    @ivar position: stream offset behind the record before it.
-    @ivar end_position: stream offset of the record behind it, or of the end of the ledger.
+    @ivar position: stream offset after the record before it.
+    @ivar end_position: stream offset of the record after it, or of the end of the ledger.
     """
 
     first_index: int

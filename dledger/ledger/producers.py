@@ -180,7 +180,7 @@ class SequenceTable:
     What L{judge} says depends on C{_runs} alone, so on the ledger alone.
 
     After a cut some of the spare ones are among the last again. As many are kept as runs may be cut: those
-    behind the committed entry. So it is with the runs whose entries another term has replaced: they may come
+    after the committed entry. So it is with the runs whose entries another term has replaced: they may come
     back when that term is cut.
 
     @ivar producers_max: of them are remembered.
@@ -217,7 +217,7 @@ class SequenceTable:
         What the ledger knows of C{count} bodies of a producer.
 
         @param sequence: of the first one, 0 or more.
-        @param end_index: last index of the ledger: announced entries behind it have not come yet.
+        @param end_index: last index of the ledger: announced entries after it have not come yet.
         """
         runs = self._runs.get(producer)
         last = -1 if runs is None else runs.last_before(end_index)
@@ -236,7 +236,7 @@ class SequenceTable:
         return Verdict(Known.REPEATED, index, found, last)
 
     def note(self, run: NotedRun) -> None:
-        """The ledger has the producer entry in front of these entries, behind all that were noted before."""
+        """The ledger has the producer entry in front of these entries, after all that were noted before."""
         runs = self._runs.pop(run.producer, None)
         is_born = runs is None
         if runs is None:

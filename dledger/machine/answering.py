@@ -36,7 +36,7 @@ class AnsweringMachine:
     @ivar machine: the present one.
     @ivar in_doubt: why its state may be wrong, as others have another one; empty if not. Then no snapshot is
         finished or sent.
-    @ivar digests: index to the digest of the state behind it, of the last snapshots.
+    @ivar digests: index to the digest of the state after it, of the last snapshots.
     @ivar is_applying: whether it works on a batch: its state is ahead of C{applied_index}.
     """
 

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.machine.test_skips -*-
-"""The entry at which a machine failed, and the look into the log behind it for an order to skip it."""
+"""The entry at which a machine failed, and the look into the log after it for an order to skip it."""
 
 from __future__ import annotations
 

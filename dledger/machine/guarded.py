@@ -52,7 +52,7 @@ class Applied:
     What became of some entries.
 
     @ivar results: of the first ones, in their order; of all, unless C{failure} says why not.
-    @ivar failure: why the machine cannot go on, with the entry behind those of C{results}; or empty.
+    @ivar failure: why the machine cannot go on, with the entry after those of C{results}; or empty.
     """
 
     results: list[bytes]
@@ -148,7 +148,7 @@ class GuardedMachine:
         self._end(walk, entries, results)
 
     def _end(self, walk: Iterator[object], entries: Sequence[Entry], results: list[bytes]) -> None:
-        """The rest of C{apply} runs behind its last result; a failure there is one at the last entry."""
+        """The rest of C{apply} runs after its last result; a failure there is one at the last entry."""
         last_index = entries[-1].index
         try:
             next(walk)

@@ -2,7 +2,7 @@
 """
 The last results of the commands of each client, which a client that asks again is answered with.
 
-They are a fold of the log, as the state is: producer entries tell which entries are of which producer
+They are a fold of the log, as the state is: producer entries say which entries are of which producer
 (L{protocols.wire.ledger.producers}), and the machine tells their results. So every member has the same ones
 at the same index, and they are a part of its snapshots.
 
@@ -101,7 +101,7 @@ class _Pieces:
     def end(self) -> None:
         """@raise WireError: there is more."""
         if self._at != len(self._data):
-            raise WireError(f"kept results: {len(self._data) - self._at} bytes behind the end")
+            raise WireError(f"kept results: {len(self._data) - self._at} bytes after the end")
 
 
 class KeptResult(NamedTuple):

@@ -54,7 +54,7 @@ def check_base(entries: CommittedEntries, head: SnapshotHead) -> bool:
     chain_crc = entry.chain_crc if head.chain_crc else 0
     if (entry.term, chain_crc) != (head.term, head.chain_crc if entry.chain_crc else 0):
         raise SnapshotRefused(
-            f"the snapshot behind the entry {head.index} is of another log: there the entry is of term "
+            f"the snapshot after the entry {head.index} is of another log: there the entry is of term "
             f"{head.term} and has the chain checksum {head.chain_crc}, here {entry.term} and "
             f"{entry.chain_crc}"
         )
@@ -62,7 +62,7 @@ def check_base(entries: CommittedEntries, head: SnapshotHead) -> bool:
 
 
 def lowest_usable(entries: CommittedEntries, applied_index: int) -> int:
-    """The oldest snapshot behind which the log goes on, and which is newer than the state."""
+    """The oldest snapshot after which the log goes on, and which is newer than the state."""
     lowest = applied_index + 1
     try:
         entries.read_committed(lowest, max_bytes=1)
@@ -77,7 +77,7 @@ def is_reached(entries: CommittedEntries, head: SnapshotHead) -> bool:
     """
     Whether the log has come to the last entry of a snapshot, so that both can be compared.
 
-    Where the log begins just behind it, nothing here can tell whether they fit. That is so only if a member
+    Where the log begins just after it, nothing here can tell whether they fit. That is so only if a member
     of an earlier version has shortened it: this one keeps the last entry of its snapshots.
     """
     try:
@@ -100,7 +100,7 @@ def ahead_of_log(entries: CommittedEntries) -> str:
 def waits_for_log(entries: CommittedEntries, head: SnapshotHead) -> str:
     """What a machine waits for, with a snapshot whose last entry is not known to be committed."""
     return (
-        f"its snapshot is behind the entry {head.index}, the log is known to be committed up to "
+        f"its snapshot is after the entry {head.index}, the log is known to be committed up to "
         f"{entries.committed_index}: it waits until both can be compared"
     )
 

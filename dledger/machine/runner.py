@@ -21,8 +21,8 @@ Rule 4: a snapshot that cannot be written is tried again after as many entries; 
 Rule 5: a snapshot gets its name when the log up to its last entry is on stable storage. At the start it is
 taken up when this member knows that entry to be committed, and both agree; a log that has settled before it
 refuses it. So a loss of power makes no state that the log does not have.
-Rule 6: where the log begins behind the state, a snapshot of another member takes the place of the state: one
-that is newer, that the log goes on behind, and whose last entry the log has. Until then nobody is answered.
+Rule 6: where the log begins after the state, a snapshot of another member takes the place of the state: one
+that is newer, that the log goes on after, and whose last entry the log has. Until then nobody is answered.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class MachineRunner(AnsweringMachine):
         """
         @param run_in_thread: runs snapshots, one at a time.
         @param snapshots: None: none are taken; the log is applied from its beginning at each start.
-        @param snapshot_entries, snapshot_bytes: a snapshot is due behind this number of entries, or of bytes
+        @param snapshot_entries, snapshot_bytes: a snapshot is due after this number of entries, or of bytes
             of bodies; 0: not by these.
         @param waits_max, wait_ms: requests that wait, at most, and for how long.
         @param source: sends snapshots; None: nobody does.
@@ -211,7 +211,7 @@ class MachineRunner(AnsweringMachine):
             self.state = "running"
             self._waits_for = ""
             self.log.info(
-                "the state machine {machine} of member {self_id} begins behind the entry {index}",
+                "the state machine {machine} of member {self_id} begins after the entry {index}",
                 machine=self.machine.name, self_id=self._self_id, index=self.applied_index,
             )
             self.committed()
@@ -227,7 +227,7 @@ class MachineRunner(AnsweringMachine):
             if self._entries.members.is_settled and head.index > self._entries.committed_index:
                 reason = ahead_of_log(self._entries)
                 snapshots.refuse(head, reason)
-                self._tell_refused(f"behind the entry {head.index}: {reason}")
+                self._tell_refused(f"after the entry {head.index}: {reason}")
                 return False
             self._waits_for = self._waits_for or waits_for_log(self._entries, head)
             await self._pause(LOOK_S)
@@ -258,7 +258,7 @@ class MachineRunner(AnsweringMachine):
         except Exception as error:
             reason = str(error) if isinstance(error, SnapshotRefused) else sentence_of(error)
             snapshots.refuse(head, reason)
-            self._tell_refused(f"behind the entry {head.index}: {reason}")
+            self._tell_refused(f"after the entry {head.index}: {reason}")
             return self.state not in _TAKES_UP
         self.applied_index = head.index
         self._kept, left_out = restored[0]
@@ -454,7 +454,7 @@ class MachineRunner(AnsweringMachine):
             return False
         self.state = "installing"
         self.log.warn(
-            "the log of member {self_id} begins behind the state of {machine}, which ends with the entry "
+            "the log of member {self_id} begins after the state of {machine}, which ends with the entry "
             "{index}: another member is asked for a snapshot",
             self_id=self._self_id, machine=self.machine.name, index=self.applied_index,
         )
@@ -485,7 +485,7 @@ class MachineRunner(AnsweringMachine):
         if self.state == "installing":
             self.state = "running"
             self.log.info(
-                "the state machine {machine} of member {self_id} has taken up a snapshot and goes on behind "
+                "the state machine {machine} of member {self_id} has taken up a snapshot and goes on after "
                 "the entry {index}",
                 machine=self.machine.name, self_id=self._self_id, index=self.applied_index,
             )

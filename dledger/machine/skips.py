@@ -3,14 +3,14 @@
 Entries that no machine applies, because an order in the log says so
 (L{protocols.wire.ledger.own.machine_entries}).
 
-An order comes behind its entry. So a state is right at an order if it was made without the entry: a member
+An order comes after its entry. So a state is right at an order if it was made without the entry: a member
 whose state has it makes another one, from an older snapshot, and passes over the entry.
 
 Rule 1: what a machine does with an entry before it knows of the order is void; what counts is the order.
 Rule 2: the entries that a state was made without are a part of its snapshots, also when it has passed the
 order: there may be another one for the same entry.
 Rule 3: a snapshot between an entry and the order for it is of use only if it was made without the entry, and
-says so. Behind an order each member takes one, so that there is one.
+says so. After an order each member takes one, so that there is one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from protocols.wire.ledger.producers import PRODUCER_CHANNEL
 
 #: Result of a command that is skipped.
 SKIPPED = RefusedAnswer(b"skipped: the machine could not apply it, and an operator gave the order to go on")
-#: In place of an order that was not seen: far behind all entries.
+#: In place of an order that was not seen: far after all entries.
 UNSEEN = 1 << 62
 #: Entries of which a state knows that it was made without them, at most: those with the highest indexes.
 SKIPS_MAX = 1024

@@ -46,7 +46,7 @@ class SnapshotWriter:
         why_not: Callable[[], str], pause: Callable[[float], Awaitable[None]],
     ) -> None:
         """
-        @param due_entries, due_bytes: one is due behind this number of entries, or of bytes of bodies; 0: not
+        @param due_entries, due_bytes: one is due after this number of entries, or of bytes of bodies; 0: not
             by these.
         @param why_not: why none may be finished now; empty if one may.
         @param pause: waits for some seconds.
@@ -89,7 +89,7 @@ class SnapshotWriter:
     @property
     def is_due(self) -> bool:
         """
-        Whether one is to be taken: by entries behind the same ones at each member, so that all can be
+        Whether one is to be taken: by entries after the same ones at each member, so that all can be
         compared; where neither number is given, never.
         """
         is_place = self._due_entries > 0 and not (self._last_index + 1) % self._due_entries
@@ -97,7 +97,7 @@ class SnapshotWriter:
         return is_by_count or (self._is_wanted and bool(self._due_entries or self._due_bytes))
 
     async def write(self, last: EntryHeader, chunks: Callable[[], Awaitable[Iterable[bytes]]]) -> None:
-        """Write one behind an entry. @param chunks: gives the pieces of its file."""
+        """Write one after an entry. @param chunks: gives the pieces of its file."""
         deadline_s = self._clock.seconds() + SNAPSHOT_S
         written: list[UnnamedSnapshot] = []
 
@@ -122,17 +122,17 @@ class SnapshotWriter:
             reason = str(error) if isinstance(error, SnapshotRefused) else sentence_of(error)
             if isinstance(error, CancelledError):
                 reason = "the member stops"
-            self.problem = f"behind the entry {last.index}: {reason}"
+            self.problem = f"after the entry {last.index}: {reason}"
             self.log.warn(
-                "the snapshot of {machine} at member {self_id} behind the entry {index} was not written: "
+                "the snapshot of {machine} at member {self_id} after the entry {index} was not written: "
                 "{reason}",
                 machine=self._snapshots.machine, self_id=self._self_id, index=last.index, reason=reason,
             )
             return
         except Exception as error:
-            self.problem = f"behind the entry {last.index}: {sentence_of(error)}"
+            self.problem = f"after the entry {last.index}: {sentence_of(error)}"
             self.log.failure(
-                "the snapshot of {machine} at member {self_id} behind the entry {index} was not written",
+                "the snapshot of {machine} at member {self_id} after the entry {index} was not written",
                 Failure(error), machine=self._snapshots.machine, self_id=self._self_id, index=last.index,
             )
             return
@@ -156,7 +156,7 @@ async def pieces_of(
 
 
 def hashed(pieces: Iterable[bytes], digests: list[bytes]) -> Iterator[bytes]:
-    """The same pieces; behind the last one their hash is in C{digests}."""
+    """The same pieces; after the last one their hash is in C{digests}."""
     total = sha256()
     for piece in pieces:
         if isinstance(piece, bytes):

@@ -6,7 +6,7 @@ every ten seconds instead, so a new master of RocketMQ may have forgotten what t
 
 The changed entries of all tables are one record of the topic L{METADATA_TOPIC}, of the type of a transaction
 that was rolled back: RocketMQ stores it and passes it over. A new master first writes all its entries again,
-so the entries behind the begin of the log are complete, wherever it begins.
+so the entries after the begin of the log are complete, wherever it begins.
 
 Rule 1: a record has whole entries, never differences: what is applied twice, or again from an earlier place,
 ends the same.

@@ -2,10 +2,10 @@
 """
 The committed part of a ledger as a L{MessageLog}: the messages of a broker.
 
-Each entry has one record, behind a header of 48 bytes; a blank fills the rest of a file. The files are read
+Each entry has one record, after a header of 48 bytes; a blank fills the rest of a file. The files are read
 through handles of their own: they are those of the member in this process, which alone writes.
 
-Rule: nothing behind the committed end is shown. A record below it never changes its place.
+Rule: nothing after the committed end is shown. A record below it never changes its place.
 
 Source: DLedgerCommitLog.java (4.9.8, 5.3.3).
 """
@@ -37,7 +37,7 @@ class CommittedLedger(Protocol):
 
     @property
     def end_position(self) -> int:
-        """Stream offset behind the last record."""
+        """Stream offset after the last record."""
 
     def position_of(self, index: int) -> int:
         """Stream offset of the record at C{index}."""
@@ -126,7 +126,7 @@ class RaftLog:
         self.record_end = max(self.record_end, min(offset, self.ledger_end))
 
     def read_any(self, offset: int, size: int) -> bytes:
-        """As L{read}, also behind the committed end: what a crash left is looked at before it is shown."""
+        """As L{read}, also after the committed end: what a crash left is looked at before it is shown."""
         self._show(self.ledger_end)
         return self._files.pread(size, offset)
 

@@ -59,7 +59,7 @@ def unseen_record(topic: str, body: bytes = b"", now_ms: int = 0) -> bytes:
 
 
 def term_start_record() -> bytes:
-    """The first record of a term. An empty entry would make RocketMQ skip the messages behind it."""
+    """The first record of a term. An empty entry would make RocketMQ skip the messages after it."""
     return unseen_record(TERM_START_TOPIC)
 
 

@@ -4,7 +4,7 @@ The store of a broker on a raft log: the consume queues of the messages in the l
 
 The ledger is the member's. This store has the directory of the broker: the queues, and a small file that
 tells up to where they are complete. Only committed messages are in queues, so no queue is ever cut while the
-broker runs; a start cuts the units behind the recorded place, as a crash may have left holes before them.
+broker runs; a start cuts the units after the recorded place, as a crash may have left holes before them.
 
 Source: DefaultMessageStore.load, DLedgerCommitLog.recover (4.9.8); differs: docs/raft-broker.md.
 """

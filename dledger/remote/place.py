@@ -41,7 +41,7 @@ class StoreFile(Protocol):
     closed: bool
 
     def write(self, data: bytes, /) -> int:
-        """Write behind what was written."""
+        """Write after what was written."""
 
     def close(self) -> None:
         """Let the store show the file."""

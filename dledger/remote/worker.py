@@ -69,7 +69,7 @@ class CallWorker:
         raise answer
 
     def close(self) -> None:
-        """End the thread, behind the call under way. No call may follow."""
+        """End the thread, after the call under way. No call may follow."""
         self.is_late = True
         self._calls.put(None)
 

@@ -31,9 +31,9 @@ class GroupLag(NamedTuple):
     C{None} is a number that the offsets do not tell, which is not the same as 0.
 
     @ivar entries: committed, and not read; None in the commit log of a broker, whose offsets are bytes, and
-        if neither offset is behind a readable record.
+        if neither offset is after a readable record.
     @ivar bytes: of the log, from the end of the last record that was read to the end of the last committed
-        one, with the blanks at the ends of files; None behind a record that was not readable, and behind an
+        one, with the blanks at the ends of files; None after a record that was not readable, and after an
         offset of an earlier version.
     """
 

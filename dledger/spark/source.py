@@ -12,7 +12,7 @@ Rules of the engine that are not obvious:
  - After a crash the engine asks for the interrupted batch again with the offsets of its own log. Nothing of
    it is shown before it is committed where it is read.
  - There is no C{pushFilters}: Spark 4.3 keeps a plan with pushed filters for later scans that push nothing,
-   and so gives wrong rows (C{tests.spark.test_upstream} tells when that is fixed).
+   and so gives wrong rows (C{tests.spark.test_upstream} says when that is fixed).
 
 PySpark 4.2 asks for offsets with a limit; 4.0 and 4.1 do not, so a stream has no limits there.
 """
@@ -282,7 +282,7 @@ class LogStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableN
             try:
                 await_end(self._open(), self._scan.options, number)
             except NotCommittedError as error:
-                what = f"option startingOffsets={number} is behind the committed end: {error}"
+                what = f"option startingOffsets={number} is after the committed end: {error}"
                 raise OptionError(what) from None
             self._initial = self._offset(number)
         return dict(self._initial)
@@ -369,7 +369,7 @@ class LogStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableN
         The parts of one batch, which may have been planned before a crash, and on another member.
 
         @raise NotCommittedError: the batch is not committed here, not even after C{requestTimeoutMs}.
-        @raise DataLossError: the log begins behind C{start}, or is not the one in which the batch was
+        @raise DataLossError: the log begins after C{start}, or is not the one in which the batch was
             planned, and C{failOnDataLoss} is set.
         """
         begin, last = self._number(start), self._number(end)

@@ -3,7 +3,7 @@ pytest with pytest-asyncio: tests of a program that uses a log.
 
     pytest test_events.py
 
-The fixture opens the log in the event loop of each test and closes it behind it; no thread and no reactor of
+The fixture opens the log in the event loop of each test and closes it after it; no thread and no reactor of
 Twisted is in the way.
 """
 

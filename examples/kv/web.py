@@ -64,7 +64,7 @@ class Pairs(Resource):
         key = request.path[1:].decode("utf-8", "replace")
         options = {name.decode(): values[0].decode() for name, values in request.args.items()}
         if not key:
-            return 400, "write a key behind the slash"
+            return 400, "write a key after the slash"
         try:
             if request.method == b"GET":
                 age = float(options["max_age"]) if "max_age" in options else None

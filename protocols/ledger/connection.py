@@ -300,7 +300,7 @@ class ClientConnection(Connection, Generic[_Token]):
 
     def ask(self, request: Request, token: _Token, *, is_sign_of_life: bool = False) -> bool:
         """
-        Send a request behind the earlier ones.
+        Send a request after the earlier ones.
 
         @param token: identifies the request; comes back with the answer or the failure.
         @param is_sign_of_life: nobody reads the answer.

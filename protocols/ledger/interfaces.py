@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.protocols.test_connection -*-
 """
-A dialect puts messages into frames; a ticket tells where an answer goes.
+A dialect puts messages into frames; a ticket says where an answer goes.
 """
 
 from __future__ import annotations

@@ -211,7 +211,7 @@ class BrokerConnection(CommandConnection):
 
     def request(self, request: BrokerRequest, done: NativeDone) -> int:
         """
-        Send a request behind the earlier ones. C{done} is called once; before this returns only with
+        Send a request after the earlier ones. C{done} is called once; before this returns only with
         L{NotAsked}.
 
         @return: the number of the request, for L{forget_native}; 0 if it was not sent.

@@ -158,7 +158,7 @@ class _Runs:
                 done.callback(answer)
 
     def in_order(self) -> Iterator[tuple[int, list[RemotingCommand]]]:
-        """Numbers of taken frames, each with the commands behind them; either may be empty."""
+        """Numbers of taken frames, each with the commands after them; either may be empty."""
         before = 0
         for until, commands in self.commands:
             yield until - before, commands

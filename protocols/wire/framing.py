@@ -7,7 +7,7 @@ frame; 0x00 or 0x01 is the high byte of a remoting frame's length word.
 
 Rule 1: a length is used only if it is within bounds, and garbage is detected at its first byte where
 possible. Rule 2: all frames of one piece are cut in one pass, and each byte is copied a bounded number of
-times, even if the pieces are small. Rule 3: at most one unfinished frame is kept, and behind it nothing; of a
+times, even if the pieces are small. Rule 3: at most one unfinished frame is kept, and after it nothing; of a
 buffer with a bound of frames also the bytes that are not cut yet, until it is asked for more.
 
 The contents of frames are not examined.

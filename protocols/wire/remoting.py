@@ -331,7 +331,7 @@ def _read_binary_header(header: bytes, body: bytes) -> RemotingCommand:
     remark, at = _cut(header, _BINARY_HEADER.size, _LENGTH_32, "remark")
     packed, at = _cut(header, at, _LENGTH_32, "extFields")
     if at != len(header):
-        raise WireError(f"remoting header: {len(header) - at} bytes behind its end")
+        raise WireError(f"remoting header: {len(header) - at} bytes after its end")
     return RemotingCommand(
         code=code,
         opaque=opaque,

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.wire.test_rest -*-
 """
-Reads the texts, bodies and bytes behind the fixed part of a native frame, front to back.
+Reads the texts, bodies and bytes after the fixed part of a native frame, front to back.
 
 Rule 1: every length is bounded before it is used. Rule 2: no bytes may be left over (L{Rest.end}).
 
@@ -84,7 +84,7 @@ class Rest:
     def end(self) -> None:
         """@raise WireError: bytes are left."""
         if self.at != len(self.frame):
-            raise WireError(f"{self.form}: {len(self.frame) - self.at} bytes behind its message")
+            raise WireError(f"{self.form}: {len(self.frame) - self.at} bytes after its message")
 
     def _outside(self, length: int, name: str) -> WireError:
         return WireError(f"{self.form}: {name} length={length} outside 0..{len(self.frame) - self.at}")

@@ -86,7 +86,7 @@ class EntryTests(test_resource.PageCase):
         return text
 
     def test_pages(self) -> None:
-        """The last ones, those from an index on, and none behind the last."""
+        """The last ones, those from an index on, and none after the last."""
         self.assertEqual(self.indexes("/entries"), list(range(80, 100)))
         self.assertEqual(self.indexes("/entries?from=last&count=2"), [98, 99])
         self.assertEqual(self.indexes("/entries?from=5&count=3"), [5, 6, 7])

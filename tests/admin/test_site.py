@@ -85,7 +85,7 @@ class FloodTests(SiteCase):
     """Many requests at once."""
 
     def test_one_request_a_turn(self) -> None:
-        """The requests behind the first one wait for a turn each."""
+        """The requests after the first one wait for a turn each."""
         channel, transport = self.connect()
         channel.dataReceived(GET * (PIPELINED_MAX + 1))
         for times in range(1, PIPELINED_MAX + 2):

@@ -53,7 +53,7 @@ class ReadingAheadTests(SynchronousTestCase):
         self.assertEqual(len(self.numbers.asked), 3)
 
     def test_nothing_behind_the_last(self) -> None:
-        """Neither behind the last batch nor behind an empty one is anything read ahead."""
+        """Neither after the last batch nor after an empty one is anything read ahead."""
         first = self.numbers.next_batch()
         self.numbers.last([1])
         self.assertEqual(self.successResultOf(first), [1])

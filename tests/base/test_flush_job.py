@@ -72,7 +72,7 @@ class JobTests(SynchronousTestCase):
         self.assertFalse(self.marks.needs_sync)
 
     def test_order(self) -> None:
-        """A step runs behind those that were added before it; a failure ends the job."""
+        """A step runs after those that were added before it; a failure ends the job."""
         ran: list[int] = []
 
         def fails() -> None:

@@ -120,7 +120,7 @@ class GroupFlushTests(SynchronousTestCase):
         self.assertEqual((self.order, self.calls, self.store.flushed), (["a", "b", "c", "d"], [], 4))
 
     def test_nothing_new_since_it_began(self) -> None:
-        """One who asks when everything is in the running flush waits for it alone, and is told behind it."""
+        """One who asks when everything is in the running flush waits for it alone, and is told after it."""
         self.ask("a")
         self.note("b")
         self.assertEqual(self.order, [])

@@ -10,12 +10,12 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.ledger import producers
 from dledger.ledger.producers import OPEN_ENTRIES, RUNS_MAX, Known, NotedRun, SequenceTable, Verdict
 
-#: Behind all entries.
+#: After all entries.
 END = 10**9
 
 
 def note(table: SequenceTable, producer: str, sequence: int, index: int, entries: int) -> None:
-    """Entries right behind their producer entry."""
+    """Entries right after their producer entry."""
     table.note(NotedRun(producer, sequence, index, entries, index - 1))
 
 
@@ -64,7 +64,7 @@ class JudgeTests(SynchronousTestCase):
         self.assertIs(table.judge("r", 1, 1, END).known, Known.NEW)
 
     def test_not_come_yet(self) -> None:
-        """Announced entries behind the end of the ledger are not in it."""
+        """Announced entries after the end of the ledger are not in it."""
         self.assertEqual(self.table.judge("p", 4, 1, 20), Verdict(Known.NEW, last_sequence=3))
         self.assertEqual(self.table.judge("p", 3, 2, 20), Verdict(Known.REPEATED, 20, 1, 3))
         self.assertEqual(self.table.judge("p", 3, 2, 12), Verdict(Known.NEW, last_sequence=2))
@@ -73,7 +73,7 @@ class JudgeTests(SynchronousTestCase):
         self.assertEqual(self.table.judge("p", 1, 1, 9), Verdict(Known.UNKNOWN_PRODUCER))
 
     def test_cut(self) -> None:
-        """Behind a producer entry that stays, the announced entries may come back."""
+        """After a producer entry that stays, the announced entries may come back."""
         self.table.cut(21)
         self.assertEqual(self.table.judge("p", 4, 1, 20), Verdict(Known.NEW, last_sequence=3))
         self.assertEqual(self.table.judge("p", 4, 1, 21).first_index, 21)
@@ -108,7 +108,7 @@ class JudgeTests(SynchronousTestCase):
         self.assertEqual(self.table.whole_before(10), 8)
 
     def test_superseded_entry_of_a_run(self) -> None:
-        """A run of which one entry came is whole after a cut behind it; once that is committed, not."""
+        """A run of which one entry came is whole after a cut after it; once that is committed, not."""
         for committed_index, known in ((20, Known.REPEATED), (21, Known.NEW)):
             table = SequenceTable()
             note(table, "p", 0, 20, 2)
@@ -146,7 +146,7 @@ class JudgeTests(SynchronousTestCase):
         self.assertEqual((len(table), len(table._spare)), (2, 0))
 
     def test_file_has_one_order(self) -> None:
-        """The order of the file is the place in the log up to its entry, not that of entries behind it."""
+        """The order of the file is the place in the log up to its entry, not that of entries after it."""
         table = SequenceTable(producers_max=2)
         for at, name in enumerate("pqrp"):
             note(table, name, at // 3, 10 * at + 1, 1)
@@ -253,7 +253,7 @@ class OpenTests(SynchronousTestCase):
 
 
 class ManyTests(SynchronousTestCase):
-    """More producers than are remembered, and tables that are made again of a file and the log behind it."""
+    """More producers than are remembered, and tables that are made again of a file and the log after it."""
 
     def fold(self, log: list[NotedRun], bound: int) -> dict[str, NotedRun]:
         """The last runs of the producers that a log is to be remembered for: the plain rule."""
@@ -292,7 +292,7 @@ class ManyTests(SynchronousTestCase):
                     end = log[committed - 1].first_index + log[committed - 1].entries - 1
                     self.assertEqual(table.whole_before(end), end, why)
                     saved = end, table.last_runs(end)
-                elif chance < 0.07:  # a start: the file, and the log from before or behind its entry
+                elif chance < 0.07:  # a start: the file, and the log from before or after its entry
                     first = rng.randrange(saved[0] + 2)
                     table = SequenceTable(bound)
                     for run in saved[1]:

@@ -71,7 +71,7 @@ class ListTests(SynchronousTestCase):
             self.disk.unlink(f"d/{name}")
 
     def test_unfinished(self) -> None:
-        """A short file, and all behind it, stand apart."""
+        """A short file, and all after it, stand apart."""
         for offset, size in ((0, 100), (100, 30), (200, 100), (300, 0)):
             self.put(file_name(offset), size)
         self.assertEqual(self.list(), Listing(offsets=(0,), unfinished=(100, 200, 300), unfinished_size=30))

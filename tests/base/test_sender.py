@@ -190,7 +190,7 @@ class OutcomeTests(SenderCase):
         self.assertEqual(self.told, [(ResponseCode.LEADER_PENDING_FULL, (9,), 3, 0)])
 
     def test_stream(self) -> None:
-        """Behind an unknown body nothing more of its stream is sent; other calls go on."""
+        """After an unknown body nothing more of its stream is sent; other calls go on."""
         self.target.present = Window(1, 1000, 1)
         mine = object()
         for body, stream in ((b"a", mine), (b"b", mine), (b"c", None), (b"d", mine)):

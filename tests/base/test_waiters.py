@@ -101,7 +101,7 @@ class BoundTests(SynchronousTestCase):
         self.assertLess(len(waiters._by_deadline), 100)
 
     def test_expired_tokens_leave_no_thresholds_behind(self) -> None:
-        """However many came and expired, behind one that stays: a few items remain."""
+        """However many came and expired, after one that stays: a few items remain."""
         waiters = ThresholdWaiters(capacity=10)
         waiters.add(0, threshold=0, deadline_ms=1 << 62)
         for token in range(1, 10_000):

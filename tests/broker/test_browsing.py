@@ -71,11 +71,11 @@ class BrowserTests(SynchronousTestCase):
         self.assertEqual(len(one.message_id), 32)
 
     def test_ends(self) -> None:
-        """The end of a queue is empty; behind it, and before its begin, is an error that says the bounds."""
+        """The end of a queue is empty; after it, and before its begin, is an error that says the bounds."""
         shown = self.browser.page("T1", 0, 10, 5)
         self.assertEqual((shown.messages, shown.next_offset), ((), 10))
         for topic, queue_id, first, words in (
-            ("T1", 0, 11, "behind the end of the queue, 10"), ("T1", 7, 0, "it has 0"),
+            ("T1", 0, 11, "after the end of the queue, 10"), ("T1", 7, 0, "it has 0"),
             ("T9", 0, 0, "no message of this topic"),
         ):
             error = self.assertRaises(NotShown, self.browser.page, topic, queue_id, first, 5)

@@ -211,7 +211,7 @@ class CostlyTests(RouterCase):
         ))
 
     def test_order(self) -> None:
-        """The rest waits in order, and what comes behind it, too; sends of the same read do not wait."""
+        """The rest waits in order, and what comes after it, too; sends of the same read do not wait."""
         self.patch(self.group, "seen", self.together.calls)
         connection, transport = self.connect()
         self.send(connection, [50, 50, 50, 60, 50, 61], 0)

@@ -296,7 +296,7 @@ class FakeMember:
         )
 
     def submit(self, request: SubmitRequest, base: dict[str, Any]) -> Response:
-        """Append, and answer with the command behind its index."""
+        """Append, and answer with the command after its index."""
         if self.refusals:
             return SubmitResponse(code=self.refusals.popleft(), reason="scripted", index=7, **base)
         if self.leader_id != self.member_id:
@@ -313,7 +313,7 @@ class FakeMember:
         return SubmitResponse(index=index, term=self.term, result=b"%d:%s" % (index, command), **base)
 
     def query(self, request: QueryRequest, base: dict[str, Any]) -> Response:
-        """The question, behind the name of the member."""
+        """The question, after the name of the member."""
         if self.refusals:
             return QueryResponse(code=self.refusals.popleft(), reason="scripted", **base)
         if request.max_age_ms < 0 and self.leader_id != self.member_id:

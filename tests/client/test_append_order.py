@@ -65,7 +65,7 @@ class OrderTests(GroupCase):
         self.assertEqual(self.group.log, [b"a", b"b", b"c", b"d", b"e"])
 
     def test_overtaken(self) -> None:
-        """A refused one that a later one overtook fails; those behind go again."""
+        """A refused one that a later one overtook fails; those after go again."""
         self.answer(0, ResponseCode.LEADER_PENDING_FULL)
         self.answer(0, None)
         (error,) = self.outcomes[0]

@@ -92,7 +92,7 @@ class PlainTests(GroupCase):
 
     def test_frames_unless_told_otherwise(self) -> None:
         """
-        512 bodies or 128 KiB: larger ones gain nothing, and keep what comes behind them waiting; smaller ones
+        512 bodies or 128 KiB: larger ones gain nothing, and keep what comes after them waiting; smaller ones
         cost a round for each.
         """
         small, large = [b"s"] * 1000, [bytes(1024)] * 300
@@ -265,7 +265,7 @@ class WaitingTests(GroupCase):
         self.assertEqual(self.group.log, [b"0", b"1", b"2", b"3"])
 
     def test_small_ones_do_not_overtake(self) -> None:
-        """A call that would fit waits behind one that does not."""
+        """A call that would fit waits after one that does not."""
         self.client.close()
         limits = AppendLimits(pending_bytes_max=100, when_full="wait")
         self.client = self.group.client(limits=limits)

@@ -127,7 +127,7 @@ class _AnsweringClient:
         return not self._thread.is_alive()
 
 
-#: Behind these the interpreter looks for signals, and nowhere else (Python 3.11 and later).
+#: After these the interpreter looks for signals, and nowhere else (Python 3.11 and later).
 _CHECKING = ("RESUME", "CALL", "CALL_KW", "CALL_FUNCTION_EX", "JUMP_BACKWARD")
 
 
@@ -358,7 +358,7 @@ class AppendManyTests(SynchronousTestCase):
         self.assertEqual((error.facts["acknowledged"], error.unknown, error.failed), (3, 0, 497))
 
     def test_what_goes_through_behind_a_failure(self) -> None:
-        """Small bodies that still fit behind a large one that did not are counted apart."""
+        """Small bodies that still fit after a large one that did not are counted apart."""
         plain = self.group["n0"].append
         all_put = threading.Event()
 

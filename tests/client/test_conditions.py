@@ -43,7 +43,7 @@ class ConditionTests(SynchronousTestCase):
         return error
 
     def test_taken(self) -> None:
-        """Behind that end."""
+        """After that end."""
         appended = self.successResultOf(self.append(0))
         self.assertEqual((appended.index, appended.count, appended.pos), (1, 1, 100))
         self.assertEqual(self.group.log, [b"0", b"x"])

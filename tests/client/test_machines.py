@@ -129,7 +129,7 @@ class SubmitTests(MachineClientCase):
         self.assertEqual(self.group.log, [b"0", b"x", b"y"])
 
     def test_refused_command(self) -> None:
-        """The machine's reason; the next command goes on behind it."""
+        """The machine's reason; the next command goes on after it."""
         self.takes_once()
         self.group["n0"].refusals.append(ResponseCode.COMMAND_REFUSED)
         failure = self.failureResultOf(self.submit(b"x"), CommandRefused)
@@ -201,7 +201,7 @@ class QueryTests(MachineClientCase):
     """A query is asked again; with a bound on the age, of any member."""
 
     def test_leader(self) -> None:
-        """The leader answers, also behind refusals and a lost connection."""
+        """The leader answers, also after refusals and a lost connection."""
         self.group["n0"].refusals.extend([ResponseCode.LEADER_NOT_READY, ResponseCode.TIMEOUT])
         self.assertEqual(self.successResultOf(self.settled(self.client.query(b"x"), 5)), b"n0 x")
         self.group["n0"].holds = lambda request: isinstance(request, QueryRequest)

@@ -209,7 +209,7 @@ class NumberedTests(ClientCase):
         self.assertEqual(len({producer for producer, _, _ in self.sent()}), 2)
 
     def test_given_up(self) -> None:
-        """Behind a body that is given up a new producer begins: its number may stay free."""
+        """After a body that is given up a new producer begins: its number may stay free."""
         self.group["n0"].refusals.append(ResponseCode.DISK_FULL)
         first = self.client.append(b"a")
         self.group.settle()

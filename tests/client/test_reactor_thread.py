@@ -48,7 +48,7 @@ class ReactorThreadTests(SynchronousTestCase):
         self.addCleanup(thread.stop, lambda: None)
 
         def story() -> Deferred[None]:
-            # Comes when it is waited for; the second one behind the first.
+            # Comes when it is waited for; the second one after the first.
             return deferLater(thread.reactor, 0.01)
 
         step = 0

@@ -147,7 +147,7 @@ class ReadTests(ReaderCase):
         self.assertEqual(self.done(reader.next_batch()), [])
 
     def test_commit_leaves_out(self) -> None:
-        """A commit beyond what was handed out goes on behind it."""
+        """A commit beyond what was handed out goes on after it."""
         reader = self.reader()
         self.assertEqual(self.done(self.take(reader, 1)), [b"0"])
         self.done(reader.commit(6))
@@ -155,7 +155,7 @@ class ReadTests(ReaderCase):
         self.done(reader.close())
 
     def test_expired(self) -> None:
-        """Entries that are gone are told of; a commit goes on behind them."""
+        """Entries that are gone are told of; a commit goes on after them."""
         reader = self.reader()
         self.done(self.take(reader, 1))
         self.done(reader.close())
@@ -227,7 +227,7 @@ class LeaseTests(ReaderCase):
         self.done(second.close())
 
     def test_asks_before_it_hands_out(self) -> None:
-        """Behind a pause longer than the lease, the lease is renewed before anything is handed out."""
+        """After a pause longer than the lease, the lease is renewed before anything is handed out."""
         reader = self.reader()
         self.done(self.take(reader, 1))
         self.patch(reader, "_plan_renewal", lambda: None)  # as if the program stood still

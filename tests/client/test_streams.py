@@ -24,7 +24,7 @@ class StreamTests(SynchronousTestCase):
         self.addCleanup(self.log.close)
 
     def test_no_hole(self) -> None:
-        """Behind an unknown body nothing follows that was not sent with it, however much was pulled."""
+        """After an unknown body nothing follows that was not sent with it, however much was pulled."""
         plain, group = self.group["n0"].append, self.group
         is_sent, all_put = threading.Event(), threading.Event()
 

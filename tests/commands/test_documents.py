@@ -36,7 +36,7 @@ def pages() -> list[Path]:
 
 
 def lines_of(text: str, program: str) -> Iterator[list[str]]:
-    """The words behind C{program} of each line that begins with it, without what is the shell's."""
+    """The words after C{program} of each line that begins with it, without what is the shell's."""
     for line in re.sub(r"\\\n *", " ", text).splitlines():
         found = re.match(rf"    +(?:[A-Z_]+=\S+ +)*{program} (.*)", line)
         if found is None:

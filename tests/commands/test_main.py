@@ -172,10 +172,10 @@ class AppendTests(CliCase):
         self.assertExit(self.run_cli("append", "--file", str(path)), 1, "the rest of the input was not read")
 
     def test_failed_in_the_middle(self) -> None:
-        """What went through behind a refused one is told: appending the rest again would double it."""
+        """What went through after a refused one is told: appending the rest again would double it."""
         self.log.fails = AppendFailed(ResponseCode.DISK_FULL, failed=1, acknowledged=1, acknowledged_later=2)
         self.assertExit(self.run_cli("append", "a"), 1,
-                        "acknowledged 1 from the start and 2 behind the first failure, unknown 0")
+                        "acknowledged 1 from the start and 2 after the first failure, unknown 0")
 
     def test_unknown(self) -> None:
         """May be in the log: exit status 2."""

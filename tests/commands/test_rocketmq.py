@@ -138,7 +138,7 @@ class EntryTests(CliCase):
         return read_entry(Entry(index=1, term=1, pos=pos, body=data)).kind
 
     def test_kinds(self) -> None:
-        """By magic, by lengths, by position, and by what stands behind it."""
+        """By magic, by lengths, by position, and by what stands after it."""
         self.assertEqual(self.kind(body(1)), "message")
         self.assertEqual(self.kind(body(1, topic=TERM_START_TOPIC, sys_flag=int(SysFlag.ROLLBACK))), "empty")
         self.assertEqual(self.kind(body(1, sys_flag=int(SysFlag.ROLLBACK))), "message")
@@ -182,7 +182,7 @@ class ReadFileTests(CliCase):
     """C{dledger readfile --format rocketmq}."""
 
     def test_records(self) -> None:
-        """Behind each header, what its body is."""
+        """After each header, what its body is."""
         config = DLedgerConfig(
             store_base_dir=self.mktemp(), mapped_file_size_for_entry_data=1024,
             mapped_file_size_for_entry_index=32 * 16,

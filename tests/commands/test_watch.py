@@ -80,7 +80,7 @@ class ClusterTests(WatchCase):
     """C{dledger cluster}."""
 
     def test_one_table(self) -> None:
-        """With the version of a member that tells where its administration is."""
+        """With the version of a member that says where its administration is."""
         self.log.infos = (self.leader(admin="n0.test:8080"), self.log.infos[1])
         self.pages({"http://n0.test:8080/status": {**page("n0", role="leader"), "version": "1.2.3"}})
         result = self.run_cli("cluster")
@@ -156,7 +156,7 @@ class EventTests(WatchCase):
         self.assertEqual((last["member_id"], last["number"]), ("n0", 2))
 
     def test_from_peers(self) -> None:
-        """The log ports tell where the administration is."""
+        """The log ports say where the administration is."""
         self.pages({"http://n0.test:8080/events": {"self_id": "n0", "events": []}})
         self.assertExit(self.run_cli("events"), 1, "give --admin")
         self.log.infos = (self.leader(admin="n0.test:8080"), self.log.infos[1])

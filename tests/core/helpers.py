@@ -195,7 +195,7 @@ class ListLedger(ListedChunks):
     def append_bodies(
         self, bodies: tuple[bytes, ...], term: int, *, producers_at: int = -1
     ) -> tuple[int, ...]:
-        """Write behind the end."""
+        """Write after the end."""
         self._refuse_once()
         first_index = self.begin_index + len(self.entries)
         self.entries.extend((term, body) for body in bodies)
@@ -209,7 +209,7 @@ class ListLedger(ListedChunks):
             self.entries.append((term, body))
 
     def append_configuration(self, membership: Membership, term: int) -> tuple[int, ...]:
-        """Write it behind the end."""
+        """Write it after the end."""
         return self.append_bodies((encode_configuration(membership.voters, membership.learners),), term)
 
     def truncate_to(

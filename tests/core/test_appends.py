@@ -61,7 +61,7 @@ class ProposalTests(SynchronousTestCase):
     """All proposals of a turn become one write."""
 
     def test_one_write(self) -> None:
-        """In order of arrival, behind the end."""
+        """In order of arrival, after the end."""
         appends = gate()
         appends.propose((proposal(1, b"a"), proposal(2, b"b", b"c")), None)
         self.assertEqual(
@@ -69,7 +69,7 @@ class ProposalTests(SynchronousTestCase):
         )
 
     def test_expected_end(self) -> None:
-        """Taken behind exactly that end, with what is in front of it in the same write; else told the end."""
+        """Taken after exactly that end, with what is in front of it in the same write; else told the end."""
         def expects(token: int, end_index: int) -> Proposal:
             return Proposal(token=token, bodies=(b"%d" % token,), expected_end=end_index)
 

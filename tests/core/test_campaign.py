@@ -400,7 +400,7 @@ class AnotherProgramTests(SynchronousTestCase):
     """A Java member in the place of one of ours."""
 
     def test_is_asked_in_its_way(self) -> None:
-        """Behind a new connection nothing is known of the program there: METADATA comes first."""
+        """After a new connection nothing is known of the program there: METADATA comes first."""
         for connects in (False, True):
             bench = Bench.make(term=3)
             for peer_id in ("n1", "n2"):

@@ -271,7 +271,7 @@ class WindowTests(SynchronousTestCase):
         self.assertIs(desk.dispatcher.state, APPEND)
 
     def test_going_back_forgets_what_is_in_flight(self) -> None:
-        """After a refusal, answers to the pushes behind it change nothing."""
+        """After a refusal, answers to the pushes after it change nothing."""
         desk = self.matched(max_batch_push_count=1)
         desk.append(3, 3)
         desk.dispatch()

@@ -103,7 +103,7 @@ class CompareTests(SynchronousTestCase):
         self.assertEqual(kinds(bench.request(append(1, 3))), ["WriteEntries", OK])
 
     def test_equal_below_the_end_does_not(self) -> None:
-        """What stands behind it may not be the leader's."""
+        """What stands after it may not be the leader's."""
         bench = follower(1, 1)
         bench.request(compare(0, 1))
         self.assertEqual(kinds(bench.request(append(2, 3))), [NO])
@@ -181,7 +181,7 @@ class TruncateTests(SynchronousTestCase):
     """TRUNCATE is a command: the entry becomes the last one. It is refused below what is certain."""
 
     def test_cut(self) -> None:
-        """An entry that is there: what stands behind it goes, then the answer."""
+        """An entry that is there: what stands after it goes, then the answer."""
         bench, request = follower(1, 1, 2, 2), truncate(1, 1)
         self.assertEqual(quiet(bench.request(request)), (
             fx.TruncateLedger(entries=batch(1, 1)),
@@ -203,7 +203,7 @@ class TruncateTests(SynchronousTestCase):
         self.assertEqual(bench.core.committed_index, 1)
 
     def test_hears_the_leaders_commit(self) -> None:
-        """Any push of its leader tells how far this member is behind; no other member's push does."""
+        """Any push of its leader says how far this member is behind; no other member's push does."""
         bench = follower(1, 1, 2)
         self.assertEqual(bench.core.status().commit_lag, 0)
         bench.request(compare(90, 2, commit_index=99))
@@ -212,7 +212,7 @@ class TruncateTests(SynchronousTestCase):
         self.assertEqual(bench.core.status().leader_committed_index, 99)
 
     def test_age_of_the_leaders_commit(self) -> None:
-        """A process that was stopped may read its first push before its first tick, or behind it."""
+        """A process that was stopped may read its first push before its first tick, or after it."""
         for ticks_first in (False, True):
             bench = follower(1, 1, 2)
             bench.request(compare(90, 2, commit_index=99))
@@ -256,7 +256,7 @@ class TruncateTests(SynchronousTestCase):
             (2, 0, None, True),
             (3, -1, None, True),  # another last entry
             (3, 2, None, False),
-            (4, -1, None, True),  # just behind the end
+            (4, -1, None, True),  # just after the end
             (4, 3, None, False),
             (4, -1, 3, False),
             (9, 3, None, True),  # a gap

@@ -295,7 +295,7 @@ class LeaderTests(SynchronousTestCase):
         self.assertEqual(bench.role, "leader")
 
     def test_compare_beside_the_hole(self) -> None:
-        """An entry of a hole cannot be compared: the one behind it is, or the one before it."""
+        """An entry of a hole cannot be compared: the one after it is, or the one before it."""
         bench = self.leading(1, 1, 1, 1, 1, 1, first=2, last=3, committed_index=5)
         request = self.compared(bench, ResponseCode.INCONSISTENT_STATE, end_index=3)
         assert request.entries is not None
@@ -308,7 +308,7 @@ class LeaderTests(SynchronousTestCase):
             self.assertIs(bench.core._member.may_lead, may_lead)
 
     def test_follower_with_a_hole(self) -> None:
-        """When the entry behind a follower's hole differs, the search goes on below the hole; else not."""
+        """When the entry after a follower's hole differs, the search goes on below the hole; else not."""
         for equal_to, damaged, truncates_to in ((2, 3, 2), (8, 3, None), (6, 5, 6)):
             bench = Bench.make(ListLedger.of(*[1] * 9), term=3, committed_index=8).lead()
             bench.core._leading.dispatchers["n1"]._setbacks = DAMAGED_PATIENCE

@@ -55,7 +55,7 @@ class OutboxTests(SynchronousTestCase):
         self.assertEqual(self.out.take(), ())
 
     def test_a_write_stands_last(self) -> None:
-        """Nothing is behind a write, so a refused one drops nothing."""
+        """Nothing is after a write, so a refused one drops nothing."""
         write, repaired = some_write(), fx.EndRepair()
         self.out.write(write)
         self.out.emit(repaired)

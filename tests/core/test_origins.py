@@ -250,7 +250,7 @@ class SessionTests(OriginTests):
         self.assertEqual(self.shape(self.proposal("q", 0, b"f")), (0, (ProducerRun("q", 0, 1, 0),), 2))
 
     def test_expected_end(self) -> None:
-        """It would not get the index behind that end: the run is closed, and the next attempt does."""
+        """It would not get the index after that end: the run is closed, and the next attempt does."""
         self.shape(self.proposal("p", 0, b"a"))
         (answer,) = self.propose(self.proposal("", 0, b"x", end=3))
         self.assertEqual((answer.code, answer.end_index, self.written), (ResponseCode.CONFLICT, 4, ()))

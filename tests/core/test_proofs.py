@@ -81,7 +81,7 @@ class ProofTests(SynchronousTestCase):
             self.assertTrue(self.bench.core.status().is_diverged)
 
     def test_beyond_its_end(self) -> None:
-        """An index that the leader cannot have is refused, though its ledger begins behind ours."""
+        """An index that the leader cannot have is refused, though its ledger begins after ours."""
         self.bench.request(truncate(10**12))
         self.answered(metadata(900, 1_100))
         effects = self.bench.request(truncate(10**12))

@@ -470,7 +470,7 @@ class RepairTests(SynchronousTestCase):
         self.assertEqual(kinds(bench.request(self.compare(4, 1))), ["Reply SUCCESS", "EndRepair"])
 
     def test_not_below_its_end(self) -> None:
-        """What stands behind the equal entry may be anybody's."""
+        """What stands after the equal entry may be anybody's."""
         bench = Bench.make(ListLedger.of(1, 1, 1), term=3, repair_end_index=0).follow("n1", 3)
         bench.request(self.compare(1, 1))
         self.assertTrue(bench.core.status().is_repairing)

@@ -438,7 +438,7 @@ class TakingTests(SynchronousTestCase):
         self.assertEqual(kinds(effects)[:3], ["TruncateLedger", "Reply SUCCESS", "PersistTermVote"])
 
     def test_writes_nothing_more_of_the_old_term(self) -> None:
-        """A queued push is answered 406, not written behind the campaign."""
+        """A queued push is answered 406, not written after the campaign."""
         bench = self.follower()
         bench.request(ask_taker(1))
         bench.request(push(PushType.APPEND, batch(2, 3), term=3))

@@ -18,7 +18,7 @@ IN_LOG, NOT_IN_LOG, UNKNOWN = ResponseCode.SUCCESS, ResponseCode.NOT_LEADER, Res
 
 
 def appends(first_index: int, *counts: int, term: int = 5) -> UndecidedAppends:
-    """Proposals 0, 1, ... one behind the other."""
+    """Proposals 0, 1, ... one after the other."""
     waiting, index = {}, first_index
     for token, count in enumerate(counts):
         waiting[token] = WrittenProposal(index, count, 0, 1, 1)
@@ -32,7 +32,7 @@ class DecideTests(SynchronousTestCase):
     def decided(
         self, committed_index: int, *terms: int, found: UndecidedAppends | None = None
     ) -> list[ResponseCode]:
-        """The codes by token. @param terms: of the ledger's entries behind the two old ones."""
+        """The codes by token. @param terms: of the ledger's entries after the two old ones."""
         found = found or appends(2, 1, 2, 1)
         outcomes = found.decide(ListLedger.of(1, 2, *terms), committed_index)
         self.assertEqual([token for token, _, _ in outcomes], list(range(len(outcomes))))
@@ -52,7 +52,7 @@ class DecideTests(SynchronousTestCase):
         self.assertEqual(self.decided(6, 5, 5, 5, 5, 6), [IN_LOG] * 3)
 
     def test_another_entry(self) -> None:
-        """An entry of a later term in the place of one tells of all behind it."""
+        """An entry of a later term in the place of one tells of all after it."""
         self.assertEqual(self.decided(3, 5, 6), [IN_LOG, NOT_IN_LOG, NOT_IN_LOG])
         self.assertEqual(self.decided(4, 5, 5, 6), [IN_LOG, UNKNOWN, NOT_IN_LOG])
         self.assertEqual(self.decided(2, 6), [NOT_IN_LOG] * 3)

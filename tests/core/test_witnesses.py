@@ -13,7 +13,7 @@ from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, Response
 from tests.core.helpers import Bench, ListLedger, batch, events, heart_beat, of_type, push
 
-#: Where the leader says that its ledger begins, far behind the end of ours.
+#: Where the leader says that its ledger begins, far after the end of ours.
 BEGIN = 1_000
 
 
@@ -85,7 +85,7 @@ class WitnessTests(SynchronousTestCase):
         self.assertEqual(self.bench.ledger, ListLedger.of(1, 1, 1, 1))
 
     def test_lacks_them_too(self) -> None:
-        """The other member's ledger begins behind ours, too."""
+        """The other member's ledger begins after ours, too."""
         self.assertFalse(self.truncate())
         self.answer(n2=said(BEGIN - 10, BEGIN - 5))
         self.assertTrue(self.truncate())

@@ -162,7 +162,7 @@ def places_of(rows: list[Row], files: dict[str, bytes]) -> Iterator[Area]:
                        size=max(min(size, len(content) - part * size), 0))
     yield Area(role="checkpoint", name="digits", file="checkpoint", at=len("committedIndex="), size=2)
     for slot in (0, 1):
-        # The fields and their checksum; behind them is padding.
+        # The fields and their checksum; after them is padding.
         yield Area(role="commitmark", name=f"slot-{slot}", file="commitmark", at=slot * 512, size=116)
 
 

@@ -159,7 +159,7 @@ def fuzz_framing(rng: random.Random) -> None:
 
 
 def fuzz_remoting(rng: random.Random) -> None:
-    """A damaged remoting frame behind its length word."""
+    """A damaged remoting frame after its length word."""
     data = damaged(rng.choice(_COMMANDS)[4:], _COMMANDS, rng)
     try:
         command = decode_command(data)

@@ -15,7 +15,7 @@ from tests.fuzz.run import chance_of
 
 #: Seeds that found errors before: a lone entry with a wrong index, a damaged blank, a size below
 #: that of a header, an index beyond 64 bits, a chain broken where reading began; holes beside a
-#: record that nothing vouches for, behind one whose checksums were wiped out, and across a missing index
+#: record that nothing vouches for, after one whose checksums were wiped out, and across a missing index
 #: file.
 FOUND = (838, 176, 1452, 6399, 10703, 14384, 10831, 88099, 85678, 81897, 89119, 10500, 16710, 19362,
          22416, 57124, 58498)

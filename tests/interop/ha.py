@@ -133,7 +133,7 @@ def put(address: str, topic: str, number: int) -> Sent:
 
 
 def records_of(data: bytes) -> list[Message]:
-    """The messages in C{data}, one behind the other."""
+    """The messages in C{data}, one after the other."""
     found = []
     at = 0
     while at < len(data):

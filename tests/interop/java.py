@@ -74,7 +74,7 @@ def class_path(version: str = DLEDGER_VERSION) -> str:
 
 def class_path_of(pom: str, sources: Path, *, orphan: str = "") -> str:
     """
-    The class path of a POM's dependencies, and behind them of the compiled classes of a folder.
+    The class path of a POM's dependencies, and after them of the compiled classes of a folder.
 
     @param orphan: a version of DLedger; if it is one of L{ORPHANS}, its jar comes first.
     @raise JavaMissing: no JDK, no Maven, or Maven could not fetch the jars.
@@ -295,7 +295,7 @@ class JavaClient(JavaChild):
         """
         Send appends of 20 bytes, all in flight at once.
 
-        @param refused: its log tells when this many were answered LEADER_PENDING_FULL.
+        @param refused: its log says when this many were answered LEADER_PENDING_FULL.
         @return: the number of appends by code (C{none}: without an answer), and as C{indexes} the number of
             different indexes of the accepted ones.
         @raise ChildError: some never ended.

@@ -266,7 +266,7 @@ class MixedGroup:
         end_index = self.wait_equal()
         paths = [member.directory / f"dledger-{peer_id}" for peer_id, member in self.members.items()]
         assert_identical(paths, end_index)
-        # Behind the end of a Java ledger are the entries that it cut: Java does not erase.
+        # After the end of a Java ledger are the entries that it cut: Java does not erase.
         found = {record.index: record.body for record in islice(read_records(paths[0]), end_index + 1)}
         for index, body in self.acknowledged.items():
             if found.get(index) != body:

@@ -311,7 +311,7 @@ class Stage:
             raise
 
     def line(self, speaker: str) -> Asker:
-        """The connection of a played member: a member of ours takes a push only behind those on the same."""
+        """The connection of a played member: a member of ours takes a push only after those on the same."""
         if speaker not in self._lines:
             try:
                 self._lines[speaker] = Asker(self.address, seconds=15.0)

@@ -111,7 +111,7 @@ class HandsTests(DirectoryCase):
         self.assertEqual(load.twice, [])
 
     def judge_killed(self, group: MixedGroup) -> None:
-        """Findings, if any, are behind the last acknowledged entry."""
+        """Findings, if any, are after the last acknowledged entry."""
         last = max(group.acknowledged)
         report = self.report()
         self.assertGreaterEqual(report.end_index, last)

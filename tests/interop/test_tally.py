@@ -64,7 +64,7 @@ class TallyTests(SynchronousTestCase):
         store.clean_close()
         tally = Tally()
         tally.add_files(Path(path) / "dledger-n0")
-        # 9 records of 448 bytes in a file, 64 bytes of blank behind them; 10 units in an index file.
+        # 9 records of 448 bytes in a file, 64 bytes of blank after them; 10 units in an index file.
         self.assertEqual(dict(tally.counts), {
             "data file after the first": 2, "index file after the first": 2,
             "blank at the end of a data file": 2,

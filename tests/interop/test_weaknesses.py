@@ -89,7 +89,7 @@ class LeaderTests(SideBySide):
             stage.wait_leads()
             answer = stage.append(b"acknowledged")
             assert answer is not None and answer.code is ResponseCode.SUCCESS
-            # The others have elected a new leader by now, and appended behind this entry.
+            # The others have elected a new leader by now, and appended after this entry.
             stage.cast.answer = stage.cast.silent
             known, unknown = stage.get(answer.index), stage.get(answer.index + 1)
             assert known is not None and unknown is not None
@@ -236,7 +236,7 @@ class FollowerTests(SideBySide):
         self.assertEqual(ours, (ResponseCode.INCONSISTENT_TERM, ResponseCode.INCONSISTENT_LEADER))
 
     def test_w10_pushes_behind_a_gap(self) -> None:
-        """W10: two pushes behind a gap, the second one sent twice; each is answered or not."""
+        """W10: two pushes after a gap, the second one sent twice; each is answered or not."""
 
         def play(stage: Stage) -> list[ResponseCode | None]:
             batches = entries((5,) * 8)

@@ -48,7 +48,7 @@ class ThreadTests(SynchronousTestCase):
         self.assertEqual((self.rig.journal.batches, self.rig.runner.applied_index), ([1, 2], 3))
 
     def test_requests_wait(self) -> None:
-        """A command and a query, behind the batch; an idle machine is asked in its thread, too."""
+        """A command and a query, after the batch; an idle machine is asked in its thread, too."""
         client = self.rig.client()
         client.send(SubmitRequest(**self.rig.base(), command=b"1"),
                     QueryRequest(**self.rig.base(), query=b","))
@@ -68,7 +68,7 @@ class ThreadTests(SynchronousTestCase):
         self.assertEqual((head.index, list(self.rig.snapshots.read(head))[1:]), (1, [b"1"]))
 
     def test_failure(self) -> None:
-        """A query that waits behind a batch that fails is not answered from half a state."""
+        """A query that waits after a batch that fails is not answered from half a state."""
         def fails(entry: Entry) -> None:
             raise SystemExit
 

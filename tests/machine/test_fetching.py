@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.machine.test_fetching -*-
-"""A machine whose log begins behind its state: it gets a snapshot of another member, or says why not."""
+"""A machine whose log begins after its state: it gets a snapshot of another member, or says why not."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Log:
 
 
 class FetchCase(SynchronousTestCase):
-    """A sender with snapshots behind 5 and 8, and a member whose log begins with 5."""
+    """A sender with snapshots after 5 and 8, and a member whose log begins with 5."""
 
     factory: type[Journal] = Journal
 
@@ -133,7 +133,7 @@ class FetchCase(SynchronousTestCase):
             self.runner.sweep(self.clock.seconds())
 
     def assert_whole(self) -> None:
-        """The machine has the state of the log, and each entry behind the snapshot was applied once."""
+        """The machine has the state of the log, and each entry after the snapshot was applied once."""
         self.assertEqual((self.runner.state, self.runner.applied_index), ("running", 9))
         self.assertEqual(self.made[-1].bodies, self.rig.journal.bodies)
         self.assertEqual(self.made[-1].indexes, [9])
@@ -256,9 +256,9 @@ class FetchTests(FetchCase):
         self.refused(lambda answer: attrs.evolve(answer, index=8 + (answer.offset > 0)), "it was (8, 1,")
 
     def test_too_old(self) -> None:
-        """A snapshot behind which the log does not go on is refused before a byte of it is written."""
+        """A snapshot after which the log does not go on is refused before a byte of it is written."""
         self.entries.begin_index = 9
-        self.refused(lambda answer: attrs.evolve(answer, index=7), "behind the entry 7, here one behind 8")
+        self.refused(lambda answer: attrs.evolve(answer, index=7), "after the entry 7, here one after 8")
         self.assertEqual(self.runner.state, "running")
 
     def test_older_than_the_state(self) -> None:
@@ -313,7 +313,7 @@ class FetchTests(FetchCase):
         self.assert_whole()
 
     def test_begins_anew_meanwhile(self) -> None:
-        """Where the log begins behind the snapshot now, another one is asked for."""
+        """Where the log begins after the snapshot now, another one is asked for."""
         self.entries.committed_index = 7
         self.start()
         for number in range(3):
@@ -357,7 +357,7 @@ class OfferTests(FetchCase):
     """What is sent stays while it is sent."""
 
     def test_held(self) -> None:
-        """The snapshot and the log behind it, until nobody has asked for a while."""
+        """The snapshot and the log after it, until nobody has asked for a while."""
         runner, clock = self.rig.runner, self.rig.clock
         request = SnapshotRequest(machine="journal", machine_version=1, index=5, index_term=1)
         runner.piece_for(request, 10)
@@ -392,7 +392,7 @@ class OfferTests(FetchCase):
 
 
 class ProvenTests(FetchCase):
-    """Behind which snapshot the log may go."""
+    """After which snapshot the log may go."""
 
     def directory(self, *, proves: bool = True) -> SnapshotDirectory:
         """With two snapshots, 5 and 8."""

@@ -194,7 +194,7 @@ class FailureTests(SynchronousTestCase):
         self.assertIs(error.code, ResponseCode.MACHINE_STOPPED)
 
     def test_end_of_apply(self) -> None:
-        """What C{apply} does behind its last result belongs to the last entry."""
+        """What C{apply} does after its last result belongs to the last entry."""
         def apply(entries: Sequence[Entry]) -> Iterable[bytes]:
             for entry in entries:
                 yield entry.body
@@ -236,7 +236,7 @@ class FailureTests(SynchronousTestCase):
 
 
 class SnapshotTests(SynchronousTestCase):
-    """Taken behind so many entries or bytes, taken up at the start."""
+    """Taken after so many entries or bytes, taken up at the start."""
 
     def setUp(self) -> None:
         self.disk = MemoryDisk()
@@ -265,7 +265,7 @@ class SnapshotTests(SynchronousTestCase):
         return rig
 
     def test_taken_up(self) -> None:
-        """The state is that of the snapshot and of the entries behind it; no entry is applied twice."""
+        """The state is that of the snapshot and of the entries after it; no entry is applied twice."""
         self.rig.append(b"8")
         rig = self.restarted()
         self.assertEqual(rig.journal.bodies, [b"%d" % number for number in range(9)])
@@ -329,7 +329,7 @@ class SnapshotTests(SynchronousTestCase):
         self.assertIn("restore() raised ValueError: not mine", rig.runner.status().refused[0])
 
     def test_another_log(self) -> None:
-        """A snapshot behind an entry that the log has otherwise is refused."""
+        """A snapshot after an entry that the log has otherwise is refused."""
         rig = HostedRig(disk=self.disk)
         rig.lead()
         rig.append(*[b"other"] * 9)
@@ -361,7 +361,7 @@ class SnapshotTests(SynchronousTestCase):
         self.assertIs(refusal.code, ResponseCode.LEADER_NOT_READY)
         self.assertIn("it waits until both can be compared", str(refusal))
         ready = "; ".join(readiness_problems(rig.node.status()))
-        self.assertIn("its snapshot is behind the entry 8", ready)
+        self.assertIn("its snapshot is after the entry 8", ready)
         self.assertEqual(rig.node.desk.needed_index, -1)
         return rig
 
@@ -432,7 +432,7 @@ class SnapshotTests(SynchronousTestCase):
         self.assertTrue(self.rig.runner.status().is_writing)
         self.rig.machine_thread.finish(OSError("no room"))
         self.flushLoggedErrors(OSError)
-        self.assertIn("behind the entry 11: OSError: no room", self.rig.runner.status().snapshot_problem)
+        self.assertIn("after the entry 11: OSError: no room", self.rig.runner.status().snapshot_problem)
         self.rig.machine_thread.is_lazy = False
         for number in range(3):
             self.rig.append(b"%d" % number)
@@ -462,7 +462,7 @@ class SnapshotTests(SynchronousTestCase):
         self.assertIn("stopped", self.rig.runner.status().snapshot_problem)
 
     def test_same_places(self) -> None:
-        """Behind the same entries at each member, however they come; so the digests can be compared."""
+        """After the same entries at each member, however they come; so the digests can be compared."""
         rig = HostedRig(disk=MemoryDisk(), snapshot_entries=3).run()
         rig.append(*[b"%d" % number for number in range(8)])
         self.assertEqual(rig.runner.digests, self.rig.runner.digests)

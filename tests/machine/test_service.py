@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.machine.test_service -*-
-"""A member with a machine: that begins behind the start, and ends before the store is closed."""
+"""A member with a machine: that begins after the start, and ends before the store is closed."""
 
 from __future__ import annotations
 

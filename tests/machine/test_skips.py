@@ -127,7 +127,7 @@ class SkipTests(SynchronousTestCase):
         self.assertEqual((self.rig.runner.state, self.rig.runner.applied_index), ("running", 7))
         self.assertEqual(self.rig.journal.bodies, [b"0", b"1", b"2", b"3", b"4"])
         self.assertEqual(self.rig.runner.result_of(5).result, SKIPPED)
-        self.assertEqual(self.rig.snapshots.heads[-1].index, 7)  # (behind the order)
+        self.assertEqual(self.rig.snapshots.heads[-1].index, 7)  # (after the order)
         self.rig.append(b"5")
         self.assertEqual(self.rig.snapshots.heads[-1].index, 8)
         again = HostedRig(disk=self.disk, factory=BadJournal)
@@ -248,7 +248,7 @@ class SkipTests(SynchronousTestCase):
         return list(iterate_records(batch))
 
     def test_later_start(self) -> None:
-        """A process that begins behind neither comes to the entry first: it looks ahead for the order."""
+        """A process that begins after neither comes to the entry first: it looks ahead for the order."""
         self.rig.append(b"bad", *[b"x"] * 3)
         self.order(5)
         again = HostedRig(factory=BadJournal)

@@ -29,7 +29,7 @@ def write(
     found: SnapshotDirectory, index: int, chunks: Iterable[bytes] = PIECES,
     problem: Callable[[], str] = lambda: "",
 ) -> int:
-    """A snapshot behind an entry."""
+    """A snapshot after an entry."""
     written = found.write(index=index, term=3, chain_crc=-5, chunks=chunks, problem=problem)
     found.name(written)
     return written.size
@@ -155,7 +155,7 @@ class _Story:
         if goes_on():
             write(found, 99, [b"state 99"])
             again = [head.index for head in directory(disk).heads]
-            demand(again == [*indexes[-1:], 99], f"{again} behind {indexes}")
+            demand(again == [*indexes[-1:], 99], f"{again} after {indexes}")
 
 
 class CrashTests(SynchronousTestCase):

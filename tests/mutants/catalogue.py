@@ -301,7 +301,7 @@ _CLIENTS = (
 )
 
 _STORAGE = (
-    Mutant("tail-not-zeroed", "a truncation leaves the bytes behind the cut", (
+    Mutant("tail-not-zeroed", "a truncation leaves the bytes after the cut", (
         Patch(SEGMENT, "self.zero(position, end if written_end is None else min(end, written_end))", "pass"),
     ), faults=("isolate", "split", "kill"), load={"think_us": 300_000, "bodies_max": 3}, pace_s=1.5,
        settings={"enable_batch_push": False}),
@@ -315,7 +315,7 @@ _STORAGE = (
         Patch(DIRECTORY, "        repair_end = max(repair_end, recorded, indexed, held)\n", "        pass\n"),
     ), settings={**SYNC, "check_point_interval": 1000}, pace_s=1.0,
        faults=("damage", "damage", "kill", "kill_all", "isolate")),
-    Mutant("sound-rest-cut", "a damaged record costs all records behind it", (
+    Mutant("sound-rest-cut", "a damaged record costs all records after it", (
         Patch(SCANNER, "        if index > self._settled_index:\n            return False\n",
               "        return False\n"),
     ), settings={**SYNC, "check_point_interval": 1000}, faults=("rot", "rot", "kill", "kill_all")),

@@ -36,7 +36,7 @@ CHUNK_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], .
         Patch(_HANDLER, "elif isinstance(entries, EntryChunk) and entries.last_index > request.commit_index:",
               "elif False:"),
     ), _LAGGING),
-    ("chunk-without-compare", "a follower takes a chunk behind an end that was not compared", (
+    ("chunk-without-compare", "a follower takes a chunk after an end that was not compared", (
         Patch(_HANDLER, "        if not self._is_in_step_here:\n",
               "        if not (self._is_in_step_here or isinstance(entries, EntryChunk)):\n"),
     ), {"test": "tests.core.test_chunks.FollowerTests.test_not_in_step"}),

@@ -75,10 +75,10 @@ HISTORY_MUTANTS: tuple[HistoryRow, ...] = (
         Patch(VIEW, "if self.is_ready and not log.begin_offset <= self.transfer_offset <= log.end_offset:",
               "if False:"),
     ), {"test": "tests.broker.ha.test_slave_view"}),
-    ("rocketmq-10666", "a slave that cuts its log leaves the bytes behind the cut", (
+    ("rocketmq-10666", "a slave that cuts its log leaves the bytes after the cut", (
         Patch(SEGMENT, "self.zero(position, end if written_end is None else min(end, written_end))", "pass"),
     ), {"test": "tests.broker.store.test_log_recovery"}),
-    ("pysyncobj-overlap", "a push of known entries cuts the entries behind them", (
+    ("pysyncobj-overlap", "a push of known entries cuts the entries after them", (
         Patch(HANDLER, "        elif entries.first_index < next_index:\n"
               "            self._answer_known(token, request, entries)\n",
               "        elif entries.first_index < next_index:\n"

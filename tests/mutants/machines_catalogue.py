@@ -66,7 +66,7 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
         Patch(_GUARD, "except BaseException as error:\n                raise _failed_at(entry.index",
               "except Exception as error:\n                raise _failed_at(entry.index"),
     ), {"test": "tests.machine.test_runner.FailureTests.test_no_exception"}),
-    ("failed-entry-is-applied", "the entries of a batch behind one that failed count as applied", (
+    ("failed-entry-is-applied", "the entries of a batch after one that failed count as applied", (
         Patch(_RUNNER, "if one[0].index < failed_index]", "if failed_index]"),
     ), {"test": "tests.machine.test_runner.FailureTests.test_no_exception"}),
     ("snapshot-of-failed-machine", "a snapshot is finished though the machine has failed", (
@@ -117,7 +117,7 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
     ("sent-snapshot-removed", "a snapshot is removed while it is sent", (
         Patch(_DIRECTORY, "            if old.index not in self.held:", "            if True:"),
     ), {"test": f"{_INSTALLS}.OfferTests.test_held"}),
-    ("drop-behind-newest", "the log goes behind a snapshot that was not read again", (
+    ("drop-behind-newest", "the log goes after a snapshot that was not read again", (
         Patch(_DIRECTORY, "                self._checked(self._path_of(oldest), oldest.index, oldest.term)\n",
               "                pass\n"),
     ), {"test": f"{_INSTALLS}.ProvenTests"}),
@@ -192,7 +192,7 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
         Patch("dledger.machine.skips", "                self._has_passed = True\n",
               "                self._has_passed = not self.left_out.discard(order_of(header, body))\n"),
     ), {"test": f"{_SKIPS}.SkipTests.test_twice"}),
-    ("no-snapshot-behind-order", "no member has a snapshot behind an order for those that need one", (
+    ("no-snapshot-behind-order", "no member has a snapshot after an order for those that need one", (
         Patch("dledger.machine.writing", "(self._is_wanted and bool(self._due_entries or self._due_bytes))",
               "False"),
     ), {"test": f"{_SKIPS}.SkipTests.test_behind_an_order"}),
@@ -229,7 +229,7 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
               "for _ in range(2 if self.state == \"running\" and (self._ahead or self._read()) else 0):"),
         Patch(_RUNNER, "self._call is None and not self.is_applying and", "self._call is None and"),
     ), {"test": "tests.machine.test_calls.ThreadTests.test_log_goes_on"}),
-    ("query-of-half-a-state", "a query behind a batch that failed is answered", (
+    ("query-of-half-a-state", "a query after a batch that failed is answered", (
         Patch(_GUARD, "        if self.failure:\n            raise DLedgerError(",
               "        if False:\n            raise DLedgerError("),
     ), {"test": "tests.machine.test_calls.ThreadTests.test_failure"}),
@@ -275,7 +275,7 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
         Patch("dledger.machine.kept_results", "        while len(self._clients) > CLIENTS_MAX:",
               "        while False:"),
     ), {"test": "tests.machine.test_kept_results.KeptTests.test_bounds"}),
-    ("snapshot-at-any-place", "snapshots are not behind the same entries at each member", (
+    ("snapshot-at-any-place", "snapshots are not after the same entries at each member", (
         Patch("dledger.machine.writing", "return due - (applied_index + 1) % due if due > 0 else 1 << 62",
               "return 1 << 62"),
     ), {"test": "tests.machine.test_runner.SnapshotTests.test_same_places"}),
@@ -293,7 +293,7 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
         Patch("dledger.machine.skips", "    return index if index < header.index else -1\n",
               "    return -1\n"),
     ), SHORT_LOGS),
-    ("refused-counts-as-done", "the entry behind one that is refused is not applied", (
+    ("refused-counts-as-done", "the entry after one that is refused is not applied", (
         Patch(_GUARD, "                begin = len(results)\n",
               "                begin = len(results) + bool(results and results[-1] == b\"one in seven\")\n"),
     ), SHORT_LOGS),

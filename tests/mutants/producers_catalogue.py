@@ -38,7 +38,7 @@ PRODUCER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]]
         Patch(_TABLE, "runs.told_at and runs.told_at[-1] >= first_gone",
               "runs.indexes and runs.indexes[-1] >= first_gone"),
     ), {"test": "tests.base.test_producers.JudgeTests.test_cut"}),
-    ("newest-producers-forgotten", "a start puts the producers of the file behind those of the log", (
+    ("newest-producers-forgotten", "a start puts the producers of the file after those of the log", (
         Patch(_LIST, "        for run in saved:\n", "        for run in ():\n"),
         Patch(_LIST, "        self.table = table\n",
               "        for run in saved:\n            if run.producer not in table._runs:\n"

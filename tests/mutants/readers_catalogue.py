@@ -62,7 +62,7 @@ READER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], 
     ("expiry-before-readers", "expiry deletes entries that a reader has not done", (
         Patch("dledger.node.desks", "self.machine.needed_index, readers)", "self.machine.needed_index,)"),
     ), {"test": f"{_REQUESTS}.KeepingTests.test_needed"}),
-    ("handed-out-without-lease", "a client hands out entries behind a pause longer than its lease", (
+    ("handed-out-without-lease", "a client hands out entries after a pause longer than its lease", (
         Patch(_CLIENT, "        if self._problem is None and self.must_check:\n", "        if False:\n"),
     ), {"test": "tests.client.test_readers.LeaseTests.test_asks_before_it_hands_out"}),
 )

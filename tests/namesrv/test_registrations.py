@@ -75,7 +75,7 @@ class ReadTests(SynchronousTestCase):
         self.assertEqual(self.read(b""), BrokerTopics())
 
     def test_compressed(self) -> None:
-        """Of 4.9 with five fields, of 5.x with attributes and a count of mappings behind."""
+        """Of 4.9 with five fields, of 5.x with attributes and a count of mappings at the end."""
         queues = TopicQueues(read_queue_nums=4, write_queue_nums=5)
         for body in (packed(b"A 4 5 6 SINGLE_TAG"),
                      packed(b'A 4 5 6 SINGLE_TAG {"a": "b c"}', tail=struct.pack(">i", 0))):

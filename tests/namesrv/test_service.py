@@ -339,7 +339,7 @@ class CostlyRequestTests(ServiceCase):
         self.assertEqual((self.handled, self.service.side._unread), ([100, 101], {}))
 
     def test_ended_by_a_request(self) -> None:
-        """The requests behind it are not handled."""
+        """The requests after it are not handled."""
         def end(connection: Any, _request: RemotingCommand) -> None:
             self.clock.rightNow += 0.02
             connection.abort("ended")

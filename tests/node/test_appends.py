@@ -320,7 +320,7 @@ class ConnectionTests(SynchronousTestCase):
         self.assertEqual(rig.node.status().counts.append_bytes, 4)
 
     def test_expected_end(self) -> None:
-        """From request to answer: taken behind the end, refused with the end, refused without a body."""
+        """From request to answer: taken after the end, refused with the end, refused without a body."""
         rig = Rig().lead()
         client = rig.client()
 

@@ -140,7 +140,7 @@ class MuteTests(DriverCase):
     """Without room for term and vote, nothing of them leaves the member, and the member lives."""
 
     def setUp(self) -> None:
-        """A vote for which there is no room, with an answer behind it."""
+        """A vote for which there is no room, with an answer after it."""
         super().setUp()
         self.world.on["save"] = fails(DLedgerError(ResponseCode.DISK_FULL, reason="no room"))
         self.vote = VoteResponse(term=3, vote_result=VoteResult.ACCEPT)
@@ -273,7 +273,7 @@ class OutcomeTests(DriverCase):
         self.assertEqual(self.ledger.ledger_begin_index, 2)
 
     def test_count_of_the_core(self) -> None:
-        """A write that does not fit behind the end is our bug."""
+        """A write that does not fit after the end is our bug."""
         self.script((fx.WriteBodies(first_index=3, term=1, bodies=(b"a",)),))
         self.driver.feed(ev.Ticked())
         self.assertEqual(self.world.diary, [("broken", "AssertionError")])

@@ -130,7 +130,7 @@ class OnceTests(DeskCase):
         return answer
 
     def test_repeated(self) -> None:
-        """Also behind others, and with another body."""
+        """Also after others, and with another body."""
         answers = [self.once(b"a", 0), self.once(b"b", 1), self.once(b"other", 0), self.once(b"b", 1)]
         self.assertEqual([answer.code for answer in answers], [ResponseCode.SUCCESS] * 4)
         found = [(answer.index, answer.result) for answer in answers]
@@ -232,7 +232,7 @@ class WordTests(SynchronousTestCase):
         self.assertEqual(self.look(), (True, True))
         problem = health_problem(self.rig.node.status())
         assert problem is not None
-        self.assertIn("in doubt: behind the entry 0 the states differ: n0 against n1", problem)
+        self.assertIn("in doubt: after the entry 0 the states differ: n0 against n1", problem)
         self.assertIn("the states differ", self.rig.runner._why_no_snapshot())
         self.assertRaises(DLedgerError, self.rig.runner.piece_for, SnapshotRequest(), 100)
         self.rig.runner.digests = {0: "01"}
@@ -242,7 +242,7 @@ class WordTests(SynchronousTestCase):
 
 
 class QueryTests(DeskCase):
-    """At the leader: behind every entry that was committed when it came."""
+    """At the leader: after every entry that was committed when it came."""
 
     def test_linearizable(self) -> None:
         """The machine is behind; the answer waits for it."""
@@ -349,7 +349,7 @@ class AgeTests(DeskCase):
         self.assertEqual((answer.code, answer.age_ms, answer.result), (ResponseCode.SUCCESS, 1200, b"a"))
         answer = self.answer(1199)
         self.assertIs(answer.code, ResponseCode.FALL_BEHIND_TOO_MUCH)
-        self.assertIn("may be 1200 ms old, at most 1199 are wanted", answer.reason)
+        self.assertIn("may be 1200 ms old; the query allows 1199 ms", answer.reason)
 
     def test_unread_meanwhile(self) -> None:
         """A connection that got other answers while the query waited is refused before the query is made."""

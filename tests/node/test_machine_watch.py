@@ -66,7 +66,7 @@ class WatchTests(SynchronousTestCase):
             ({"n1": attrs.evolve(tells(at9="cc"), version=3)}, ""),
         ):
             self.look(mine, **others)
-            text = f"behind the entry 9 the states differ: {doubt}" if doubt else ""
+            text = f"after the entry 9 the states differ: {doubt}" if doubt else ""
             self.assertEqual(self.watch.in_doubt, text)
         self.assertTrue(any("n0, n2 against n1" in one for one in self.noted))
 

@@ -97,7 +97,7 @@ class MergeTests(SynchronousTestCase):
             self.assertEqual(runs_of(push(5), push(6, type=kind), push(7)), [1, 1, 1])
 
     def test_not_at_the_end_of_the_ledger(self) -> None:
-        """A push that is repeated, or stands behind a gap, is the core's to judge, by itself."""
+        """A push that is repeated, or stands after a gap, is the core's to judge, by itself."""
         self.assertEqual(runs_of(push(4), push(5), push(6)), [1, 2])
         self.assertEqual(runs_of(push(6), push(7)), [1, 1])
 
@@ -170,7 +170,7 @@ class FollowerTests(SynchronousTestCase):
         self.assertEqual(self.rig.store.ledger_end_index, 0)
 
     def test_repeated_and_new(self) -> None:
-        """A push that comes again is answered by itself, and what is new behind it is written."""
+        """A push that comes again is answered by itself, and what is new after it is written."""
         self.assertEqual(self.pushed(1, 2), [(200, 1, 1), (200, 2, 1)])
         self.assertEqual(self.pushed(2, 3, 4), [(200, 2, 1), (200, 3, 1), (200, 4, 1)])
         self.assertEqual([(batch.first_index, batch.count) for batch in self.writes], [(1, 2), (3, 2)])

@@ -299,7 +299,7 @@ class ConnectionTests(PeersTestCase):
             self.clock.advance(RETRY_MAX_S)
 
     def test_told(self) -> None:
-        """What a member answers to a greeting at its own address is passed on, behind the other answers."""
+        """What a member answers to a greeting at its own address is passed on, after the other answers."""
         told: list[tuple[str, object, int]] = []
         self.peers.tell_with(lambda peer_id, said: told.append((peer_id, said, len(self.answered))))
         connection, transport = self.endpoints["n1"].succeed()

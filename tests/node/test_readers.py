@@ -21,7 +21,7 @@ from tests.node.rig import Rig
 
 
 class ReaderCase(SynchronousTestCase):
-    """A member that leads alone, with ten entries behind its first one, and a client."""
+    """A member that leads alone, with ten entries after its first one, and a client."""
 
     def setUp(self) -> None:
         self.rig = Rig().lead()

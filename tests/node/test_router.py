@@ -276,7 +276,7 @@ class CoreTests(SynchronousTestCase):
         self.assertNotEqual(first, second)
 
     def test_the_old_connection_speaks_last(self) -> None:
-        """Its requests never reach the core, nor do those behind them in the same read."""
+        """Its requests never reach the core, nor do those after them in the same read."""
         old, new = self.rig.client(), self.rig.client()
         new.send(commit())
         old.send(commit(), commit())

@@ -81,7 +81,7 @@ class ScrubbingTests(SynchronousTestCase):
         self.assertEqual(self.of(0).next_s, float("inf"))
 
     def test_pause(self) -> None:
-        """Behind a pass."""
+        """After a pass."""
         self.store.steps = [ScrubStep(is_end=True)]
         self.run_until(61)
         self.assertEqual((self.counters.scrub_passes, len(self.store.asked)), (1, 1))
@@ -92,7 +92,7 @@ class ScrubbingTests(SynchronousTestCase):
         self.assertEqual(self.events, [])
 
     def test_told(self) -> None:
-        """What was mended, what could not be read (once a minute), and the sum behind the pass."""
+        """What was mended, what could not be read (once a minute), and the sum after the pass."""
         trouble = ScrubStep(trouble="EIO", checked_bytes=1)
         self.store.steps = [
             ScrubStep(mended=2, checked_bytes=1), ScrubStep(damaged=1, checked_bytes=1), trouble, trouble,

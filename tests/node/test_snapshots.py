@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.node.test_snapshots -*-
-"""Pieces of snapshots for other members, and when the log behind snapshots may go."""
+"""Pieces of snapshots for other members, and when the log after snapshots may go."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Peers:
 
 
 class SnapshotCase(SynchronousTestCase):
-    """A member n0 of three, which leads, and has snapshots behind 5 and 8."""
+    """A member n0 of three, which leads, and has snapshots after 5 and 8."""
 
     def setUp(self) -> None:
         self.rig = HostedRig(factory=LongJournal, snapshot_entries=3).run()

@@ -67,7 +67,7 @@ class Asker:
         if self.native:
             data = encode_request_frame(request, self._opaque)
             if self._opaque == 1 and len(data) > STRANGER_FRAME_BYTES_MAX:
-                # A member takes a large native frame only behind a valid request. (The answer has opaque 0.)
+                # A member takes a large native frame only after a valid request. (The answer has opaque 0.)
                 hello = MetadataRequest(group=request.group, remote_id=request.remote_id)
                 data = encode_request_frame(hello, 0) + data
         else:

@@ -46,7 +46,7 @@ class ChildError(Exception):
 def prepare_child() -> None:
     """Runs in the child: it dies with its parent, and SIGINT ends it whoever started the tests."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    # A shell starts a command behind "&" with SIGINT ignored, and children inherit that.
+    # A shell starts a command after "&" with SIGINT ignored, and children inherit that.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

@@ -7,7 +7,7 @@ The checks, for appends of unique bodies that are never repeated:
 2. no body is in the log twice;
 3. an append that was reported as failed is not in the log;
 4. the acknowledged appends of one writer are in the order of its calls;
-5. an append that was called after another was acknowledged is behind it;
+5. an append that was called after another was acknowledged is after it;
 6. every entry was appended by a client, except those with empty bodies (term-start entries).
 """
 

@@ -96,7 +96,7 @@ class ChildTests(SynchronousTestCase):
         self.assertEqual(self.child(_SLEEPER).stop(), -signal.SIGTERM)
 
     def test_interrupted(self) -> None:
-        """SIGINT ends a child, also when the tests themselves ignore it, as behind a shell's "&"."""
+        """SIGINT ends a child, also when the tests themselves ignore it, as after a shell's "&"."""
         self.addCleanup(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, signal.SIG_IGN))
         child = self.child(["sleep", "60"])
         child.send(signal.SIGINT)

@@ -52,7 +52,7 @@ class LedgerTests(SynchronousTestCase):
             write_ledger(path, bodies)
 
     def test_read(self) -> None:
-        """Every record over several files, without the blanks and the bytes behind the end."""
+        """Every record over several files, without the blanks and the bytes after the end."""
         self.write(self.bodies, self.bodies, self.bodies)
         records = list(read_records(self.paths[0]))
         self.assertEqual([record.body for record in records], self.bodies)

@@ -26,7 +26,7 @@ from tests.processes.children import Child, free_ports, free_triple, wait_until
 from tests.processes.members import ROOT, TWISTD, Member
 from tests.processes.test_group import FILES
 
-#: Runs it for one description after the other, which come behind its own words.
+#: Runs it for one description after the other, which come after its own words.
 _SCHEMATHESIS = """
 import sys
 from schemathesis.cli import schemathesis
@@ -105,7 +105,7 @@ class DescribedTests(SynchronousTestCase):
         self.assertTrue(all(service.is_running for service in self.services.values()))
 
     def play(self) -> str:
-        """What schemathesis tells where it finds nothing."""
+        """What schemathesis says where it finds nothing."""
         pages = [f"http://127.0.0.1:{self.ports[kind]}/openapi.json" for kind in _OPERATIONS]
         done = subprocess.run(
             [sys.executable, "-c", _SCHEMATHESIS, str(len(pages)), *pages,

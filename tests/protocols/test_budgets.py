@@ -330,7 +330,7 @@ class HeldTests(ServerCase):
         kept = self.budgets.waiting.bytes_max // (len(data) - FRAMES_MAX * len(native_request(ASK, 1)))
         self.assertEqual([one.is_lost for one in clogged], [False] * kept + [True] * (8 - kept))
         self.assertLessEqual(self.budgets.waiting.held, self.budgets.waiting.bytes_max)
-        self.assertIn("behind unread answers", self.sink.lost[0])
+        self.assertIn("after unread answers", self.sink.lost[0])
         reading._turn.is_late = True
         reading.dataReceived(data)
         self.assertFalse(reading.is_lost)

@@ -75,7 +75,7 @@ class CostlyReadTests(ServerTestCase):
         self.assertFalse(self.connection.put_off.is_waiting)
 
     def test_held(self) -> None:
-        """While the owner lets requests wait, reads wait behind them, also those of a slice under way."""
+        """While the owner lets requests wait, reads wait after them, also those of a slice under way."""
         reads, turn = self.connection.put_off, self.connection._turn
         reads.hold()
         self.connection.dataReceived(remoting_request(BEAT, 1))

@@ -120,7 +120,7 @@ class OutletTests(SynchronousTestCase):
         self.assertEqual(self.socket.sent, b"abc" + long + b"d")
 
     def test_what_does_not_fit_waits(self) -> None:
-        """The rest goes to the transport, once, and what follows goes behind it."""
+        """The rest goes to the transport, once, and what follows goes after it."""
         self.socket.room = 4
         self.outlet.send(b"abcdef")
         self.assertEqual(self.socket.sent, b"abcd")
@@ -130,7 +130,7 @@ class OutletTests(SynchronousTestCase):
         self.assertEqual(self.socket.sent, b"abcdefghijkl")
 
     def test_emptied_by_the_reactor(self) -> None:
-        """Then the next goes behind what the reactor sent, and those after it at once again."""
+        """Then the next goes after what the reactor sent, and those after it at once again."""
         self.socket.room = 0
         self.outlet.send(b"a")
         self.socket.room = 100

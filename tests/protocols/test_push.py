@@ -98,7 +98,7 @@ def outcome(read: object, frame: bytes) -> object:
 
 @st.composite
 def damaged_frames(draw: st.DrawFn) -> bytes:
-    """A frame with a byte changed, its end cut, or something behind it."""
+    """A frame with a byte changed, its end cut, or something after it."""
     frame = bytearray(draw(FRAMES))
     kind = draw(st.integers(0, 3))
     if kind == 1:

@@ -63,7 +63,7 @@ class DispatchTests(SynchronousTestCase):
             self.assertEqual(dispatch.offset, self.ledger.store.end_position)
 
     def test_committed_only(self) -> None:
-        """Nothing behind the committed end is in a queue."""
+        """Nothing after the committed end is in a queue."""
         self.ledger.append(*[message() for _ in range(6)])
         dispatch = self.dispatch(committed_index=3)
         self.assertEqual(len(self.units()["T1", 0]), 4)

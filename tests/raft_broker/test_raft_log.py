@@ -31,7 +31,7 @@ class RaftLogTests(SynchronousTestCase):
         self.assertEqual(log.problem_at(48), "")
 
     def test_committed_only(self) -> None:
-        """What is behind the committed end is neither counted nor read."""
+        """What is after the committed end is neither counted nor read."""
         self.ledger.append(*[message(b"%d" % number) for number in range(5)])
         log = self.ledger.log(2)
         self.addCleanup(log.close)

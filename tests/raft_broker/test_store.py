@@ -132,7 +132,7 @@ class StoreTests(SynchronousTestCase):
         self.assertTrue(again.is_ready)
 
     def test_crashed(self) -> None:
-        """After a crash the messages behind the recorded place are dispatched again, each once."""
+        """After a crash the messages after the recorded place are dispatched again, each once."""
         self.fill(10)
         store = self.open()
         self.successResultOf(store.checkpoint())

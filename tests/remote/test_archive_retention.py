@@ -65,7 +65,7 @@ class RuleTests(RetentionCase):
         self.assertEqual(rule.expired(pieces, -1e9), ())
 
     def test_bytes(self) -> None:
-        """Those with enough bytes behind them; never the last one."""
+        """Those with enough bytes after them; never the last one."""
         pieces = self.manifest_of(self.begun(3)).pieces
         sizes = [piece.size for piece in pieces]
         for keep in (0, 1, sizes[-1], sizes[-1] + 1, sum(sizes[3:]), sum(sizes), 10**9):

@@ -80,7 +80,7 @@ class TwoWritersTests(WritersCase):
                 except ArchiveBusy as error:
                     self.assertIn("another program", str(error))
                     refused += 1
-                except StoreError as error:  # (it began behind what its member has)
+                except StoreError as error:  # (it began after what its member has)
                     self.assertIn("this member is behind", str(error))
                 self.assertEqual(self.counted(files), self.whole[other], number)
                 self.ship_to(self.remote(files), self.stages[-1])
@@ -254,7 +254,7 @@ class StaleTests(WritersCase):
         self.assertIn("is missing", "; ".join(state.trouble))
 
     def test_all(self) -> None:
-        """All manifests: the segments behind their end tell, if there are two."""
+        """All manifests: the segments after their end tell, if there are two."""
         files = self.begun(3)
         self.put_back(self.begun(1), files, *SLOT_NAMES, "generations/")
         report = verify_backup(self.remote(files).disk, URL)

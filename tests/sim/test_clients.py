@@ -45,7 +45,7 @@ class SimClientTests(SynchronousTestCase):
         self.assertEqual(len({call.body for call in calls}), len(calls))
 
     def test_conditions(self) -> None:
-        """Some appends expect an end: acknowledged behind it, or refused because another client was first."""
+        """Some appends expect an end: acknowledged after it, or refused because another client was first."""
         clients = [self.client(appends=1.0, conditions=1.0) for _ in range(2)]
         self.cluster.run(20)
         outcomes = [call.outcome for call in self.calls("append")]

@@ -57,7 +57,7 @@ class DiskTests(SynchronousTestCase):
         self.assertEqual(outcomes(self.disk.image()), [{"d/a": b"x\0\0\0"}])
 
     def test_sync_that_began_earlier(self) -> None:
-        """Writes behind its beginning may be lost."""
+        """Writes after its beginning may be lost."""
         self.file.pwrite(b"x", 0)
         number = self.disk.number
         self.file.pwrite(b"y", 1)
@@ -148,7 +148,7 @@ class EngineTests(SynchronousTestCase):
     """The machinery, on the smallest story."""
 
     def test_sound(self) -> None:
-        """All states of a write and a sync: before, after, and behind one or two bytes of three."""
+        """All states of a write and a sync: before, after, and after one or two bytes of three."""
         tally = Enumeration(OneFileStory(True)).run()
         self.assertEqual((tally.calls, tally.bad), (3, []))
         self.assertGreaterEqual(tally.images, 6)

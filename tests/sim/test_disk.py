@@ -45,7 +45,7 @@ class FileCallsTests(DiskTestCase):
         return caught.exception.errno
 
     def test_read_and_write(self) -> None:
-        """Reads are short at the end of the file only; a file grows by writing behind it."""
+        """Reads are short at the end of the file only; a file grows by writing after it."""
         file = self.disk.open("/d/f", create=True, size=4)
         self.assertEqual(file.pread(10, 0), bytes(4))
         file.pwrite(b"xy", 5)

@@ -98,7 +98,7 @@ class InvariantTests(SynchronousTestCase):
         self.assertIn("before", self.broken(3, lambda: self.invariants.started(self.follower)))
 
     def test_gap(self) -> None:
-        """3: entries are written one behind the other."""
+        """3: entries are written one after the other."""
         self.broken(3, lambda: self.invariants.written(self.follower, 4, 1))
 
     def test_other_commit(self) -> None:

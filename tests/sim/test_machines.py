@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.sim.test_machines -*-
-"""Schedules whose members run state machines, drop the log behind snapshots, and send snapshots."""
+"""Schedules whose members run state machines, drop the log after snapshots, and send snapshots."""
 
 from __future__ import annotations
 
@@ -105,14 +105,14 @@ class RulesTests(SynchronousTestCase):
         self.assertRaises(InvariantError, self.rules.fold, 4)
 
     def test_results(self) -> None:
-        """Those of the state behind the entry, of nothing else."""
+        """Those of the state after the entry, of nothing else."""
         self.rules.answered(3, self.chain(0, 1, 3))
         self.assertRaises(InvariantError, self.rules.answered, 3, self.chain(0, 3))
         self.assertRaises(InvariantError, self.rules.refused, 3, "one in seven")
         self.assertRaises(InvariantError, self.rules.refused, 1, "skipped: an order")
 
     def test_order(self) -> None:
-        """Between an entry and the order, states with it and without are right; behind it, those without."""
+        """Between an entry and the order, states with it and without are right; after it, those without."""
         self.log.committed = dict.fromkeys(range(6), 1)
         self.log.last_committed = 5
         for indexes in ((0, 1, 3), (0, 3)):

@@ -35,7 +35,7 @@ class CatalogueTests(SynchronousTestCase):
         self.assertGreaterEqual(len(names), 20)
 
     def test_page(self) -> None:
-        """docs/trust.md tells how many there are."""
+        """docs/trust.md says how many there are."""
         page = (ROOT / "docs" / "trust.md").read_text("utf-8")
         self.assertIn(f"`python -m tests.mutants`: {len(MUTANTS)} mutants", page)
 

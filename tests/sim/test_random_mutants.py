@@ -46,7 +46,7 @@ class SitesTests(SynchronousTestCase):
         ])
 
     def test_applied(self) -> None:
-        """At that place alone, also behind characters of several bytes."""
+        """At that place alone, also after characters of several bytes."""
         source = SOURCE.replace("Another.", "\u00c4nderung.")
         splices = sites_in("m", source)
         for splice in splices:

@@ -68,7 +68,7 @@ class CompleteTests(SynchronousTestCase):
         self.sound(found)
 
     def test_limit(self) -> None:
-        """Behind the largest number of states the search is not complete."""
+        """After the largest number of states the search is not complete."""
         found = explore(bounds(terms_max=3), states_max=500)
         self.assertFalse(found.is_complete)
         self.assertLess(found.states, 600)
@@ -189,7 +189,7 @@ class NameTests(SynchronousTestCase):
     """States that differ in the names of the members only count once."""
 
     def after(self, group: SearchedGroup, moves: list[tuple[str, int]], names: tuple[int, ...]) -> GroupState:
-        """The state behind some moves, with other names; C{what} of a move begins with the given words."""
+        """The state after some moves, with other names; C{what} of a move begins with the given words."""
         state = group.first()
         for what, number in moves:
             for old, new in enumerate(names):

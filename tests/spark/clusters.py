@@ -49,7 +49,7 @@ Found = dict[str, object]
 
 @functools.cache
 def place() -> Path:
-    """A directory for all that is here; removed at the end, behind the processes that write to it."""
+    """A directory for all that is here; removed at the end, after the processes that write to it."""
     found = Path(tempfile.mkdtemp(prefix="dledger-cluster-"))
 
     def remove() -> None:

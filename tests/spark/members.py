@@ -30,7 +30,7 @@ from protocols.wire.remoting import decode_command, encode_answer
 
 
 def records_of(bodies: list[bytes]) -> list[bytes]:
-    """A ledger's records, one behind the other in one large file."""
+    """A ledger's records, one after the other in one large file."""
     found, pos, chain = [], 0, 0
     for index, body in enumerate(bodies):
         record, chain = pack_record(
@@ -51,7 +51,7 @@ def _server_context(files: TlsFiles) -> ssl.SSLContext:
 
 @attrs.frozen
 class Cut:
-    """The last that comes over a connection: it is closed behind these bytes."""
+    """The last that comes over a connection: it is closed after these bytes."""
 
     data: bytes
 

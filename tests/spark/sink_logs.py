@@ -40,7 +40,7 @@ class MemoryLog:
     @ivar producers: what the group knows of producers.
     @ivar first: entries in front of it have expired.
     @ivar fault: asked before each append with its number and its bodies: None lets it be; else the number of
-        bodies that come into the log, and the exception. Fewer than all: a new term begins behind them.
+        bodies that come into the log, and the exception. Fewer than all: a new term begins after them.
     @ivar between: called with the number of an append, before it.
     @ivar late: numbered pieces, which come when L{deliver} is called.
     @ivar others: bodies of another writer.
@@ -199,7 +199,7 @@ class WrittenLog(Protocol):
 
 class EarlierSink:
     """
-    What the sink of an earlier version left in a log: BEGIN, rows behind ROWS, END; nothing is numbered.
+    What the sink of an earlier version left in a log: BEGIN, rows after ROWS, END; nothing is numbered.
 
     @ivar run: of its process.
     """

@@ -35,7 +35,7 @@ def failing_first(batches: Iterator[Any]) -> Iterator[Any]:
         yield batch
         row = int(batch.column(0)[0].as_py()[:6])
         if context.partitionId() == 1 and not context.attemptNumber() and row % 1000 < 150:
-            raise RuntimeError("the first attempt of this task fails behind its rows")
+            raise RuntimeError("the first attempt of this task fails after its rows")
 
 
 def main() -> None:

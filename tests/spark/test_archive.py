@@ -176,7 +176,7 @@ class ReadTests(ArchiveCase):
         for reader in (first, LogStreamReader(scan)):
             self.addCleanup(reader.stop)
             self.assertRaises(DataLossError, reader.latestOffset, start, ReadAllAvailable())
-        self.refused(OptionError, "is behind the committed end", endingOffsets=500)
+        self.refused(OptionError, "is after the committed end", endingOffsets=500)
         late = {**start, "default": 500}
         self.assertRaises(DataLossError, LogStreamReader(scan).latestOffset, late, ReadAllAvailable())
         self.assertRaises(NotCommittedError, LogStreamReader(scan).partitions, start, late)

@@ -204,7 +204,7 @@ class CommitLogTests(LedgerCase):
         found = [row[0] for row in scanned({**self.options, "failOnDamage": "false"}, wanted)]
         hidden = [place for place in self.log.written if at <= place < (at // SIZE + 1) * SIZE]
         self.assertEqual(found, [place for place in self.log.written if place not in hidden])
-        self.assertIn("bytes behind damaged records were skipped", said[0])
+        self.assertIn("bytes after damaged records were skipped", said[0])
         self.log.path(at).write_bytes(data)
         flags = struct.unpack_from(">i", data, at % SIZE + 36)[0]
         addresses = (20 if flags & 0x10 else 8) + (20 if flags & 0x20 else 8)
@@ -230,7 +230,7 @@ class CommitLogTests(LedgerCase):
                 said = self.warned()
                 found = scanned({**self.options, "failOnDamage": "false"}, wanted)
                 self.assertEqual(found, [(place,) for place in self.log.written if place < at])
-                self.assertIn("bytes behind damaged records were skipped", said[0])
+                self.assertIn("bytes after damaged records were skipped", said[0])
                 self.log.path(at).write_bytes(data)
         self.assertEqual(scanned(self.options), self.log.rows())
 
@@ -245,7 +245,7 @@ class CommitLogTests(LedgerCase):
         self.assertIn("bodyCRC", str(error))
 
     def test_a_record_of_another_place(self) -> None:
-        """What stands behind the end may look like a record; where it says that it stands, it does not."""
+        """What stands after the end may look like a record; where it says that it stands, it does not."""
         self.log.write(self.log.end, message_at(self.log.written[2], 3, chance=random.Random(1)))
         self.assertEqual(scanned(self.options), self.log.rows())
 
@@ -318,7 +318,7 @@ class StretchTests(LedgerCase):
         self.assertTrue(len(self.data) // 4 < self.end < len(self.data) // 2)
 
     def test_zeroes(self) -> None:
-        """A stretch of zeroes of any length does not hide the messages behind it."""
+        """A stretch of zeroes of any length does not hide the messages after it."""
         self.file.write_bytes(self.data)
         count = len(scanned({"path": self.path, "format": "rocketmq"}))
         self.assertEqual(count, 120)

@@ -17,7 +17,7 @@ TEXT = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
 
 
 def table(heading: str) -> list[tuple[str, ...]]:
-    """The cells of the first table behind a heading, without its own head."""
+    """The cells of the first table after a heading, without its own head."""
     section = TEXT[TEXT.index(f"\n{heading}\n") :]
     lines = section[section.index("\n|") + 1 :].splitlines()
     rows = []

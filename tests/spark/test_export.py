@@ -160,7 +160,7 @@ class BatchTests(ExportCase):
         self.assertEqual(parquet_rows(self.out), plain_rows(self.ledger.path)[7:])
 
     def test_stop(self) -> None:
-        """What was asked to stop leaves finished parts only, and the next run goes on behind them."""
+        """What was asked to stop leaves finished parts only, and the next run goes on after them."""
         self.ledger.fill(200)
         self.ledger.commit()
         with self.exporter() as exporter:
@@ -236,7 +236,7 @@ class FollowTests(ExportCase):
             self.assertEqual(exporter.progress.rows, 5)
 
     def test_error_in_between(self) -> None:
-        """What was read before an error is in the open part, and the next step goes on behind it."""
+        """What was read before an error is in the open part, and the next step goes on after it."""
         self.ledger.fill(40)
         self.ledger.commit()
         with self.exporter(ExportSettings(max_delay_ms=0), fetchBytes=200) as exporter:
@@ -316,7 +316,7 @@ class RefusalTests(ExportCase):
         self.assertEqual(parquet_rows(self.out), rows[5:12])
         self.assertEqual(self.export(startingOffsets=5, endingOffsets=12), 0)
         self.assertSays(ExportError, "was begun at offset 5, and now startingOffsets=6", startingOffsets=6)
-        self.assertSays(OptionError, "endingOffsets=31 is behind the committed end 30", endingOffsets=31)
+        self.assertSays(OptionError, "endingOffsets=31 is after the committed end 30", endingOffsets=31)
         self.assertEqual(self.export(), 18)
         self.assertEqual(parquet_rows(self.out), rows[5:])
 

@@ -19,7 +19,7 @@ from tests.spark.test_docs import TEXT
 
 
 def recipe(heading: str, number: int = 0) -> str:
-    """A block of code behind a heading; C{number} counts from 0."""
+    """A block of code after a heading; C{number} counts from 0."""
     block = TEXT[TEXT.index(f"\n{heading}\n") :]
     for _ in range(number + 1):
         block = block[block.index("\n\n    ") + 2 :]

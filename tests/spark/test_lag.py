@@ -54,13 +54,13 @@ class NumberTests(SynchronousTestCase):
             self.assertEqual(lag_of(progress_of((ended, latest))), [GroupLag("g", entries=0, bytes=0)])
 
     def test_unknown_bytes(self) -> None:
-        """Behind an unreadable record, and an offset of an earlier version: not told, which is not 0."""
+        """After an unreadable record, and an offset of an earlier version: not told, which is not 0."""
         known = offset(30, pos=5000, size=60)
         for ended, latest in (({"g": 5}, known), (offset(5), known), (offset(5, pos=1, size=50), offset(30))):
             self.assertEqual(lag_of(progress_of((ended, latest)))[0], GroupLag("g", entries=25, bytes=None))
 
     def test_unknown_kind(self) -> None:
-        """One proof tells whether offsets are entries or bytes; without any, neither number is told."""
+        """One proof says whether offsets are entries or bytes; without any, neither number is told."""
         for ended in ({"g": 5}, offset(5), offset(0)):
             self.assertEqual(lag_of(progress_of((ended, offset(30))))[0], GroupLag("g", None, None))
         for ended, latest in ((offset(5, bytes=5, crc=1), offset(30)), (offset(5), offset(30, bytes=30))):

@@ -93,7 +93,7 @@ class EntryTests(LedgerCase):
         return ledger
 
     def fill(self, count: int, seed: int = 1) -> None:
-        """Messages of all shapes behind a term-start entry, and another such entry at the end."""
+        """Messages of all shapes after a term-start entry, and another such entry at the end."""
         self.ledger.append([b""])
         append_messages(
             self.ledger, count,

@@ -186,9 +186,9 @@ class ReadTests(LedgerCase):
         self.assertEqual(indexes(startingOffsets="latest"), [])
         self.assertEqual(indexes(startingOffsets='{"default": 38}'), [38, 39])
         self.assertEqual(indexes(STARTINGOFFSETS=39, endingOffsets="LATEST"), [39])
-        self.assertRaisesRegex(OptionError, "endingOffsets=41 is behind the committed end 40",
+        self.assertRaisesRegex(OptionError, "endingOffsets=41 is after the committed end 40",
                                indexes, endingOffsets=41)
-        self.assertRaisesRegex(OptionError, "startingOffsets=9 is behind the end 8",
+        self.assertRaisesRegex(OptionError, "startingOffsets=9 is after the end 8",
                                indexes, startingOffsets=9, endingOffsets=8)
 
     def test_wrong_places(self) -> None:
@@ -462,7 +462,7 @@ class ExpiryTests(LedgerCase):
         first = self.expire(6)
         for batch in batches:
             seen += batch.column(0).to_pylist()
-        # The file that was open stays readable; behind it reading goes on where the ledger begins now.
+        # The file that was open stays readable; after it reading goes on where the ledger begins now.
         self.assertEqual(seen, [*range(seen.index(first)), *range(first, 120)])
         self.assertLess(seen.index(first), first)
 

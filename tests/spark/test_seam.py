@@ -144,7 +144,7 @@ class BatchTests(SeamCase):
         self.assertEqual(read(scan, parts), self.all_rows)
 
     def test_gap(self) -> None:
-        """What is in neither is an error that names both ends; entries behind it can be read."""
+        """What is in neither is an error that names both ends; entries after it can be read."""
         missing = len(self.rows)
         self.ledger.fill(40)
         self.ledger.commit()

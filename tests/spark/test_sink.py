@@ -120,7 +120,7 @@ class JobTests(SinkCase):
         expected = [*numbers(500), *numbers(3)]
         self.assertEqual(self.read(), expected)
         marked = self.read(includeMarkers="true")
-        # One in front of the rows of each request, and one behind the last row.
+        # One in front of the rows of each request, and one after the last row.
         self.assertEqual(len(marked), len(expected) + 2 + 4)
         self.group.wait_settled()
         path = str(self.group.members["n0"].ledger_path)
@@ -142,7 +142,7 @@ class JobTests(SinkCase):
         for number in (4, 4, 5):
             self.write(frame_of(100), sinkId="nightly", batchId=number)
         self.assertEqual(self.read(), numbers(100) * 2)
-        self.refused("comes behind batch 5", frame_of(100), sinkId="nightly", batchId=4)
+        self.refused("comes after batch 5", frame_of(100), sinkId="nightly", batchId=4)
         self.refused("is in the log with 100 rows", frame_of(99), sinkId="nightly", batchId=5)
         self.assertEqual(self.read(), numbers(100) * 2)
 

@@ -91,14 +91,14 @@ class BatchTests(SynchronousTestCase):
         self.assertEqual(self.log.bodies(), list(ROWS))
 
     def test_older(self) -> None:
-        """A batch behind a later one of the same sink, complete or not."""
+        """A batch after a later one of the same sink, complete or not."""
         self.log.restart(ROWS, 3)
-        self.refused(lambda: self.log.restart(ROWS, 2), "comes behind batch 3, which is in the log at index")
+        self.refused(lambda: self.log.restart(ROWS, 2), "comes after batch 3, which is in the log at index")
         self.die(1, 2, batch=4)
-        self.refused(lambda: self.log.restart(ROWS, 3), "comes behind batch 4, which is in the log at index")
+        self.refused(lambda: self.log.restart(ROWS, 3), "comes after batch 4, which is in the log at index")
 
     def test_next(self) -> None:
-        """A batch behind one that nobody has completed."""
+        """A batch after one that nobody has completed."""
         self.die(1, 2, batch=4)
         self.assertEqual(self.log.restart(ROWS, 5).appended, 3)
         self.assertEqual(self.log.bodies(), [b"a", *ROWS])
@@ -157,7 +157,7 @@ class BatchTests(SynchronousTestCase):
         self.assertEqual(self.log.ran, 3)
 
     def test_taken_over(self) -> None:
-        """Behind its first request a driver that finds its number taken ends; the other one goes on."""
+        """After its first request a driver that finds its number taken ends; the other one goes on."""
         self.log.between = lambda at: at == 1 and self.log.restart(ROWS, 0, frame_bytes=1)
         error = self.assertRaises(TakenOverError, self.log.driver(ROWS, 0, frame_bytes=1).run)
         self.assertIn(f"sink {SINK!r}: another run of the sink has begun: two drivers", str(error))

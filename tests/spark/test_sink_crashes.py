@@ -77,7 +77,7 @@ class CrashTests(SynchronousTestCase):
         return False
 
     def test_no_fault(self) -> None:
-        """Rows are in their order, behind each other where nobody else writes."""
+        """Rows are in their order, after each other where nobody else writes."""
         log = fresh()
         outcome = log.restart(ROWS, 1)
         self.assertEqual((outcome.appended, outcome.doubled), (len(ROWS), 0))
@@ -120,7 +120,7 @@ class CrashTests(SynchronousTestCase):
     def test_late(self) -> None:
         """
         A request of a driver that died comes at any time: while the next run asks, between its requests, or
-        behind its end. It appends nothing, or what the next run counts.
+        after its end. It appends nothing, or what the next run counts.
         """
         for number in range(_REQUESTS):
             for moment in range(_REQUESTS):

@@ -30,11 +30,11 @@ class EarlierTests(SynchronousTestCase):
         self.assertIn(said, str(error))
 
     def test_goes_on(self) -> None:
-        """Behind the last batch; what was complete is not appended again, and other rows are refused."""
+        """After the last batch; what was complete is not appended again, and other rows are refused."""
         self.earlier.whole(4, ROWS)
         self.assertEqual(self.log.restart(ROWS[::-1], 4).appended, 0)
         self.refused(lambda: self.log.restart(ROWS[:2], 4), "is in the log with 3 rows")
-        self.refused(lambda: self.log.restart(ROWS, 3), "comes behind batch 4, which is in the log at index")
+        self.refused(lambda: self.log.restart(ROWS, 3), "comes after batch 4, which is in the log at index")
         self.assertEqual(self.log.restart(ROWS, 5).appended, 3)
         self.log.read.clear()
         self.assertEqual(self.log.restart(ROWS, 6).appended, 3)
@@ -73,7 +73,7 @@ class EarlierTests(SynchronousTestCase):
         self.assertEqual(len(waits), 3)
 
     def test_ends_a_driver(self) -> None:
-        """An earlier version that sees the marker of this one behind its own ends, as of any other run."""
+        """An earlier version that sees the marker of this one after its own ends, as of any other run."""
         self.earlier.begin(5)
         self.log.restart(ROWS, 5)
         found = [decode_marker(body) for _, body in self.log.entries]

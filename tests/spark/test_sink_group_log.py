@@ -199,7 +199,7 @@ class GroupLogTests(SynchronousTestCase):
             self.assertEqual(leader.asked[-1][1][1:3], (b"a", b"b"))
 
     def test_reads(self) -> None:
-        """Markers with their indexes; rows behind one, up to the count, the end, or another term."""
+        """Markers with their indexes; rows after one, up to the count, the end, or another term."""
         records, pos, chain = [], 0, 0
         for index, (term, body) in enumerate((
             (1, b""), (1, encode_marker(MARKER)), (1, b"a"), (1, b""), (2, b""), (2, encode_marker(MARKER)),

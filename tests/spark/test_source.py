@@ -184,7 +184,7 @@ class ErrorTests(SparkCase):
     def test_options(self) -> None:
         """An option that does not exist or makes no sense."""
         self.refused("unknown option startingoffest (did you mean startingOffsets?)", startingOffest="1")
-        self.refused("endingOffsets=99 is behind the committed end 50", endingOffsets=99)
+        self.refused("endingOffsets=99 is after the committed end 50", endingOffsets=99)
         self.refused("maxOffsetsPerTrigger and maxBytesPerTrigger are for streams", maxOffsetsPerTrigger=1)
 
     def test_schema(self) -> None:

@@ -320,7 +320,7 @@ class ProofTests(LedgerCase):
     def test_behind_the_end(self) -> None:
         """A new query cannot begin where nothing is."""
         error = self.assertRaises(OptionError, self.reader(self.ledger, startingOffsets=101).initialOffset)
-        self.assertIn("startingOffsets=101 is behind the committed end", str(error))
+        self.assertIn("startingOffsets=101 is after the committed end", str(error))
 
     def test_java(self) -> None:
         """Records without checksums are told apart by their bytes."""

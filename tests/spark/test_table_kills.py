@@ -33,7 +33,7 @@ class KillTests(TableCase):
     """
 
     def at_steps(self, owner: object, name: str, *, after: bool = False) -> None:
-        """Count a step before each call, and one behind it."""
+        """Count a step before each call, and one after it."""
         real = getattr(owner, name)
 
         def step(*words: object, **more: object) -> object:
@@ -126,7 +126,7 @@ class KillTests(TableCase):
 
 
 class SignalTests(CliCase):
-    """SIGKILL behind a line that says that a part is finished, so in the middle of the next one."""
+    """SIGKILL after a line that says that a part is finished, so in the middle of the next one."""
 
     def test_kill(self) -> None:
         """A process is killed; the next one goes on."""

@@ -357,7 +357,7 @@ class SafetyTests(TableCase):
         self.assertEqual(rows(read_table("delta", out)), plain_rows(self.ledger.path))
 
     def test_stable_storage(self) -> None:
-        """Whatever a commit names is in stable storage before it, and all files behind it."""
+        """Whatever a commit names is in stable storage before it, and all files after it."""
         self.fill(3)
         real, synced = os.fsync, set[int]()
 
@@ -388,7 +388,7 @@ class SafetyTests(TableCase):
             self.assertLessEqual({path.stat().st_ino for path in kept}, synced)
 
     def test_rolled_back(self) -> None:
-        """A table that went back is not continued behind a gap."""
+        """A table that went back is not continued after a gap."""
         self.fill(10)
         for kind in KINDS:
             with self.subTest(kind=kind):
@@ -404,7 +404,7 @@ class SafetyTests(TableCase):
                     assert snapshot is not None
                     self.export(kind, out)
                     iceberg(out).manage_snapshots().rollback_to_snapshot(snapshot.snapshot_id).commit()
-                    words = "was rolled back behind offset 10"
+                    words = "was rolled back before offset 10"
                 self.assertIn(words, self.refusal(kind, out))
                 self.assertLess(len(rows(read_table(kind, out))), 10)
 

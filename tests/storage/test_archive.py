@@ -280,7 +280,7 @@ class RefusedRunTests(ArchiveCase):
         self.refused_run(DirectoryError, f"ends with entry {self.end}", "begins with entry", "retention")
 
     def test_adjoining(self) -> None:
-        """A log that begins right behind the archive's end, but does not provably continue from it."""
+        """A log that begins right after the archive's end, but does not provably continue from it."""
         self.expired(self.end + 1)
         self.assertEqual(self.store.ledger_begin_index, self.end + 1)
         sound = self.manifest()

@@ -239,7 +239,7 @@ class ExpiryTests(BackupCase):
         self.assertGreater(len(self.bodies()), 0)
 
     def test_files_are_closed(self) -> None:
-        """Files behind the copy are closed, so that their room is free."""
+        """Files after the copy are closed, so that their room is free."""
         source = BackupSource.open(self.disk, ROOT)
         self.patch(reader, "HELD_FILES_MAX", 3)
         most = []

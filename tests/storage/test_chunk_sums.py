@@ -420,7 +420,7 @@ class TakingTests(SynchronousTestCase):
                 self.refused(chunk, "configuration", store)
 
     def test_blank(self) -> None:
-        """A chunk that begins a data file is written behind a blank."""
+        """A chunk that begins a data file is written after a blank."""
         chunks = chunks_of(self.leader)
         begins = [chunk for chunk in chunks if chunk.position and not chunk.position % DATA_SIZE]
         store = follower_of(self.leader, begins[0].first_index)

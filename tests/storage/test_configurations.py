@@ -358,7 +358,7 @@ class LostTests(SynchronousTestCase):
 
 
 class BeginTests(ListCase):
-    """A ledger that begins behind configuration entries takes the leader's word for them."""
+    """A ledger that begins after configuration entries takes the leader's word for them."""
 
     def test_told(self) -> None:
         """Of those before its begin the last one is in force."""

@@ -169,7 +169,7 @@ class StoreContract(_Case):
         self.assertEqual(self.store.read_batch(1, max_count=9, max_bytes=999).count, 2)
 
     def test_append_refuses(self) -> None:
-        """Entries that do not fit behind the end change nothing."""
+        """Entries that do not fit after the end change nothing."""
         self.fill()
         pos = self.store.end_position
         for record in (
@@ -209,7 +209,7 @@ class StoreContract(_Case):
         self.assertFalse(self.open_other().holds(entry))
 
     def test_truncate_to_present(self) -> None:
-        """Cut behind an entry that is there, and go on."""
+        """Cut after an entry that is there, and go on."""
         for index in (58, 41, 40, 17, 3, 0):
             self.fill() if self.store.ledger_end_index < 0 else None
             entry = entry_at(self.store, index)
@@ -273,7 +273,7 @@ class StoreContract(_Case):
         self.assertEqual((self.store.ledger_end_index, self.store.committed_index), (30, 30))
 
     def test_start_anew(self) -> None:
-        """A leader whose log begins behind our end: start anew at the first record of a file."""
+        """A leader whose log begins after our end: start anew at the first record of a file."""
         self.fill()
         self.store.record_commit(20)
         record = our_record(b"far", index=5000, term=9, pos=7 * DATA_SIZE, chain=99)
@@ -419,7 +419,7 @@ class FileStoreTests(StoreContract, SynchronousTestCase):
         self.fill()
         self.store.truncate_to(entry_at(self.store, 4))
         chain = decode_header(entry_at(self.store, 4).records).chain_crc
-        # Of the size of the old entry 5, so that old records would line up behind it.
+        # Of the size of the old entry 5, so that old records would line up after it.
         record = our_record(BODIES[5], index=5, term=7, pos=self.store.end_position, chain=chain)
         self.store.append_entries(batch_of([record]))
         self.store.abandon()

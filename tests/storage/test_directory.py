@@ -180,7 +180,7 @@ class CrashLeftoverTests(DoorCase):
     """What a power cut leaves of files that were being made is no damage."""
 
     def test_unfinished_file(self) -> None:
-        """A file that did not get its length yet, behind the recorded end."""
+        """A file that did not get its length yet, after the recorded end."""
         for size in (0, 100):
             for path in (f"{DATA}/{6 * DATA_SIZE:020d}", f"{INDEX}/{7 * INDEX_SIZE:020d}"):
                 self.disk.write_file(path, bytes(size))
@@ -218,7 +218,7 @@ class CrashLeftoverTests(DoorCase):
     def begun_anew(self, first_unsynced: int) -> HookedDisk:
         """
         A disk on which a ledger of five files, the last of which were never synced, was about to start anew
-        behind them. The mark says so; no file has gone yet.
+        after them. The mark says so; no file has gone yet.
         """
         disk = HookedDisk()
         store = FileStore.open(config_of(), disk)
@@ -349,7 +349,7 @@ class JavaTests(SynchronousTestCase):
         self.assertEqual((store.committed_index, store.repair_end_index), (39, 45))
 
     def test_garbage_behind_the_end(self) -> None:
-        """What Java's truncation left behind the end is zeroed (W5)."""
+        """What Java's truncation left after the end is zeroed (W5)."""
         path = f"{DATA}/{3 * DATA_SIZE:020d}"
         store = FileStore.open(config_of(), self.disk)
         end = store.end_position - 3 * DATA_SIZE
@@ -429,7 +429,7 @@ class JavaTests(SynchronousTestCase):
         store = FileStore.open(config_of(), self.disk)
         end = store.end_position
         self.assertEqual(end // DATA_SIZE, 3)
-        # The record behind it lies one file further than our rule has it.
+        # The record after it lies one file further than our rule has it.
         store._data.create(4 * DATA_SIZE)
         store._data.create(5 * DATA_SIZE)
         store._data.pwrite(b"\xff\xff\xff\xff" + (DATA_SIZE - end % DATA_SIZE).to_bytes(4, "big"), end)

@@ -102,7 +102,7 @@ class FileTests(SynchronousTestCase):
         self.assertEqual(HoleList.recorded(disk, ROOT), (hole(1, 2), hole(7, 7)))
 
     def test_cut_and_begin(self) -> None:
-        """Holes behind a cut, and before the beginning, are gone."""
+        """Holes after a cut, and before the beginning, are gone."""
         disk = HookedDisk()
         disk.makedirs(ROOT)
         holes = HoleList(disk, ROOT, (hole(1, 2), hole(5, 7), hole(9, 9)))
@@ -242,7 +242,7 @@ class ReadTests(StoreCase):
         self.assertEqual(ranges(self.store), [(0, 0), (11, 12)])
 
     def test_shown_behind_a_hole(self) -> None:
-        """While the hole is there, the record behind it is shown as it was, or refused."""
+        """While the hole is there, the record after it is shown as it was, or refused."""
         for at in range(48):
             self.setUp()
             self.flip(19, 50)
@@ -465,7 +465,7 @@ class FillTests(StoreCase):
         self.assertEqual(self.disk.contents(), self.before)
 
     def other(self, *, term: int = 1) -> EntryBatch:
-        """Entries of the same sizes behind the same ones, with other bodies."""
+        """Entries of the same sizes after the same ones, with other bodies."""
         store = FileStore.open(config_of(base="other"), HookedDisk())
         for index in range(10):
             store.append_entries(self.copies[index])
@@ -478,7 +478,7 @@ class FillTests(StoreCase):
         return [path.split("/")[2] for operation, path in self.disk.calls if operation == "datasync"]
 
     def test_filled(self) -> None:
-        """The record behind proves all of them; they are on stable storage before the hole is closed."""
+        """The record after proves all of them; they are on stable storage before the hole is closed."""
         self.disk.calls.clear()
         self.store.fill_hole(self.batch(10, 12), is_committed=False)
         calls = [path.rpartition("/")[2] if HOLES_NAME in path else path.split("/")[2]
@@ -488,17 +488,17 @@ class FillTests(StoreCase):
         self.is_whole()
 
     def test_more_than_asked(self) -> None:
-        """Entries behind the hole are left out."""
+        """Entries after the hole are left out."""
         self.store.fill_hole(self.batch(10, 20), is_committed=False)
         self.is_whole()
 
     def test_other_entries(self) -> None:
-        """Other entries fit in every way but one: the record behind does not continue from them."""
+        """Other entries fit in every way but one: the record after does not continue from them."""
         self.refused(self.other())
         self.refused(self.other(), is_committed=True)
 
     def test_unproven_piece(self) -> None:
-        """A piece that does not reach the record behind counts only if it is committed."""
+        """A piece that does not reach the record after counts only if it is committed."""
         self.refused(self.batch(10, 11))
         self.disk.calls.clear()
         self.store.fill_hole(self.batch(10, 11), is_committed=True)
@@ -509,7 +509,7 @@ class FillTests(StoreCase):
         self.is_whole()
 
     def test_sound_record_in_the_hole(self) -> None:
-        """A piece is proved by the record behind it, also by one that nothing had confirmed before."""
+        """A piece is proved by the record after it, also by one that nothing had confirmed before."""
         for index in (11, 12):
             self.flip(index, 50)  # sound again
         self.before = self.disk.contents()
@@ -535,7 +535,7 @@ class FillTests(StoreCase):
             self.refused(attrs.evolve(good, records=bytes(changed)), is_committed=True)
 
     def test_neighbours_rot_meanwhile(self) -> None:
-        """A record before or behind that is damaged by now joins the hole."""
+        """A record before or after that is damaged by now joins the hole."""
         self.flip(13, 3)
         self.flip(9, 4)
         self.store._reads._recent.reset(60)

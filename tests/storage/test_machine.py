@@ -109,7 +109,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(forward=st.integers(1, 50), files=st.integers(0, 3))
     def begin_anew(self, forward: int, files: int) -> None:
-        """A leader whose log begins behind our end."""
+        """A leader whose log begins after our end."""
         index = self.end + forward + (1 if self.model else 0)
         if index < 1:
             return

@@ -199,7 +199,7 @@ class CutTests(ListCase):
 
     def test_anew(self) -> None:
         """
-        What was committed is remembered though the ledger begins behind it; the rest is not, nor what came
+        What was committed is remembered though the ledger begins after it; the rest is not, nor what came
         between: a producer does not go on there.
         """
         append(self.store, 1, "p", 0)
@@ -440,7 +440,7 @@ class StartTests(ListCase):
         self.assertEqual(self.judge("old", 0).first_index, 1)
 
     def test_saved_by_flushes(self) -> None:
-        """While the ledger grows, a flush writes the file; with a commit behind, only what is committed."""
+        """While the ledger grows, a flush writes the file; with a commit after it, only what is committed."""
         self.patch(producer_list, "SAVE_EVERY_BYTES", 1000)
         append(self.store, 1, "p", 0)
         self.store.record_commit(1)

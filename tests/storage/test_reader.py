@@ -62,7 +62,7 @@ class ReadTests(ReaderCase):
     """Reading."""
 
     def test_committed_only(self) -> None:
-        """Nothing behind the commit is shown unless it is asked for."""
+        """Nothing after the commit is shown unless it is asked for."""
         self.fill()
         self.commit(41)
         reader = self.open()
@@ -146,7 +146,7 @@ class ReadTests(ReaderCase):
         self.assertEqual((reader.end_index, reader.committed_index), (20, -1))
         OsDisk().write_file(f"{self.path}/checkpoint", b"endIndex=30\ncommittedIndex=25\n")
         reader.refresh()
-        self.assertEqual((reader.end_index, reader.committed_index), (20, 20), "never behind the end")
+        self.assertEqual((reader.end_index, reader.committed_index), (20, 20), "never after the end")
         found = [body for batch in reader.batches(0) for body in bodies_of(batch)]
         self.assertEqual(found, self.expected(0, 20))
 

@@ -95,7 +95,7 @@ class FoldTests(SynchronousTestCase):
         self.assertLessEqual(len(self.table._own), 8)
 
     def test_rows(self) -> None:
-        """As a file has them; what is behind the end of the ledger has gone."""
+        """As a file has them; what is after the end of the ledger has gone."""
         self.table.note(5, state("a", -1, 0))
         self.table.note(6, state("b", -1, 0, is_forgotten=True))
         rows = self.table.rows(6)
@@ -177,7 +177,7 @@ class StoreTests(StoreCase):
             self.assertEqual(self.known(), before)
 
     def test_by_the_file(self) -> None:
-        """What lies before what recovery looks at; entries behind it are folded once more, without harm."""
+        """What lies before what recovery looks at; entries after it are folded once more, without harm."""
         self.write("a", 0)
         self.write("a", 2)
         self.commit()

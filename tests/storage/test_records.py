@@ -98,7 +98,7 @@ class CheckTests(SynchronousTestCase):
     """A follower's check of what a leader sent."""
 
     def check(self, batch: EntryBatch, *, chain: int | None = 0, file_size: int = FILE) -> Layout:
-        """Check behind an entry 6 of term 2 that ends at 100."""
+        """Check after an entry 6 of term 2 that ends at 100."""
         return check_batch(batch, first_index=7, last_term=2, end_position=100, previous_chain_crc=chain,
                            file_size=file_size)
 
@@ -172,7 +172,7 @@ class CheckTests(SynchronousTestCase):
                 self.check(batch, chain=99)
 
     def test_every_truncation(self) -> None:
-        """A batch that is cut anywhere is refused, and so is one with bytes behind it."""
+        """A batch that is cut anywhere is refused, and so is one with bytes after it."""
         records = [our_record(b"ab", index=7, term=2, pos=100),
                    bare_record(b"", index=8, term=2, pos=150)]
         whole = batch_of(records).records

@@ -64,7 +64,7 @@ class RecoveryCase(SynchronousTestCase):
         return self.store
 
     def ends(self, end: int, repair: int) -> None:
-        """The ledger must end here, with these entries, and nothing behind."""
+        """The ledger must end here, with these entries, and nothing after them."""
         store = self.open()
         self.assertEqual((store.ledger_end_index, store.repair_end_index), (end, repair))
         self.assertEqual(bodies_in(store), bodies(0, end + 1))
@@ -83,14 +83,14 @@ class RecoveryCase(SynchronousTestCase):
 
 
 class TailTests(RecoveryCase):
-    """Behind the recorded end a bad record is a torn tail; at or below it something was lost."""
+    """After the recorded end a bad record is a torn tail; at or below it something was lost."""
 
     def test_killed(self) -> None:
         """Nothing that was written is lost by a kill."""
         self.ends(39, -1)
 
     def test_torn_tail(self) -> None:
-        """A record that came through in part is cut, with all behind it; nobody was promised them."""
+        """A record that came through in part is cut, with all after it; nobody was promised them."""
         for part in (0, 7, 8, 30, 47, 60, 97):
             self.setUp()
             self.flip(self.position[35] + part)
@@ -102,7 +102,7 @@ class TailTests(RecoveryCase):
         self.ends(28, 39)
 
     def test_loss_before_sound_records(self) -> None:
-        """A damaged record costs that record: what is behind it stays, and nothing is set aside."""
+        """A damaged record costs that record: what is after it stays, and nothing is set aside."""
         for index in (28, 20, 1, 0):
             for at in (0, 3, 4, 7, 12, 15, 20, 30, 37, 41, 60):
                 self.setUp()
@@ -187,7 +187,7 @@ class TailTests(RecoveryCase):
             self.ends(28, 39)
 
     def test_what_is_cut_is_kept(self) -> None:
-        """Everything behind the last recorded entry, which is damaged: its file's rest, and more files."""
+        """Everything after the last recorded entry, which is damaged: its file's rest, and more files."""
         before = {path: content for path, content in self.disk.contents().items() if "/data/" in path}
         self.flip(self.position[29] + 60)
         store = self.open()
@@ -226,7 +226,7 @@ class TailTests(RecoveryCase):
         self.assertEqual((found[1].end_index, found[1].clean), (39, False))
 
     def test_stale_records_behind_a_cut(self) -> None:
-        """Sound records behind the first bad one do not come back at the next start."""
+        """Sound records after the first bad one do not come back at the next start."""
         self.flip(self.position[35] + 60)
         self.open().abandon()
         self.flip(self.position[35] + 60, 0)
@@ -322,14 +322,14 @@ class WipedChecksumTests(RecoveryCase):
         content[at + 32 : at + 44] = bytes(12)
 
     def test_in_the_middle(self) -> None:
-        """The one behind it says that it had one: neither is believed."""
+        """The one after it says that it had one: neither is believed."""
         self.wipe(20)
         store = self.open()
         self.assertEqual((store.ledger_end_index, store.repair_end_index), (39, -1))
         self.assertEqual([(hole.first_index, hole.last_index) for hole in store.holes], [(20, 20)])
 
     def test_at_the_end(self) -> None:
-        """Nobody stands behind the last one."""
+        """Nobody stands after the last one."""
         self.wipe(39)
         self.assertEqual(self.open().ledger_end_index, 39)
 

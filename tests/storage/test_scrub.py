@@ -118,7 +118,7 @@ class ScrubTests(HookedCase):
         self.assertEqual(sum(step.damaged for step in one_pass(self.store)), 0)
 
     def test_known_hole(self) -> None:
-        """It is passed over, and what is behind it is read."""
+        """It is passed over, and what is after it is read."""
         for index in (12, 20):
             self.rot(self.store.position_of(index) + 50)
         one_pass(self.store)

@@ -170,7 +170,7 @@ class ColdReadTests(HookedCase):
             self.assertEqual(bodies_in(self.store), [b"a" * 50] * 40 + [b"b" * 50] * 20)
 
     def test_terms_behind_a_deep_cut(self) -> None:
-        """Entries that continue a term behind a cut before all that is remembered have that term."""
+        """Entries that continue a term after a cut before all that is remembered have that term."""
         with mock.patch.object(scanner, "SCAN_BACK_BYTES", 300):
             self.reopen()
         copies = [entry_at(self.store, index) for index in range(60)]

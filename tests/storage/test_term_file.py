@@ -39,7 +39,7 @@ class TermFileTests(SynchronousTestCase):
         self.disk.write_file(f"base/dledger-n0/{name}", content)
 
     def test_golden(self) -> None:
-        """The bytes that Java writes, in its order; and a comment behind them."""
+        """The bytes that Java writes, in its order; and a comment after them."""
         self.assertEqual(encode_term(1, "n2"), b"voteLeader=n2\ncurrTerm=1\n")
         self.assertEqual(encode_term(7, None), b"voteLeader=\ncurrTerm=7\n")
         self.assertEqual(seal_term(1, "n2"), b"voteLeader=n2\ncurrTerm=1\n#crc32 71ef8e5a\n")

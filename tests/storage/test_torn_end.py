@@ -52,7 +52,7 @@ class TornEndTests(SynchronousTestCase):
             self.assertEqual(store.read_range(0, end_index=1, max_bytes=1000).count, 2)
 
     def test_stays_where_it_is_vouched_for(self) -> None:
-        """Flushed and on record; or with a body; or behind another one without a chainCrc."""
+        """Flushed and on record; or with a body; or after another one without a chainCrc."""
         for bodies, flushed in (((b"",), True), ((b"body",), False), ((b"body", b""), False)):
             disk = HookedDisk()
             config = config_of(flush_disk_type="sync")
@@ -79,7 +79,7 @@ class TornEndTests(SynchronousTestCase):
 
 
 class DamageBeforeTheTailTests(SynchronousTestCase):
-    """Damage of the recorded end takes along what stands behind that end."""
+    """Damage of the recorded end takes along what stands after that end."""
 
     def test_all_of_it_is_missed(self) -> None:
         """What was written but is not on record yet may have been acknowledged: it counts."""

@@ -200,7 +200,7 @@ class VerifyTests(SynchronousTestCase):
                          (4, [f"{config.self_path}/currterm"]))
 
     def test_java_in_motion(self) -> None:
-        """Behind what Java's checkpoint records, records and units may be unfinished."""
+        """After what Java's checkpoint records, records and units may be unfinished."""
         append_bare(self.store, [b"java"] * 5, 6)
         self.store.abandon()
         self.disk.unlink(f"{ROOT}/commitmark")
@@ -252,7 +252,7 @@ class VerifyTests(SynchronousTestCase):
         self.assertTrue(any("is recorded up to 59" in one.sentence for one in self.verify().findings))
 
     def test_checkpoint(self) -> None:
-        """A checkpoint behind the end, or without sense."""
+        """A checkpoint after the end, or without sense."""
         self.store.clean_close()
         self.disk.write_file(f"{ROOT}/checkpoint", b"committedIndex=99\nendIndex=59\n")
         self.assertIn(f"{ROOT}/checkpoint", [one.file for one in self.verify().findings])
@@ -291,7 +291,7 @@ class VerifyTests(SynchronousTestCase):
         self.found("commitmark")
 
     def test_hole(self) -> None:
-        """It is named, and so is what is behind it; an unsound file of holes is told, too."""
+        """It is named, and so is what is after it; an unsound file of holes is told, too."""
         flush(self.store)
         self.store.abandon()
         self.flip(self.data_file(0), self.position[1] + 50)
@@ -299,7 +299,7 @@ class VerifyTests(SynchronousTestCase):
         report = self.verify()
         self.assertEqual([(hole.first_index, hole.last_index) for hole in report.holes], [(1, 1)])
         self.assertIn("1 entries from 1 on are noted as damaged", report.findings[0].sentence)
-        self.assertIn("entry 2 is behind them", report.findings[0].sentence)
+        self.assertIn("entry 2 is after them", report.findings[0].sentence)
         self.assertEqual((report.end_index, report.repair_end_index), (59, -1))
         self.disk.files[f"{ROOT}/holes"].data[9] ^= 1
         self.found("holes")

@@ -107,7 +107,7 @@ def reframed(frame: bytes) -> bytes:
 
 
 def with_number(frame: bytes, at: int, form: str, number: int) -> bytes:
-    """The same with another number C{at} bytes behind the header."""
+    """The same with another number C{at} bytes after the header."""
     start = FRAME_HEADER_SIZE + at
     return frame[:start] + struct.pack(form, number) + frame[start + struct.calcsize(form) :]
 
@@ -140,7 +140,7 @@ class GoldenTests(SynchronousTestCase):
                     self.assertRaises(WireError, decode_broker_frame, reframed(frame[:size]))
 
     def test_nothing_is_left_over(self) -> None:
-        """A byte behind the message; of records, a byte behind what C{next_offset} allows."""
+        """A byte after the message; of records, a byte after what C{next_offset} allows."""
         for _, frame in GOLDEN:
             self.assertRaises(WireError, decode_broker_frame, frame + b"x")
             self.assertRaises(WireError, decode_broker_frame, reframed(frame + b"x"))

@@ -196,7 +196,7 @@ class BatchTests(SynchronousTestCase):
     def test_something_behind(self) -> None:
         """Records may not be followed by anything."""
         longer = attrs.evolve(three(), records=three().records + b"\0" * 60)
-        self.refused(longer, "60 bytes behind")
+        self.refused(longer, "60 bytes after")
         self.assertRaises(WireError, bodies_of, longer)
         self.assertRaises(WireError, list, iterate_records(longer))
 

@@ -117,7 +117,7 @@ class EnvelopeTests(SynchronousTestCase):
 
     @given(st.binary(max_size=200))
     def test_any_bytes(self, body: bytes) -> None:
-        """They are no envelope, also behind the magic."""
+        """They are no envelope, also after the magic."""
         for whole in (body, ENVELOPE_MAGIC + body):
             self.assertIsNone(decode_envelope(whole))
 

@@ -195,7 +195,7 @@ class PieceTests(SynchronousTestCase):
         self.assertEqual({len(piece) for piece in found[:-1]}, {3})
 
     def test_put_back(self) -> None:
-        """Frames that were put back come again; nothing is lost or doubled, whatever is behind them."""
+        """Frames that were put back come again; nothing is lost or doubled, whatever is after them."""
         for backs in (1, 2):
             self.assertEqual(sum(self.cut(STREAM, backs=backs), []), FRAMES)
         buffer = FrameBuffer(frames_max=100)

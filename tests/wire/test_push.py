@@ -390,7 +390,7 @@ class RefusalTests(SynchronousTestCase):
         for count in (-1, PEERS_MAX + 1):
             self.refused(changed(message, peers_count=count), f"outside 0..{PEERS_MAX}")
         self.refused(changed(message, peers_count=3), "peer length")
-        self.refused(changed(message, peers_count=1), "behind its message")
+        self.refused(changed(message, peers_count=1), "after its message")
         frame = encode(message)
         self.refused(frame.replace(b"n1", b"n0"), "twice")
         self.refused(frame.replace(b"\0\2\0\3n0", b"\xff\xff\0\5n0"), "incomplete")
@@ -427,7 +427,7 @@ class ChunkTests(SynchronousTestCase):
     """A push of type 4 is an APPEND of a chunk: its sums, its index units, its records."""
 
     def test_layout(self) -> None:
-        """The bytes behind the fixed part, whole and read by a connection."""
+        """The bytes after the fixed part, whole and read by a connection."""
         request = chunk_push()
         frame = encode_request_frame(request, 3)
         assert isinstance(request.entries, EntryChunk)

@@ -53,7 +53,7 @@ binary_commands = st.builds(
 
 
 def framed(header: bytes, body: bytes = b"", serialize_type: int = JSON) -> bytes:
-    """What stands behind the length word."""
+    """What stands after the length word."""
     return (serialize_type << 24 | len(header)).to_bytes(4, "big") + header + body
 
 
@@ -224,12 +224,12 @@ class BinaryHeaderTests(SynchronousTestCase):
             self.assertIn(word, str(error))
 
     def test_refused(self) -> None:
-        """Lengths out of bounds, text that is none, something behind."""
+        """Lengths out of bounds, text that is none, something after it."""
         fixed = self.EMPTY[:13]
         self.refused(fixed + b"\xff\xff\xff\xff" + bytes(4), "length of remark=-1 outside 0..4")
         self.refused(fixed + b"\0\0\0\5" + bytes(4), "length of remark=5 outside 0..4")
         self.refused(fixed + bytes(4) + b"\xff\xff\xff\xff", "length of extFields=-1")
-        self.refused(self.EMPTY + b"x", "1 bytes behind")
+        self.refused(self.EMPTY + b"x", "1 bytes after")
         self.refused(fixed + b"\0\0\0\1\xff" + bytes(4), "remark is not UTF-8")
         self.refused(fixed + bytes(4) + b"\0\0\0\1" + b"x", "key in extFields")
         self.refused(fixed + bytes(4) + b"\0\0\0\3" + b"\0\1a", "value in extFields")

@@ -15,7 +15,7 @@ class RestTests(SynchronousTestCase):
     """Taken from the front, and never beyond the frame."""
 
     def rest(self, data: bytes) -> Rest:
-        """Behind two bytes that are somebody else's."""
+        """After two bytes that are somebody else's."""
         return Rest(b"\xff\xff" + data, 2, "some frame")
 
     def refusal(self, call: object, *arguments: object) -> str:
@@ -29,7 +29,7 @@ class RestTests(SynchronousTestCase):
         self.assertEqual(rest.text(2, "first"), "ä")
         self.assertEqual(rest.optional_text(-1, "none"), None)
         self.assertEqual(rest.optional_text(1, "second"), "b")
-        self.assertEqual(self.refusal(rest.end), "some frame: 2 bytes behind its message")
+        self.assertEqual(self.refusal(rest.end), "some frame: 2 bytes after its message")
         self.assertEqual(rest.take(2, "bytes"), b"\x00\x01")
         rest.end()
 
@@ -56,7 +56,7 @@ class RestTests(SynchronousTestCase):
         self.assertEqual(self.rest(b"").bodies(0, 3), ())
 
     def test_bodies_out_of_bounds(self) -> None:
-        """Too many, a negative length, and lengths that end before or behind the frame."""
+        """Too many, a negative length, and lengths that end before or after the frame."""
         two = struct.pack(">2i", 1, 2)
         for data, count, expected in (
             (two + b"abc", 4, "count=4 outside 0..3"),

@@ -190,7 +190,7 @@ class ShapeTests(SynchronousTestCase):
     """IPv4 and IPv6, versions 1 and 2, empty parts."""
 
     def test_there_and_back(self) -> None:
-        """Behind others, before others, in any buffer."""
+        """After others, before others, in any buffer."""
         for message in SHAPES:
             record = encode_message(message)
             self.assertEqual(len(record), message.size)
@@ -320,7 +320,7 @@ class EntryTests(SynchronousTestCase):
     """The body of an entry in DLedger mode."""
 
     def test_position(self) -> None:
-        """48 bytes behind the entry's own."""
+        """48 bytes after the entry's own."""
         message = attrs.evolve(PLAIN, physical_offset=1048)
         record = encode_message(message)
         self.assertEqual(decode_entry_body(record, 1000), message)
@@ -330,7 +330,7 @@ class EntryTests(SynchronousTestCase):
         """One entry, one message."""
         record = encode_message(attrs.evolve(PLAIN, physical_offset=48))
         error = self.assertRaises(WireError, decode_entry_body, record + b"xy", 0)
-        self.assertIn("2 bytes behind it", str(error))
+        self.assertIn("2 bytes after it", str(error))
 
     def test_empty(self) -> None:
         """A term-start entry is no message."""
@@ -488,7 +488,7 @@ class BatchTests(SynchronousTestCase):
         self.assertEqual(decode_batch(data), self.ITEMS[:1])
 
     def test_several(self) -> None:
-        """One behind the other; none at all."""
+        """One after the other; none at all."""
         self.assertEqual(decode_batch(encode_batch(self.ITEMS)), self.ITEMS)
         self.assertEqual(decode_batch(b""), [])
 

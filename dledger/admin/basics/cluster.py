@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.admin.test_cluster -*-
 """
-Asks every member of a group at once: on its log port, and then over HTTP if it tells where its administration
+Asks every member of a group at once: on its log port, and then over HTTP if it says where its administration
 is. Over HTTP at once where the caller knows the administration.
 
 Rule 1: a member that does not answer is in the result with the reason; the deadline bounds every wait.
@@ -160,7 +160,7 @@ def followed_url(address: str, admin: str) -> str:
     The base URL at which to ask a member that tells its administration.
 
     @param address: C{host:port} of the member's log port; its host is asked.
-    @param admin: C{host:port} as the member tells it, behind C{https://} if it is by TLS; only its port is
+    @param admin: C{host:port} as the member tells it, after C{https://} if it is by TLS; only its port is
         used.
     @return: empty if C{admin} is no address, or is on the loopback interface of another machine.
     """
@@ -321,7 +321,7 @@ class ClusterSurvey:
     Asks the members of one node's group.
 
     @param admin_urls: member id to the base URL of its administration. Every other member is asked on its log
-        port; if it tells where its administration is, its page is asked for, too.
+        port; if it says where its administration is, its page is asked for, too.
     """
 
     _log = Logger()

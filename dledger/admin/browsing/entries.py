@@ -63,7 +63,7 @@ class ShownEntries:
 
     @ivar begin_index, committed_index: of the member's log.
     @ivar first_index: the first that was asked for.
-    @ivar next_index: behind the last that is shown.
+    @ivar next_index: after the last that is shown.
     """
 
     begin_index: int
@@ -171,7 +171,7 @@ class EntryBrowser:
                                 f"ask for a later time, or from={first}")
 
     def _first_timed(self, first: int, end: int) -> tuple[Entry | None, int]:
-        """@return: the first entry with a time among the next ones, and the index behind those looked at."""
+        """@return: the first entry with a time among the next ones, and the index after those looked at."""
         entries = [entry for entry in self._read(first, LOOK_BYTES)[:LOOK_ENTRIES] if entry.index < end]
         for entry in entries:
             if entry.timestamp is not None:

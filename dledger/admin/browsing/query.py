@@ -21,7 +21,7 @@ PREVIEW_BYTES = 400
 PREVIEW_CHARS = 200
 #: Longest value of a query.
 VALUE_CHARS_MAX = 1000
-#: The first index is behind every index.
+#: The first index is after every index.
 LAST = "last"
 INDEX_MAX = (1 << 63) - 1
 
@@ -76,7 +76,7 @@ class Query:
         """
         The first place to show: C{from}, or the last page without it.
 
-        @param begin, end: the first place, and the one behind the last.
+        @param begin, end: the first place, and the one after the last.
         @raise QueryProblem: the value is no number and not L{LAST}.
         """
         if self.text("from") in ("", LAST):

@@ -45,7 +45,7 @@ class FlushJob:
             self._steps.append(mark_file.datasync)
 
     def add_step(self, step: Callable[[], None]) -> None:
-        """Take something else: it runs behind what was taken before."""
+        """Take something else: it runs after what was taken before."""
         self._steps.append(step)
 
     def run(self) -> None:

@@ -2,7 +2,7 @@
 """
 A file system in memory: no durability, no faults. For the memory store, tests and fuzzing.
 
-A file is made with a length and grows when it is written beyond it. Only bytes behind the last written one
+A file is made with a length and grows when it is written beyond it. Only bytes after the last written one
 take no memory.
 """
 

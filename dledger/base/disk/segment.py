@@ -9,7 +9,7 @@ steps, so that a file of a gibibyte does not take that much for its first record
 used; at most L{HANDLES_MAX} clean ones stay open.
 
 A sector that the disk cannot read is damage like any other: it reads as bytes that no record, index unit or
-blank has, and that are not the zeros behind the end (L{dledger.base.disk.unreadable}). The checks of the
+blank has, and that are not the zeros after the end (L{dledger.base.disk.unreadable}). The checks of the
 readers find it, and it is mended if there is another copy.
 
 Source: MmapFileList.java (0.3.1.2).
@@ -59,7 +59,7 @@ class Listing:
     The segments in a directory.
 
     @ivar offsets: offsets of the whole files before the first short file, rising.
-    @ivar unfinished: offsets of the first short file and of all files behind it.
+    @ivar unfinished: offsets of the first short file and of all files after it.
     @ivar unfinished_size: length of the first short file.
     """
 
@@ -91,7 +91,7 @@ def list_segments(disk: Disk, directory: str, file_size: int, option: str) -> Li
         raise DirectoryError(f"{directory} is not a directory: move it out of the way") from None
     if foreign:
         raise DirectoryError(
-            f"{directory}/{foreign} is none of the ledger's files (names are 20 digits): move it away"
+            f"{directory}/{foreign} is not a file of the ledger (names are 20 digits): move it away"
         )
     offsets: list[int] = []
     unfinished: list[int] = []
@@ -233,7 +233,7 @@ class SegmentList(SegmentReader):
 
     Invariant: C{offsets} rise by C{file_size}; a file in C{dirty} is open.
 
-    @ivar reserved_end: stream offset to which room was reserved for writes behind the last record; 0: not
+    @ivar reserved_end: stream offset to which room was reserved for writes after the last record; 0: not
         known, after a start or a cut.
     """
 
@@ -274,7 +274,7 @@ class SegmentList(SegmentReader):
 
     def create(self, offset: int) -> None:
         """
-        Make the file at C{offset}, behind the last one.
+        Make the file at C{offset}, after the last one.
 
         @raise OSError: ENOSPC, and nothing has changed.
         """
@@ -393,9 +393,9 @@ class SegmentList(SegmentReader):
 
     def cut(self, position: int, written_end: int | None = None, *, aside: str = "") -> None:
         """
-        Delete the files behind the one that holds C{position}, and zero that one from C{position} on.
+        Delete the files after the one that holds C{position}, and zero that one from C{position} on.
 
-        @param written_end: stream offset behind which all bytes are zero; None: not known.
+        @param written_end: stream offset after which all bytes are zero; None: not known.
         @param aside: move the files to this directory instead; and the one that begins at C{position}, too.
         """
         while self.offsets and (self.offsets[-1] > position or (aside and self.offsets[-1] == position)):

@@ -89,7 +89,7 @@ class SetAside:
         self, segments: SegmentList, position: int, term: int, *, written_end: int = 0
     ) -> None:
         """
-        Set aside the files behind the one that holds C{position}; -1: all files. The last comes first.
+        Set aside the files after the one that holds C{position}; -1: all files. The last comes first.
 
         @param written_end: the files before this stream offset are known to hold something.
         """

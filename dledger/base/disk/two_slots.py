@@ -2,7 +2,7 @@
 """
 A mark that survives torn writes: a small file with two slots of 512 bytes, written in turn by pwrite.
 
-Each slot has a generation and a CRC-32 behind its fields; the newest sound slot counts. Rule: the slot that
+Each slot has a generation and a CRC-32 after its fields; the newest sound slot counts. Rule: the slot that
 was last brought to stable storage is never written before the other one is on stable storage too, so a
 torn write costs at most the newest mark. A durable write is copied to the other slot, so that a slot that
 rots later costs nothing.
@@ -49,7 +49,7 @@ class SlotForm(Generic[_Mark]):
         @param declaration: C{magic}, C{version}, C{generation}, and then the fields.
         @param unsound: error text for two unsound slots, with the remedy; it follows the path.
         @param texts: further fields of C{kind}, texts: each follows as 16 bits of length and UTF-8.
-        @param later: fields that came with a later program. They stand behind the checksum, with one of
+        @param later: fields that came with a later program. They stand after the checksum, with one of
             their own, so that earlier programs read the rest; of a slot of theirs, and of one whose texts
             leave no room, these fields are -1.
         @param raised_version: a version with the same fields, for what programs that do not know this version

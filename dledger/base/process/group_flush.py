@@ -107,7 +107,7 @@ class GroupFlush(Generic[_Job]):
         self._riders = riders
         self._is_running = True
         running = self._run_in_thread(job.run)
-        # Behind finish_flush, so that its failure is the flush's: no caller waits for a store that broke.
+        # After finish_flush, so that its failure is the flush's: no caller waits for a store that broke.
         running.addCallback(lambda _: self._store.finish_flush(job))
         running.addCallbacks(lambda _: self._ended(job), self._failed)
         return [], None

@@ -56,7 +56,7 @@ class TimeSearch:
         """
         No entry has a time.
 
-        @param behind: the index behind the last one that was read.
+        @param behind: the index after the last one that was read.
         """
         if behind >= self._high:
             self._high = (self._low + self._high) // 2

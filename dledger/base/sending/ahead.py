@@ -34,7 +34,7 @@ class ReadingAhead(Generic[_B]):
         self._reading: Deferred[_B] | None = None
 
     def _next_batch(self) -> Deferred[_B]:
-        """For subclasses: the next batch; the one behind it is requested when this one fires."""
+        """For subclasses: the next batch; the one after it is requested when this one fires."""
         ready = self._ahead or self._start()
         self._ahead = None
         return ready.addCallback(self._look_ahead)

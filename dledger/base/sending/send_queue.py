@@ -75,7 +75,7 @@ class Numbers:
     Numbers the bodies of a sender, so that the log takes each of them once (L{dledger.ledger.producers}).
 
     A number is given when a body is sent for the first time. When a numbered body is given up, its number may
-    stay free for ever, and the log takes none behind it: a new producer begins.
+    stay free for ever, and the log takes none after it: a new producer begins.
 
     @ivar producer: its id.
     """

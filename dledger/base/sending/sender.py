@@ -10,7 +10,7 @@ Rule 1: bodies are sent in the order of the calls; neighbours with the same key 
 Rule 2: a held (refused) frame waits until every frame sent after it is settled. Its bodies are sent again
 only if all of those were refused, too; else they fail, as sending them again would break the order.
 Rule 3: only bodies that are certainly not in the log fail or are sent again. With L{Numbers} the log itself
-takes no body twice: then those that may be in it are sent again, too, and the frames behind them after them.
+takes no body twice: then those that may be in it are sent again, too, and the frames after them after them.
 Rule 4: calls of one stream belong together: when a body of one is unknown or has failed, the bodies of the
 stream that are in no frame fail, too. So nothing follows a hole that the program does not know yet.
 Rule 5: everything is bounded: pending bodies and bytes, waiting calls, frames in flight.

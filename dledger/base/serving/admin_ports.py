@@ -41,7 +41,7 @@ def is_beyond_loopback(endpoint: str) -> bool:
     if kind not in ("tcp", "tcp6", "ssl"):
         return True
     named = [one.partition("=") for one in arguments if one]
-    # (Twisted also takes an interface without its name, behind the port.)
+    # (Twisted also takes an interface without its name, after the port.)
     if sum(not equals for _, equals, _ in named) > 1:
         return True
     hosts = [re.sub(r"\\(.)", r"\1", value) for name, _, value in named if name == "interface"]

@@ -58,7 +58,7 @@ def describe_error(error: DLedgerError) -> str:
         done = acknowledged if acknowledged is not None else sum(run.count for run in error.appended)
         line += f"; acknowledged {done}"
         if later:
-            line += f" from the start and {later} behind the first failure"
+            line += f" from the start and {later} after the first failure"
         line += f", unknown {error.unknown}, not appended {error.failed}"
     return line
 
@@ -156,7 +156,7 @@ def entry_json(entry: Entry) -> JsonObject:
 
 
 def _json_text(value: bytes) -> tuple[str, str]:
-    """What to put behind the name of a value, and the value."""
+    """What to put after the name of a value, and the value."""
     try:
         return "", value.decode("utf-8")
     except UnicodeDecodeError:

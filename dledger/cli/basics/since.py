@@ -92,7 +92,7 @@ class Until:
         return True
 
     def is_last(self, entry: Entry) -> bool:
-        """Whether all entries behind this one are later, as far as clocks agree."""
+        """Whether all entries after this one are later, as far as clocks agree."""
         return entry.timestamp is not None and entry.timestamp >= self.until_ms + SKEW_MS
 
 
@@ -123,7 +123,7 @@ def entry_at(log: Log, at_ms: int, timeout_s: float) -> Entry:
 
 def first_since(log: Log, since_ms: int, timeout_s: float) -> int:
     """
-    Index from which on entries have a time of C{since_ms} or later, as far as clocks agree; behind the last
+    Index from which on entries have a time of C{since_ms} or later, as far as clocks agree; after the last
     entry if all are earlier.
 
     @param timeout_s: longest wait for one entry.

@@ -159,7 +159,7 @@ class _Runs:
 @click.option("--keep-days", type=click.FloatRange(min=0), default=None, metavar="DAYS",
               help="With --expire: segments that were shipped longer ago go.")
 @click.option("--keep-bytes", type=click.IntRange(min=0), default=None, metavar="BYTES",
-              help="With --expire: segments go if those behind them have at least so many bytes.")
+              help="With --expire: segments go if those after them have at least so many bytes.")
 @click.option("--delete", "deletes", is_flag=True, help="With --expire: really delete them.")
 @of_a_store
 @rate_option

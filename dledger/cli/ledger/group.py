@@ -113,7 +113,7 @@ def force_new(
     click.echo("\n".join(_lines(survivor(config, ReadOnlyDisk()))))
     click.echo(f"new members    {', '.join(sorted(config.peers))}")
     click.echo(
-        "Given up: entries that only other members hold, also those that they committed behind the end of "
+        "Given up: entries that only other members hold, also those that they committed after the end of "
         "this ledger. Kept: every entry of this ledger, also those that were never acknowledged."
     )
     if not is_sure:

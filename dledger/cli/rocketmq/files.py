@@ -108,7 +108,7 @@ def _print_report(report: VerifyReport) -> None:
         click.echo(f"the member is repairing, up to entry {report.repair_end_index}")
     for hole in report.holes:
         click.echo(f"hole: entries {hole.first_index} to {hole.last_index}; "
-                   f"{max(report.end_index - hole.last_index, 0)} entries are behind it")
+                   f"{max(report.end_index - hole.last_index, 0)} entries are after it")
     for kept in report.set_aside:
         click.echo(f"set aside: {kept.path}, {kept.size} bytes")
     count = report.findings_count

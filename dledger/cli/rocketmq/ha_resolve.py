@@ -38,7 +38,7 @@ _DECISION_TIMEOUT_S = 600.0
 @click.command("ha-resolve")
 @click.option("--broker", callback=_slave_address, metavar="HOST:PORT", help="The slave.")
 @click.option("--take-master", "takes_master", is_flag=True,
-              help="Set aside the slave's files behind the common part, and follow the master.")
+              help="Set aside the slave's files after the common part, and follow the master.")
 @click.option("--try-again", "tries_again", is_flag=True,
               help="Compare the logs again, after the master was repaired. Changes no file.")
 @click.option("--copy-log", "copied", nargs=2, type=click.Path(path_type=Path), metavar="FROM TO",

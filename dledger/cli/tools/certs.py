@@ -4,7 +4,7 @@ C{dledger certs}: the certificates of a first secured group, in one command.
 
 Files of one directory: C{authority.pem} and C{authority.key}; for each member, client or broker C{NAME.pem}
 and C{NAME.key}. Keys can be read by their owner only. No file is overwritten: with C{--renew} the old ones
-get C{.old} behind their names, or C{.old2} and so on if there are older ones. Each name has a whole file at
+get C{.old} after their names, or C{.old2} and so on if there are older ones. Each name has a whole file at
 any time, whenever the command ends.
 """
 

@@ -208,5 +208,5 @@ def entries_of(batch: EntryBatch, *, term_before: int = -1) -> list[Entry]:
         offset = end
         expected += 1
     if offset != left:
-        raise WireError(f"batch from {batch.first_index}: {left - offset} bytes behind {batch.count} entries")
+        raise WireError(f"batch from {batch.first_index}: {left - offset} bytes after {batch.count} entries")
     return entries

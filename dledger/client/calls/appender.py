@@ -9,7 +9,7 @@ With numbers (exactly once) unknown frames are sent again, too: the log takes ea
 Rule 3: a frame to a leader that did not advertise our wire waits for the frame before it: Java's
 server handles requests of one connection in four threads, in any order.
 
-An append whose outcome is unknown may still reach the log behind later appends.
+An append whose outcome is unknown may still reach the log after later appends.
 """
 
 from __future__ import annotations

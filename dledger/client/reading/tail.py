@@ -352,7 +352,7 @@ class Tail(ReadingAhead[list[Entry]]):
         if answer.entries is None:
             if answer.leader_id is None or self._end_index >= 0:
                 # The member is cut off from its group, or lags behind the end index: ask another one.
-                raise RequestLost(f"{connection.member_id} has no entry behind {answer.committed_index}")
+                raise RequestLost(f"{connection.member_id} has no entry after {answer.committed_index}")
             self._served()
             if self._clock.seconds() - asked_s < self._wait_ms / 2000:
                 await deferLater(self._clock, _POLL_S)  # too many readers wait there already: poll

@@ -6,7 +6,7 @@ Rule 1: a proposal ends exactly once: refused (nothing of it is in the log), com
 (502 when its deadline passes first; 501 when leadership ends, and its outcome is not seen in time either,
 see L{dledger.core.state.undecided}; it may still commit).
 Rule 2: a proposal counts against the bounds from the moment it is taken until it ends.
-Rule 3: a proposal that expects an end is taken only if its first body gets the index behind it. An entry has
+Rule 3: a proposal that expects an end is taken only if its first body gets the index after it. An entry has
 its index for ever once it is committed, so of all that expect one end, at most one commits.
 Rule 4: a proposal with an origin is taken only if the ledger has none of its bodies, see
 L{dledger.core.replication.origins}.

@@ -183,7 +183,7 @@ class TurnBudget:
         self._end_index = end_index
 
     def _measure(self, position: int) -> None:
-        """C{position}: stream offset behind the last entry; its growth is what the lag grows by."""
+        """C{position}: stream offset after the last entry; its growth is what the lag grows by."""
         now_ms, (then_ms, before) = self.out.now_ms, self._filled
         if now_ms - then_ms >= STEP_MS:
             self._filled = now_ms, position

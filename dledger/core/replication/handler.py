@@ -7,8 +7,8 @@ term and on this connection, by an earlier COMPARE, TRUNCATE or APPEND: a new co
 Rule 2: commit information counts only up to the highest index known to equal this leader's, and only on a
 connection on which a COMPARE or TRUNCATE of this term succeeded.
 Rule 3: entries found equal in a term are never cut in it: the leader's ledger only grows, so such a
-TRUNCATE is late or wrong. No entry at or below C{committed_index} is ever cut. The ledger starts anew behind
-committed entries only when the leader itself has said that its own begins behind them (L{BeginProof}), and a
+TRUNCATE is late or wrong. No entry at or below C{committed_index} is ever cut. The ledger starts anew after
+committed entries only when the leader itself has said that its own begins after them (L{BeginProof}), and a
 quorum without this member confirms it (L{BeginWitnesses}).
 Rule 4: every push is answered exactly once, unless its connection is lost. With C{sync} flushing
 the answer "I hold these entries" waits until they are on stable storage.
@@ -198,7 +198,7 @@ class EntryHandler:
             ))
 
     def _may_start_at(self, index: int, known_index: int) -> bool:
-        """Whether the leader has said that it lacks the entry behind C{known_index} and may have C{index}."""
+        """Whether the leader has said that it lacks the entry after C{known_index} and may have C{index}."""
         proof = self._proof
         return proof.lacks(known_index + 1) is True and proof.reaches(index) and proof.told(index) is not None
 
@@ -341,7 +341,7 @@ class EntryHandler:
     def check_abnormal_future(self) -> None:
         """
         Answer queued pushes that can no longer be written in order: compare those that the ledger
-        has passed (fast-forward), answer 406 to those too long behind a gap (fall-behind).
+        has passed (fast-forward), answer 406 to those too long after a gap (fall-behind).
 
         Source: checkAbnormalFuture; differs: every such push is answered and leaves the window.
         """

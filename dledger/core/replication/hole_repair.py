@@ -11,7 +11,7 @@ at most L{ASK_BYTES}. The store proves the records (L{dledger.storage.store.hole
 says whether both sides know them to be committed.
 Rule 2: a member of ours gives any sound entry; a Java member gives entries only while it leads, so a leader
 that no member of ours could help hands over. Two members that neither lead nor stand may never have heard of
-each other: then METADATA tells whether the other one is of ours.
+each other: then METADATA says whether the other one is of ours.
 Rule 3: it is tried for ever. After each round of all members in vain the wait grows, up to L{WAIT_MAX_MS}. An
 entry that no member has is never replaced: the operator is told who was asked.
 """

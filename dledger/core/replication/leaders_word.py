@@ -54,7 +54,7 @@ class _EndSearch:
     Invariant: C{low} < C{asked} < C{high}.
 
     @ivar low: the last index that it had, or that has expired there; at first this member's end.
-    @ivar high: an index behind its end.
+    @ivar high: an index after its end.
     """
 
     peer_id: str

@@ -46,7 +46,7 @@ class LastWrite(NamedTuple):
     """
     Whose the last entry is that a leader has written.
 
-    @ivar end_index: its index: if the ledger goes on behind it, nothing of this counts.
+    @ivar end_index: its index: if the ledger goes on after it, nothing of this counts.
     @ivar producer: of its body; empty: it has none.
     @ivar is_open: whether a body of this producer may follow without a producer entry.
     """

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.core.test_proofs -*-
 """
-Whether the leader lacks an entry because its ledger begins behind it.
+Whether the leader lacks an entry because its ledger begins after it.
 
 A TRUNCATE that makes a follower drop committed entries is right only then. The follower does not take the
 word of a push for it: it asks the leader over its own connection to the leader's address.

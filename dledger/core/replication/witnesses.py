@@ -2,12 +2,12 @@
 """
 Whether the other members confirm that entries of this member may be set aside.
 
-One member's word is no proof: whoever plays a leader that is down could say that its ledger begins far behind
+One member's word is no proof: whoever plays a leader that is down could say that its ledger begins far after
 the end of ours, and every follower would set its whole ledger aside. So a member that holds entries
 asks the other voters as well, each over its own connection to that voter's address. With the leader, a quorum
 must confirm, and this member does not count.
 
-A voter confirms that a ledger may begin at an index if its own begins behind the entries in question, too, or
+A voter confirms that a ledger may begin at an index if its own begins after the entries in question, too, or
 if it has committed the entries up to that index: then it holds those that its own ledger begins with, and the
 index is none that somebody made up.
 

@@ -41,7 +41,7 @@ class PersistTermVote(Effect):
 @value_class(kw_only=True)
 class WriteBodies(Effect):
     """
-    A leader's append: pack a header for each of C{bodies} and write the records behind the end.
+    A leader's append: pack a header for each of C{bodies} and write the records after the end.
 
     @ivar producers_at: number of the body that is one of a producer entry; -1: none is. If it is empty, the
         driver makes it of C{runs}.
@@ -85,14 +85,14 @@ class WriteEntries(Effect):
 @value_class(kw_only=True)
 class TruncateLedger(Effect):
     """
-    Make the single entry the last one: cut the ledger behind it and zero the tail; write the entry
+    Make the single entry the last one: cut the ledger after it and zero the tail; write the entry
     if the ledger lacks it; if the ledger ends before its C{pos}, start again there. Durable on return.
 
     Outcome: C{LedgerTruncated}, C{WriteRefused} or C{StoreFailed}, before any other input.
 
-    @ivar anew: drop all entries and begin with this one, even if it would fit behind the end
+    @ivar anew: drop all entries and begin with this one, even if it would fit after the end
         (the entries before it are not known to be the leader's).
-    @ivar told: the leader's memberships; of use when the ledger begins behind configuration entries.
+    @ivar told: the leader's memberships; of use when the ledger begins after configuration entries.
     """
 
     entries: EntryBatch

@@ -81,7 +81,7 @@ class Outbox:
     Invariant: an outcome reaches the owner of its request once; an outcome that matches no
     outstanding request is ignored.
     A step has at most one write of the ledger, and it is the last effect: a refused write would drop
-    the effects behind it.
+    the effects after it.
     """
 
     request_time_out_ms: int
@@ -105,7 +105,7 @@ class Outbox:
         return effects
 
     def emit(self, effect: fx.Effect) -> None:
-        """Add an effect behind the earlier ones."""
+        """Add an effect after the earlier ones."""
         self._effects.append(effect)
 
     def write(self, effect: fx.LedgerWrite) -> None:
@@ -370,7 +370,7 @@ class MemberState:
     def lacks_uncommitted(self) -> bool:
         """
         Whether a damaged entry of this ledger is not known to be committed. No other member may have it: this
-        one does not lead, and acknowledges nothing behind it, until it has the entry again or knows it to be
+        one does not lead, and acknowledges nothing after it, until it has the entry again or knows it to be
         committed.
         """
         return self.view.holes_end_index > self.committed_index

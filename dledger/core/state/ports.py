@@ -82,7 +82,7 @@ class LedgerView(Protocol):
     def chunk_from(self, index: int) -> ChunkSum | None:
         """
         The first chunk with recorded checksums that begins with the entry at C{index}, which must be present,
-        or behind it in the same data file; None if there is none.
+        or after it in the same data file; None if there is none.
         """
 
     def read_chunk(self, chunk: ChunkSum) -> EntryChunk | None:

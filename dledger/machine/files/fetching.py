@@ -8,7 +8,7 @@ Gets a snapshot from another member, piece by piece::
 
 Rule 1: one piece is under way, so memory holds one. Each has a checksum, the file has its own besides.
 Rule 2: the snapshot must be usable: of this machine and version, and of an entry that is not in the state.
-The log of this member must go on behind it. An older one is refused before a byte of it is written.
+The log of this member must go on after it. An older one is refused before a byte of it is written.
 Rule 3: nothing of this member changes until the file has its name: a crash leaves C{incoming}, which the next
 start removes.
 """
@@ -157,7 +157,7 @@ class SnapshotFetch:
         found: list[SnapshotHead] = []
         await self._run_in_thread(lambda: found.append(snapshots.received(incoming.index, incoming.term)))
         self.log.info(
-            "member {self_id} has got the snapshot behind the entry {index} from {peer_id}, {size} bytes",
+            "member {self_id} has got the snapshot after the entry {index} from {peer_id}, {size} bytes",
             self_id=self._self_id, index=incoming.index, peer_id=peer_id, size=incoming.size,
         )
         self.asked.clear()
@@ -201,7 +201,7 @@ class SnapshotFetch:
         lowest_index = self._lowest_index()
         if answer.index < lowest_index:
             raise SnapshotRefused(
-                f"its snapshot is behind the entry {answer.index}, here one behind {lowest_index} or later "
+                f"its snapshot is after the entry {answer.index}, here one after {lowest_index} or later "
                 "is needed"
             )
 

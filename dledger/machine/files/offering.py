@@ -3,7 +3,7 @@
 Pieces of this member's snapshots for other members.
 
 Rule: a snapshot of which a piece was asked for is held for a while: it is not removed for newer ones, and the
-log behind it stays. So a member that was sent all pieces can go on from there.
+log after it stays. So a member that was sent all pieces can go on from there.
 """
 
 from __future__ import annotations
@@ -95,6 +95,6 @@ class SnapshotOffers:
             if (head.index, head.term) == (request.index, request.index_term):
                 return head
         raise DLedgerError(ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN, reason=(
-            f"this member has no snapshot behind the entry {request.index} of term {request.index_term} "
+            f"this member has no snapshot after the entry {request.index} of term {request.index_term} "
             "any more"
         ))

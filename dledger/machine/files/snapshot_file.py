@@ -41,7 +41,7 @@ SNAPSHOT_HEADER_DECLARATION = Struct(
     "name_length" / Int16ub,  # bytes of the machine's name, which follows, and then a CRC-32 of all before it
 )
 SNAPSHOT_PIECE_DECLARATION = Struct(
-    "length" / Int32ub,  # of the piece, which follows; L{END} behind the last one
+    "length" / Int32ub,  # of the piece, which follows; L{END} after the last one
     "crc" / Int32ub,  # CRC-32 of the state up to the end of this piece
 )
 SNAPSHOT_END_DECLARATION = Struct("total" / Int64ub)  # bytes of the state
@@ -189,7 +189,9 @@ def read_pieces(disk: Disk, path: str) -> Iterator[bytes]:
             yield chunk
         (all_bytes,) = _TOTAL.unpack(_read(file, _TOTAL.size, at, "end"))
         if (told, all_bytes) != (crc, total):
-            raise SnapshotRefused(f"{path} is damaged: its end tells {all_bytes} bytes, it has {total}")
+            raise SnapshotRefused(
+                f"{path} is damaged: the trailer says {all_bytes} bytes, the file has {total}"
+            )
         if file.size() != at + _TOTAL.size:
             raise SnapshotRefused(f"{path} is damaged: bytes follow its end at {at + _TOTAL.size}")
     finally:

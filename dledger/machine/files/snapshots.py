@@ -49,7 +49,7 @@ class UnnamedSnapshot(NamedTuple):
 class SnapshotDirectory:
     """
     Invariant: C{heads} are those of durable, sound snapshots of this machine, oldest first, at most L{KEPT}
-    behind a write, and those that are held.
+    after a write, and those that are held.
 
     @ivar refused: sentences about the files that cannot be used.
     @ivar held: indexes of snapshots that are not to be removed now.
@@ -128,7 +128,7 @@ class SnapshotDirectory:
             self.refused.append(sentence)
 
     def refuse_from(self, index: int, reason: str) -> None:
-        """Those behind C{index} and later entries cannot be used after all."""
+        """Those after C{index} and later entries cannot be used after all."""
         for head in [one for one in self.heads if one.index >= index]:
             self.refuse(head, reason)
 
@@ -236,7 +236,7 @@ class SnapshotDirectory:
         self._prove_oldest()
 
     def _prove_oldest(self) -> None:
-        """Read the oldest snapshot again: the log behind it may go, so it must be sound on this disk now."""
+        """Read the oldest snapshot again: the log after it may go, so it must be sound on this disk now."""
         self.proven_index = -1
         if self._proves_oldest and len(self.heads) >= KEPT:
             oldest = self.heads[0]

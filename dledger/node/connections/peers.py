@@ -5,7 +5,7 @@ This member's connections to the other members: one each, ordered, reconnected w
 Rule 1: requests to one peer arrive in the order in which they were sent, or never. Without a
 connection a request fails at once; it is not kept for the next connection.
 Rule 2: every request ends once, as an answer or as a failure, and never before C{send} has returned.
-Rule 3: a connection begins with a METADATA request; its answer tells whether the peer understands
+Rule 3: a connection begins with a METADATA request; its answer says whether the peer understands
 native frames. With C{wire=auto} requests are JSON until then.
 Rule 4: that answer also tells the peer's group and its list of members. If they are not ours, the connection
 ends before any later answer counts, see L{dledger.node.connections.greeting}.
@@ -69,7 +69,7 @@ HURRY_S = 0.2
 ASK_AGAIN_S = 0.2
 
 #: Tokens of the METADATA requests of this module; the core's ids are positive. The answer to the first kind
-#: tells whether the peer belongs to the group. That to the second does not: a native one has no room for the
+#: says whether the peer belongs to the group. That to the second does not: a native one has no room for the
 #: id of the group. Below it are the tokens of L{Peers.ask}.
 PROBE = 0
 SIGN_OF_LIFE = -1
@@ -184,7 +184,7 @@ class Peers:
             peer.abort(reason)
 
     def send(self, peer_id: str, request_id: int, request: Request) -> None:
-        """Send a request behind the earlier ones; C{answered} or C{failed} is called later."""
+        """Send a request after the earlier ones; C{answered} or C{failed} is called later."""
         peer = self._peers.get(peer_id)
         if peer is not None:
             peer.send(request_id, request)

@@ -210,7 +210,7 @@ class MachineStatus:
     @ivar in_doubt: why its state may be wrong; empty if not.
     @ivar differs: what other members run instead of this machine; empty if nothing else.
     @ivar failed_index: the entry at which it failed; -1: it did not, or not at an entry.
-    @ivar log_kept: why the log behind the snapshots stays although C{machine_keep_entries} lets it go.
+    @ivar log_kept: why the log after the snapshots stays although C{machine_keep_entries} lets it go.
     """
 
     name: str
@@ -340,14 +340,14 @@ class WrittenLedger(Protocol):
 
     @property
     def end_position(self) -> int:
-        """Stream offset behind the last record."""
+        """Stream offset after the last record."""
 
     def position_of(self, index: int) -> int:
         """Stream offset of the record at C{index}."""
 
 
 def bytes_behind(ledger: WrittenLedger, index: int, *, unknown: int = 0) -> int:
-    """Bytes of the records that it has behind C{index}; C{unknown} if they cannot be told."""
+    """Bytes of the records that it has after C{index}; C{unknown} if they cannot be told."""
     try:
         if index >= ledger.ledger_end_index:
             return 0

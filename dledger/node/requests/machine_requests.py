@@ -93,7 +93,7 @@ class HostedMachine(Protocol):
 
     @property
     def needed_index(self) -> int:
-        """The log must keep the entries behind this index: only they and snapshots make the state."""
+        """The log must keep the entries after this index: only they and snapshots make the state."""
 
     @property
     def failed_index(self) -> int:
@@ -392,7 +392,7 @@ class MachineDesk:
                 age_ms = self._age_ms(status)
             if 0 <= request.max_age_ms < age_ms:
                 raise DLedgerError(ResponseCode.FALL_BEHIND_TOO_MUCH, reason=(
-                    f"the state here may be {age_ms} ms old, at most {request.max_age_ms} are wanted"
+                    f"this member's state may be {age_ms} ms old; the query allows {request.max_age_ms} ms"
                 ))
             if not connection.may_answer:
                 raise DLedgerError(ResponseCode.LEADER_PENDING_FULL, reason=(

@@ -4,7 +4,7 @@ Compares the state machine of this member with those of the others, as they tell
 
 Rule 1: machines of another name or version are a warning with the names of their members, once for each
 change.
-Rule 2: members with the same machine compare digests of their states behind the same entry. A difference is a
+Rule 2: members with the same machine compare digests of their states after the same entry. A difference is a
 warning with the names; a member that is not with the majority of those that tell is in doubt.
 Rule 3: where the machine asks for that, only members with the highest version answer queries while different
 versions run; the others are not fit to lead.
@@ -92,14 +92,14 @@ class MachineWatch:
         self.in_doubt = ""
 
     def _judge(self, index: int, told: Mapping[str, str]) -> None:
-        """C{told}: the digests behind an entry, of this member and of others."""
+        """C{told}: the digests after an entry, of this member and of others."""
         groups: dict[str, list[str]] = {}
         for member_id, digest in sorted(told.items()):
             groups.setdefault(digest, []).append(member_id)
         self.in_doubt = ""
         if len(groups) == 1:
             return
-        text = f"behind the entry {index} the states differ: " + " against ".join(
+        text = f"after the entry {index} the states differ: " + " against ".join(
             ", ".join(members) for members in sorted(groups.values())
         )
         mine = groups[told[self._self_id]]

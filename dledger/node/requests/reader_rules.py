@@ -72,7 +72,7 @@ def begin_of(index: int, span: Span) -> int:
     """
     Where a reader begins that the group does not know.
 
-    @param index: an entry; a negative number counts back from the committed end, L{NO_END}: behind that.
+    @param index: an entry; a negative number counts back from the committed end, L{NO_END}: after that.
         Entries that expiry has deleted are left out.
     @raise DLedgerError: INDEX_OUT_OF_RANGE: it is beyond the end.
     """

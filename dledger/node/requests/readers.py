@@ -11,7 +11,7 @@ Rule 3: the time of a lease is that of the leader. A new leader counts each leas
 so a lease may last longer than it says, never shorter. A process whose lease is over can still commit, until
 another one has got its entries.
 Rule 4: what a reader has not done, and the entry that says so, is kept by expiry, up to a bound.
-Rule 5: the leader writes the last entry of a reader again when the log has grown by L{REFRESH_BYTES} behind
+Rule 5: the leader writes the last entry of a reader again when the log has grown by L{REFRESH_BYTES} after
 it: so a member that starts finds it among the last entries, and one that gets a part of the log has it.
 """
 
@@ -307,7 +307,7 @@ class ReaderDesk:
         )
 
     def needed_index(self) -> int:
-        """Expiry keeps the entries behind this index: a reader needs them, within the bound."""
+        """Expiry keeps the entries after this index: a reader needs them, within the bound."""
         table, nothing = self._ledger.readers, 1 << 62
         if table is None:
             return -1
@@ -320,7 +320,7 @@ class ReaderDesk:
         return max(needed, self._bounded_index()) - 1
 
     def _bounded_index(self) -> int:
-        """First entry behind which the ledger has at most C{hold_bytes} bytes."""
+        """First entry after which the ledger has at most C{hold_bytes} bytes."""
         ledger = self._ledger
         low, high = max(ledger.ledger_begin_index, 0), ledger.ledger_end_index + 1
         while low < high:

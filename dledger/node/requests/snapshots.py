@@ -1,10 +1,10 @@
 # -*- test-case-name: tests.node.test_snapshots -*-
 """
-Snapshots of the state machine between members, and the log behind them that may go.
+Snapshots of the state machine between members, and the log after them that may go.
 
 Rule 1: pieces go to members of the group only, on their own connections, one at a time, within the same quota
 of bytes a second as the log of a follower that is far behind.
-Rule 2: the log behind the oldest snapshot goes only on request (C{machine_keep_entries}), and only if every
+Rule 2: the log after the oldest snapshot goes only on request (C{machine_keep_entries}), and only if every
 other member has said that it runs a machine and takes up snapshots. A Java member never says so.
 Rule 3: a follower drops nothing that its leader still has: it may lead next, and a member may need it then.
 """
@@ -70,7 +70,7 @@ class SnapshotDesk:
     """
     See L{dledger.machine.files.fetching.SnapshotSource}.
 
-    @ivar log_kept: why the log behind the snapshots stays although it may go; empty if it goes, or need not.
+    @ivar log_kept: why the log after the snapshots stays although it may go; empty if it goes, or need not.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class SnapshotDesk:
         ))
         return asked.addCallback(_piece_of)
 
-    # -- the log behind snapshots -------------------------------------------------------------
+    # -- the log after snapshots -------------------------------------------------------------
 
     def drop_to_index(self, status: MemberStatus) -> int:
         """Last entry that may go because snapshots have it; -1: none. It is told in C{log_kept} why."""

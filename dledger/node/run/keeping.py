@@ -15,7 +15,7 @@ def keep_from_index(status: MemberStatus, needed: Iterable[int]) -> int:
     """
     First index that expiry must keep: it is not committed, or somebody or a live follower lacks it.
 
-    @param needed: indexes behind which somebody needs the entries.
+    @param needed: indexes after which somebody needs the entries.
     """
     lowest = min([status.committed_index, *needed])
     if status.role == "leader":

@@ -161,7 +161,7 @@ class OpenSpans:
                 self._committed.append(written)
 
     def cut(self, end_index: int, result: str = "truncated") -> None:
-        """Entries behind C{end_index} are there no more."""
+        """Entries after C{end_index} are there no more."""
         while self._written and self._written[-1].last_index > end_index:
             self.end(self._written.pop().commit, result=result)
 

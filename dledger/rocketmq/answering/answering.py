@@ -5,7 +5,7 @@ The listening side of any server of RocketMQ's commands: each request goes to th
 Rule 1: every request is answered once. This side answers for a handler that refuses a request or fails.
 Rule 2: a request that fails does not affect other requests.
 Rule 3: when the reads of a turn have taken their time, or made enough bytes of answers, the other requests of
-a connection wait for a later turn, in their order, and with them what the connection sends behind: many
+a connection wait for a later turn, in their order, and with them what the connection sends after them: many
 expensive requests that one client asks at once do not stop the others.
 Rule 4: they also wait while the client does not read its answers, and while the budget of the process has no
 room for an answer that may be large. The connection counts what is written to it, so a handler does nothing

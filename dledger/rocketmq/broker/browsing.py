@@ -73,7 +73,7 @@ class MessageBrowser:
 
     def offset_at(self, topic: str, queue_id: int, moment_ms: int) -> int:
         """
-        Offset of the first message that was stored at a time or later; behind the last one if none was.
+        Offset of the first message that was stored at a time or later; after the last one if none was.
 
         @raise NotShown: there is no such queue, or it cannot be read.
         """
@@ -93,7 +93,7 @@ class MessageBrowser:
         if first < queue.begin_offset:
             raise NotShown(f"offset {first} was deleted: the queue begins at {queue.begin_offset}")
         if first > queue.end_offset:
-            raise NotShown(f"offset {first} is behind the end of the queue, {queue.end_offset}")
+            raise NotShown(f"offset {first} is after the end of the queue, {queue.end_offset}")
         try:
             got = get_messages(
                 self._store, topic, queue_id, first, is_slave=True, count_max=count, bytes_max=BYTES_MAX

@@ -13,7 +13,7 @@ class ShownQueue:
     """
     A queue of a topic.
 
-    @ivar begin_offset, end_offset: its first message, and behind its last.
+    @ivar begin_offset, end_offset: its first message, and after its last.
     """
 
     topic: str
@@ -53,7 +53,7 @@ class ShownMessages:
     Messages of one queue, or with one key.
 
     @ivar queue: of which they are; None for those with a key.
-    @ivar first_offset, next_offset: in the queue: the first asked for, and behind the last looked at.
+    @ivar first_offset, next_offset: in the queue: the first asked for, and after the last looked at.
     @ivar is_whole: whether the search by key looked at everything.
     """
 

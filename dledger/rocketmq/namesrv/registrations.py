@@ -277,7 +277,7 @@ def _text_of(piece: bytes) -> str:
 
 
 def _read_rest(name: str, rest: str) -> TopicQueues:
-    """The text of a topic behind its name. @raise BodyError: malformed."""
+    """The text of a topic after its name. @raise BodyError: malformed."""
     # 4.9 has four fields here. The attributes of 5.x follow, and may have blanks.
     fields = rest.split(" ", 4) if rest else []
     if len(fields) < 4:

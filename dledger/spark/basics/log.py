@@ -62,8 +62,8 @@ class Extent:
     The readable range of a log.
 
     @ivar begin: first offset that is still there.
-    @ivar end: offset behind the last committed record; C{begin} if there is no record.
-    @ivar note: more about records before C{begin}, a sentence behind a full stop; or empty.
+    @ivar end: offset after the last committed record; C{begin} if there is no record.
+    @ivar note: more about records before C{begin}, a sentence after a full stop; or empty.
     @ivar is_lost: records before C{begin} are missing, but have not expired; C{note} has the reason.
     """
 
@@ -147,7 +147,7 @@ class ScannedLog(Protocol):
         """
         The range that can be read now.
 
-        @param needs_begin: false: the caller goes on behind the beginning, which may then be too high.
+        @param needs_begin: false: the caller goes on after the beginning, which may then be too high.
         @raise ReadError: the range cannot be found out.
         """
 
@@ -175,7 +175,7 @@ class ScannedLog(Protocol):
 
     def after(self, begin: int, end: int, count: int) -> int:
         """
-        The offset behind C{count} records from C{begin} on, at most C{end}.
+        The offset after C{count} records from C{begin} on, at most C{end}.
 
         @raise ReadError: it cannot be read.
         """

@@ -24,7 +24,7 @@ from protocols.wire.ledger.entry import ENTRY_HEADER_DECLARATION, ENTRY_HEADER_S
 HEADER_DTYPE = np.dtype(dtype_of(ENTRY_HEADER_DECLARATION))
 assert HEADER_DTYPE.itemsize == ENTRY_HEADER_SIZE
 _CHAIN_AT = int(HEADER_DTYPE.fields["chain_crc"][1]) if HEADER_DTYPE.fields is not None else 0
-#: A header behind the C{chain_crc} of the record before it.
+#: A header after the C{chain_crc} of the record before it.
 _PIECE = Struct(f"{4 + ENTRY_HEADER_SIZE}s")
 
 
@@ -61,7 +61,7 @@ def check_headers(chunk: Chunk, headers: FixedParts) -> NDArray[np.bool_]:
     if units is not None:
         is_sound &= (headers["pos"] == units["pos"]) & (headers["term"] == units["term"])
     elif chunk.count > 1:
-        # Members send no index: a place is right if it is behind the one before.
+        # Members send no index: a place is right if it is after the one before.
         position = headers["pos"].astype(np.int64)
         is_sound[1:] &= position[1:] >= position[:-1] + sizes[:-1]
         is_sound[1:] &= headers["term"][1:] >= headers["term"][:-1]
@@ -128,7 +128,7 @@ class Place:
     How far a decoder is; initially nowhere.
 
     @ivar next: index of the next record, if it follows the last one; -1: not known.
-    @ivar end: stream offset behind the last record.
+    @ivar end: stream offset after the last record.
     @ivar term, chain_crc: of the last record.
     """
 
@@ -138,7 +138,7 @@ class Place:
     chain_crc: int | None = None
 
     def move(self, chunk: Chunk, headers: FixedParts, is_sound: NDArray[np.bool_]) -> None:
-        """Behind the last record of a chunk, if that is sound."""
+        """After the last record of a chunk, if that is sound."""
         self.next = -1
         self.chain_crc = None
         if chunk.count and is_sound[-1]:
@@ -155,7 +155,7 @@ def sound_headers(
     """
     All headers, and which of them may be used.
 
-    @param place: of the decoder, which moves behind the chunk.
+    @param place: of the decoder, which moves past the chunk.
 
     @raise DamageError: a record is damaged, and C{failOnDamage} is set.
     """

@@ -12,7 +12,7 @@ uses again for the same rows. An empty last file of C{_delta_log}, as a power cu
 
 Besides the properties, a commit has the transaction C{dledger-export}, whose version is where the next range
 begins. Of two commits on top of the same version Delta refuses the later one if both have this transaction;
-it is put behind the commits of other programs.
+it is put after the commits of other programs.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class DeltaExport(ExportTable):
         sync_directory(log)
 
     def compact(self) -> tuple[int, int]:
-        """See L{ExportTable.compact}; the package syncs nothing, so that is done behind its commit."""
+        """See L{ExportTable.compact}; the package syncs nothing, so that is done after its commit."""
         before = self._files()
         self._table.optimize.compact(post_commithook_properties=_AFTERWARDS)
         self.load()

@@ -355,7 +355,7 @@ class Exporter:
         return delay_ms > 0 and now_ms - self._began_ms >= delay_ms
 
     def _close_part(self, log: ScannedLog, end: int) -> None:
-        """Make the open part visible. @param end: the offset behind it."""
+        """Make the open part visible. @param end: the offset after it."""
         writer, first, last = self._writer, self.directory.next_index, end - 1
         if writer is None:
             return
@@ -382,7 +382,7 @@ class Run:
     """
     Consecutive records of one file of the log.
 
-    @ivar next: the offset behind them.
+    @ivar next: the offset after them.
     @ivar position, size: their first byte in the log, and their number of bytes.
     @ivar is_ledgers: they are records of a ledger, not a broker's messages.
     """

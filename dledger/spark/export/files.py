@@ -268,7 +268,7 @@ class ExportDirectory:
 
     def commit(self, part: ExportPart, proof: Mapping[str, int | str]) -> None:
         """
-        Make a part visible, durably; L{next_index} is behind it afterwards.
+        Make a part visible, durably; L{next_index} is after it afterwards.
 
         @param part: its files are below C{_pending}, closed.
         @raise OSError: the disk is full or fails. The visible files are still right, and the next exporter to

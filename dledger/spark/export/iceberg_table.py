@@ -207,7 +207,7 @@ class IcebergExport(ExportTable):
                 continue
             if seen != text:
                 raise ExportError(
-                    f"the Iceberg table {self.path} was rolled back behind offset {state.next}, to which the "
+                    f"the Iceberg table {self.path} was rolled back before offset {state.next}, to which the "
                     "export has come: go to its newest snapshot again, or name a new directory"
                 )
             break

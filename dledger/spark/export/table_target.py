@@ -311,7 +311,7 @@ class ExportTable(ABC):
         for _attempt in range(_ATTEMPTS):
             try:
                 added = self._check()
-                # Behind a change of the table, look again whether another export has committed meanwhile.
+                # After a change of the table, look again whether another export has committed meanwhile.
                 if not self.prepare(added):
                     self.append(part, added, properties)
             except self.errors as error:

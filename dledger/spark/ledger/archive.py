@@ -65,7 +65,7 @@ class _Walk:
     """
     A place between two records of a segment.
 
-    @ivar index, position: of the record behind it.
+    @ivar index, position: of the record after it.
     @ivar term, chain_crc: of the record before it; C{chain_crc} is None if that is not known.
     """
 
@@ -290,11 +290,11 @@ class ArchiveLog:
                 digest.update(memoryview(chunk.data)[int(chunk.starts[0]) : int(chunk.starts[-1])])
                 if walk.index == end:
                     self._check_whole(piece, digest.hexdigest(), walk)
-            if walk.index > begin:  # (behind damage, a walk may begin before the range)
+            if walk.index > begin:  # (after damage, a walk may begin before the range)
                 yield _from(chunk, begin)
 
     def _check_whole(self, piece: ArchivePiece, sha256: str, walk: _Walk) -> None:
-        """@param walk: behind the last record."""
+        """@param walk: after the last record."""
         what = ""
         if walk.position != piece.end_position:
             what = f"its last record ends at byte {walk.position - piece.position} of {piece.size}"
@@ -358,7 +358,7 @@ class ArchiveLog:
 
     def _step(self, piece: ArchivePiece, walk: _Walk, stop: int, most: int) -> Chunk:
         """
-        Sound records from C{walk} on, at least one, up to C{stop} (exclusive); the walk moves behind them.
+        Sound records from C{walk} on, at least one, up to C{stop} (exclusive); the walk moves past them.
 
         @param most: bytes of one read.
         @raise DamageError: the first one is not sound.
@@ -468,7 +468,7 @@ class ArchiveLog:
         return None
 
     def _behind_damage(self, piece: ArchivePiece, walk: _Walk) -> _Walk | None:
-        """The next record behind a damaged one, by its looks; None if the segment has none."""
+        """The next record after a damaged one, by its looks; None if the segment has none."""
         try:
             found = self._header_from(piece, walk.position + 1, piece.end_position, walk.index,
                                       piece.last_index + 1)

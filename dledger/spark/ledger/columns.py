@@ -53,14 +53,14 @@ ENTRY_COLUMNS: tuple[Column, ...] = (
     Column(name="body_crc", arrow=pa.int32(), ddl="INT"),
     Column(name="body", arrow=pa.binary(), ddl="BINARY"),
 )
-#: Behind these with option C{envelopes}.
+#: After these with option C{envelopes}.
 ENVELOPE_COLUMNS: tuple[Column, ...] = (
     Column(name="timestamp", arrow=TIME, ddl="TIMESTAMP"),
     Column(name="headers", arrow=HEADERS, ddl="MAP<STRING,BINARY>"),
 )
-#: Behind these with option C{bodyText}.
+#: After these with option C{bodyText}.
 TEXT_COLUMN = Column(name="body_text", arrow=pa.string(), ddl="STRING")
-#: Behind these with option C{includeControl}.
+#: After these with option C{includeControl}.
 CONTROL_COLUMN = Column(name="control", arrow=pa.string(), ddl="STRING")
 #: The index has these columns, too.
 INDEXED = frozenset(("index", "term", "pos", "size"))

@@ -236,7 +236,7 @@ class MemberFiles:
         is_ours = _DISK.exists(f"{self.path}/{IDENTITY_NAME}") and not _DISK.exists(mark)
         if is_ours and end >= 0 and self.unit(end + 1) is not None:
             self._unfit(f"{mark}: the commit mark of this directory is missing, and the checkpoint, which "
-                        f"ends at entry {end}, is older than the files: entries behind it may be committed. "
+                        f"ends at entry {end}, is older than the files: entries after it may be committed. "
                         "Start the member once, or read another one")
 
     def _missing_file(self) -> str:
@@ -264,18 +264,18 @@ class MemberFiles:
         return 0, b""
 
     def _check_first_header(self, mark: CommitMark, offset: int, header: bytes) -> None:
-        """The chain of checksums begins behind this header, so the mark has one of its own for it."""
+        """The chain of checksums begins after this header, so the mark has one of its own for it."""
         is_recorded = mark.begin_crc != 0 and self.data.offsets[:1] == [mark.begin_position]
         if is_recorded and len(header) == ENTRY_HEADER_SIZE and crc32(header) != mark.begin_crc:
             self._unfit(f"{self.data.path(offset)} at 0: the first header of the ledger does not match the "
                         "checksum of it in the commit mark")
 
     def _check_closed(self, mark: CommitMark) -> None:
-        """A member that was stopped in order has nothing behind the end that its mark records."""
+        """A member that was stopped in order has nothing after the end that its mark records."""
         if mark.clean and mark.end_index >= 0 and self.unit(mark.end_index + 1) is not None:
             self._unfit(f"{self.path}/{COMMIT_MARK_NAME}: this member was stopped at entry {mark.end_index}, "
                         "and the files have later ones: the mark is an older copy than they are, and entries "
-                        "behind it may be committed. Start the member once, or read another one")
+                        "after it may be committed. Start the member once, or read another one")
 
     def _begin(self, first: tuple[int, bytes], recorded: int) -> int:
         """The first entry: its header and its index unit confirm each other, or one of them is believed."""

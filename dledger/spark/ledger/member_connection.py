@@ -310,7 +310,7 @@ class MemberConnection:
             raise Trouble(f"it refuses: {_code_name(fields['code'])}")
         at = _PULL_ANSWER.size + sum(max(fields[name], 0) for name in _PULL_TEXTS)
         if at > len(rest):
-            raise Trouble(f"an answer of {len(rest)} bytes whose texts end at {at}")
+            raise Trouble(f"malformed answer: {len(rest)} bytes, but its strings end at byte {at}")
         return Pulled(first_index=fields["first_index"], count=fields["count"],
                       committed_index=fields["committed_index"], records=memoryview(rest)[at:])
 
@@ -318,7 +318,7 @@ class MemberConnection:
         self, producer: str, sequence: int, bodies: tuple[bytes, ...]
     ) -> AppendOnceResponse:
         """
-        Append numbered bodies in one request; behind another request on this connection, as members want it
+        Append numbered bodies in one request; after another request on this connection, as members want it
         for large ones.
 
         @raise Trouble: the outcome is not known.

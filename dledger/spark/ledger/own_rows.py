@@ -200,7 +200,7 @@ def _spans(
     """
     Pieces of a file, in order: those near each other by one read.
 
-    @return: for each read the numbers of its first piece, and behind its last one; its bytes, fewer if the
+    @return: for each read the numbers of its first piece, and after its last one; its bytes, fewer if the
         file is too short.
     """
     if not len(begins):

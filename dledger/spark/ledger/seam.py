@@ -42,7 +42,7 @@ from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
 
 class JoinedLog:
     """
-    An archive, and behind it a ledger. Offsets are indexes.
+    An archive, and after it a ledger. Offsets are indexes.
 
     Invariant: C{_archived} is what the archive had when the two were compared last; None: they were not.
     """
@@ -103,7 +103,7 @@ class JoinedLog:
         return live
 
     def _compare(self, live: Extent) -> None:
-        """@raise ReadError: the archive is none of the live log's, which ends behind it."""
+        """@raise ReadError: the archive is none of the live log's, which ends after it."""
         manifest, options = self._archive.seen(), self._options
         if options.bootstrap and manifest.group and manifest.group != options.group:
             raise self._foreign(f"it is of group {manifest.group!r}")
@@ -135,7 +135,7 @@ class JoinedLog:
                          f"{what}. Name the archive of this log, or leave the option out")
 
     def _check_adjoining(self, last: ArchivePiece, file_size: int, *, is_one_group: bool) -> None:
-        """The live log begins right behind the archive: its first record covers the archive's last one."""
+        """The live log begins right after the archive: its first record covers the archive's last one."""
         index = last.last_index + 1
         record = self._live_record(index)
         if record is None:

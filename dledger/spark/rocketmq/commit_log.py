@@ -8,7 +8,7 @@ else (a body may hold the bytes of messages) the walk goes from one to the next.
 byte; its records are those that begin in it. To find the first one, the walk begins in the block before the
 range, if the candidates of that block follow each other without a gap, and else with the file.
 
-The log ends behind its last whole record. A record that is not sound, with a sound one behind it, is damage.
+The log ends after its last whole record. A record that is not sound, with a sound one after it, is damage.
 The broker may be writing the next one at this moment, so the last records are checked closely: lengths,
 checksum of the body, and a last byte that is not zero (the properties are text). There is no commit:
 docs/spark.md says what that means. A log that ends before a message that the store's other files name is
@@ -88,7 +88,7 @@ class _Walked:
 
     @property
     def end(self) -> int:
-        """Position behind the last record."""
+        """Position after the last record."""
         return self.position + int(self.starts[-1])
 
     @property
@@ -108,9 +108,9 @@ class SparkCommitLog:
         self._options = options
         #: One file open at a time: an open file that the broker has deleted takes room on its disk.
         self._files = SegmentReader(_DISK, directory, handles_max=1)
-        #: Behind the last record found sound; the next search for the end begins there.
+        #: After the last record found sound; the next search for the end begins there.
         self._known_end = -1
-        #: An end behind which no message was found.
+        #: An end after which no message was found.
         self._clear_end = -1
         #: What the store's other files tell is compared once, with the first end that is found.
         self._is_compared = False
@@ -206,7 +206,7 @@ class SparkCommitLog:
 
     def _sound_end(self, end: int) -> int:
         """
-        The end of a file's records, found at C{end}. A sound message behind it means that the one at C{end}
+        The end of a file's records, found at C{end}. A sound message after it means that the one at C{end}
         is damaged, unless the broker has written both in the meantime.
 
         @raise DamageError: it is, and C{failOnDamage} is set.
@@ -227,7 +227,7 @@ class SparkCommitLog:
         return end
 
     def _message_behind(self, position: int) -> int:
-        """The position of a sound message behind C{position}, in its file and not far away; -1 for none."""
+        """The position of a sound message after C{position}, in its file and not far away; -1 for none."""
         data = self._files.pread(_BLOCK_BYTES, position)
         found = []
         for magic in (MAGIC_V1, MAGIC_V2):
@@ -250,7 +250,7 @@ class SparkCommitLog:
         return self._is_written(position, length)
 
     def _end_from(self, position: int) -> int:
-        """The position behind the last whole record of one file, walking from C{position}."""
+        """The position after the last whole record of one file, walking from C{position}."""
         last: deque[int] = deque(maxlen=_LAST_RECORDS)
         while True:
             walked = self._walk(position, _BLOCK_BYTES)
@@ -313,7 +313,7 @@ class SparkCommitLog:
         """
         The files of a range that may hold messages from C{storedFrom} to C{storedBefore}, if the broker's
         clock has not gone back by more than C{clockBackMs}: messages before another one are at most that much
-        newer, and messages behind it at most that much older.
+        newer, and messages after it at most that much older.
         """
         options = self._options
         back_ms, since, before = options.clock_back_ms, options.stored_from, options.stored_before
@@ -367,7 +367,7 @@ class SparkCommitLog:
         return end
 
     def _first_from(self, begin: int, end: int) -> int:
-        """The position of the first record that begins at or behind C{begin}."""
+        """The position of the first record that begins at or after C{begin}."""
         base = self._files.base(begin)
         if base < 0 or begin == base:
             return begin
@@ -378,7 +378,7 @@ class SparkCommitLog:
         return found if found >= 0 else begin
 
     def _first_of_walk(self, position: int, begin: int, end: int) -> int:
-        """The first record at or behind C{begin}, walking from C{position}; -1: the walk ends before it."""
+        """The first record at or after C{begin}, walking from C{position}; -1: the walk ends before it."""
         while position < begin:
             walked = self._walk(position, _BLOCK_BYTES)
             reached = int(np.searchsorted(walked.starts[1:], begin - walked.position))
@@ -408,7 +408,7 @@ class SparkCommitLog:
     def _late_start(self, base: int) -> int:
         """
         A place in the file C{base} where a record begins, to look for the end from there: near the last block
-        that holds one. Every block behind it is read: a damaged stretch does not hide the records behind it.
+        that holds one. Every block after it is read: a damaged stretch does not hide the records after it.
         """
         for number in range(-(-self._files.file_size // _BLOCK_BYTES) - 1, 0, -1):
             position = base + number * _BLOCK_BYTES
@@ -454,7 +454,7 @@ class SparkCommitLog:
                 unreadable += following - position
                 position = following
         if unreadable:
-            skipped(f"{self._files.directory}: {unreadable} bytes behind damaged records were skipped")
+            skipped(f"{self._files.directory}: {unreadable} bytes after damaged records were skipped")
 
     def _after_trouble(self, position: int, end: int) -> int:
         """
@@ -485,7 +485,7 @@ class SparkCommitLog:
 def _candidates(data: bytes, position: int) -> tuple[Offsets, Offsets]:
     """
     Where messages may begin in C{data}, which is at C{position} of the log: they have a magic and the right
-    place, which bytes in a body can have, too. And where each of them ends, perhaps behind C{data}.
+    place, which bytes in a body can have, too. And where each of them ends, perhaps after C{data}.
     """
     room = len(data) - HEAD_SIZE + 1
     if room <= 0:
@@ -505,7 +505,7 @@ def _candidates(data: bytes, position: int) -> tuple[Offsets, Offsets]:
 def _followers(data: bytes, position: int, file_end: int) -> Offsets:
     """
     The whole messages that follow each other from the first byte of C{data} on: where each begins, then where
-    the last one ends. There may be more behind them.
+    the last one ends. There may be more after them.
     """
     starts, ends = _candidates(data, position)
     if not len(starts) or starts[0] != 0:

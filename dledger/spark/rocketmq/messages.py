@@ -46,7 +46,7 @@ assert DLEDGER_BODY_OFFSET == ENTRY_HEADER_SIZE
 HEAD_DTYPE = np.dtype(dtype_of(HEAD_DECLARATION))
 assert HEAD_DTYPE.itemsize == HEAD_SIZE
 _BIG64, _BIG32, _BIG16, _SMALL = np.dtype(">i8"), np.dtype(">i4"), np.dtype(">i2"), np.dtype("i1")
-#: The head, and what is behind it where both addresses are of IPv4.
+#: The head, and what is after it where both addresses are of IPv4.
 _FIXED_DTYPE = np.dtype([
     *HEAD_DTYPE.descr, ("born_host", "V8"), ("store_timestamp", ">i8"), ("store_host", "V8"),
     ("reconsume_times", ">i4"), ("prepared_transaction_offset", ">i8"), ("body_length", ">i4"),
@@ -345,7 +345,7 @@ class MessageDecoder(Decoder):
         try:
             message = decode_message(record, physical_offset=int(physical[at]))
             if len(record) != message.size:
-                what = f"{len(record) - message.size} bytes behind the message"
+                what = f"{len(record) - message.size} bytes after the message"
             elif message.is_compressed:
                 plain(message.body, message.sys_flag)
         except WireError as error:

@@ -214,7 +214,7 @@ def _shared_names(
         return []
     longest = int(sizes[0].max())
     for at in range(0, longest, _WORD):
-        # Eight bytes of each name at once, those behind its end masked out.
+        # Eight bytes of each name at once, those after its end masked out.
         pieces = [name[at : at + _WORD].ljust(_WORD, b"\0") for name in names]
         masks = [bytes(min(max(len(name) - at, 0), _WORD) * [255]).ljust(_WORD, b"\0") for name in names]
         chosen = np.flatnonzero(sizes[0] > at)
@@ -227,7 +227,7 @@ def _shared_names(
 
 
 def _words(data: NDArray[np.uint8], places: Offsets) -> NDArray[np.uint64]:
-    """Eight bytes at each place, zeroes behind the end."""
+    """Eight bytes at each place, zeroes after the end."""
     if int(places.max()) + _WORD > len(data):
         data = np.concatenate([data, np.zeros(_WORD, dtype=np.uint8)])
     found = gather(data, places.reshape(-1), np.dtype(np.uint64))

@@ -33,7 +33,7 @@ _NAME = re.compile(r"\d{20}", re.ASCII)
 @attrs.frozen(kw_only=True)
 class ToldEnd:
     """
-    @ivar end: byte of the log behind the last message that a queue names; 0: none is named.
+    @ivar end: byte of the log after the last message that a queue names; 0: none is named.
     @ivar place: file of the queue.
     @ivar stored_ms: store time of a message that was on stable storage; 0: not known.
     """
@@ -94,7 +94,7 @@ def _queue_end(queue: Path) -> tuple[int, str]:
 
 
 def _last_unit(fd: int) -> np.void | None:
-    """The last unit of a file that is used: those behind it are zeros."""
+    """The last unit of a file that is used: those after it are zeros."""
     low, high = 0, os.fstat(fd).st_size // UNIT.itemsize
     found: np.void | None = None
     while low < high:

@@ -86,7 +86,7 @@ class QueueRoad:
         position = begin
         try:
             for stop in stops(self._queues.named(begin, end), end, self._options.fetch_bytes):
-                # Each stretch is proved by itself, before any of it is shown: those behind it may not fit.
+                # Each stretch is proved by itself, before any of it is shown: those after it may not fit.
                 named = self._queues.named(position, stop)
                 if len(named.positions):
                     yield self._chunk(named)

@@ -143,7 +143,7 @@ class _Queue:
             self._misfit("files are missing, or have another size")
         self._first = offsets[0] // UNIT.itemsize
         self._count = len(offsets) * size // UNIT.itemsize
-        #: Numbers of units behind which the queue is known to be empty.
+        #: Numbers of units after which the queue is known to be empty.
         self._known_ends: set[int] = set()
 
     def _misfit(self, what: str) -> None:
@@ -166,7 +166,7 @@ class _Queue:
         return np.frombuffer(b"".join(pieces), dtype=UNIT)
 
     def _search(self, position: int) -> int:
-        """The first unit that is unused, or names a message that begins at C{position} or behind it."""
+        """The first unit that is unused, or names a message that begins at C{position} or after it."""
         low, high = 0, self._count
         while low < high:
             middle = (low + high) // 2
@@ -215,7 +215,7 @@ class _Queue:
             return
         self._check_message(last, unit)
         if int(unit["offset"]) < end:
-            self._misfit(f"unit {self._first + last} is not behind the range")
+            self._misfit(f"unit {self._first + last} is not after the range")
 
     def _check_message(self, at: int, unit: np.void) -> None:
         """Check that a unit names the message of its number."""

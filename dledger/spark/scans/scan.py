@@ -185,22 +185,22 @@ class Scan:
         The range that C{startingOffsets} and C{endingOffsets} of a batch name, C{end} exclusive.
 
         @raise DataLossError: it begins before the extent, and C{failOnDataLoss} is set.
-        @raise OptionError: it ends behind the extent or before its own beginning.
+        @raise OptionError: it ends after the extent or before its own beginning.
         """
         begin, end = self.starting(extent, default=EARLIEST), self.ending(extent)
         if begin > end:
-            raise OptionError(f"option startingOffsets={begin} is behind the end {end}")
+            raise OptionError(f"option startingOffsets={begin} is after the end {end}")
         return begin, end
 
     def ending(self, extent: Extent) -> int:
         """
         The offset that C{endingOffsets} names, exclusive.
 
-        @raise OptionError: it is behind the extent.
+        @raise OptionError: it is after the extent.
         """
         end = self._number(self.options.ending, extent, LATEST)
         if end > extent.end:
-            raise OptionError(f"option endingOffsets={end} is behind the committed end {extent.end}")
+            raise OptionError(f"option endingOffsets={end} is after the committed end {extent.end}")
         return end
 
     def starting(self, extent: Extent, *, default: str) -> int:

@@ -19,7 +19,7 @@ and this one ends. So at each append the log has exactly what this attempt has r
 Rule 4: after a request without an outcome the same one is sent again. If the answer is that its number was
 taken, the first entry there is read: it is the marker of this request, with the run of this attempt, or the
 entries are another driver's.
-Rule 5: a member writes a request as one piece: the entries behind a PIECE, as far as they have its term, are
+Rule 5: a member writes a request as one piece: the entries after a PIECE, as far as they have its term, are
 its rows.
 
 Rows are compared as a multiset, by a digest of each: Spark may run the batch again in another order.
@@ -147,8 +147,8 @@ class BatchAppend:
             self._sleep(_PAUSE_S)
         raise SinkError(
             f"{self._name}: gave up after {self._attempts_max} attempts, the last one: {problem}. Some rows "
-            "may be in the log; the batch is continued when it is run again. If the leader lacks a part of the "
-            "log after the last entries of the sink, hand its leadership to another member first"
+            "may be in the log; the batch is continued when it is run again. If the leader lacks a part of "
+            "the log after the last entries of the sink, hand its leadership to another member first"
         )
 
     @property
@@ -303,7 +303,7 @@ class BatchAppend:
 
     def _comes_late(self, index: int, marker: SinkMarker) -> None:
         raise SinkError(
-            f"{self._name} comes behind batch {marker.batch}, which is in the log at index {index}: "
+            f"{self._name} comes after batch {marker.batch}, which is in the log at index {index}: "
             "sinkId belongs to another query, or the checkpoint is older than the log. Take another "
             "sinkId for another query"
         )

@@ -6,9 +6,9 @@ which numbered nothing, and those of a producer that the group has forgotten.
     BEGIN ... ROWS row row row  ROWS row row  END        entries of others may lie between the pieces
 
 Rule 1: the search is in front of a BEGIN that was appended for it: what is in front of that does not change
-any more, and a driver of an earlier version that sees it behind its own ends.
-Rule 2: rows travelled in one request behind their marker, and a member writes a request as one piece: the
-entries behind a ROWS or a PIECE, as far as they have its term, are those rows.
+any more, and a driver of an earlier version that sees it after its own ends.
+Rule 2: rows travelled in one request after their marker, and a member writes a request as one piece: the
+entries after a ROWS or a PIECE, as far as they have its term, are those rows.
 Rule 3: if the last marker of the batch is of another run, a request of that run may still be under way: the
 caller waits, appends another BEGIN and searches again.
 
@@ -33,7 +33,7 @@ class FoundBatch:
     """
     The state of a batch in the log, in front of an entry.
 
-    @ivar pieces: markers with rows behind them, the newest one first.
+    @ivar pieces: markers with rows after them, the newest one first.
     @ivar end: the marker that says that all of it is there.
     @ivar later: the marker of a later batch, and its index.
     @ivar is_bounded: false: earlier entries have expired, and may have been markers of the batch.

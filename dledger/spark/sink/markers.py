@@ -8,7 +8,7 @@ So it can be read in C{dledger tail --control}, and found by its size.
 
 The sink of this version writes C{piece} and C{done}, as numbered entries of its producer, in the requests
 that have the rows. C{begin}, C{rows} and C{end} are those of earlier versions, which numbered nothing; a
-sink that goes on behind them writes one more C{begin} (L{dledger.spark.sink.earlier}).
+sink that goes on after them writes one more C{begin} (L{dledger.spark.sink.earlier}).
 
 Rule: a body that only begins like a marker is none. The sink itself refuses such rows
 (L{RESERVED_PREFIX}), and in bodies of other writers the CRC does not match by accident.

@@ -102,7 +102,7 @@ class SinkLog(Protocol):
 
     def rows_behind(self, index: int, count: int, end: int) -> list[bytes]:
         """
-        The bodies of at most C{count} entries behind C{index}, in front of C{end}, as far as they have the
+        The bodies of at most C{count} entries after C{index}, in front of C{end}, as far as they have the
         same term.
 
         @raise ReadError: they cannot be read.

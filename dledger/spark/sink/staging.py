@@ -55,7 +55,7 @@ class StagedRows:
     The rows of one task.
 
     @ivar lengths: of the bodies, 4 bytes each, little-endian.
-    @ivar bodies: one behind the other.
+    @ivar bodies: one after the other.
     @ivar digest: sum of the digests of the rows.
     """
 

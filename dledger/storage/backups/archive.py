@@ -6,7 +6,7 @@ A segment is shipped when a committed entry lies in a later one: then all its re
 same at all members, and never change. Every record is checked while it is shipped: place, index, term,
 checksums, and that it continues from the record before it.
 
-Rule 1: an archive is only ever continued, with segments behind its end, and only if the member provably has
+Rule 1: an archive is only ever continued, with segments after its end, and only if the member provably has
 the same log: it holds the entry at which the archive ends, or begins with one that continues from it.
 Anything else is refused, and the archive stays as it is.
 Rule 2: a segment is listed when the whole file is there; see L{dledger.storage.manifests.archive_manifest}.

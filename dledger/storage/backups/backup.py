@@ -7,7 +7,7 @@ members and never change, so nothing has to be stopped or locked there. The file
 open, so the member's retention may delete them meanwhile. Every record is checked while it is copied: place,
 index, term, checksums, and that it continues from the record before it.
 
-Rule 1: a backup is only ever continued, with entries behind its end, and only if the member holds the very
+Rule 1: a backup is only ever continued, with entries after its end, and only if the member holds the very
 entry at which it ends. Anything else is refused, and the backup stays as it is.
 Rule 2: what is in the manifest is on stable storage; see L{dledger.storage.manifests.backup_manifest}. The
 manifest is replaced after each segment, so a backup that is cut short, by damage at the member for example,
@@ -168,7 +168,7 @@ def _check_unused(disk: Disk, directory: str) -> None:
         ]
     foreign = [name for name in foreign if name != f"{BACKUP_NAME}.tmp"]
     if foreign:
-        raise DirectoryError(f"{directory} holds {foreign[0]}, and no {BACKUP_NAME}: it is no backup. Name "
+        raise DirectoryError(f"{directory} holds {foreign[0]}, and no {BACKUP_NAME}: not a backup. Name "
                              "an earlier backup, or a directory that is empty or does not exist")
 
 
@@ -205,7 +205,7 @@ def check_same_end(
     """
     @param end: of what is in C{directory}.
     @param kind: of what that is, with its article.
-    @param may_adjoin: the log may begin with the very entry behind C{end}, if that one provably continues.
+    @param may_adjoin: the log may begin with the very entry after C{end}, if that one provably continues.
     @param group_id: of what is in C{directory}; empty if it is not known.
     @raise DirectoryError: C{source} does not hold the entry of C{end}.
     @raise StoreError: it cannot be read.
@@ -254,7 +254,7 @@ def _check_adjoining(
     is_proven = is_same_group or bool(end.chain_crc and header[6])
     if header[4] % reader.data_file_size or header[4] < end.position or not is_proven:
         raise DirectoryError(
-            f"{reader.path} begins with entry {reader.begin_index}, behind the last one in {directory}; "
+            f"{reader.path} begins with entry {reader.begin_index}, after the last one in {directory}; "
             f"nothing in its record proves that it continues from there. {kept}, or name another member"
         )
 
@@ -287,7 +287,7 @@ class _OpenPiece:
         self._first_index = first_index
 
     def write(self, records: bytes) -> None:
-        """Write behind what is there."""
+        """Write after what is there."""
         self._file.write(records)
         self._digest.update(records)
         self.end_position += len(records)
@@ -321,7 +321,7 @@ def check_begin(source: BackupSource, batch: EntryBatch) -> None:
 
 
 class _Copy:
-    """One backup. Invariant: C{_manifest} is what the file says; C{_piece} holds whole records behind it."""
+    """One backup. Invariant: C{_manifest} is what the file says; C{_piece} holds whole records after it."""
 
     def __init__(
         self, source: BackupSource, disk: Disk, directory: str, manifest: BackupManifest | None, taken_s: int

@@ -95,7 +95,7 @@ def backup_batches(
     pace: CopyPace = no_pace,
 ) -> Iterator[EntryBatch]:
     """
-    All entries of a backup, in order, each checked. The checksum of a piece is compared behind its last one.
+    All entries of a backup, in order, each checked. The checksum of a piece is compared after its last one.
 
     @raise StoreError: a piece is missing or not sound; the message names file and offset.
     """
@@ -116,7 +116,7 @@ def _begin_of(manifest: BackupManifest) -> Walk:
 def _piece_batches(
     disk: Disk, directory: str, manifest: BackupManifest, piece: Piece, walk: Walk
 ) -> Iterator[EntryBatch]:
-    """@param walk: behind the last record of the piece before; moved to the end of this one."""
+    """@param walk: after the last record of the piece before; moved to the end of this one."""
     path = f"{directory}/{piece.name}"
     try:
         file = disk.open(path)
@@ -200,7 +200,7 @@ def verify_backup(
     if len(behind) > 1:
         report.findings.append(Finding(
             file=directory, offset=-1, index=-1,
-            sentence=f"{len(behind)} segments lie behind the end, entry {archive.end_index}, and no manifest "
+            sentence=f"{len(behind)} segments lie after the end, entry {archive.end_index}, and no manifest "
             f"lists them, from {behind[0]} on. A run that is cut short leaves one: all manifests are older "
             "copies. Put newer ones back, or let dledger archive list them again while a member has them",
         ))

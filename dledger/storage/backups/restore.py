@@ -125,15 +125,15 @@ def _name_to_join(config: DLedgerConfig, backup: str, manifest: BackupManifest) 
 
 def _check_free(config: DLedgerConfig, staged: DLedgerConfig, disk: Disk) -> None:
     if disk.exists(config.self_path):
-        raise DirectoryError(f"{config.self_path} exists: a backup is restored where nothing is. Take "
-                             "another --store or --node-id, or move it away")
+        raise DirectoryError(f"{config.self_path} exists: choose a --store or --node-id that does not exist, "
+                             "or move it away")
     if disk.exists(staged.self_path):
-        raise DirectoryError(f"{staged.self_path} is what a restore that was cut short left: delete it, then "
+        raise DirectoryError(f"{staged.self_path} was left by an interrupted restore: delete it, then "
                              "restore again")
 
 
 def _append(store: FileStore, batch: EntryBatch) -> None:
-    """@raise DLedgerError: the entries do not fit behind those before them, or there is no room."""
+    """@raise DLedgerError: the entries do not fit after those before them, or there is no room."""
     if store.ledger_end_index < 0 and batch.first_index > 0:
         size, _, term = ENTRY_HEADER.unpack_from(batch.records)[1:4]
         first = EntryBatch(first_index=batch.first_index, count=1, term=term, records=batch.records[:size])

@@ -148,7 +148,7 @@ def check_chunk(
     file_size: int,
 ) -> Layout:
     """
-    Check a leader's chunk and lay it out behind C{end_position}; parameters as of
+    Check a leader's chunk and lay it out after C{end_position}; parameters as of
     L{dledger.storage.files.records.check_batch}.
 
     @raise DLedgerError: INCONSISTENT_STATE, it does not fit.

@@ -22,7 +22,7 @@ COMMIT_MARK_DECLARATION = Struct(
     "committed_index" / Int64sb,  # never above end_index
     "end_index" / Int64sb,  # last entry known to be on stable storage
     "end_term" / Int64sb,
-    "end_position" / Int64sb,  # stream offset behind that entry
+    "end_position" / Int64sb,  # stream offset after that entry
     "begin_position" / Int64sb,  # stream offset of the first data file; -1: not recorded
     "begin_crc" / Int64sb,  # CRC-32 of the 48-byte header of the first record
     "index_end_position" / Int64sb,  # index units of records below this offset are on stable storage

@@ -123,7 +123,7 @@ class HoleList:
             self.write()
 
     def cut(self, next_index: int) -> None:
-        """C{next_index} and the entries behind it are gone. No hole reaches over it."""
+        """C{next_index} and the entries after it are gone. No hole reaches over it."""
         kept = tuple(hole for hole in self.holes if hole.last_index < next_index)
         if kept != self.holes:
             self._set(kept)

@@ -2,7 +2,7 @@
 """
 A view of a data directory, ours or Java's, live or stopped, that writes nothing and takes no lock.
 
-File sizes are taken from the files. The index tells where the ledger ends. On a live member it may be a
+File sizes are taken from the files. The index says where the ledger ends. On a live member it may be a
 moment ahead of the data or behind it: the reader checks the last records, and the last sound record is the
 end. The committed index comes from the commit mark (ours) or the checkpoint (Java's, written every three
 seconds); it may lag, but is never ahead.
@@ -220,7 +220,7 @@ class LogReader:
         """
         Raw records from C{first_index} on, in runs of at most C{max_bytes} (but at least one record).
 
-        @param end_index: last index wanted, inclusive; None: the committed index. Entries behind the
+        @param end_index: last index wanted, inclusive; None: the committed index. Entries after the
             committed index may be cut again.
         @raise StoreError: the index or a data file is damaged or gone.
         """

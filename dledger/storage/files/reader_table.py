@@ -47,7 +47,7 @@ class ReaderTable:
     _own: list[int] = attrs.field(factory=list)
 
     def note(self, index: int, state: ReaderState) -> None:
-        """The ledger has a reader entry, behind all that were noted before."""
+        """The ledger has a reader entry, after all that were noted before."""
         self._pending.append((index, state))
 
     def cut(self, first_gone: int) -> None:
@@ -89,7 +89,7 @@ class ReaderTable:
     @classmethod
     def of_rows(cls, rows: Iterable[list[object]], end_index: int) -> ReaderTable:
         """
-        The table that L{rows} wrote, without what entries behind C{end_index} say: they have gone with the
+        The table that L{rows} wrote, without what entries after C{end_index} say: they have gone with the
         power, and others may come in their place.
 
         @raise ValueError, TypeError: it did not.

@@ -46,7 +46,7 @@ class RecentEntries:
         self._terms = []
 
     def extend(self, positions: list[int], terms: list[tuple[int, int]]) -> None:
-        """Add entries behind the last one. C{terms}: index and term at each change of term."""
+        """Add entries after the last one. C{terms}: index and term at each change of term."""
         for index, term in terms:
             if not self._terms or self._terms[-1] != term:
                 self._term_starts.append(index)
@@ -88,7 +88,7 @@ class RecentBatches:
         self._bytes = 0
 
     def add(self, batch: EntryBatch) -> None:
-        """Add a batch of one term behind the last one."""
+        """Add a batch of one term after the last one."""
         size = len(batch.records)
         if size > BATCH_BYTES_KEPT // 4:
             self.clear()
@@ -101,7 +101,7 @@ class RecentBatches:
 
     def add_written(self, batch: EntryBatch, sizes: list[int]) -> None:
         """
-        Add a batch of one term behind the last one; C{sizes}: bytes of each of its records.
+        Add a batch of one term after the last one; C{sizes}: bytes of each of its records.
 
         A long batch is stored in pieces: only whole batches are given out, and the proposals of one
         turn may exceed the size of a push.

@@ -3,7 +3,7 @@
 The hot loops: packing bodies into records, checking a leader's records, checking stored records.
 
 The position of a record is a pure function of the sizes before it and of the file size: it starts where
-the last one ends if at least 8 bytes stay free behind it in that file, else at the start of the next
+the last one ends if at least 8 bytes stay free after it in that file, else at the start of the next
 file, and a blank fills the rest of the old one. Everything is computed before anything is written.
 
 This module makes no object per entry and touches no file.
@@ -55,7 +55,7 @@ class Layout(NamedTuple):
     @ivar records: the records alone, without blanks.
     @ivar units: the index units of the records.
     @ivar positions: stream offset of each record; empty for a chunk.
-    @ivar end_position: stream offset behind the last record.
+    @ivar end_position: stream offset after the last record.
     @ivar chain_crc: C{chainCrc} of the last record.
     @ivar terms: index and term of each entry whose term differs from the entry before.
     @ivar configurations: index, term and body of each configuration entry.
@@ -81,7 +81,7 @@ class Layout(NamedTuple):
 
 
 def record_fits(size: int, file_size: int) -> bool:
-    """Whether a record of C{size} bytes fits into one file with a blank behind it, here and in Java."""
+    """Whether a record of C{size} bytes fits into one file with a blank after it, here and in Java."""
     return size + MIN_BLANK_SIZE <= file_size and size <= MAX_RECORD_BYTES
 
 
@@ -102,7 +102,7 @@ def pack_bodies(
     channel: int = 0, producers_at: int = -1, stamp: Stamp | None = None,
 ) -> Layout:
     """
-    Lay out a leader's new records behind C{end_position}.
+    Lay out a leader's new records after C{end_position}.
 
     @param channel: of every record; 0 for the bodies of clients.
     @param producers_at: number of the body that is one of a producer entry; -1: none is.
@@ -154,7 +154,7 @@ def pack_bodies(
 
 
 def chain_of(header: bytes, previous_chain_crc: int) -> int:
-    """The C{chainCrc} that belongs into a header behind a record with that C{chainCrc}."""
+    """The C{chainCrc} that belongs into a header after a record with that C{chainCrc}."""
     seed = crc32(_NO_WORD, crc32(header[:36], crc32(_WORD.pack(previous_chain_crc))))
     return ((crc32(header[40:48], seed) or 1) ^ 0x8000_0000) - 0x8000_0000
 
@@ -173,7 +173,7 @@ def check_batch(
     file_size: int,
 ) -> Layout:
     """
-    Check a leader's records and lay them out behind C{end_position}.
+    Check a leader's records and lay them out after C{end_position}.
 
     @param previous_chain_crc: C{chainCrc} of the record before; None if that record is not known.
     @raise DLedgerError: INCONSISTENT_STATE: index, term, size, magic, pos or a checksum does not fit.
@@ -190,7 +190,7 @@ def _one_record(
     batch: EntryBatch, first_index: int, last_term: int, end_position: int, previous_chain_crc: int | None,
     file_size: int,
 ) -> Layout | None:
-    """As L{check_batch}, for a client's record with both checksums behind a known one; None for any other."""
+    """As L{check_batch}, for a client's record with both checksums after a known one; None for any other."""
     records = batch.records
     size = len(records)
     if size < ENTRY_HEADER_SIZE or size > MAX_RECORD_BYTES or previous_chain_crc is None:
@@ -262,7 +262,7 @@ def _any_batch(
         room -= size
         position, expected, offset = position + size, expected + 1, end
     if offset != total:
-        raise _unfit(expected, f"{total - offset} bytes behind the {batch.count} records of a batch")
+        raise _unfit(expected, f"{total - offset} bytes after the {batch.count} records of a batch")
     runs.append((run_start, records[cut:] if cut else records))
     return Layout(runs=runs, records=records, units=b"".join(units), positions=positions,
                   end_position=position, chain_crc=chain or 0, terms=terms,

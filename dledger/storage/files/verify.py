@@ -73,7 +73,7 @@ class VerifyReport:
     @ivar findings: at most L{FINDINGS_MAX} findings; C{findings_count} counts all.
     @ivar entries, data_bytes: sound records, and their bytes.
     @ivar begin_index, end_index, committed_index: indexes of the ledger; -1 for none.
-    @ivar settled_index: entries behind this index may still change.
+    @ivar settled_index: entries after this index may still change.
     @ivar without_body_crc, without_chain_crc: records without this checksum (Java's).
     @ivar blanks: files that end in a blank.
     @ivar repair_end_index: the member is repairing up to this index; -1 if healthy.
@@ -166,7 +166,7 @@ def _check_holes(disk: Disk, path: str, report: VerifyReport) -> None:
     for hole in found:
         report.add(
             f"{path}/{HOLES_NAME}", f"{hole.count} entries from {hole.first_index} on are noted as damaged, "
-            f"log offsets {hole.position} to {hole.end_position}; entry {hole.last_index + 1} is behind "
+            f"log offsets {hole.position} to {hole.end_position}; entry {hole.last_index + 1} is after "
             "them. The running member fetches them from its peers", index=hole.first_index,
         )
 
@@ -225,7 +225,7 @@ class _Verifier:
             if self._disk.exists(path):
                 self._report.add(path, "malformed: committedIndex=<number>, endIndex=<number> expected")
         elif checkpoint[0] > self._report.end_index:
-            self._report.add(path, f"committedIndex={checkpoint[0]} lies behind the end "
+            self._report.add(path, f"committedIndex={checkpoint[0]} lies after the end "
                              f"{self._report.end_index}", index=checkpoint[0])
 
     def _check_term(self) -> None:
@@ -408,7 +408,7 @@ class _Verifier:
         reader = self._reader
         base = reader.data.base(position)
         if base >= 0 and self._is_nonzero(position, base + reader.data_file_size):
-            self._report.add(reader.data.path(base), "bytes behind the end that are not zero",
+            self._report.add(reader.data.path(base), "bytes after the end that are not zero",
                              offset=position - base)
 
     def _is_nonzero(self, position: int, end: int) -> bool:

@@ -54,7 +54,7 @@ class ArchiveTargetError(StoreError):
 
 
 class ArchiveBusy(DirectoryError):
-    """Another program writes to the archive; the same call may succeed later, and goes on behind that one."""
+    """Another program writes to the archive; the same call may succeed later, and goes on after that one."""
 
 
 @attrs.frozen(kw_only=True)

@@ -25,7 +25,7 @@ class ArchivePlace(Protocol):
 
     @property
     def directory(self) -> str:
-        """Path or URL; a name behind it and a slash is the path of a file on L{disk}."""
+        """Path or URL; a name after it and a slash is the path of a file on L{disk}."""
 
     @property
     def disk(self) -> Disk:

@@ -35,8 +35,8 @@ class ArchiveRetention:
     What stays. A segment goes when one of the two says so.
 
     @ivar keep_s: a segment that was shipped longer ago goes, in seconds; None: no such rule. One of which the
-        manifest does not tell that stays, and so do those behind it.
-    @ivar keep_bytes: a segment goes if those behind it have at least this many bytes; None: no such rule.
+        manifest does not tell that stays, and so do those after it.
+    @ivar keep_bytes: a segment goes if those after it have at least this many bytes; None: no such rule.
     """
 
     keep_s: float | None = None

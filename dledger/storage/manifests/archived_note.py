@@ -2,8 +2,8 @@
 """
 The note in a member's directory that says how far its log is in an archive: C{<store>/dledger-<id>/archived}.
 
-C{dledger archive --note} writes it, behind each run; a member with C{expire_only_archived} reads it, and
-keeps every segment behind it. A note that is missing, damaged or of another log says that nothing is
+C{dledger archive --note} writes it, after each run; a member with C{expire_only_archived} reads it, and
+keeps every segment after it. A note that is missing, damaged or of another log says that nothing is
 archived.
 """
 
@@ -25,7 +25,7 @@ class ArchivedNote:
     How far a log is in an archive.
 
     @ivar end_index: the last entry in the archive.
-    @ivar end_position: stream offset in bytes behind its record, by which the member knows its own log again.
+    @ivar end_position: stream offset in bytes after its record, by which the member knows its own log again.
     @ivar target: the archive, for people.
     """
 

@@ -48,7 +48,7 @@ class Piece:
     """
     A file of records.
 
-    @ivar position, end_position: stream offsets of the first record, and behind the last one.
+    @ivar position, end_position: stream offsets of the first record, and after the last one.
     @ivar first_index, last_index: entries in it, inclusive.
     @ivar sha256: of the file, in hexadecimal digits.
     """
@@ -84,7 +84,7 @@ class BackupEnd:
     """
     The last entry of a backup, by which the next backup knows the log again.
 
-    @ivar position: stream offset behind the record.
+    @ivar position: stream offset after the record.
     @ivar chain_crc: its C{chainCrc}, 0 if it has none.
     @ivar record_sha256: of the whole record, in hexadecimal digits.
     """

@@ -37,7 +37,7 @@ class PartFile:
         self._size = 0
 
     def write(self, data: bytes) -> None:
-        """Write behind what is there."""
+        """Write after what is there."""
         self._file.pwrite(data, self._size)
         self._size += len(data)
 

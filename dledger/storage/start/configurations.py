@@ -41,7 +41,7 @@ from protocols.wire.ledger.memberships import member_lists
 from protocols.wire.ledger.own.configuration import decode_configuration
 
 MEMBERS_NAME = "members"
-#: Behind the path of the list, for its copy.
+#: After the path of the list, for its copy.
 COPY_SUFFIX = ".copy"
 #: For people: the way out if the file is lost or damaged.
 WITHOUT_LIST = (

@@ -45,7 +45,7 @@ _INDEX_OPTION = "mapped_file_size_for_entry_index"
 
 def reserved_step(file_size: int) -> int:
     """
-    Bytes of a file that are reserved at a time. Files are sparse behind them: a file of Java's size takes
+    Bytes of a file that are reserved at a time. Files are sparse after them: a file of Java's size takes
     little room for its first entry.
     """
     small = min(file_size // 4, RESERVED_BYTES // 4)
@@ -166,7 +166,7 @@ def _check_first_file(offsets: tuple[int, ...], directory: str, mark: CommitMark
 
 
 def _explained(listing: Listing, mark: CommitMark | None) -> bool:
-    """Whether a crash while the files were made explains the short file and the files behind it."""
+    """Whether a crash while the files were made explains the short file and the files after it."""
     if mark is None:
         return listing.unfinished_size == 0 and len(listing.unfinished) == 1
     return mark.settled_position <= listing.unfinished[0]
@@ -298,7 +298,7 @@ def _recover(
     else:
         repair_end = seen.repair_end_index  # nothing is missing after all
         if repair_end < found.begin_index:
-            # On a leader's order the ledger restarted behind every entry it owed, but could not record that.
+            # On a leader's order the ledger restarted after every entry it owed, but could not record that.
             repair_end = -1
     untouched = (
         mark is not None and mark.clean and not found.why

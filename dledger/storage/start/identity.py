@@ -71,7 +71,7 @@ class Identity:
 
     @ivar boot_id: of the machine's boot under which the last process ran; empty if not known.
     @ivar group_id: id of the group, see L{dledger.core.election.naming}; empty if it has none yet.
-    @ivar members: as of L{listed_members}: of the start list; behind L{TOLD_BY_LOG} if the log tells others.
+    @ivar members: as of L{listed_members}: of the start list; after L{TOLD_BY_LOG} if the log tells others.
     @ivar was_async, unsure, has_terms, group_term, is_group_known, incarnation, starts, is_proven: see the
         declarations.
     """

@@ -22,7 +22,7 @@ from dledger.storage.start.directory import RecoveredLedger
 
 @attrs.frozen(kw_only=True)
 class End:
-    """Where a ledger ends: last index, its term, stream offset behind it."""
+    """Where a ledger ends: last index, its term, stream offset after it."""
 
     index: int
     term: int
@@ -33,12 +33,12 @@ class End:
 class OpenLedger:
     """
     Invariants: C{begin_index <= end_index} unless the ledger is empty (both -1); data and index hold only
-    zeroes behind the end.
+    zeroes after the end.
 
     @ivar guard: says whether the files can still be used.
     @ivar begin_index: first index present; -1 when empty.
     @ivar end_index, end_term: of the last entry; -1 when empty.
-    @ivar end_position: stream offset in bytes behind the last record.
+    @ivar end_position: stream offset in bytes after the last record.
     @ivar chain_crc: C{chainCrc} of the last record, 0 if there is none.
     @ivar is_end_proven: whether C{chain_crc} is known: a start found the record before the last one sound, or
         the last one was written or compared since.

@@ -6,7 +6,7 @@ Rule 1: look before touching. Reading alone finds every reason to refuse a direc
 Rule 2: the ledger ends before the first record that is not sound. If that end lies before the end that
 the commit mark records, durable entries were lost: the mark is set to I{repairing} first, and
 then the damaged rest is cut. Otherwise it was a torn tail, which was never acknowledged.
-Rule 3: behind the end everything is zero, on stable storage, before the ledger is used: bytes that a cut
+Rule 3: after the end everything is zero, on stable storage, before the ledger is used: bytes that a cut
 left behind must not become entries again after the next restart (docs/divergence.md W5).
 Rule 4: the index is derived. Where it differs from the data it is written again.
 
@@ -48,7 +48,7 @@ def adjacent(listing: Listing, file_size: int, directory: str, mark: CommitMark 
     """
     The offsets of the data files that belong to the ledger, without a gap between them.
 
-    Files behind a gap are leftovers of a crash while files were made or deleted, if the gap lies behind
+    Files after a gap are leftovers of a crash while files were made or deleted, if the gap lies after
     the recorded end. They do not count. The gap may be at the beginning: of several new files the first
     one's name may be lost.
 
@@ -70,7 +70,7 @@ def adjacent(listing: Listing, file_size: int, directory: str, mark: CommitMark 
 
 def highest_indexed(index: SegmentList, recorded_end_index: int) -> int:
     """
-    Index of the last consecutive entry behind the recorded end that has an index unit.
+    Index of the last consecutive entry after the recorded end that has an index unit.
 
     With C{async} flushing these entries may have been acknowledged, though no mark records them yet: if
     damage before them removes them too, the member has to get them back before it votes again.
@@ -89,11 +89,11 @@ def highest_indexed(index: SegmentList, recorded_end_index: int) -> int:
 
 def highest_held(data: SegmentList, mark: CommitMark) -> int:
     """
-    Index of the last consecutive record behind the recorded end; the recorded end without such records.
+    Index of the last consecutive record after the recorded end; the recorded end without such records.
 
     With C{sync} flushing, entries are on stable storage, and acknowledged, some flushes before mark and index
     are. If a power cut takes back mark and index, and damage before the mark removes the entries, only the
-    records themselves show how far the ledger reached. They are no leftovers: our ledgers are zero behind
+    records themselves show how far the ledger reached. They are no leftovers: our ledgers are zero after
     their end.
     """
     expected, position = mark.end_index + 1, mark.end_position
@@ -111,7 +111,7 @@ def highest_held(data: SegmentList, mark: CommitMark) -> int:
                 continue
             if magic != BLANK_MAGIC:
                 break
-        position = file_end  # behind a blank, whole or cut short by the end of the file
+        position = file_end  # after a blank, whole or cut short by the end of the file
     return expected - 1
 
 
@@ -123,7 +123,7 @@ def without_torn_end(
 
     A record with an empty body ends with its checksums. If its write is torn just before them, the
     zeroes there mean "not recorded", and the record looks whole. So an empty record without a C{chainCrc}
-    behind a record with one is not trusted, unless the mark records it.
+    after a record with one is not trusted, unless the mark records it.
 
     With C{async} flushing an acknowledged entry may not be in a mark yet. But within a term a leader that
     chains one record chains all, and our leaders begin a term with such a chained record. The price: an
@@ -218,7 +218,7 @@ def check_beginning(data: SegmentList, index: SegmentList) -> None:
     """
     if data.offsets and not _is_beginning_sound(Scanner(data, index)):
         raise DirectoryError(
-            f"{data.path(data.offsets[0])}: the first record is damaged, so no record behind it can be "
+            f"{data.path(data.offsets[0])}: the first record is damaged, so no record after it can be "
             "trusted, and no commit mark records how far the ledger was good. Restore this member "
             "from its peers, or empty the directory"
         )
@@ -266,12 +266,12 @@ def cut_behind(
     data: SegmentList, index: SegmentList, found: FoundLedger, aside: SetAside, *, is_damaged: bool
 ) -> None:
     """
-    Zero everything behind the end, in data and index, without syncing.
+    Zero everything after the end, in data and index, without syncing.
 
-    Data files behind the end are set aside. In the file of the end a torn tail, which was never acknowledged,
-    is zeroed; behind damage it is copied first. The index is derived from the data, and is not kept.
+    Data files after the end are set aside. In the file of the end a torn tail, which was never acknowledged,
+    is zeroed; after damage it is copied first. The index is derived from the data, and is not kept.
 
-    @param is_damaged: entries that were recorded are behind the end.
+    @param is_damaged: entries that were recorded are after the end.
     """
     if found.end_index < 0:
         aside.files_behind(data, -1, found.end_term)

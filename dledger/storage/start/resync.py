@@ -1,9 +1,9 @@
 # -*- test-case-name: tests.storage.test_holes -*-
 """
-Finding sound records: by their index unit, at the beginning of a file, and behind a damaged record.
+Finding sound records: by their index unit, at the beginning of a file, and after a damaged record.
 
-Rule: nothing covers the header of a record behind damage, because its C{chainCrc} continues from a record
-that is not known. So it counts only if the index confirms it, and if the record behind it does not deny it;
+Rule: nothing covers the header of a record after damage, because its C{chainCrc} continues from a record
+that is not known. So it counts only if the index confirms it, and if the record after it does not deny it;
 without the index, the record I{behind} the first one that looks right is the first that counts.
 
 Nothing is written here.
@@ -42,8 +42,8 @@ class Gap:
 
     @ivar index, position: of the first missing record.
     @ivar term: of the record before it; -1 for any.
-    @ivar last_index: the record behind the gap has this index at most.
-    @ivar units_max, bytes_max: index units, and bytes behind C{position}, that may be looked at; then only
+    @ivar last_index: the record after the gap has this index at most.
+    @ivar units_max, bytes_max: index units, and bytes after C{position}, that may be looked at; then only
         the beginnings of the next files are.
     """
 
@@ -64,7 +64,7 @@ class RecordFinder:
 
     def first_record(self, offset: int) -> tuple[int, int, int] | None:
         """
-        Index, term and position of the first record at or behind the start of the file at C{offset};
+        Index, term and position of the first record at or after the start of the file at C{offset};
         None if no sound header is found.
         """
         while self.data.has(offset):
@@ -114,7 +114,7 @@ class RecordFinder:
         return -1
 
     def behind(self, gap: Gap) -> tuple[int, int] | None:
-        """Index and position of a sound record behind a gap, the first that counts; None if none is found."""
+        """Index and position of a sound record after a gap, the first that counts; None if none is found."""
         return self._by_index(gap) or self._by_content(gap) or self._by_file(gap)
 
     # -- the three ways ----------------------------------------------------------------------------
@@ -146,7 +146,7 @@ class RecordFinder:
         return position - gap.position >= (index - gap.index) * ENTRY_HEADER_SIZE
 
     def _is_sound(self, index: int, position: int) -> bool:
-        """Whether the record is whole, and the record behind it does not deny it."""
+        """Whether the record is whole, and the record after it does not deny it."""
         walk = Walk(index=index, position=position)
         try:
             self._walk_two(walk)
@@ -155,7 +155,7 @@ class RecordFinder:
         return walk.count > 0
 
     def _walk_two(self, walk: Walk) -> None:
-        """Pass one record, and the one behind it if that is in the same file."""
+        """Pass one record, and the one after it if that is in the same file."""
         file_end = self.data.base(walk.position) + self.data.file_size
         start, wanted = walk.position, ENTRY_HEADER_SIZE
         for _ in range(2):
@@ -190,7 +190,7 @@ class RecordFinder:
         return None
 
     def _confirmed(self, gap: Gap, header: bytes, position: int) -> tuple[int, int] | None:
-        """The record at C{position}, or the one behind it, if it may be the one behind the gap."""
+        """The record at C{position}, or the one after it, if it may be the one after the gap."""
         _, size, index, term, pos, _, _, _, length = ENTRY_HEADER.unpack(header)
         if pos != position or size != length + ENTRY_HEADER_SIZE or not gap.index < index <= gap.last_index:
             return None

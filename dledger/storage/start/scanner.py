@@ -2,7 +2,7 @@
 """
 Walks the records of data files from a known one to the last sound one, and corrects the index on the way.
 
-Rule 1: the walk ends before the first record that is not sound, unless entries behind it are known to belong
+Rule 1: the walk ends before the first record that is not sound, unless entries after it are known to belong
 to the ledger: then the damaged ones are a hole, and the walk goes on.
 Rule 2: the index is derived. Where it differs from the data it is written again.
 
@@ -43,10 +43,10 @@ class FoundLedger:
     The ledger that a scan found.
 
     @ivar begin_index, end_index, end_term: -1 when it is empty.
-    @ivar end_position: stream offset behind the last record.
+    @ivar end_position: stream offset after the last record.
     @ivar chain_crc: C{chainCrc} of the last record, 0 if it has none.
     @ivar scanned_from_index: from here on every record was checked, is sound, and the index agrees.
-    @ivar walked_from_index: the scan began here; C{holes} has the damaged records behind.
+    @ivar walked_from_index: the scan began here; C{holes} has the damaged records after it.
     @ivar why: reason for the end of the scan; empty at zeroes.
     @ivar holes: damaged records between sound ones, in order.
     """
@@ -64,9 +64,9 @@ class FoundLedger:
 
 class _Leaps:
     """
-    Leads a walk over damaged records to the sound ones behind them.
+    Leads a walk over damaged records to the sound ones after them.
 
-    Invariant: C{_anchor} is index and position of the record at which the walk began, or went on behind a
+    Invariant: C{_anchor} is index and position of the record at which the walk began, or went on after a
     hole: no chain covers its header, unless it is entry 0.
     """
 
@@ -79,7 +79,7 @@ class _Leaps:
 
     def over(self, walk: Walk, *, is_denied: bool) -> bool:
         """
-        Go on behind the record at which C{walk} stopped.
+        Go on after the record at which C{walk} stopped.
 
         @param is_denied: that record contradicts the one before it.
         @return: whether there is a sound record that is known to belong to the ledger.
@@ -160,7 +160,7 @@ class Scanner(RecordFinder):
 
         @param start_index: index of that record, at least C{begin_index}.
         @param settled_index: up to here every entry was on stable storage: of damage at or below this index
-            the sound records behind it stay, if they begin at or below it, too. -1: none of them stay.
+            the sound records after it stay, if they begin at or below it, too. -1: none of them stay.
         @param is_begin_damaged: the record at C{position} is not the recorded one.
         """
         walk = Walk(index=start_index, position=position, chain_crc=0 if start_index == 0 else None)
@@ -195,13 +195,13 @@ class Scanner(RecordFinder):
 
     def _without_unvouched(self, found: FoundLedger, start_index: int) -> FoundLedger:
         """
-        The ledger without its last record, which has no checksum, while the record behind it claims one.
+        The ledger without its last record, which has no checksum, while the record after it claims one.
 
-        One of the two contradicting records is damaged. If it is the one behind, a sound record is dropped
+        One of the two contradicting records is damaged. If it is the one after it, a sound record is dropped
         with it: a leader brings a dropped record back, but would not replace a wrong one.
         """
         if found.end_index == start_index:
-            # Behind a hole the two cannot be told apart: what is left is in front of it, and a start finds
+            # After a hole the two cannot be told apart: what is left is in front of it, and a start finds
             # that.
             return found if found.holes else FoundLedger(why=found.why)
         last, before = self.unit(found.end_index), self.unit(found.end_index - 1)
@@ -230,7 +230,7 @@ class Scanner(RecordFinder):
         return False
 
     def _is_whole_blank(self, position: int, file_end: int) -> bool:
-        """Whether a blank is whole: its write may have been torn behind its first word."""
+        """Whether a blank is whole: its write may have been torn after its first word."""
         size = file_end - position
         if size > _BLANK_CHECK_MAX:
             return BLANK.unpack(self.data.pread(MIN_BLANK_SIZE, position)) == (BLANK_MAGIC, size)
@@ -298,7 +298,7 @@ class Scanner(RecordFinder):
                     raise DamagedRecord(walk.index, walk.position, "the file is shorter than it should be")
                 wanted = size
                 continue
-            # A record never reaches into the last 8 bytes: a blank always fits behind it.
+            # A record never reaches into the last 8 bytes: a blank always fits after it.
             self._walk_chunk(data[: room - MIN_BLANK_SIZE], walk)
             wanted = _CHUNK
 

@@ -104,7 +104,7 @@ class _Growing:
     units_crc: int = 0
 
     def take(self, layout: Layout, size: int) -> None:
-        """Add all records of a layout, which lie behind its end in its file. C{size}: of the chunk then."""
+        """Add all records of a layout, which lie after its end in its file. C{size}: of the chunk then."""
         self.records_crc = crc32(layout.records, self.records_crc)
         self.units_crc = crc32(layout.units, self.units_crc)
         self.count += len(layout.positions)
@@ -142,7 +142,7 @@ class ChunkSums:
 
     def written(self, first_index: int, term: int, layout: Layout, *, is_listed: bool) -> None:
         """
-        Entries were written behind the last one.
+        Entries were written after the last one.
 
         @param term: of the last of them.
         @param is_listed: there is a configuration entry among them.
@@ -244,7 +244,7 @@ class ChunkSums:
     # -- cuts ----------------------------------------------------------------------------------------
 
     def cut(self, next_index: int) -> None:
-        """C{next_index} and the entries behind it are gone."""
+        """C{next_index} and the entries after it are gone."""
         growing = self._growing
         if growing is not None and growing.first_index + growing.count > next_index:
             self._growing = None
@@ -294,7 +294,7 @@ class ChunkSums:
 
     def behind(self, index: int, position: int) -> ChunkSum | None:
         """
-        The first chunk that begins with C{index} or behind it, in the same data file; None if there is none.
+        The first chunk that begins with C{index} or after it, in the same data file; None if there is none.
 
         @param position: stream offset of the record of C{index}.
         """
@@ -387,7 +387,7 @@ class ChunkSums:
 
 
 def _upto(positions: Sequence[int], at: int, until: int, end_position: int, room: int) -> int:
-    """The number behind the last record from C{at} on that fits into C{room} bytes with its index unit."""
+    """The number after the last record from C{at} on that fits into C{room} bytes with its index unit."""
     begin = positions[at]
     if end_position - begin + (until - at) * INDEX_UNIT_SIZE <= room:
         return until

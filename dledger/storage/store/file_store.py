@@ -213,7 +213,7 @@ class FileStore:
 
     @property
     def end_position(self) -> int:
-        """Stream offset in bytes behind the last record."""
+        """Stream offset in bytes after the last record."""
         return self._ledger.end_position
 
     def term_of(self, index: int) -> int:
@@ -271,7 +271,7 @@ class FileStore:
     # -- append ----------------------------------------------------------------------------------
 
     def append_configuration(self, membership: Membership, term: int) -> tuple[int, ...]:
-        """Write a configuration entry behind the end, as L{append_bodies} writes one body."""
+        """Write a configuration entry after the end, as L{append_bodies} writes one body."""
         body = encode_configuration(membership.voters, membership.learners)
         if len(body) > self._ledger.config.body_bytes_max:
             raise DLedgerError(ResponseCode.INCONSISTENT_STATE, reason="too many members for a data file",
@@ -282,7 +282,7 @@ class FileStore:
         self, bodies: tuple[bytes, ...], term: int, *, channel: int = 0, producers_at: int = -1
     ) -> tuple[int, ...]:
         """
-        Write bodies as entries behind the end.
+        Write bodies as entries after the end.
 
         @param term: term of every entry; not below that of the last entry.
         @param channel, producers_at: see L{pack_bodies}.
@@ -307,7 +307,7 @@ class FileStore:
 
     def append_entries(self, entries: EntryBatch) -> None:
         """
-        Check a leader's records and write them unchanged behind the end.
+        Check a leader's records and write them unchanged after the end.
 
         @raise DLedgerError: INCONSISTENT_STATE (index, term, pos or a checksum does not fit) or
             DISK_FULL, and nothing has changed.
@@ -366,13 +366,13 @@ class FileStore:
         """
         Make this single entry the last one, durably.
 
-        Present: cut behind it. Within the ledger or just behind it, but not present: cut at its index
+        Present: cut after it. Within the ledger or just after it, but not present: cut at its index
         and write it. Out of the ledger's reach: start anew with it, if it is the first record of a
         file (else a reader could not find the beginning again) and no committed entry goes: either the
         ledger is empty, or all of it lies below a leader's beginning.
 
-        @param anew: restart even if the entry would fit behind the end.
-        @param told: the leader's memberships; of use when the ledger begins behind configuration entries.
+        @param anew: restart even if the entry would fit after the end.
+        @param told: the leader's memberships; of use when the ledger begins after configuration entries.
         @raise DLedgerError: INCONSISTENT_STATE or DISK_FULL, and nothing has changed.
         @raise StoreError: a write or fsync failed.
         """

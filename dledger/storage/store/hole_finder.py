@@ -23,7 +23,7 @@ from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
 
 #: Index units before an unsound record that may be asked for a sound one to walk from.
 BACK_MAX = 256
-#: Index units, and bytes, behind an unsound record that are searched for a sound one.
+#: Index units, and bytes, after an unsound record that are searched for a sound one.
 UNITS_MAX = 1024
 BYTES_MAX = 512 * 1024
 
@@ -56,8 +56,8 @@ class HoleFinder:
 
     def is_vouched(self, index: int) -> bool:
         """
-        Whether the header of the record behind a hole is the one that was written: the index has its place,
-        size and term, the record behind it continues from its C{chainCrc}, and nobody uses the channel.
+        Whether the header of the record after a hole is the one that was written: the index has its place,
+        size and term, the record after it continues from its C{chainCrc}, and nobody uses the channel.
 
         @raise StoreError: the files cannot be read.
         """

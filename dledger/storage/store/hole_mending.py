@@ -5,7 +5,7 @@ Closing the holes of an open ledger.
 L{HoleMending.look_again} goes over the bytes of the first hole: sound records at its beginning, which the
 record before them confirms, need no peer. L{HoleMending.fill} takes records of a peer.
 
-Rule: a fetched record is believed if the C{chainCrc} of the record behind it continues from it, because only
+Rule: a fetched record is believed if the C{chainCrc} of the record after it continues from it, because only
 the bytes that were there once do that (that record may lie in the hole, if nothing confirmed it before); or
 if it is committed here and there, because an index has one committed entry. In both cases index, term,
 position, size and checksums must fit, and the end of the hole must be met exactly.
@@ -114,7 +114,7 @@ class HoleMending:
         """
         Write records of a peer into the first hole, durably.
 
-        @param entries: from the first entry of the hole on; entries behind the hole are left out.
+        @param entries: from the first entry of the hole on; entries after the hole are left out.
         @param is_committed: the peer knows them to be committed, and so does this member.
         @raise DLedgerError: INCONSISTENT_STATE, they do not fit or nothing proves them, or DISK_FULL; the
             hole is as it was.
@@ -158,7 +158,7 @@ class HoleMending:
         Zero the rest of the last block that was written, if it is that of a blank: if the disk could not read
         it, it is no zeros since then.
 
-        @param written: stream offset behind the beginning of the blank. @param end: of the hole.
+        @param written: stream offset after the beginning of the blank. @param end: of the hole.
         """
         data = self._ledger.data
         at = written % data.file_size
@@ -167,7 +167,7 @@ class HoleMending:
             data.zero(written, min(written - at + stop, end))
 
     def _checked(self, hole: Hole, entries: EntryBatch, *, is_committed: bool) -> Layout:
-        """The layout of these entries, and of the record behind the hole if they reach it."""
+        """The layout of these entries, and of the record after the hole if they reach it."""
         edge = self._edge(hole)
         if edge is None:
             raise _unfit(hole, "the record before the hole is damaged, too")
@@ -180,7 +180,7 @@ class HoleMending:
             layout = self._layout(hole, both, edge)
         except DLedgerError:
             if is_committed and following and self._is_doubtful(hole.last_index + 1):
-                # The record behind is damaged then: a read finds that when it is compared with these.
+                # The record after it is damaged then: a read finds that when it is compared with these.
                 return self._up_to_end(hole, self._layout(hole, entries, edge))
             # They may belong here, and the record before the hole not.
             self._finder.wider(hole, is_bare=edge.chain_crc == 0)
@@ -194,7 +194,7 @@ class HoleMending:
         return layout
 
     def _is_doubtful(self, index: int) -> bool:
-        """Whether the record behind a hole may be damaged in its header."""
+        """Whether the record after a hole may be damaged in its header."""
         return index == self._ledger.end_index or not self._finder.is_vouched(index)
 
     def _up_to_end(self, hole: Hole, layout: Layout) -> Layout:
@@ -202,7 +202,7 @@ class HoleMending:
         size = self._ledger.data.file_size
         rest = hole.end_position - layout.end_position
         if rest and (hole.end_position % size or not 0 < rest < size or rest < MIN_BLANK_SIZE):
-            raise _unfit(hole, "they do not end where the record behind the hole begins")
+            raise _unfit(hole, "they do not end where the record after the hole begins")
         return layout
 
     def _layout(self, hole: Hole, entries: EntryBatch, edge: _Edge) -> Layout:
@@ -221,7 +221,7 @@ class HoleMending:
         return layout.chain_crc == ledger.chain_crc != 0 or not ledger.is_end_proven
 
     def _continues(self, layout: Layout, entries: EntryBatch) -> bool:
-        """Whether the record behind these entries, in the hole with them, continues from them."""
+        """Whether the record after these entries, in the hole with them, continues from them."""
         data, at = self._ledger.data, layout.end_position
         with self._ledger.guard.storing("reading failed"):
             header = data.pread(MIN_BLANK_SIZE, at) if data.has(data.base(at)) else b""
@@ -255,7 +255,7 @@ class HoleMending:
         return _Edge(term=fields[3], chain_crc=fields[6])
 
     def _following(self, hole: Hole) -> bytes:
-        """The record behind a hole. @raise DLedgerError: it is damaged, too, and in the hole now."""
+        """The record after a hole. @raise DLedgerError: it is damaged, too, and in the hole now."""
         ledger = self._ledger
         walk = Walk(index=hole.last_index + 1, position=hole.end_position)
         with ledger.guard.storing("reading failed"):
@@ -269,7 +269,7 @@ class HoleMending:
         if walk.count:
             return record
         self._finder.damaged(hole.last_index + 1, hole.end_position, "no record")
-        raise _unfit(hole, "the record behind the hole is damaged, too")
+        raise _unfit(hole, "the record after the hole is damaged, too")
 
     def _write_units(self, first_index: int, units: bytes) -> None:
         index = self._ledger.index
@@ -283,7 +283,7 @@ class HoleMending:
         """
         C{hole} begins with C{next_index} now.
 
-        @param position: stream offset behind the record before; None: look it up.
+        @param position: stream offset after the record before; None: look it up.
         """
         ledger = self._ledger
         if next_index > hole.last_index:

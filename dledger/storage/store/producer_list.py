@@ -4,7 +4,7 @@ The producers and the readers of a ledger: folded while it is written, saved bes
 start.
 
 Rule 1: the log alone tells. The file has the last run of each producer up to a committed entry, so that a
-start need not read the log from its begin: it reads the entries behind that one, and those that recovery has
+start need not read the log from its begin: it reads the entries after that one, and those that recovery has
 looked at.
 Rule 2: the file is there once the ledger has a producer entry. A file that is damaged is as good as none:
 then the last entries that recovery looks at count, and what was before is forgotten.
@@ -173,7 +173,7 @@ class ProducerList:
         table.superseded(last + 1)
 
     def _end_of_term(self, low: int, high: int, term: int) -> int:
-        """The last entry of a term: C{low} is one, or is before its first one; C{high} is behind it."""
+        """The last entry of a term: C{low} is one, or is before its first one; C{high} is after it."""
         while low < high:
             middle = (low + high + 1) // 2
             if self._reads.term_of(middle) == term:
@@ -259,7 +259,7 @@ class ProducerList:
             self.readers.cut(first_gone)
 
     def begin_anew(self, begin_index: int) -> None:
-        """The ledger goes on at C{begin_index}, behind entries that it never had."""
+        """The ledger goes on at C{begin_index}, after entries that it never had."""
         committed_index, self._is_changed = self._ledger.committed_index, True
         if self.table is None or self.readers is None:
             self.table = SequenceTable(PRODUCERS_MAX)

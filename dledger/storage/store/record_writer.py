@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.storage.test_record_writer -*-
 """
-Writes records and index units behind the end of an open ledger.
+Writes records and index units after the end of an open ledger.
 
 Room is reserved before (L{dledger.storage.store.store_room}), but file systems that never overwrite in place,
 and thin volumes, may have none all the same. Such a write is refused, and the store lives: the part of it
@@ -51,7 +51,7 @@ class RecordWriter:
         index.pwrite(units, position)
 
     def _undo(self, first: int, layout: Layout) -> None:
-        """Make the bytes behind the end zeros again. @raise OSError: some of them may be a record."""
+        """Make the bytes after the end zeros again. @raise OSError: some of them may be a record."""
         for position, blob in layout.runs:
             self._ledger.data.zero(position, position + len(blob))
         index, position = self._ledger.index, first * INDEX_UNIT_SIZE

@@ -61,7 +61,7 @@ class SegmentScrub:
     """
     One pass after another over one open ledger.
 
-    Invariant: C{_walk} is behind the last record that was read, or None between two passes.
+    Invariant: C{_walk} is after the last record that was read, or None between two passes.
     """
 
     def __init__(self, ledger: OpenLedger, marks: MarkWriter, finder: HoleFinder) -> None:
@@ -75,7 +75,7 @@ class SegmentScrub:
         self._share = 0.0
 
     def begin_at(self, share: float) -> None:
-        """The next pass begins where this share of the closed segments, below 1, is behind it."""
+        """The next pass begins where this share of the closed segments, below 1, is after it."""
         self._share = share
 
     def step(self, bytes_max: int) -> ScrubStep:
@@ -179,7 +179,7 @@ class SegmentScrub:
         return ScrubStep(checked_bytes=max(walk.length, 1), damaged=damaged, mended=mended)
 
     def _examine(self, damage: DamagedRecord) -> None:
-        """Make a hole of it, and go on behind that."""
+        """Make a hole of it, and go on after that."""
         self._finder.damaged(damage.index, damage.position, damage.what)
         if self._ledger.holes.at(damage.index) is None:
             # The record before it is the damaged one, or both; look again, but not for ever.

@@ -38,7 +38,7 @@ CUT_BYTES_MAX = 1024 * 1024
 
 
 class WriteRecords(Protocol):
-    """Writes records behind the end, see L{dledger.storage.store.file_store.FileStore}."""
+    """Writes records after the end, see L{dledger.storage.store.file_store.FileStore}."""
 
     def __call__(
         self, first: int, term: int, layout: Layout, listed: Sequence[ConfigurationFound] = (), /
@@ -128,7 +128,7 @@ class StoreCuts:
         )
 
     def _cut(self, keep: int, layout: Layout | None) -> None:
-        """Make C{keep} the last entry, and write the one of C{layout} behind it; durable."""
+        """Make C{keep} the last entry, and write the one of C{layout} after it; durable."""
         ledger = self._ledger
         if keep == ledger.end_index and layout is not None and ledger.holes.end_index <= keep:
             last_term = layout.terms[-1][1] if layout.terms else ledger.end_term

@@ -5,9 +5,9 @@ The flushing part of a file store: flushes, and Java's checkpoint.
 L{StoreFlush.prepare_flush} captures a flush, any thread runs it, and it counts from
 L{StoreFlush.finish_flush} on. L{dledger.base.process.group_flush} says when, and what a failure means.
 
-The mark is written after each flush. A flush or checkpoint behind it brings it to stable storage: every one
+The mark is written after each flush. A flush or checkpoint after it brings it to stable storage: every one
 with C{async} flushing, one in L{MARK_SYNC_EVERY} with C{sync}, and never before the entries that it records
-are acknowledged. What remains: if power fails I{and} a record behind the newest durable mark is damaged on
+are acknowledged. What remains: if power fails I{and} a record after the newest durable mark is damaged on
 the medium although it was fsynced, it is taken for a torn tail. A killed process leaves no such window.
 
 The index is derived from the data, so a flush does not wait for it. A checkpoint does, and the mark records
@@ -46,7 +46,7 @@ class LedgerFlush(FlushJob):
     checkpoint: bytes = b""
 
     def add_checkpoint(self, disk: Disk, path: str, content: bytes) -> None:
-        """Write the checkpoint behind what was taken before. Without room a later flush writes it."""
+        """Write the checkpoint after what was taken before. Without room a later flush writes it."""
         self.checkpoint = content
 
         def write() -> None:
@@ -145,7 +145,7 @@ class StoreFlush:
 
     def lower(self, end: End, *, repair_end_index: int | None = None) -> None:
         """
-        Entries behind C{end} will be cut: a flush that is under way counts for none of them, and the mark
+        Entries after C{end} will be cut: a flush that is under way counts for none of them, and the mark
         records none of them, durably on return.
 
         @param repair_end_index: see L{MarkWriter.lower}.

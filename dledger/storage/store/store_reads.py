@@ -57,7 +57,7 @@ class StoreReads:
         self._finder = finder
         self._batches = RecentBatches()
         self._recent = RecentEntries()
-        #: Epoch, index behind the last read, and the C{chainCrc} before it: for callers that read on.
+        #: Epoch, index after the last read, and the C{chainCrc} before it: for callers that read on.
         self._read_on = (-1, -1, 0)
         self._preload(scanned_from_index)
 
@@ -87,7 +87,7 @@ class StoreReads:
 
     def written(self, layout: Layout, first_index: int, term_before: int) -> None:
         """
-        Entries were written behind the last one; L{remember} or L{forget_batches} follows.
+        Entries were written after the last one; L{remember} or L{forget_batches} follows.
 
         @param term_before: of the entry before C{first_index}; -1 if there is none.
         """
@@ -115,7 +115,7 @@ class StoreReads:
         self._batches.clear()
 
     def cut(self, next_index: int) -> None:
-        """C{next_index} and the entries behind it are gone."""
+        """C{next_index} and the entries after it are gone."""
         self._batches.clear()
         self._recent.cut(next_index)
 
@@ -230,7 +230,7 @@ class StoreReads:
             raise self._finder.error(first_index, "it lies in a hole of this ledger")
         if holes.at(first_index - 1) is not None and not self._finder.is_vouched(first_index):
             position = self._unit(first_index)[1]
-            raise self._damaged(first_index, position, "it is behind a hole, and nothing else vouches for it")
+            raise self._damaged(first_index, position, "it is after a hole, and nothing else vouches for it")
         return holes.readable_to(first_index, last_index)
 
     def _read(self, first_index: int, last_index: int, max_bytes: int, *, one_term: bool) -> EntryBatch:
@@ -268,7 +268,7 @@ class StoreReads:
 
     def _chain_before(self, index: int) -> int | None:
         """
-        C{chainCrc} of the entry before C{index}, for the check of its header. None behind a hole, and for the
+        C{chainCrc} of the entry before C{index}, for the check of its header. None after a hole, and for the
         first entry of a ledger whose beginning has expired; the mark has a CRC of that header.
         """
         if index == 0:
@@ -294,7 +294,7 @@ class StoreReads:
         try:
             walk_records(data, walk, max_count=max_count, one_term=one_term, size_max=self._data.file_size)
         except DamagedRecord as damage:
-            # Behind the last record of a file a blank stops the walk. Anything else is damage, and becomes a
+            # After the last record of a file a blank stops the walk. Anything else is damage, and becomes a
             # hole now: a later read would begin with this record and not check its chain.
             if not walk.count or BLANK.unpack_from(data, walk.length)[0] != BLANK_MAGIC:
                 error = self._damaged(damage.index, damage.position, damage.what)

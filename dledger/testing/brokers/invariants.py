@@ -13,7 +13,7 @@ H5. A slave with C{SYNC_FLUSH} that comes back holds the bytes that it reported,
 H6. After all faults every slave is connected, once, and equal to the master.
 H7. A master that comes back holds its old log, except for an unflushed tail after a power cut.
 H8. A slave loses no whole record that it has reported, except an unflushed one in its own power cut, or
-behind a hole that this power cut left; or an operator takes it away, and then it is in a directory beside the
+after a hole that this power cut left; or an operator takes it away, and then it is in a directory beside the
 log.
 
 The disk of the master may be replaced by an empty or an older one, or damaged (C{master_replaced}); then H3
@@ -184,7 +184,7 @@ class HAInvariants:
         end = self._master.log.end_offset
         self.forget_mended()
         self._copies.clear()
-        # Behind a mark that a power cut has set back, a start ends the log at a damaged record.
+        # After a mark that a power cut has set back, a start ends the log at a damaged record.
         self._was_replaced = self._was_replaced or bool(self._flips)
         self._flips = {at: mask for at, mask in self._flips.items() if at < end}
         content = self._repaired(self._master.content()[1][:end])
@@ -193,7 +193,7 @@ class HAInvariants:
         if lost_from < len(self.history) or same < end:
             is_tail = lost_from >= self._last_record_end(self._flushed_offset) and self._power_lost
             is_tail = is_tail or self._was_replaced
-            # Bytes behind the history are of a put that was written although its call died.
+            # Bytes after the history are of a put that was written although its call died.
             require_ha(is_tail or lost_from == len(self.history), 7,
                     f"the master came back with {end} bytes, {same} of them right; it had "
                     f"{len(self.history)}, and {self._flushed_offset} of them flushed")
@@ -350,7 +350,7 @@ class HAInvariants:
         if slave.config.waits_for_disk and not held.is_divergent:
             end = slave.log.end_offset
             promised = self._last_record_end(min(held.promised_offset, len(self.history)))
-            # A log that begins behind the last whole record holds none of the bytes that were reported.
+            # A log that begins after the last whole record holds none of the bytes that were reported.
             require_ha(end >= promised or promised <= held.promised_begin, 5,
                     f"{slave.host} came back with {end} bytes, and has reported {held.promised_offset}")
 

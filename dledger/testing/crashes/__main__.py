@@ -51,7 +51,7 @@ class FlipsWanted:
 
 
 def story_names() -> list[str]:
-    """The names of the workloads of a ledger, and behind them of those of a broker's store."""
+    """The names of the workloads of a ledger, and after them of those of a broker's store."""
     return [*(story.name for story in ledger_stories()), *(story.name for story in broker_stories())]
 
 

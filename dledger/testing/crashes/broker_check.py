@@ -3,7 +3,7 @@
 What a broker's store must hold after a crash, and the check that it does.
 
 The log that is found is a prefix of one that the workload had, at least as far as it was on stable storage;
-behind that, a slave's log may have holes that replication finds, see L{LogFlusher.doubtful}. Every whole
+after that, a slave's log may have holes that replication finds, see L{LogFlusher.doubtful}. Every whole
 record is in its consume queue, once, and is found by its key.
 """
 

@@ -6,7 +6,7 @@ A state of the disk is a value (L{DiskImage}) that shares everything unchanged w
 one is kept for each call. Between two syncs each write to a file, cut into sectors, is a separate L{Change},
 and so are the length of a new file and each change of a directory. A power cut keeps any subset of them,
 with three limits: of one name, no change is kept without the earlier ones; a renamed file loses its old name
-only if it has the new one, so a sync of the old directory brings the new name, too, to the platter; behind a
+only if it has the new one, so a sync of the old directory brings the new name, too, to the platter; after a
 length that is lost no byte is kept. The end of a process keeps all.
 
 L{dledger.testing.world.disk.SimDisk} draws one of these outcomes; this disk gives all of them.
@@ -282,7 +282,7 @@ class CrashDisk:
 
     @contextmanager
     def syncing_up_to(self, number: int) -> Iterator[None]:
-        """Within, C{datasync} acts as one that began behind change C{number}: later ones may be lost."""
+        """Within, C{datasync} acts as one that began after change C{number}: later ones may be lost."""
         self.barrier = number
         try:
             yield

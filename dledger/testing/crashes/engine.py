@@ -2,7 +2,7 @@
 """
 Runs a workload once, then looks at every state that a crash in it may leave.
 
-A crash comes before a changing call, in it (the call is a write, and a part of it is done) or behind the
+A crash comes before a changing call, in it (the call is a write, and a part of it is done) or after the
 last one. It is the end of the process, which leaves the page cache, or a power cut. A power cut keeps any
 subset of the changes that are not on stable storage: all subsets of at most L{SUBSETS_OF} changes, else a
 seeded sample with none, all, all but one, and one alone. From each state the directory is opened and checked;
@@ -75,7 +75,7 @@ class CrashPoint(Generic[_Promise]):
     """
     Before a changing call.
 
-    @ivar call: None: behind the last one.
+    @ivar call: None: after the last one.
     """
 
     call: WatchedCall | None
@@ -175,7 +175,7 @@ def crashes(
 
 def _torn(image: DiskImage, call: WatchedCall, size: int) -> Iterator[Crash]:
     """A crash in a write of which the first C{size} bytes, or the others, are done."""
-    where = f"in the {call.kind} of {call.path}, behind {size} of {len(call.data)} bytes"
+    where = f"in the {call.kind} of {call.path}, after {size} of {len(call.data)} bytes"
     for start, piece in ((0, call.data[:size]), (size, call.data[size:])):
         torn = image.with_torn(call.inode, call.position + start, piece)
         if start == 0:

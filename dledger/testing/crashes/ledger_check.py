@@ -125,7 +125,7 @@ def _differs(
     """Why the ledger that was found is none of C{log}; empty if it is."""
     begin, end = store.ledger_begin_index, store.ledger_end_index
     if end > log.end:
-        return f"it ends at {end}, behind {log.end}"
+        return f"it ends at {end}, after {log.end}"
     if begin >= 0 and not log.begin <= begin <= max(log.begin, log.begin_max):
         return f"it begins at {begin}, not at {log.begin}..{max(log.begin, log.begin_max)}"
     for index in range(max(begin, 0), end + 1):
@@ -183,7 +183,7 @@ def _check_chunks(store: FileStore) -> None:
         if chunk is None or entries is None:
             index += 1
             continue
-        demand(chunk.last_index <= store.ledger_end_index, f"the chunk {chunk} is behind the end")
+        demand(chunk.last_index <= store.ledger_end_index, f"the chunk {chunk} is after the end")
         batch = store.read_range(chunk.first_index, end_index=chunk.last_index, max_bytes=1 << 20)
         demand(entries.records == batch.records and crc32(batch.records) == chunk.records_crc
                and crc32(entries.units) == chunk.units_crc, f"the chunk {chunk} is of other bytes")

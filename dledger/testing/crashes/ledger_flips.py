@@ -214,7 +214,7 @@ class Flipping:
         lacks = bool(store.holes) or store.repair_end_index >= 0
         twin = self._situation.twin
         begin, end = store.ledger_begin_index, store.ledger_end_index
-        demand(end <= max(twin), f"it ends at {end}, behind {max(twin)}")
+        demand(end <= max(twin), f"it ends at {end}, after {max(twin)}")
         if end < max(twin):
             demand(store.repair_end_index >= max(twin), f"it ends at {end}, and does not say that it owes "
                    f"{max(twin)}: repairing up to {store.repair_end_index}")

@@ -39,7 +39,7 @@ from protocols.wire.ledger.entry import (
     pack_record,
 )
 
-#: Behind this many bytes a cut is set aside in these workloads.
+#: After this many bytes a cut is set aside in these workloads.
 CUT_BYTES = 300
 #: Bytes of records and index units of a chunk.
 CHUNK_BYTES = 400
@@ -172,7 +172,7 @@ class LedgerActor:
         return self.store.read_batch(index, max_count=1, max_bytes=0)
 
     def record(self, index: int, size: int, *, term: int) -> tuple[EntryBatch, bytes]:
-        """Another leader's entry behind the one before C{index}."""
+        """Another leader's entry after the one before C{index}."""
         header = decode_header(self.entry(index - 1).records)
         body, pos = self.body(size), header.pos + header.size
         if ENTRY_HEADER_SIZE + size + MIN_BLANK_SIZE > DATA_BYTES - pos % DATA_BYTES:
@@ -205,7 +205,7 @@ class LedgerActor:
         return attrs.evolve(self.log, entries=self.log.entries[: count - self.log.begin])
 
     def install(self, index: int, *, files: int) -> None:
-        """A leader's ledger begins behind this one: start anew with the first record of a file."""
+        """A leader's ledger begins after this one: start anew with the first record of a file."""
         self.vote(self.term.term + 1, "n1")
         term, body = self.term.term, self.body(30)
         pos = (self.store.end_position // DATA_BYTES + 1 + files) * DATA_BYTES
@@ -235,7 +235,7 @@ class LedgerActor:
 
     def rot(self, *indexes: int) -> None:
         """One bit of the record of each rots; the directory is opened again afterwards."""
-        self.check_point(force=True)  # behind the newest durable mark a damaged record looks like a torn one
+        self.check_point(force=True)  # after the newest durable mark a damaged record looks like a torn one
         places = [(self.store.position_of(index), index) for index in indexes]
         self.kill()
         for position, _ in places:

@@ -250,7 +250,7 @@ class SimClient:
 
         def told(appended: Appended) -> None:
             require(appended.index == expected_end + 1, 7,
-                    f"{self.name} appended behind {expected_end}, and is at {appended.index}")
+                    f"{self.name} appended after {expected_end}, and is at {appended.index}")
             self.kept += 1
             self._appended(calls, [appended])
 

@@ -10,7 +10,7 @@ Scripts of events in a group, one command a line; docs/how-to-debug.md lists the
     expect answer a SUCCESS
 
 No member stands for election unless the script says C{lead} or C{elections on}: the result depends on the
-script alone. The lines behind C{status} are its expected output; C{python -m dledger.testing.group.scenario
+script alone. The lines after C{status} are its expected output; C{python -m dledger.testing.group.scenario
 --rewrite FILE} updates them.
 """
 
@@ -436,7 +436,7 @@ class Scenario:
         Expectations(self._group).check(what, words)
 
     def _status(self, number: int, *, rewrite: bool) -> int:
-        """Compare (or rewrite) the indented lines behind C{status}."""
+        """Compare (or rewrite) the indented lines after C{status}."""
         told = [f"    {line}" for line in self._cluster.describe().split(", ")]
         end = number
         while end < len(self._lines) and self._lines[end].startswith("    "):

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.sim.test_machines -*-
-"""Schedules of members that run a state machine, drop their log behind snapshots, and lose directories."""
+"""Schedules of members that run a state machine, drop their log after snapshots, and lose directories."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from dledger.testing.search.group import Bounds
 
 
 @click.command()
-@click.option("--states", default=1_000_000, show_default=True, help="Stop behind this number of states.")
+@click.option("--states", default=1_000_000, show_default=True, help="Stop after this number of states.")
 @click.option("--terms", default=3, show_default=True, help="Last term that a member stands for.")
 @click.option("--entries", default=4, show_default=True, help="Entries of a ledger.")
 @click.option("--messages", default=4, show_default=True, help="Messages on the way at a time.")

@@ -58,7 +58,7 @@ def explore(
     """
     Search.
 
-    @param states_max: stop behind this number of states.
+    @param states_max: stop after this number of states.
     @param progress: called after each depth.
     """
     group, found = SearchedGroup(bounds), SearchResult(states=1)
@@ -81,7 +81,7 @@ def _next_level(
     group: SearchedGroup, level: list[tuple[GroupState, Way]], seen: set[int], found: SearchResult,
     states_max: int,
 ) -> list[tuple[GroupState, Way]]:
-    """The new states one move behind those of C{level}."""
+    """The new states one move after those of C{level}."""
     following: list[tuple[GroupState, Way]] = []
     level.reverse()
     while level:

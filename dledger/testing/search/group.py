@@ -129,7 +129,7 @@ class Move(NamedTuple):
 
     @ivar what: in words.
     @ivar member: number of the member that C{event} happens to; None for no event.
-    @ivar pushes, others, left: as they are behind it, without what the member sends.
+    @ivar pushes, others, left: as they are after it, without what the member sends.
     @ivar is_answered: the answer of the member arrives in the same move.
     """
 
@@ -267,11 +267,11 @@ class SearchedGroup:
                 yield Move(f"{what}, which comes again", one.receiver, event, state.pushes, state.others,
                            _spent(left, 3))
 
-    # -- the state behind a move ---------------------------------------------------------------------------
+    # -- the state after a move ---------------------------------------------------------------------------
 
     def after(self, state: GroupState, move: Move) -> GroupState:
         """
-        The state behind a move.
+        The state after a move.
 
         @raise Broken: an invariant does not hold there.
         """
@@ -372,7 +372,7 @@ class SearchedGroup:
     def _checked(
         self, state: GroupState, number: int, before: LocalState, now: LocalState, members: list[int]
     ) -> tuple[tuple[SearchedEntry, ...], tuple[int, ...]]:
-        """The committed entries and the leaders behind a step. @raise Broken: an invariant does not hold."""
+        """The committed entries and the leaders after a step. @raise Broken: an invariant does not hold."""
         committed, leaders = state.committed, state.leaders
         if now.is_leader and not (before.is_leader and before.term == now.term):
             leaders = self._new_leader(number, now, committed, leaders)

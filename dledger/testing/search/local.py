@@ -126,7 +126,7 @@ class LocalStep:
     """
     The result of one step.
 
-    @ivar state: number of the state behind it.
+    @ivar state: number of the state after it.
     @ivar numbers: peer and old number of each request that may still be answered, to its new number.
     @ivar succeeded: last index of an append that was answered with SUCCESS; -1 for none.
     @ivar bug: an exception in the member, or empty.

@@ -204,7 +204,7 @@ class SearchedLedger:
     def append_bodies(
         self, bodies: tuple[bytes, ...], term: int, *, producers_at: int = -1
     ) -> tuple[int, ...]:
-        """Write behind the end."""
+        """Write after the end."""
         assert producers_at < 0, "the clients of the search are no producers"
         first = len(self.entries)
         self.entries += (SearchedEntry(term, self.self_id),) * len(bodies)
@@ -219,7 +219,7 @@ class SearchedLedger:
             self.durable = len(self.entries)  # the real one is flushed before it counts
 
     def append_configuration(self, membership: Membership, term: int) -> tuple[int, ...]:
-        """Write behind the end, durably."""
+        """Write after the end, durably."""
         voters, learners = frozenset(membership.voters), frozenset(membership.learners)
         self.entries += (SearchedEntry(term, self.self_id, voters, learners),)
         self.durable = len(self.entries)

@@ -60,7 +60,7 @@ class Inode:
                 raise OSError(errno.EIO, "simulated bad sector", path)
 
     def sync(self, barrier: int = NO_BARRIER, since: int = NO_BARRIER) -> None:
-        """Bring the writes up to number C{barrier}, and those behind number C{since}, to the platter."""
+        """Bring the writes up to number C{barrier}, and those after number C{since}, to the platter."""
         durable = self.durable
         if len(durable) < len(self.data):
             durable.extend(bytes(len(self.data) - len(durable)))
@@ -78,7 +78,7 @@ class Inode:
         left = self.durable
         if len(left) < len(self.data):
             if rng.random() < 0.3:
-                # The new length was not on the platter yet, so no byte behind the old one was.
+                # The new length was not on the platter yet, so no byte after the old one was.
                 self.pending = [(position, data[: len(left) - position], number)
                                 for position, data, number in self.pending if position < len(left)]
             else:

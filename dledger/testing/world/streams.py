@@ -130,7 +130,7 @@ class StreamEnd:
                     self._producer.pauseProducing()
 
     def loseConnection(self) -> None:
-        """Close the connection behind everything that was written."""
+        """Close the connection after everything that was written."""
         self._close(ConnectionDone())
 
     def abortConnection(self) -> None:

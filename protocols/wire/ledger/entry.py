@@ -150,7 +150,7 @@ def iterate_records(batch: EntryBatch) -> Iterator[tuple[EntryHeader, bytes]]:
         yield header, records[offset + ENTRY_HEADER_SIZE : end]
         offset = end
     if offset != len(records):
-        raise WireError(f"batch: {len(records) - offset} bytes behind its {batch.count} entries")
+        raise WireError(f"batch: {len(records) - offset} bytes after its {batch.count} entries")
 
 
 def bodies_of(batch: EntryBatch) -> list[bytes]:
@@ -173,7 +173,7 @@ def bodies_of(batch: EntryBatch) -> list[bytes]:
         bodies.append(records[offset + ENTRY_HEADER_SIZE : end])
         offset = end
     if offset != len(records):
-        raise WireError(f"batch: {len(records) - offset} bytes behind its {batch.count} entries")
+        raise WireError(f"batch: {len(records) - offset} bytes after its {batch.count} entries")
     return bodies
 
 
@@ -226,7 +226,7 @@ def check_records(batch: EntryBatch) -> None:
         last_term = term
         index += 1
     if offset != length:
-        raise WireError(f"batch: {length - offset} bytes behind its {batch.count} entries")
+        raise WireError(f"batch: {length - offset} bytes after its {batch.count} entries")
     if last_term != batch.term:
         raise WireError(f"batch: term={batch.term} but its last entry has {last_term}")
     # Of indexes and terms, which rise, the last ones are the highest; the store knows all further positions.

@@ -28,7 +28,7 @@ class ToldMachine:
     @ivar applied_index: last entry in its state; -1 for none.
     @ivar failed_index: the entry at which it failed; -1 for none.
     @ivar newest_only: while members run different versions, only those with the highest one answer queries.
-    @ivar digests: index to a digest of the state behind that entry, hexadecimal; of the last few.
+    @ivar digests: index to a digest of the state after that entry, hexadecimal; of the last few.
     """
 
     name: str

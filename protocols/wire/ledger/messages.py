@@ -365,7 +365,7 @@ class ReaderRequest(Request):
 class ReaderResponse(Response):
     """
     @ivar token: of the part; -1: none is given, because there is nothing to read.
-    @ivar begin_index, end_index: of the part, C{end_index} is behind its last entry; -1 without one.
+    @ivar begin_index, end_index: of the part, C{end_index} is after its last entry; -1 without one.
     @ivar next_index: every entry before this one is done; -1 unless SUCCESS.
     @ivar committed_index: of the leader.
     @ivar readers: to list: see L{protocols.wire.ledger.readers.decode_readers}; else None.

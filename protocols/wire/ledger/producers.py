@@ -1,10 +1,10 @@
 # -*- test-case-name: tests.wire.test_producers -*-
 """
-Producer entries: which entries behind it are of which producer, and with which sequences.
+Producer entries: which entries after it are of which producer, and with which sequences.
 
 A producer entry is a record like any other, so Java and its tools read it as an entry. The C{channel} of its
 header tells it apart: L{PRODUCER_CHANNEL} (Java and our stores write 0 for every body of a client, so no
-append can make such an entry). It says something about the entries behind it only as far as they have its
+append can make such an entry). It says something about the entries after it only as far as they have its
 term: those of a later leader came in their place.
 
 Its last run may be I{open}: it goes on with all entries of programs that follow in this term, up to the next
@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 #: C{channel} of a producer entry: "PRDC".
 PRODUCER_CHANNEL = 0x50524443
-#: The first byte of the channel: one column of the headers of a batch tells whether it has such an entry.
+#: The first byte of the channel: one column of the headers of a batch says whether it has such an entry.
 PRODUCER_FIRST_BYTE = PRODUCER_CHANNEL >> 24
 #: Longest id of a producer, bytes of UTF-8.
 PRODUCER_ID_BYTES_MAX = 64

@@ -14,7 +14,7 @@ Native binary frames: every message of the protocol without JSON and without Bas
 Each fixed part is declared with construct in L{protocols.wire.ledger.push_layout}. All its fields are
 big-endian numbers, so the C{struct.Struct} derived from the declaration packs and unpacks it; a test
 compares the two. A text is UTF-8 bytes; its length is in the fixed part, -1 for "none". The payload is
-entry records as on disk, or bodies behind their lengths, and reaches to the end of the frame.
+entry records as on disk, or bodies after their lengths, and reaches to the end of the frame.
 
 Rule 1: every length is bounded before it is used, and no bytes may be left over. Rule 2: records are
 checked here as far as possible without a ledger (L{check_records}).
@@ -158,7 +158,7 @@ class _Codec:
     The format of one class of message: its fixed part, and its content beyond the base.
 
     @ivar message: makes one of its fields.
-    @ivar write: from a message to the numbers behind the base, and the pieces behind the base's texts.
+    @ivar write: from a message to the numbers after the base, and the pieces after the base's texts.
     @ivar read: from those numbers and the rest of the frame to the message's own fields.
     """
 

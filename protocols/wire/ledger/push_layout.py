@@ -4,7 +4,7 @@ The layouts of native frames, declared with construct.
 
 Every declaration has only big-endian numbers of fixed size, so that its C{struct.Struct} is derived from it
 (L{protocols.wire.layout.struct_of}). L{protocols.wire.ledger.messages} explains the fields; C{..._length}
-is the length in bytes of a text behind the fixed part, -1 for "none". docs/wire-format.md shows the layouts
+is the length in bytes of a text after the fixed part, -1 for "none". docs/wire-format.md shows the layouts
 as tables, and a test compares them.
 """
 

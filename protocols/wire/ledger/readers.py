@@ -30,7 +30,7 @@ READER_NAME_BYTES_MAX = 64
 READER_PARTS_MAX = 64
 #: Readers of one group, at most.
 READERS_MAX = 256
-#: The end of a part without an end, and the begin of a reader that begins behind the log.
+#: The end of a part without an end, and the begin of a reader that begins after the log.
 NO_END = 1 << 62
 #: Bounds of a lease, milliseconds.
 LEASE_MS_MIN, LEASE_MS_MAX = 500, 3_600_000
@@ -49,7 +49,7 @@ READER_ENTRY_DECLARATION = Struct(
 )
 READER_PART_DECLARATION = Struct(
     "begin" / Int64sb,  # first entry that is not done
-    "end" / Int64sb,  # behind its last one
+    "end" / Int64sb,  # after its last one
     "token" / Int64sb,  # index of the reader entry that gave it to its process; -1: this one
     "lease_ms" / Int32sb,
     "holder_length" / Int16ub,  # bytes of the id of the process, which follows; 0: given back
@@ -64,7 +64,7 @@ class ReaderPart(NamedTuple):
     Entries of the log that one process of a reader works on.
 
     @ivar begin: first one that is not done.
-    @ivar end: behind the last one; L{NO_END}: it goes on with the log. C{begin == end}: all are done.
+    @ivar end: after the last one; L{NO_END}: it goes on with the log. C{begin == end}: all are done.
     @ivar token: fencing token, index of the entry that gave it; -1 in an entry that is not written yet.
     @ivar holder: id of the process; empty: given back.
     """
@@ -169,7 +169,7 @@ def decode_reader_entry(body: bytes) -> ReaderState:
         if not behind <= begin <= end <= given_index or token < -1 or lease_ms < 0 or (
             holder and reader_name_problem(holder)
         ):
-            raise WireError(f"reader entry: a part of {begin} to {end} behind {behind} is malformed")
+            raise WireError(f"reader entry: a part of {begin} to {end} after {behind} is malformed")
         behind = end
         parts.append(ReaderPart(begin, end, token, lease_ms, holder))
     problem = reader_name_problem(name)

@@ -4,7 +4,7 @@ The layouts of a broker's native frames, declared with construct.
 
 The header is that of every native frame (L{protocols.wire.native.FRAME_HEADER_DECLARATION}); the kinds
 differ from a ledger's. As there, each fixed part has only big-endian numbers, and C{..._length} is the
-length in bytes of a part behind it. L{protocols.wire.rocketmq.broker_frames} explains the fields;
+length in bytes of a part after it. L{protocols.wire.rocketmq.broker_frames} explains the fields;
 docs/wire-format.md shows the layouts as tables, and a test compares them.
 """
 

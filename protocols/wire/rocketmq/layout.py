@@ -17,7 +17,7 @@ from protocols.wire.layout import struct_of, struct_of_some
 MAGIC_V1 = 0xDAA320A7 - (1 << 32)
 #: Since 5.1.0, for topics of more than 127 bytes: the length word of the topic has two bytes.
 MAGIC_V2 = 0xDAA320AB - (1 << 32)
-#: Second word of the blank behind the last message of a commit log file; the first word is its length.
+#: Second word of the blank after the last message of a commit log file; the first word is its length.
 MAGIC_BLANK = 0xCBD43194 - (1 << 32)
 
 START_DECLARATION = Struct("size" / Int32sb, "magic" / Int32sb)
@@ -60,7 +60,7 @@ def _middle(born: Mapping[str, tuple[object, ...]], store: Mapping[str, tuple[ob
     )
 
 
-#: The fields behind the head, by C{(born host is IPv6, store host is IPv6)}.
+#: The fields after the head, by C{(born host is IPv6, store host is IPv6)}.
 MIDDLE_DECLARATIONS: Mapping[tuple[bool, bool], Struct] = {
     (is_born_v6, is_store_v6): _middle(_V6 if is_born_v6 else _V4, _V6 if is_store_v6 else _V4)
     for is_born_v6 in (False, True)
@@ -134,7 +134,7 @@ MIN_MESSAGE_SIZE = 91
 TOPIC_BYTES_MAX = {1: 127, 2: 32767}
 PROPERTIES_BYTES_MAX = 32767
 
-#: Separators behind the name and behind the value of a property.
+#: Separators after the name and after the value of a property.
 NAME_END, VALUE_END = "\x01", "\x02"
 
 

@@ -279,7 +279,7 @@ def _split(data: bytes | memoryview, offset: int) -> _Parts:
     sys_flag = head[7]
     middle_form = MIDDLES[bool(sys_flag & SysFlag.BORN_HOST_V6), bool(sys_flag & SysFlag.STORE_HOST_V6)]
     topic_form = TOPIC_LENGTHS[version]
-    # Bytes behind the body if topic and properties are empty.
+    # Bytes after the body if topic and properties are empty.
     rest = topic_form.size + PROPERTIES_LENGTH.size
     body_at = offset + HEAD_SIZE + middle_form.size
     room = end - rest - body_at
@@ -335,7 +335,7 @@ def decode_message(
     """
     Decode the record at C{offset}.
 
-    Bytes behind the record are ignored: the next one begins at C{offset + message.size}.
+    Bytes after the record are ignored: the next one begins at C{offset + message.size}.
 
     @param verify_body: whether to compare the body's checksum.
     @param physical_offset: required log offset in the record; None to accept any.
@@ -383,7 +383,7 @@ def decode_entry_body(body: bytes | memoryview, pos: int) -> Message:
     """
     message = decode_message(body, physical_offset=pos + DLEDGER_BODY_OFFSET)
     if message.size != len(body):
-        _bad(0, f"{len(body) - message.size} bytes behind it in its entry")
+        _bad(0, f"{len(body) - message.size} bytes after it in its entry")
     return message
 
 

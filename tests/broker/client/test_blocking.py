@@ -182,7 +182,7 @@ class BrokerTests(SynchronousTestCase):
         self.assertRaises(ValueError, self.opened().put_many, "T1", [], window=0)
 
     def test_put_many_leaves_no_hole(self) -> None:
-        """Behind an unknown message nothing follows that was not sent with it, however much was pulled."""
+        """After an unknown message nothing follows that was not sent with it, however much was pulled."""
         plain, live = self.live._put, self.live
         is_sent, all_pulled = threading.Event(), threading.Event()
         seen: list[PutRequest] = []

@@ -29,7 +29,7 @@ HOLD = 4 | 2
 
 
 def messages_in(body: bytes) -> list[Message]:
-    """The records of an answer, one behind the other."""
+    """The records of an answer, one after the other."""
     found, at = [], 0
     while at < len(body):
         found.append(decode_message(body, at))
@@ -112,7 +112,7 @@ class PullTests(Case):
         self.assertEqual(len(messages_in(self.pull().body)), 2)
 
     def test_offsets_that_are_not_there(self) -> None:
-        """Behind the end, below the beginning, in no queue: each with its code, and the offset to ask for."""
+        """After the end, below the beginning, in no queue: each with its code, and the offset to ask for."""
         self.assertEqual(self.offsets(self.pull()), (Code.PULL_NOT_FOUND, 0, 0, 0))
         self.assertEqual(self.offsets(self.pull(queueOffset=9)), (Code.PULL_OFFSET_MOVED, 0, 0, 0))
         self.asked.append(*[one() for _ in range(3)])

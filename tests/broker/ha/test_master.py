@@ -147,7 +147,7 @@ class StreamTests(MasterCase):
                     self.assertEqual(len(frames), 1)
 
     def test_told_of_reports(self) -> None:
-        """Of a report that says more than those before, behind the puts that waited for it."""
+        """Of a report that says more than those before, after the puts that waited for it."""
         log = self.make(100, broker_role="SYNC_MASTER")
         slave = Slave(self)
         slave.report(100)

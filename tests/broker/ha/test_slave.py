@@ -364,7 +364,7 @@ class StoppedTests(ClientCase):
         self.assertEqual((log.data, log.cuts), (stream(4000, at=9), []))
 
     def test_expired(self) -> None:
-        """The master's log begins behind our end: it is asked once a session was fruitless, and we stop."""
+        """The master's log begins after our end: it is asked once a session was fruitless, and we stop."""
         log = MemoryLog(stream(3000))
         self.make(log, master_range=lambda: succeed(LogRange(begin_offset=FILE_SIZE, end_offset=9000)))
         client, _ = self.endpoint.succeed()

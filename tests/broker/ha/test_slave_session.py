@@ -198,7 +198,7 @@ class ManyTests(SynchronousTestCase):
         self.assertEqual(seen, {"", "0xEE", "a frame beg", "a frame of ", "our log dif"})
 
     def test_one_write(self) -> None:
-        """Frames that go behind the end are written together, up to the end of a file."""
+        """Frames that go after the end are written together, up to the end of a file."""
         pieces = [(at, memoryview(self.data[at : at + 512])) for at in range(0, 2 * FILE_SIZE, 512)]
         log, _ = self.outcome(pieces)
         self.assertEqual(log.appends, [512, FILE_SIZE - 512, FILE_SIZE])
@@ -472,7 +472,7 @@ class DifferenceTests(SynchronousTestCase):
         self.assertEqual(log.data, self.data)
 
     def test_damage_hides_records(self) -> None:
-        """Behind a damaged record of ours no end of a record is known: what was reported there stays."""
+        """After a damaged record of ours no end of a record is known: what was reported there stays."""
         ours = bytearray(self.data)
         ours[self.record + 1] ^= 1  # its length
         log = MemoryLog(bytes(ours))
@@ -526,7 +526,7 @@ class DifferenceTests(SynchronousTestCase):
             self.assertEqual(log.end_offset, at)
             serve(follower, master)
             self.assertEqual(log.data, master.data)
-        # With a message behind it, a blank is no longer at the end, and nothing is cut.
+        # With a message after it, a blank is no longer at the end, and nothing is cut.
         log = MemoryLog(data + stream(300, start=FILE_SIZE))
         self.assertRaises(ReplicationStopped, serve, SlaveSession(log), master)
         self.assertEqual(log.cuts, [])

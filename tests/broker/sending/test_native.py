@@ -193,7 +193,7 @@ class NativeTests(SynchronousTestCase):
         self.assertEqual(late.offsets, tuple(one.physical_offset for one in broker.stored()[4:]))
 
     def test_sync_flush(self) -> None:
-        """Each answer comes behind the flush; one that need not wait does not."""
+        """Each answer comes after the flush; one that need not wait does not."""
         threads = _Threads()
         self.made(flush_disk_type="SYNC_FLUSH")
         self.patch(self.broker.store.log.flusher._group, "_run_in_thread", threads)

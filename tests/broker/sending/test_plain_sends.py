@@ -123,7 +123,7 @@ class PlainSendsTests(SynchronousTestCase):
         return twins
 
     def same(self, twins: Twins, answers: list[list[bytes]]) -> None:
-        """Neither log nor answers nor what is owed tell which road was gone."""
+        """Neither log nor answers nor what is owed say which road was gone."""
         self.assertEqual(answers[0], answers[1])
         self.assertEqual(log_bytes(twins.long.store.log), log_bytes(twins.short.store.log))
         for name in ("unanswered", "unanswered_bytes"):

@@ -39,7 +39,7 @@ class PutTests(PutCase):
     """One append for everything; the status of all of it."""
 
     def test_one_append(self) -> None:
-        """Batches stand one behind the other, stored at the same time; an asynchronous master answers now."""
+        """Batches stand one after the other, stored at the same time; an asynchronous master answers now."""
         writing = self.make()
         grown: list[int] = []
         ours = writing.broker.grown

@@ -247,7 +247,7 @@ class TroubleTests(ScheduleCase):
         self.assertEqual(self.bodies(), [b"one"])
 
     def test_nowhere_to_go(self) -> None:
-        """What has no topic or queue to go to is passed over; those behind it come."""
+        """What has no topic or queue to go to is passed over; those after it come."""
         self.put(delayed(b"0", 1, topic=""), delayed(b"1", 1, topic="a/b"), delayed(b"2", 1, REAL_QID="-1"),
                  delayed(b"3", 1, topic=SCHEDULE_TOPIC), delayed(b"4", 1, REAL_QID="99999999999"),
                  delayed(b"5", 1))

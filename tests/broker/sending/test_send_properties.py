@@ -24,7 +24,7 @@ class StoredTests(SynchronousTestCase):
     """What is taken out, what is put in, and that the rest stays as it is."""
 
     def test_added(self) -> None:
-        """Behind what is there, with a separator whether or not the producer wrote one."""
+        """After what is there, with a separator whether or not the producer wrote one."""
         self.assertEqual(broker_properties("C1", region="R", trace_on=True),
                          CLUSTER + b"MSG_REGION\x01R\x02TRACE_ON\x01true\x02")
         self.assertEqual(stored_properties(b"", CLUSTER), CLUSTER)

@@ -471,7 +471,7 @@ class BatchTests(SendCase):
         ])
 
     def test_stored(self) -> None:
-        """Each for itself, one behind the other, with the batch's properties behind its own."""
+        """Each for itself, one after the other, with the batch's properties after its own."""
         answer = self.send(self.batch(b"a", b"b"), code=320, batch="true", queueId=1, properties="X\x01y\x02")
         self.assertEqual(answer.code, 0, answer.remark)
         stored = self.broker.stored()

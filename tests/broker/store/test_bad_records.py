@@ -23,7 +23,7 @@ class BadRecordsTests(SynchronousTestCase):
         self.assertEqual((bad.count, bad.offsets(), len(events)), (3, [1, 2, 3], 3))
 
     def test_cut(self) -> None:
-        """Other records come behind a cut."""
+        """Other records come after a cut."""
         bad = BadRecords()
         for offset in (1, 2, 3):
             bad.note(offset, "why")

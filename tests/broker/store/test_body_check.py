@@ -135,7 +135,7 @@ class EqualRecordsTests(SynchronousTestCase):
         self.assertEqual(outcome(data, is_slow=False), outcome(data, is_slow=True), what)
 
     def test_sound(self) -> None:
-        """Few and many, with others behind, cut anywhere near the end."""
+        """Few and many, with others after them, cut anywhere near the end."""
         for count in (1, RUN_MIN - 1, RUN_MIN, 3 * RUN_MIN + 1):
             for body in (0, 1, 100):
                 for others in (0, 5):

@@ -70,8 +70,8 @@ class QueueContract(_Case):
 
     def test_missing_file(self) -> None:
         """
-        A power cut took the name of a file, not those behind it. What is before it stays; it is told, before
-        anything changes, if units that were known to be there are behind it.
+        A power cut took the name of a file, not those after it. What is before it stays; it is told, before
+        anything changes, if units that were known to be there are after it.
         """
         path = f"{self.root}/{200:020d}"
         for log_end, has_lost in ((300 * 10, False), (300 * 20 + 1, True)):
@@ -93,7 +93,7 @@ class QueueContract(_Case):
             queue.destroy()
 
     def test_bytes(self) -> None:
-        """20 bytes each: offset, size, code; zeroes behind the last, every file of full length."""
+        """20 bytes each: offset, size, code; zeroes after the last, every file of full length."""
         queue = self.open()
         queue.put(0, 0x0102030405060708, 0x0A0B0C0D, 65)
         queue.write()
@@ -130,7 +130,7 @@ class QueueContract(_Case):
             again.destroy()
 
     def test_misplaced(self) -> None:
-        """A record that belongs further behind is put at the end, and counted."""
+        """A record that belongs further on is put at the end, and counted."""
         queue = self.open()
         self.fill(queue, 3)
         self.assertTrue(queue.put(7, 5000, 100, 1))
@@ -180,7 +180,7 @@ class QueueContract(_Case):
                 again.write()
 
     def test_zeroes_end_it(self) -> None:
-        """Untrusted, a queue ends where there is no unit, whatever stands behind."""
+        """Untrusted, a queue ends where there is no unit, whatever stands after it."""
         queue = self.open()
         put = self.fill(queue, 35)
         queue.write()

@@ -93,7 +93,7 @@ class IndexFileTests(SynchronousTestCase):
         self.assertEqual(file.put(KEYS), 0)
 
     def test_times(self) -> None:
-        """Seconds are bounded, before the first time and far behind it."""
+        """Seconds are bounded, before the first time and far after it."""
         file = create(self.disk)
         file.put([(1, 0, 10_000), (1, 1, 1_000), (1, 2, 2**60)])
         self.assertEqual([file.entry(number).seconds for number in (1, 2, 3)], [0, 0, 2**31 - 1])

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.broker.store.test_indexing -*-
-"""Keys find their way into the index, behind the dispatch."""
+"""Keys find their way into the index, after the dispatch."""
 
 from __future__ import annotations
 

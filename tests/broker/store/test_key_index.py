@@ -190,7 +190,7 @@ class EndTests(Rig):
                 self.check(count)
 
     def test_java_went_on(self) -> None:
-        """RocketMQ has put more and closed in order: the index goes on behind its last record."""
+        """RocketMQ has put more and closed in order: the index goes on after its last record."""
         self.put(0, 30)
         self.flush()
         self.index.close(is_clean=True)
@@ -262,7 +262,7 @@ class DamageTests(Rig):
         self.disk.open(f"base/index/{self.names()[at]}").pwrite(data, position)
 
     def test_header(self) -> None:
-        """A file with a bad header goes, with those behind it; their records are put again."""
+        """A file with a bad header goes, with those after it; their records are put again."""
         self.put(0, 200)
         self.flush()
         self.index.close(is_clean=True)
@@ -392,7 +392,7 @@ class LogTests(Rig):
         self.assertEqual(len(self.names()), 1)
 
     def test_cut(self) -> None:
-        """What comes behind a cut is put; a crash right behind it does not forget the cut."""
+        """What comes after a cut is put; a crash right after it does not forget the cut."""
         self.put(0, 100)
         self.flush()
         self.index.cut(500)

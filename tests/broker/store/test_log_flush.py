@@ -148,7 +148,7 @@ class FlushTests(SynchronousTestCase):
         self.successResultOf(idle)
 
     def test_dispatched(self) -> None:
-        """Never beyond what was flushed: records behind that may be other ones after a crash."""
+        """Never beyond what was flushed: records after that may be other ones after a crash."""
         end = self.put()
         done = self.log.flush()
         self.put()

@@ -28,7 +28,7 @@ class SlotTests(SynchronousTestCase):
     """One slot."""
 
     def test_bytes(self) -> None:
-        """As declared, with a CRC behind."""
+        """As declared, with a CRC at the end."""
         data = encode_log_mark(MARK, 3)
         fields = LOG_MARK_DECLARATION.parse(data)
         self.assertEqual((fields.generation, fields.end_offset, fields.dispatched_offset, fields.clean),

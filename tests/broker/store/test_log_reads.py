@@ -98,7 +98,7 @@ class ReadRecordsTests(SynchronousTestCase):
         self.assertEqual(read_records(self.log, BadRecords(), inside, 4096).code, 22)
 
     def test_damage(self) -> None:
-        """What stands before it is given; behind it nothing is."""
+        """What stands before it is given; after it nothing is."""
         self.log.append([[message(b"a")], [message(b"b")], [message(b"c")]], 5)
         second = messages_in(self.log)[1].physical_offset
         read = self.log.read

@@ -62,7 +62,7 @@ class TornTailTests(SynchronousTestCase):
         return disk
 
     def test_every_truncation(self) -> None:
-        """On a slave nothing but the whole record counts, and all behind the end is zero."""
+        """On a slave nothing but the whole record counts, and all after the end is zero."""
         for is_slave in (True, False):
             for size in range(self.end - self.safe_end):
                 disk = self.torn(size)
@@ -193,7 +193,7 @@ class JavaTests(SynchronousTestCase):
             self.assertFalse(disk.exists(f"base/commitlog/{following:020d}"))
 
     def test_damage_is_not_the_end(self) -> None:
-        """Files behind it hold records: they are not deleted."""
+        """Files after it hold records: they are not deleted."""
         index = next(at for at in range(len(self.messages))
                      if self.messages[at].physical_offset >= (self.end // LOG_SIZE - 1) * LOG_SIZE)
         offset = self.damage(index)
@@ -204,7 +204,7 @@ class JavaTests(SynchronousTestCase):
         self.assertEqual(log.end_offset, offset)
 
     def test_crash_parses_from_the_checkpoint(self) -> None:
-        """Damage before the file that the checkpoint vouches for is not met; behind it, it is."""
+        """Damage before the file that the checkpoint vouches for is not met; after it, it is."""
         AbortFile(self.disk, "base").put("1")
         offset = self.damage(2)
         self.assertEqual(open_log(self.disk.clone()).end_offset, offset)
@@ -250,7 +250,7 @@ class DoubtfulTests(SynchronousTestCase):
     """Which bytes a start has found by parsing."""
 
     def test_after_a_crash(self) -> None:
-        """All behind the flushed ones; a cut takes its part away, and new bytes are not among them."""
+        """All after the flushed ones; a cut takes its part away, and new bytes are not among them."""
         disk = MemoryDisk()
         log = open_log(disk)
         self.assertEqual(len(log.doubtful), 0)
@@ -406,7 +406,7 @@ class PowerTests(SynchronousTestCase):
     def without_holes(self, log: CommitLog, stream: bytes, promised: int, *, is_slave: bool) -> None:
         """
         Cut a log at its first hole, as a slave does when it has compared it: no checksum covers the head of a
-        record that came in two pieces. A hole is of zeroes, behind all that was flushed.
+        record that came in two pieces. A hole is of zeroes, after all that was flushed.
         """
         found = log_bytes(log)
         wrong = [at for at, byte in enumerate(found) if byte != stream[at]]

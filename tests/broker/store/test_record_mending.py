@@ -82,7 +82,7 @@ class TakenTests(MendingCase):
         self.assertEqual((self.mending.mended, self.again), (1, []))
 
     def test_head(self) -> None:
-        """Each byte of the head; behind a lost length the file is checked again."""
+        """Each byte of the head; after a lost length the file is checked again."""
         offset, record = self.record(3)
         fixed = fixed_size_of(record)
         for at in range(fixed):
@@ -160,7 +160,7 @@ class RefusedTests(MendingCase):
         for number in range(30):
             other.append([[message(b"%d" % number * 100, born_host=Host.of("2001:db8::1", 7))]], 2)
         copy = log_bytes(other)[offset : offset + len(record)]
-        self.assertIn("in its head and behind it", self.refused(offset, copy))
+        self.assertIn("in its head and after it", self.refused(offset, copy))
 
     def test_head_without_a_follower(self) -> None:
         """With a damaged head, a sound record must follow where the copy ends."""
@@ -170,7 +170,7 @@ class RefusedTests(MendingCase):
         self.assertIn("no sound record follows", self.refused(offset, record))
 
     def test_outside(self) -> None:
-        """An offset beyond the log, or behind its last record."""
+        """An offset beyond the log, or after its last record."""
         _, record = self.record(29)
         for offset in (len(self.content) - len(record) + 1, len(self.content), 1 << 62):
             self.assertIn("we hold records", self.refused(offset, record))

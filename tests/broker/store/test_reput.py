@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.broker.store.test_reput -*-
-"""Records find their queues, in slices, behind whoever appends."""
+"""Records find their queues, in slices, after whoever appends."""
 
 from __future__ import annotations
 

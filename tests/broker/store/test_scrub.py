@@ -53,7 +53,7 @@ class ScrubTests(SynchronousTestCase):
         self.assertEqual(self.bad.count, 0)
 
     def test_damage(self) -> None:
-        """Each damaged body is found, also in old files, and those behind it, too."""
+        """Each damaged body is found, also in old files, and those after it, too."""
         messages = messages_in(self.log)
         victims = [messages[number].physical_offset for number in (2, 3, 30, 59)]
         for offset in victims:
@@ -62,7 +62,7 @@ class ScrubTests(SynchronousTestCase):
         self.assertEqual(self.bad.offsets(), victims)
 
     def test_looks_again(self) -> None:
-        """Behind a head that was mended, in this round; while a piece is read, after it."""
+        """After a head that was mended, in this round; while a piece is read, after it."""
         messages = messages_in(self.log)
         first, second = messages[3].physical_offset, messages[5].physical_offset
         self.flip(first, 0)  # its length: the rest of the file cannot be checked

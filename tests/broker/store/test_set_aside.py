@@ -39,7 +39,7 @@ class SetAsideTests(SynchronousTestCase):
         self.log = filled(open_log(self.disk, is_slave=True))
 
     def test_everything_is_kept(self) -> None:
-        """The files behind are moved, the one with the end is copied: nothing is lost."""
+        """The files after are moved, the one with the end is copied: nothing is lost."""
         for offset in (0, 1, 2000, LOG_SIZE, LOG_SIZE + 700, 2 * LOG_SIZE, len(DATA)):
             self.disk = SimDisk(random.Random(1))
             log = filled(open_log(self.disk, is_slave=True))
@@ -128,13 +128,13 @@ class StartTests(SynchronousTestCase):
     """A start keeps what it cuts, unless it is the torn end of a crash."""
 
     def damaged(self, disk: SimDisk, *, at: int) -> None:
-        """One flipped bit in the first body behind C{at}."""
+        """One flipped bit in the first body after C{at}."""
         at = DATA.index(b"hello", at)
         base = at - at % LOG_SIZE
         disk.flip_bit(f"{LOG}/{base:020d}", at - base, 0)
 
     def test_damage_without_a_crash(self) -> None:
-        """A slave whose log is damaged keeps the sound records behind the damage."""
+        """A slave whose log is damaged keeps the sound records after the damage."""
         disk = SimDisk(random.Random(1))
         filled(open_log(disk, is_slave=True)).clean_close()
         disk.unlink("base/abort")
@@ -148,7 +148,7 @@ class StartTests(SynchronousTestCase):
         self.assertIn(f"kept in {LOG}.set-aside-1", log.why_recovered)
 
     def test_tail_after_a_crash(self) -> None:
-        """The torn end of a crash is not kept; a longer tail is, and one with a record behind the damage."""
+        """The torn end of a crash is not kept; a longer tail is, and one with a record after the damage."""
         for most, at, is_kept in ((100, len(DATA) - 95, False), (50, len(DATA) - 95, True),
                                   (1 << 20, LOG_SIZE + 700, True)):
             self.patch(commit_log, "TORN_BYTES_MAX", most)

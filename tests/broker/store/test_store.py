@@ -149,7 +149,7 @@ class LifeTests(SynchronousTestCase):
         self.assertEqual(clean.store._dispatcher.dispatched, 0)
         self.disk = before
         self.disk.write_file("base/abort", b"")
-        # The queues of the crashed one are not to be trusted behind the checkpoint.
+        # The queues of the crashed one are not to be trusted after the checkpoint.
         self.disk.open(f"base/consumequeue/T1/1/{0:020d}").pwrite(bytes(20), 60)
         self.disk.unlink("base/checkpoint")
         crashed = self.open()

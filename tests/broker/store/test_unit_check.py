@@ -75,7 +75,7 @@ class UnitTests(SynchronousTestCase):
             self.assertEqual(torn.is_torn("T", 0, Unit(1, offset, 99, 0), -1), is_torn, (offset, end, limit))
 
     def test_judged(self) -> None:
-        """It stays if it is behind the one before it, and its record fits, or has expired."""
+        """It stays if it is after the one before it, and its record fits, or has expired."""
         one, two = self.messages[0], self.messages[3]
         self.assertEqual((one.topic, two.topic, one.physical_offset), ("T1", "T1", 0))
         self.assertLess(two.physical_offset, 512)

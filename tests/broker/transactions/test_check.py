@@ -47,7 +47,7 @@ class CheckTests(TransactionCase):
         self.assertEqual((self.at(HALF_TOPIC), self.at(OP_TOPIC)), (5, 5))
 
     def test_young(self) -> None:
-        """Nobody is asked before the time is over; those behind it wait, too."""
+        """Nobody is asked before the time is over; those after it wait, too."""
         self.broker.clock.advance(9)
         self.half()
         self.assertEqual(self.wait(2), [])

@@ -78,7 +78,7 @@ class PutSummary:
 
 class _Stream:
     """
-    The messages of one L{Broker.put_many}, on the reactor's thread. Behind a message that was not
+    The messages of one L{Broker.put_many}, on the reactor's thread. After a message that was not
     acknowledged it sends nothing more, so the program knows of every hole.
     """
 

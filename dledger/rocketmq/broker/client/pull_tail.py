@@ -168,7 +168,7 @@ class PullTail(Reading):
             )
 
     async def _place(self, connection: BrokerConnection, queue: _Queue) -> None:
-        """Find the first message of a queue at or behind the wanted offset."""
+        """Find the first message of a queue at or after the wanted offset."""
         low = await self._end_of(connection, queue, _MIN_OFFSET)
         if self._from == "begin" or not self._is_first:
             queue.following = low

@@ -84,7 +84,7 @@ class PutError(DLedgerError):
 class PutRefused(PutError):
     """
     The missing messages are certainly not stored: putting them again is safe. If the broker refused them,
-    the fact C{broker_code} tells why.
+    the fact C{broker_code} says why.
     """
 
 
@@ -145,7 +145,7 @@ class LogOffsets:
     Extent of a broker's log.
 
     @ivar begin_offset: first offset in the log.
-    @ivar end_offset: offset behind the last whole record.
+    @ivar end_offset: offset after the last whole record.
     @ivar flushed_offset: everything below is on stable storage; -1 if not told.
     @ivar file_size: bytes of each file; 0 if not told.
     @ivar role: C{ASYNC_MASTER}, C{SYNC_MASTER}, C{SLAVE}; empty if not told.

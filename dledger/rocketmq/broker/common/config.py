@@ -109,7 +109,7 @@ class BrokerConfig:
     @ivar recall_message_enable: producers may recall messages that wait for such a time.
     @ivar timer_wheel_enable: messages may have a delivery time of their own.
     @ivar timer_max_delay_sec: the furthest such time.
-    @ivar enable_retry_topic_v2: retries of POP have topics whose names tell where the group ends; a broker
+    @ivar enable_retry_topic_v2: retries of POP have topics whose names say where the group ends; a broker
         of RocketMQ in the same raft group needs the same value.
     @ivar init_pop_offset_by_check_msg_in_mem: a group that pops a queue for the first time, and asks for the
         last message, begins at the first as long as all of the queue may be in memory.

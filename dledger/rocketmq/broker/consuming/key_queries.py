@@ -10,7 +10,7 @@ Every answer tells the time and the offset of the last message in the index. Mas
 Rule 1: a record is answered only if its topic and one of its keys are those asked for: the index has
 only hashes of them.
 Rule 2: a query is answered once. It works for L{STEPS_TURN} steps or L{BYTES_TURN} bytes in a turn, and then
-waits for its next turn, behind the other queries.
+waits for its next turn, after the other queries.
 Rule 3: steps, messages and bytes of one query are bounded, and so is the number of queries that wait. A query
 that has found messages within its bounds is answered with them.
 Rule 4: a query keeps the messages that it has found until it is answered. So it begins only when its

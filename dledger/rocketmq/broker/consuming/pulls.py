@@ -9,7 +9,7 @@ A request that finds no message, and may wait, is held until its queue has a mat
 passes, or its connection ends.
 
 Rule 1: a request is answered once. New messages with other tags do not answer a held request; its offset
-advances behind them.
+advances past them.
 Rule 2: at most C{held_max} requests are held; the next one is answered at once. One sweep checks the
 deadlines.
 Rule 3: work and output are bounded, too: a turn of the reactor examines at most L{WOKEN_MAX} woken requests,
@@ -103,7 +103,7 @@ _NO_QUEUE = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE)
 
 
 def usual_slow_bytes() -> int:
-    """Bytes behind the end that make a consumer slow: 40 % of memory, as accessMessageInMemoryMaxRatio."""
+    """Lag in bytes that makes a consumer slow: 40 % of memory, as accessMessageInMemoryMaxRatio."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 40 // 100
 
 
@@ -132,7 +132,7 @@ class _Held(HeldRequest):
     """
     A held request.
 
-    @ivar pull: its parameters; its offset advances over messages that do not match.
+    @ivar pull: its parameters; its offset advances past messages that do not match.
     @ivar has_moved: whether its offset has advanced.
     @ivar is_postponed: its connection has too much unread output, or the turn had enough answers; it may be
         answered at any time.

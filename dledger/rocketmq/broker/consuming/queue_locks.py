@@ -116,7 +116,7 @@ def read_queues(body: bytes) -> tuple[str, str, list[_Queue]]:
 def _text(document: JsonObject, name: str) -> str:
     value = document.get(name)
     if not isinstance(value, str) or not value or len(value) > 255:
-        raise BodyError(f"{name}={shown(value)} is no text of 1 to 255 characters")
+        raise BodyError(f"{name}={shown(value)} must be 1 to 255 characters")
     return value
 
 

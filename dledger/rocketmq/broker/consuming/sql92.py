@@ -9,7 +9,7 @@ matches. A property is a text; compared with a number or a truth value it is con
 not match if that fails.
 
 Rule 1: grammar and results are RocketMQ's, also where they surprise: C{NOT} binds closer than C{=}, and C{IN}
-takes texts alone. One exception: text behind the expression is refused here; RocketMQ ignores it.
+takes texts alone. One exception: text after the expression is refused here; RocketMQ ignores it.
 Rule 2: length and depth are bounded. No expression ends or blocks the broker.
 
 Source: SelectorParser.jj, ComparisonExpression, LogicExpression, UnaryExpression (rocketmq-filter 5.3.3).

@@ -135,7 +135,7 @@ def _text(document: Mapping[str, object], name: str, default: str | None = None)
     if value is None and default is not None:
         return default
     if not isinstance(value, str) or not value or len(value) > 255:
-        raise BodyError(f"{name}={shown(value)} is no text of 1 to 255 characters")
+        raise BodyError(f"{name}={shown(value)} must be 1 to 255 characters")
     return value
 
 

@@ -55,7 +55,7 @@ class _Due(NamedTuple):
     """
     The due messages of one level.
 
-    @ivar following: queue offset behind them.
+    @ivar following: queue offset after them.
     @ivar wait_ms: time until the next message is due; -1: no message is left.
     """
 

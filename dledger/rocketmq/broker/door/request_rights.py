@@ -38,7 +38,7 @@ from protocols.wire.rocketmq.message import decode_properties
 
 PUB, SUB = AccessRight.PUB, AccessRight.SUB
 
-#: A topic, or a group behind C{%RETRY%}, and the right to it.
+#: A topic, or a group after C{%RETRY%}, and the right to it.
 Need = tuple[str, AccessRight]
 #: As a topic of a L{Need}: any topic will do.
 ANY_TOPIC = ""

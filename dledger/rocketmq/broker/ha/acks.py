@@ -8,7 +8,7 @@ Rule 2: if a put needs one slave, any connection counts. If it needs several, th
 of each address the newest C{slaves_per_host} connections count.
 Rule 3: bytes that a slave held before this master started acknowledge no later put: see
 L{dledger.rocketmq.broker.ha.slave_view.SlaveView}.
-Rule 4: a slave whose log begins behind a waiting put does not acknowledge that put. RocketMQ takes its
+Rule 4: a slave whose log begins after a waiting put does not acknowledge that put. RocketMQ takes its
 offset as an acknowledgement of everything below. A slave that returns with more than this master held at its
 start, and than that host proved to hold since, counts as one that begins there: it may have followed another
 log, which this master has lost.
@@ -185,7 +185,7 @@ def needed_for(config: HAConfig, acks: Acks, end_offset: int) -> int | PutStatus
     """
     The number of slaves that a put has to wait for, or its immediate result.
 
-    @param end_offset: log offset behind the put's message.
+    @param end_offset: log offset after the put's message.
     """
     if not config.waits_for_slaves:
         return PutStatus.PUT_OK

@@ -56,7 +56,7 @@ class SlaveStatus:
     @ivar address: C{host:port} of its end of the connection.
     @ivar ack_offset: highest offset that it has reported; -1 before its first report.
     @ivar transfer_offset: next offset to send; -1 before its first report.
-    @ivar gap_bytes: bytes of our log behind its reported offset.
+    @ivar gap_bytes: bytes of our log after its reported offset.
     @ivar is_in_sync: whether the gap is below C{ha_max_gap_not_in_sync}.
     @ivar transferred_bytes: bytes sent on this connection.
     """

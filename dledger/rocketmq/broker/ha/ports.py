@@ -22,7 +22,7 @@ class LogPort(Protocol):
     C{file_size}. The log is empty when C{begin_offset == end_offset}.
 
     A log that is opened again after a crash ends where a record ends, not below the last record end
-    at or below C{flushed_offset}. It holds the appended bytes unchanged, except behind the
+    at or below C{flushed_offset}. It holds the appended bytes unchanged, except after the
     C{flushed_offset} of a power cut: that part was found by parsing, which may overlook a hole.
     """
 
@@ -36,7 +36,7 @@ class LogPort(Protocol):
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last byte: everything below can be read."""
+        """The offset after the last byte: everything below can be read."""
 
     @property
     def flushed_offset(self) -> int:
@@ -74,8 +74,8 @@ class LogPort(Protocol):
 
     def cut(self, offset: int) -> int:
         """
-        Cut the log to the end of the last record that ends at or below C{offset}. Bytes behind it are zero
-        and files behind it are deleted, durably, on return. A log that ends there already is unchanged.
+        Cut the log to the end of the last record that ends at or below C{offset}. Bytes after it are zero
+        and files after it are deleted, durably, on return. A log that ends there already is unchanged.
         Records are searched from the beginning of the file of C{offset}, so the cost is at most one file.
 
         @param offset: at least C{begin_offset}.

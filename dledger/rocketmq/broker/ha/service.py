@@ -142,7 +142,7 @@ class HAService(Service):
         Wait until an appended message is replicated and flushed. L{HAMaster.appended} sends it to the slaves;
         this call requests the flush.
 
-        @param end_offset: log offset behind the message.
+        @param end_offset: log offset after the message.
         @param waits: False if its producer does not want to wait (property C{WAIT}).
         @return: fires with the producer's result after both have ended; never fails.
         """

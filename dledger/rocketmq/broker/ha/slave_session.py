@@ -265,7 +265,7 @@ class SlaveSession:
 
     def take_all(self, pieces: Sequence[Piece]) -> None:
         """
-        Take the pieces of one read. Pieces behind our end are written in one call: for the disk, and for
+        Take the pieces of one read. Pieces after our end are written in one call: for the disk, and for
         readers of the records, a few long pieces cost much less than many short ones.
 
         @raise SessionEnded: as of L{take}; pieces before the faulty one are kept.
@@ -396,7 +396,7 @@ class SlaveSession:
         reported = min(self.reported_offset, self.log.end_offset)
         if reported <= common_end:
             return True
-        # Behind a record that is not sound, no end of a record is known.
+        # After a record that is not sound, no end of a record is known.
         return not our_problem and self.log.record_end_below(reported) == common_end
 
     def _is_torn(self, common_end: int) -> bool:
@@ -450,5 +450,5 @@ class SlaveSession:
             self._size *= WIDENING
         raise Diverged(
             f"our log differs from the master's at {offset}; it ended at {was}, and was cut to {end}, "
-            f"the end of the last common whole record; the bytes behind it {why}"
+            f"the end of the last common whole record; the bytes after it {why}"
         )

@@ -60,7 +60,7 @@ class SlaveView:
     Invariant: C{ack_offset} and C{claimed_offset} never fall, C{ack_offset <= claimed_offset}, and
     C{claimed_offset <= transfer_offset} except for an empty slave's 0.
 
-    @ivar vouched_offset: end of our log when this process started; later puts are behind it.
+    @ivar vouched_offset: end of our log when this process started; later puts are after it.
     @ivar request_offset: the first report; -1 before it.
     @ivar claimed_offset: the highest report; -1 before the first.
     @ivar ack_offset: the part of C{claimed_offset} that acknowledges puts.

@@ -27,7 +27,7 @@ class Taken(NamedTuple):
     """
     Messages of one queue.
 
-    @ivar following: queue offset behind them.
+    @ivar following: queue offset after them.
     @ivar committed: the group's offset when they were read; None: it had none.
     """
 

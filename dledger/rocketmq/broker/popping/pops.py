@@ -6,7 +6,7 @@ NOTIFICATION (200054), which only asks whether there are any, POLLING_INFO (2000
     0     messages follow               210   none until the deadline
     209   too many requests wait
 
-A check point of the messages is stored first; then the offset of the group moves behind them, and then they
+A check point of the messages is stored first; then the offset of the group moves past them, and then they
 are sent. A crash between the steps may deliver them twice; it never loses them.
 
 Rule 1: a request is answered once. One pop at a time takes messages of a queue for a group.

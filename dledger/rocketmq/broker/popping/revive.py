@@ -10,7 +10,7 @@ Delivers popped messages again that nobody has acknowledged in time, as PopReviv
 Rule 1: only a master pops. Until its table is read, pops wait, and acks are stored and counted later.
 Rule 2: a message is stored again before its check point is finished. After a crash between the two, it is
 delivered once more; it is never lost.
-Rule 3: an offset of a group that a crash took back moves behind the check points that are younger than the
+Rule 3: an offset of a group that a crash took back moves past the check points that are younger than the
 table of offsets, so that popped messages do not come once more. What an operator has reset since stays.
 Rule 4: what cannot be stored for a retry, because its properties leave no room for what the broker adds, is a
 dead letter, whole. What cannot be stored at all is not finished either, and is tried again later.

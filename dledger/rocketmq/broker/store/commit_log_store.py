@@ -270,7 +270,7 @@ def _open_queues(
     if seen.mark is not None:
         known = max(min(seen.mark.dispatched_offset, end), begin)
     elif seen.crashed:
-        # As RocketMQ: dispatch everything behind the checkpoint again.
+        # As RocketMQ: dispatch everything after the checkpoint again.
         safe = decode_checkpoint(seen.checkpoint or b"").safe_timestamp
         known = min(log.start_after_crash(safe), end)
     else:

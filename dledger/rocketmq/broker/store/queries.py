@@ -66,7 +66,7 @@ class Got:
 
     @ivar records: the messages' records, byte for byte as in the log.
     @ivar next_offset: queue offset for the next request.
-    @ivar begin_offset, end_offset: of the queue: its first message, and behind its last.
+    @ivar begin_offset, end_offset: of the queue: its first message, and after its last.
     @ivar examined: number of records whose properties were examined.
     """
 
@@ -273,7 +273,7 @@ def count_records(log: CommitLog, offset: int, *, bytes_max: int = COUNTED_BYTES
 
 def offset_at(store: MessageStore, topic: str, queue_id: int, timestamp_ms: int) -> int:
     """
-    Queue offset of the first message that was stored at or after a time; behind the last message if all were
+    Queue offset of the first message that was stored at or after a time; after the last message if all were
     stored before, 0 if the queue does not exist.
 
     @param timestamp_ms: since 1970.

@@ -9,11 +9,11 @@ messages from the first that has not ended:
     asked C{transaction_check_max} times, or older than the log's files are kept
                                         copied to L{DISCARDED_TOPIC}
     younger than its immunity           the round ends; one with an immunity of its own is copied to the end
-                                        of the queue, so that others behind it are asked about
+                                        of the queue, so that others after it are asked about
     else                                copied to the end of the queue; its producer is asked about the copy
 
 A copy counts as the end of the earlier half message, and names the first one. The broker's own offsets in the
-two queues, which slaves and other masters know, move behind what has ended; a question may be repeated after
+two queues, which slaves and other masters know, move past what has ended; a question may be repeated after
 a crash.
 
 Rule 1: only a master asks. Rule 2: work is bounded in each turn of the reactor, and so is memory.
@@ -273,7 +273,7 @@ class TransactionCheckService:
         """
         Examine some half messages.
 
-        @return: offset behind them, the copies to store before it is passed, and whether the round is over.
+        @return: offset after them, the copies to store before it is passed, and whether the round is over.
         """
         queue = self._store.queues.get(HALF_TOPIC, HALF_QUEUE)
         copies: list[_Copy] = []
@@ -310,7 +310,7 @@ class TransactionCheckService:
             return None
 
     def _examined(self, half: Message) -> _Copy | bool | None:
-        """@return: the copy that it needs; True: none; None: it is too young, and so are those behind it."""
+        """@return: the copy that it needs; True: none; None: it is too young, and so are those after it."""
         named, now_ms, config = half.properties, self._wall_ms(), self._config
         first = first_of(half)
         if self._ends.kind_of(first) is not None:
@@ -349,7 +349,7 @@ class TransactionCheckService:
         try:
             (plain,) = self._pipeline.checked([message])
         except ValueError as error:  # as after a change of the limits
-            self.log.error("the half message at {offset} is passed over, it cannot be stored again: {reason}",
+            self.log.error("skipping the half message at {offset}: it cannot be stored again: {reason}",
                            offset=half.physical_offset, reason=str(error))
             return True
         return _Copy(half, message, plain, False)

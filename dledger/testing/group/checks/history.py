@@ -29,7 +29,7 @@ import attrs
 NEVER = 1 << 62
 #: Configuration and producer entries begin with these; a leader may write the same one again.
 _OF_LEADERS = (b"DLCF\0\0\0", b"PRDC\0\0\0", b"MCHN\0\0\0")
-#: Kinds of calls that tell of the last of some entries, and so that there is none behind it.
+#: Kinds of calls that tell of the last of some entries, and so that there is none after it.
 _LAST = ("end", "state")
 
 
@@ -119,7 +119,7 @@ def check(
 ) -> None:
     """
     @param body_of: body of the entry of the final log at an index, 0 to C{end_index}.
-    @param next_change: the next entry behind an index that changes the state of the machine; None: each does.
+    @param next_change: the next entry after an index that changes the state of the machine; None: each does.
     @raise NotLinearizable: the message says why.
     """
     size = end_index + 1

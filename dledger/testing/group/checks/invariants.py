@@ -154,7 +154,7 @@ class GroupInvariants:
         self._votes = {key: vote for key, vote in self._votes.items() if key[0] != member.member_id}
 
     def forget_committed(self, known_index: int) -> None:
-        """Committed entries behind C{known_index} may be lost; a mark on a disk may still have them."""
+        """Committed entries after C{known_index} may be lost; a mark on a disk may still have them."""
         self._has_forgotten = True
         begins = [seen.mirror.begin_index for seen in self._seen.values()]
         known_index = max(known_index, *(begin - 1 for begin in begins))
@@ -285,7 +285,7 @@ class GroupInvariants:
         if not mirror.terms:
             mirror.begin_index = first_index
         require(first_index == mirror.begin_index + len(mirror.terms), 3,
-                f"{member.member_id} wrote {first_index} behind {mirror.end_index}")
+                f"{member.member_id} wrote {first_index} after {mirror.end_index}")
         self._read(member, mirror, first_index, first_index + count - 1)
 
     def truncated(self, member: CheckedMember, end_index: int) -> None:
@@ -489,7 +489,7 @@ class GroupInvariants:
         require(response.term <= member.persisted_term, 6,
                 f"{member.member_id} answers in term {response.term}, its disk has {member.persisted_term}")
         if response.code is ResponseCode.SUCCESS and isinstance(request, _BINDING):
-            term = member.persisted_term  # the step may enter another one behind this answer
+            term = member.persisted_term  # the step may enter another one after this answer
             require(request.term == term, 1,
                     f"{member.member_id} of term {term} obeys {request.leader_id} of term {request.term}")
         if isinstance(response, PushEntryResponse):

@@ -2,7 +2,7 @@
 """
 State machines of simulated members, and their rules: the state of every member is the fold of the committed
 entries up to its applied index, through drops of the log, installs, restarts and skipped entries; so is the
-state behind every answer that a client gets.
+state after every answer that a client gets.
 
 The machine is a map of registers. Rule 1: every member does the same with a body: it is written into a
 register, or refused (L{is_refused}), or stops the machine (L{is_poison}). Rule 2: only an injected failure
@@ -137,7 +137,7 @@ class Fold:
     """
     What the committed entries make, but some.
 
-    @ivar chains, lasts: checksum, and last entry in the state, behind each entry.
+    @ivar chains, lasts: checksum, and last entry in the state, after each entry.
     @ivar writes: the entries that wrote a register, in order.
     """
 
@@ -157,7 +157,7 @@ class Fold:
         self.lasts.append(last)
 
     def register(self, register: bytes, index: int) -> int:
-        """The last entry of a register in the state behind an entry; -1: none."""
+        """The last entry of a register in the state after an entry; -1: none."""
         written = self.writes.get(register, [])
         at = bisect_right(written, index)
         return written[at - 1] if at else -1
@@ -255,7 +255,7 @@ class MachineRules:
             self._scan(index)
         is_right = index >= 0 and (index in frailty.failed or is_poison(self._bodies[index]))
         require(is_right and runner.applied_index < index, 10,
-                f"the machine of {member_id} failed behind {runner.applied_index}: {runner.reason}")
+                f"the machine of {member_id} failed after {runner.applied_index}: {runner.reason}")
 
     def behind(self, nodes: Mapping[str, Node]) -> dict[str, str]:
         """The machines that have not applied all that their members know to be committed, or are in doubt."""
@@ -286,7 +286,7 @@ class MachineRules:
                 f"the command at {index} is answered as refused: {reason}")
 
     def shown(self, register: bytes, last: int, value: int, chain: int) -> None:
-        """A client was shown a state behind the entry C{last}."""
+        """A client was shown a state after the entry C{last}."""
         self.queries += 1
         due = {(fold.lasts[last], fold.register(register, last), fold.chains[last])
                for fold in self._may_be(last)} if last >= 0 else {(-1, -1, 0)}
@@ -294,7 +294,7 @@ class MachineRules:
                 f"a query was answered {(last, value, chain)}, not {sorted(due)}")
 
     def next_change(self, index: int) -> int:
-        """The next entry behind another one that changes the state in the end; beyond the log: none."""
+        """The next entry after another one that changes the state in the end; beyond the log: none."""
         self._scan(self.invariants.last_committed)
         ordered = self._ordered()
         for at in range(index + 1, len(self._bodies)):
@@ -343,7 +343,7 @@ class MachineRules:
 
     def _may_be(self, index: int) -> list[Fold]:
         """
-        The states that may have been behind an entry: until an order comes, some members have made theirs
+        The states that may have been after an entry: until an order comes, some members have made theirs
         with the entry that it skips, others without.
         """
         self._scan(index)

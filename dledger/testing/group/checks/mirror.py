@@ -12,7 +12,7 @@ import attrs
 class Mirror:
     """
     The content of one member's store: the terms of its entries, from C{begin_index} on, and the stream
-    offset behind each record. C{lost} are the indexes that it cannot read because of damage, and has not got
+    offset after each record. C{lost} are the indexes that it cannot read because of damage, and has not got
     back.
     """
 
@@ -32,7 +32,7 @@ class Mirror:
         return self.terms[at] if 0 <= at < len(self.terms) else -1
 
     def cut_to(self, end_index: int) -> None:
-        """Forget all entries behind C{end_index}."""
+        """Forget all entries after C{end_index}."""
         self.lost = {index for index in self.lost if index <= end_index}
         keep = max(end_index + 1 - self.begin_index, 0)
         del self.terms[keep:]

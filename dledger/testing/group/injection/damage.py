@@ -4,8 +4,8 @@ Damage to the files of the members of a group, within the promises of a run.
 
 Only a minority is damaged, and of one member either records and index units, or the small files: both at once
 can hide a loss. Of two slots of a small file one stays sound. Records are damaged below the end that the
-member's commit mark records as durable, or behind everything that the member has acknowledged. Committed
-records rot at any member, as long as another member has a sound copy, and a sound record is behind them; one,
+member's commit mark records as durable, or after everything that the member has acknowledged. Committed
+records rot at any member, as long as another member has a sound copy, and a sound record is after them; one,
 or all that a bad sector takes.
 """
 
@@ -123,7 +123,7 @@ class Rot:
         return True
 
     def _flip_unacknowledged(self, member: SimMember) -> bool:
-        """Flip a bit of a record that was not acknowledged, behind the mark: it looks like a torn one."""
+        """Flip a bit of a record that was not acknowledged, after the mark: it looks like a torn one."""
         mirror = self._cluster.invariants.mirror(member.member_id)
         if not member.is_up or not self._cluster.is_sync:
             return False
@@ -237,7 +237,7 @@ class Rot:
 
     def rot(self) -> list[SimMember]:
         """
-        Damage committed records with a sound one behind them and a sound copy at another member.
+        Damage committed records with a sound one after them and a sound copy at another member.
 
         @return: members that should end now.
         """

@@ -33,7 +33,7 @@ _CODES = {int(code): code for code in RequestCode}
 
 
 def cut_frames(data: bytes) -> Iterator[bytes]:
-    """The frames of one write; what is behind the last whole one is a piece of its own."""
+    """The frames of one write; what is after the last whole one is a piece of its own."""
     at = 0
     while at < len(data):
         if data[at] == NATIVE_FIRST_BYTE and len(data) - at >= FRAME_HEADER_SIZE:

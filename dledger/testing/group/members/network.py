@@ -17,7 +17,7 @@ from dledger.testing.world.streams import ByteNetwork, StreamEnd
 
 #: Keys that Java does not know, and keys of the same length that nobody knows.
 _HIDDEN = ((b'"wireVersion"', b'"xireVersion"'), (b'"heartBeatIntervalMs"', b'"xeartBeatIntervalMs"'))
-#: A Java leader answers GET with 410 only for an index behind its end; one of ours also for one that is not
+#: A Java leader answers GET with 410 only for an index after its end; one of ours also for one that is not
 #: committed, and then it says 404 here.
 _NO_END = (b'"code":410', b'"code":404')
 

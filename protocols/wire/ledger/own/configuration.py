@@ -34,7 +34,7 @@ CONFIGURATION_DECLARATION = Struct(
     "length" / Int32sb,  # bytes of the text, which follows
 )
 _HEADER = struct_of(CONFIGURATION_DECLARATION)
-#: The first byte of the channel: one column of the headers of a batch tells whether it has such an entry.
+#: The first byte of the channel: one column of the headers of a batch says whether it has such an entry.
 CHANNEL_FIRST_BYTE = CONFIGURATION_CHANNEL >> 24
 
 

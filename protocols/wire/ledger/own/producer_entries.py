@@ -91,5 +91,5 @@ def decode_producer_entry(body: bytes) -> tuple[ProducerRun, ...]:
         behind = distance + entries
         runs.append(ProducerRun(producer, sequence, distance, entries))
     if at != len(body):
-        raise WireError(f"producer entry: {len(body) - at} bytes behind its runs")
+        raise WireError(f"producer entry: {len(body) - at} bytes after its runs")
     return tuple(runs)

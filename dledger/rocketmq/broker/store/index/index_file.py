@@ -300,7 +300,7 @@ class IndexFile:
         return [file.datasync, write_slots, file.datasync]
 
     def _dirty_runs(self) -> list[tuple[int, int]]:
-        """First page and page behind the last, of at most L{_PAGES_AT_ONCE} dirty pages in a row."""
+        """First page and page after the last, of at most L{_PAGES_AT_ONCE} dirty pages in a row."""
         runs: list[tuple[int, int]] = []
         at = self._dirty.find(1)
         while at >= 0:
@@ -391,13 +391,13 @@ class IndexFile:
                     slots[slot] = found.previous if 0 <= found.previous < number else 0
             behind = first
         if max(slots) >= header.index_count:
-            raise StoreError(f"{self.path}: slots have entries behind {header.index_count}")
+            raise StoreError(f"{self.path}: slots have entries after {header.index_count}")
         self.header = header
         self._slots = slots
         self.flush_failed()
 
     def _has_written(self, slots: array[int], number: int, offset: int) -> bool:
-        """Whether this number is an entry of the slot that has it, for a record at or behind an offset."""
+        """Whether this number is an entry of the slot that has it, for a record at or after an offset."""
         if number >= self._shape.entries:
             return False
         found = self.entry(number)

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.store.test_indexing -*-
 """
-Puts the keys of dispatched records into the index, behind the dispatch.
+Puts the keys of dispatched records into the index, after the dispatch.
 
 It reads the log again, in slices of its own, and gives way: while the dispatch has a backlog, the index
 waits, until it is L{BEHIND_BYTES_MAX} behind the dispatch. A message can be found by its key about
@@ -248,7 +248,7 @@ class KeyIndexing:
         The whole records in C{data}, which is from C{offset} of the log on.
 
         @return: where each begins and ends, and the fields of its L{INDEXED_PART}; and the bytes of all, to
-            the end of the file behind the last one.
+            the end of the file after the last one.
         @raise WireError: no record begins where one must.
         """
         found: list[tuple[int, int, tuple[int, ...]]] = []

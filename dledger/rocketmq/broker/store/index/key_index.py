@@ -3,7 +3,7 @@
 The index of messages by key: all its files, and a mark of ours that tells up to where they are complete.
 
 Everything here can be built again from the log. So damage never stops the broker: a damaged file goes, with
-the files behind it, and the records from its beginning on are put again.
+the files after it, and the records from its beginning on are put again.
 
 The mark, C{indexed} beside the checkpoint, has a place in the log, and the header of the last file in that
 state. It is written when both are on stable storage.
@@ -233,7 +233,7 @@ class KeyIndex:
                 self.offset = offset - self._log.record_lead
 
     def _give_up(self, at: int, reason: Exception) -> None:
-        """Delete the file at C{at} and those behind it; their records are put again."""
+        """Delete the file at C{at} and those after it; their records are put again."""
         self.log_events.warn(
             "index: {reason}; the file is deleted, and its records are put into the index again",
             reason=str(reason),

@@ -15,7 +15,7 @@ L{dledger.rocketmq.broker.store.log.log_start} (how a log is opened); they share
 L{dledger.rocketmq.broker.store.log.open_log.OpenLog}. The log knows nothing of consume queues except the
 queue offsets that it assigns, and nothing of replication.
 
-Source: CommitLog.java, MappedFileQueue.java (4.9.8, 5.3.3); differs: no bytes remain behind the end.
+Source: CommitLog.java, MappedFileQueue.java (4.9.8, 5.3.3); differs: no bytes remain after the end.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class CommitLog:
     @ivar queue_offsets: topic and queue to the offset of its next message; the store fills it from the
         consume queues before the first append.
     @ivar record_lead: no bytes are between two records, see L{MessageLog}.
-    @ivar why_recovered: description of the damage that a start found behind the end; empty if none.
+    @ivar why_recovered: description of the damage that a start found after the end; empty if none.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class CommitLog:
         events: BrokerEvents,
     ) -> CommitLog:
         """
-        Find the end, bring everything before it to stable storage, and zero everything behind it.
+        Find the end, bring everything before it to stable storage, and zero everything after it.
 
         @param seen: the current state of the directory.
         @param is_slave: cut damage that no crash explains instead of refusing it: a master has the records.
@@ -127,7 +127,7 @@ class CommitLog:
             segments.close()
             mark_file.close()
             raise
-        why = f"{end.why or 'files were left over'}; the bytes behind it are kept in {kept}"
+        why = f"{end.why or 'files were left over'}; the bytes after it are kept in {kept}"
         return cls(config, log, flusher, events, run_in_thread=run_in_thread,
                    why_recovered=why if kept else end.why)
 
@@ -145,7 +145,7 @@ class CommitLog:
 
     @property
     def end_offset(self) -> int:
-        """The first offset behind the log; perhaps in the middle of a record."""
+        """The first offset after the log; perhaps in the middle of a record."""
         return self._log.end
 
     @property
@@ -355,8 +355,8 @@ class CommitLog:
 
     def cut(self, offset: int) -> int:
         """
-        Cut the log at the end of the last record that ends at or below C{offset}. The bytes behind it are
-        zeroed and files behind it are deleted, durably on return. A log that ends there already does not
+        Cut the log at the end of the last record that ends at or below C{offset}. The bytes after it are
+        zeroed and files after it are deleted, durably on return. A log that ends there already does not
         change. Records are parsed from the beginning of the file of C{offset}, so at most one file is read.
 
         @param offset: at least C{begin_offset}.
@@ -480,7 +480,7 @@ class CommitLog:
         @raise StoreError: the mark could not be written.
         """
         assert len(self._segments.offsets) > 1, "the last file stays"
-        assert self._segments.offsets[1] <= self.flushed_record_end, "the log would begin behind its mark"
+        assert self._segments.offsets[1] <= self.flushed_record_end, "the log would begin after its mark"
         path = self._segments.path(self._segments.offsets[0])
         self.flusher.expire(self._segments.offsets[1])
         self._segments.drop_first()
@@ -534,7 +534,7 @@ def _clear_left_over(disk: Disk, segments: LogSegments, seen: LogSeen) -> str:
 
 
 def _record_follows(segments: LogSegments, end: int, size: int) -> bool:
-    """Whether a record seems to begin in the C{size} bytes behind C{end}, which is no torn write then."""
+    """Whether a record seems to begin in the C{size} bytes after C{end}, which is no torn write then."""
     at = end
     while at < end + size:
         data = segments.pread(end + size - at, at)
@@ -550,9 +550,9 @@ def _record_follows(segments: LogSegments, end: int, size: int) -> bool:
 
 def _settle(log: OpenLog, flusher: LogFlusher, seen: LogSeen) -> str:
     """
-    Zero everything behind the end; bring everything before it, and the mark, to stable storage.
+    Zero everything after the end; bring everything before it, and the mark, to stable storage.
 
-    @return: the directory that keeps the bytes behind the end; empty if they are at most the torn end of a
+    @return: the directory that keeps the bytes after the end; empty if they are at most the torn end of a
         crash.
     """
     segments, end = log.segments, log.end

@@ -4,7 +4,7 @@ The durable part of a commit log: its flushes, and the log mark, which records h
 
 L{dledger.base.process.group_flush} runs the flushes. The mark is written after each flush, and every
 L{MARK_SYNC_EVERY}th time it is brought to stable storage. If power fails in between, recovery finds the
-records behind the newest durable mark by parsing; see L{dledger.rocketmq.broker.store.log.log_recovery}.
+records after the newest durable mark by parsing; see L{dledger.rocketmq.broker.store.log.log_recovery}.
 
 Source: GroupCommitService, FlushRealTimeService in CommitLog.java (4.9.8).
 """
@@ -45,7 +45,7 @@ class LogFlusher:
 
     @ivar flushed_offset: every byte below it is on stable storage.
     @ivar flushed_record_end: end of the last whole record on stable storage.
-    @ivar doubtful: the bytes that a slave's start found by parsing behind the mark, after a crash, and that
+    @ivar doubtful: the bytes that a slave's start found by parsing after the mark, after a crash, and that
         are still in the log. The mark stays before them, so that a further crash does not end the doubt; a
         comparison with the master's bytes does, and empties the range.
     """

@@ -4,7 +4,7 @@ The log mark: a small file of ours beside RocketMQ's that records how much of a 
 good.
 
 RocketMQ finds the end of its log by parsing, with a checksum that covers bodies only; a record whose
-properties were cut by a crash passes, and a slave that resumes behind it differs from its master for
+properties were cut by a crash passes, and a slave that resumes after it differs from its master for
 ever. So this file records the end of the last record that reached stable storage.
 
 A slave that found records by parsing after a crash leaves the mark before them until they are compared with

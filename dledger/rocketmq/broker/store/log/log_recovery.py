@@ -3,7 +3,7 @@
 Finds the end of a commit log at a start.
 
 Rule 1: below the end that our mark records, nothing is parsed: all of it reached stable storage.
-Rule 2: behind it, and without a trusted mark, the log extends over all sound records and blanks, with correct
+Rule 2: after it, and without a trusted mark, the log extends over all sound records and blanks, with correct
 checksums of bodies.
 Rule 3: after a crash a record with zeroes in its topic or properties is in doubt: a crash in the middle of
 the write leaves such a record, and no checksum covers these fields. The log ends before it: our masters store
@@ -12,7 +12,7 @@ follows.
 Rule 3a: after a crash a blank is in doubt, too, if its size is not that of the rest of its file: a part of it
 was written.
 Rule 4: a blank at the end stays, although RocketMQ would drop it: slaves may have it already.
-Rule 5: the bytes behind the end are zeroed, durably, before an append.
+Rule 5: the bytes after the end are zeroed, durably, before an append.
 
 Source: CommitLog.recoverNormally, recoverAbnormally (4.9.8, 5.3.3).
 """
@@ -53,7 +53,7 @@ def list_log_files(
     Read the directory of a log; change nothing.
 
     @param mark_end: everything below it is on stable storage; None: unknown. A power cut may have removed or
-        shortened any file behind it.
+        shortened any file after it.
     @return: offsets of the log's files, rising without a gap, and paths of files that a crash left behind.
     @raise DirectoryError: a file is foreign, has another length, or is missing in between.
     """
@@ -107,7 +107,7 @@ def check_first(segments: SegmentList) -> None:
 
 def check_nothing_follows(segments: SegmentList, end: LogEnd) -> None:
     """
-    Check that files behind the end hold no records; else the damage at the end is not a torn tail.
+    Check that files after the end hold no records; else the damage at the end is not a torn tail.
 
     @raise DirectoryError: a file holds records, which a cut at the end would delete.
     """
@@ -115,9 +115,9 @@ def check_nothing_follows(segments: SegmentList, end: LogEnd) -> None:
         if offset > end.offset and store_timestamp_of(segments.pread(_FIRST_RECORD_BYTES, offset)):
             raise DirectoryError(
                 f"{segments.path(segments.base(end.offset))} is damaged at {end.offset} "
-                f"({end.why or 'zeroes'}), but {segments.path(offset)} behind it holds records. Put a sound "
-                "copy of the file back (a slave has one); or, to give up everything behind the damage, move "
-                "the files behind it away"
+                f"({end.why or 'zeroes'}), but {segments.path(offset)} after it holds records. Put a sound "
+                "copy of the file back (a slave has one); or, to give up everything after the damage, move "
+                "the files after it away"
             )
 
 

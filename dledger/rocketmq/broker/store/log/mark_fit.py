@@ -7,11 +7,11 @@ slave's, a backup. A start that believed the mark would end the log in the middl
 would be written over sound records. So a start is refused if the files contradict the mark.
 
 Rule 1: only what is sound contradicts: a record with its own offset and checksum that lies across the end,
-or, after a run that ended in order, one that begins at it or behind it. Damage contradicts nothing.
+or, after a run that ended in order, one that begins at it or after it. Damage contradicts nothing.
 Rule 2: after such a run, a log whose last sound record ends before the mark does, with nothing but zeros
 between them, is an older one. (After a crash they may be records that a disk has lost.)
 
-As a rule a start reads L{_PIECE} bytes before the end, and L{_SEARCHED} bytes of zeros behind it.
+As a rule a start reads L{_PIECE} bytes before the end, and L{_SEARCHED} bytes of zeros after it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def contradiction(files: SegmentList, end: int, *, is_clean: bool) -> str:
     """
     What in the files contradicts that the log ends at C{end}; empty if nothing does.
 
-    @param is_clean: nothing was written since the mark, so nothing may be behind the end.
+    @param is_clean: nothing was written since the mark, so nothing may be after the end.
     @raise OSError: reading failed.
     """
     if not files.offsets:
@@ -42,7 +42,7 @@ def contradiction(files: SegmentList, end: int, *, is_clean: bool) -> str:
     if is_clean and before is not None and before[1] < end and _is_zero(files, before[1], end):
         return f"its last sound record ends at {before[1]}, and zeros follow"
     behind = _first_from(files, end) if is_clean else None
-    return "" if behind is None else f"a sound record begins at {behind}, behind that end"
+    return "" if behind is None else f"a sound record begins at {behind}, after that end"
 
 
 def _last_before(files: SegmentList, end: int) -> tuple[int, int] | None:
@@ -53,7 +53,7 @@ def _last_before(files: SegmentList, end: int) -> tuple[int, int] | None:
     high = end
     while high > max(base, end - _SEARCHED):
         low = max(base, high - _PIECE)
-        # (The magic of a record at the end of the piece lies behind it.)
+        # (The magic of a record at the end of the piece lies after it.)
         data = files.pread(high - low + START_SIZE, low)
         starts = sorted({at - 4 for magic in _MAGICS for at in _found(data, magic)}, reverse=True)
         for at in starts:
@@ -64,7 +64,7 @@ def _last_before(files: SegmentList, end: int) -> tuple[int, int] | None:
 
 
 def _first_from(files: SegmentList, end: int) -> int | None:
-    """The first sound record at C{end} or behind it."""
+    """The first sound record at C{end} or after it."""
     at, searched = end, 0
     while searched < _SEARCHED and files.has(base := files.base(at)):
         data = files.pread(min(_PIECE + START_SIZE, base + files.file_size - at), at)

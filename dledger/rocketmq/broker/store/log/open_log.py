@@ -103,7 +103,7 @@ class LogSegments(SegmentList):
         return False
 
     def last_written(self, position: int) -> int:
-        """Offset behind the last byte from C{position} on that is not zero; C{position} if all are zero."""
+        """Offset after the last byte from C{position} on that is not zero; C{position} if all are zero."""
         for offset in reversed(self.offsets):
             low = max(offset, position)
             high = offset + self.file_size
@@ -123,7 +123,7 @@ class OpenLog:
     Invariant: C{begin_offset <= walk.end <= end}, and only zeroes follow the end.
 
     @ivar guard: knows whether the files can still be used.
-    @ivar end: the first offset behind the log; perhaps in the middle of a record.
+    @ivar end: the first offset after the log; perhaps in the middle of a record.
     @ivar walk: has parsed every byte before C{end}; C{walk.end} is the end of the last whole record.
     @ivar bodies: has checked the bodies of a master's bytes; elsewhere than at C{end} it must restart.
     @ivar epoch: rises with every cut.

@@ -4,7 +4,7 @@ Decides whether the copy of a record that a slave offers replaces a damaged reco
 
 Rule 1: a sound record is never replaced, and the copy must be sound itself: lengths, own offset, checksum.
 Rule 2: the copy must be of this very record. Either the head of our damaged record, which holds its place in
-log and queue, its times and the checksum of its body, is equal to that of the copy; or everything behind the
+log and queue, its times and the checksum of its body, is equal to that of the copy; or everything after the
 head is equal, and a sound record follows ours. A record that differs in both parts needs an operator.
 Rule 3: one record is mended at a time. The damaged bytes are kept, see
 L{dledger.rocketmq.broker.store.log.log_mending}.
@@ -39,7 +39,7 @@ class RecordMending:
 
     def __init__(self, commit_log: CommitLog, bad: BadRecords, *, check_from: Callable[[int], None]) -> None:
         """
-        @param check_from: called with the offset of a record whose head was mended: damage behind it could
+        @param check_from: called with the offset of a record whose head was mended: damage after it could
             not be seen while its length was not known.
         """
         self._log = commit_log
@@ -98,7 +98,7 @@ class RecordMending:
             raise _unfit(offset, "our record there is sound, and another one")
         if damaged[:fixed] != record[:fixed]:
             if damaged[fixed:] != record[fixed:]:
-                raise _unfit(offset, "the copy differs from our damaged record in its head and behind it")
+                raise _unfit(offset, "the copy differs from our damaged record in its head and after it")
             following = offset + size
             if following < log.record_end and log.problem_at(following) != "":
                 raise _unfit(offset, f"no sound record follows at {following}")

@@ -34,8 +34,8 @@ def check_piece(data: bytes, offset: int, file_size: int) -> tuple[int, list[int
     Check the records in a piece of one file of the log.
 
     @param offset: of the piece, where a record begins.
-    @return: the offset behind the checked records; the offsets of the damaged ones; and the bytes that the
-        next record needs, 0 if unknown. Behind a record with a damaged length its file cannot be checked.
+    @return: the offset after the checked records; the offsets of the damaged ones; and the bytes that the
+        next record needs, 0 if unknown. After a record with a damaged length its file cannot be checked.
     """
     at = 0
     bad: list[int] = []

@@ -16,7 +16,7 @@ Rule 3a: a power cut can leave the end of a unit without its beginning: zeroes a
 too low. At a start after a crash such last units are dropped; their records are dispatched again. All others
 stay (L{dledger.rocketmq.broker.store.queues.unit_check}), also those of damaged records: no later message
 takes their place.
-Rule 4: a record with index 0 behind others means that its topic was deleted and created again: the queue
+Rule 4: a record with index 0 after others means that its topic was deleted and created again: the queue
 restarts with it. RocketMQ then skips everything up to the old end, on slaves and after a rebuild.
 Rule 5: units that the disk cannot read are made again from the log
 (L{dledger.rocketmq.broker.store.queues.unit_mending}); until then they are neither served nor passed over. If
@@ -100,7 +100,7 @@ class ConsumeQueue:
         """
         Open the queue in C{directory} as far as its records are in the log.
 
-        @param log_begin, log_end: bounds of the log; units of records outside do not count, and those behind
+        @param log_begin, log_end: bounds of the log; units of records outside do not count, and those after
             C{log_end} are cut.
         @param is_trusted: all units below C{log_end} are known to exist.
         @param crashed: names of files may be in the cache only, so the next flush syncs the directory, too;
@@ -171,7 +171,7 @@ class ConsumeQueue:
         assert unit is not None
         offset, size, tags_code = unit
         if size <= 0 or offset >= log_end:
-            return True  # (behind it was a torn one)
+            return True  # (after it was a torn one)
         if size == FILLER_SIZE:
             return offset != 0
         before = self._unit(index - 1) if index > first else None
@@ -283,7 +283,7 @@ class ConsumeQueue:
         What is around a unit that the disk cannot read, for who makes it again.
 
         @return: the lowest index of the unreadable units around it, the readable unit before that one, an
-            index behind them, and the readable unit there; None: none there, or none near enough.
+            index after them, and the readable unit there; None: none there, or none near enough.
         """
         first = self._segments.offsets[0] // UNIT_SIZE
         before, one = self._next_readable(index - 1, first - 1, -1)
@@ -309,7 +309,7 @@ class ConsumeQueue:
             return True  # the disk has changed its mind, or somebody has written them
         base = segments.base(position)
         if end == self.next_index * UNIT_SIZE - len(self._pending):
-            # Nothing is behind them yet; a sector is sound again only if the whole of it is written.
+            # Nothing is after them yet; a sector is sound again only if the whole of it is written.
             stop = base + max((stop for _, stop in segments.unreadable.parts), default=0)
             units += bytes(max(min(stop, base + segments.file_size) - end, 0))
         segments.mend(units, position)
@@ -399,7 +399,7 @@ class ConsumeQueue:
 
         @param index: C{begin_index} to C{next_index}.
         @raise OSError: reading failed. EIO: the disk cannot read the first of them, which is being made again
-            from the log; for others behind it, this read ends before them.
+            from the log; for others after it, this read ends before them.
         """
         assert self._begin_index <= index <= self.next_index, (self._begin_index, index, self.next_index)
         found: list[Unit] = []

@@ -6,7 +6,7 @@ Then zeroes are there: its offset is too low, and looks like one that was dispat
 for a torn unit, so that a unit keeps its place when its record is damaged, if either
 
   - other bytes instead of the zeroes cannot make it the offset of a record that was not dispatched;
-  - or it is behind that of the unit before it, and points to a record of the queue, of the right size, and
+  - or it is after that of the unit before it, and points to a record of the queue, of the right size, and
     not from before the unit's place in the queue.
 """
 

@@ -2,7 +2,7 @@
 """
 Makes units of consume queues again that the disk cannot read, from the records of the log.
 
-Rule 1: the log is read from the record of the last readable unit before them to that of the first one behind
+Rule 1: the log is read from the record of the last readable unit before them to that of the first one after
 them, by the dispatcher of the log. A few are made at once, by the read that misses them; the rest of a long
 way through the log in later turns, and that read fails until then.
 Rule 2: made units are kept in memory, and written where they were, so that the disk takes another sector. If

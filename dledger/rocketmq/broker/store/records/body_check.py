@@ -29,7 +29,7 @@ class BodyCheck:
     checksum of the others. C{_head} holds the bytes of the next record while they are too few to tell the
     length of its body.
 
-    @ivar fed: offset behind the bytes taken so far.
+    @ivar fed: offset after the bytes taken so far.
     """
 
     __slots__ = ("_crc", "_end", "_file_size", "_head", "_left", "_start", "_wanted", "fed")
@@ -97,7 +97,7 @@ class BodyCheck:
         return at
 
     def _begin(self, view: memoryview, at: int, start: int) -> int:
-        """Begin any record. @return: index behind the bytes that are used up."""
+        """Begin any record. @return: index after the bytes that are used up."""
         size, left = len(view), len(view) - at
         if left >= START_SIZE and START.unpack_from(view, at)[1] == MAGIC_BLANK:
             offset = start + at
@@ -127,7 +127,7 @@ class BodyCheck:
         return min(following, size)
 
     def _take(self, view: memoryview, at: int) -> int:
-        """Take the body's bytes from C{at} on. @return: index behind them."""
+        """Take the body's bytes from C{at} on. @return: index after them."""
         body = view[at : at + self._left]
         self._crc = crc32(body, self._crc)
         self._left -= len(body)

@@ -3,7 +3,7 @@
 A log of message records: the part of it that everything but its writer sees.
 
 Offsets are bytes since the log began. A record lies in one file. In RocketMQ's commit log records follow each
-other; in a raft log each is the body of an entry, behind the entry's header, C{record_lead} bytes. The offset
+other; in a raft log each is the body of an entry, after the entry's header, C{record_lead} bytes. The offset
 of a record never includes what is before it.
 """
 

@@ -427,7 +427,7 @@ class RecordWalk:
 
     def _short_road(self, data: bytes | memoryview, start: int) -> int:
         """
-        Fast path behind the current record: skip records with the usual head that are followed by another
+        Fast path after the current record: skip records with the usual head that are followed by another
         such head, so that their ends are certain.
 
         @param start: offset of the data.
