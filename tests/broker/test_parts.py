@@ -4,18 +4,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.broker.basics.events import BrokerEvents
 from dledger.rocketmq.broker.parts import BrokerParts
+from dledger.rocketmq.broker.replication import HAReplication, Replication
 from protocols.wire.remoting import RemotingCommand, encode_command
+from tests import broker_events
 from tests.broker.put_support import Writing
 from tests.broker.send_support import send_of
 from tests.broker.support import message, plain
 from tests.broker.test_service import ServiceCase
 from tests.protocols.fakes import sent_commands
+from tests.walks import Calls, problem_of
 
 #: By what RocketMQ calls them; see docs/ha.md.
 CODES = {
@@ -68,12 +72,15 @@ class EventTests(SynchronousTestCase):
         self.assertEqual([len(units) for units in self.writing.units().values()], [1])
 
     def test_arrived(self) -> None:
-        """Held pulls, then delayed messages."""
-        self.hear(self.broker.schedule, "arrived")
-        self.hear(self.broker.pulls, "arrived")
+        """Requests that wait, then what the broker itself delivers."""
+        for part in (self.broker.timers, self.broker.schedule, self.broker.pops, self.broker.pulls):
+            self.hear(part, "arrived")
         self.broker.store.log.append([[message()]], 5)
         self.writing.settle()
-        self.assertEqual(self.heard, ["PullCommands.arrived", "ScheduleMessageService.arrived"])
+        self.assertEqual(self.heard, [
+            "PullCommands.arrived", "PopCommands.arrived", "ScheduleMessageService.arrived",
+            "TimerService.arrived",
+        ])
 
     def test_acknowledged(self) -> None:
         """The dispatch gives way to slaves, until the put that waited for them has its answer."""
@@ -103,6 +110,46 @@ class EventTests(SynchronousTestCase):
         self.assertEqual(names, {"grown", "cut", "arrived", "acknowledged", "role_changed", "topics_changed",
                                  "metadata_logged", "keep_metadata"})
         self.assertEqual(names & vars(BrokerParts).keys(), names)
+
+
+class EventTableTests(SynchronousTestCase):
+    """The table of docs/put-path.md, which is made of the source."""
+
+    def test_current(self) -> None:
+        """C{python -m tests.broker_events --write} would change nothing."""
+        text = broker_events.PAGE.read_text(encoding="utf-8")
+        self.assertEqual(broker_events.page(text), text, "python -m tests.broker_events --write")
+
+    def test_complete(self) -> None:
+        """Each event is sent and heard; what senders call as a callable counts."""
+        for event in broker_events.EVENTS:
+            self.assertTrue(broker_events.senders(event) and broker_events.listeners(event), event)
+        by_callable = "dledger.rocketmq.broker.lost_topics.LostTopics._add_lost"
+        self.assertIn(by_callable, broker_events.senders("topics_changed"))
+
+    def test_run(self) -> None:
+        """In a broker the listeners are called in the order of the table."""
+        writing = Writing(broker_role="SYNC_MASTER")
+        self.addCleanup(writing.stop)
+        broker = writing.broker
+        emit: dict[str, Callable[[], None]] = {
+            "grown": broker.grown, "arrived": lambda: broker.arrived(set()),
+            "acknowledged": broker.acknowledged, "role_changed": broker.role_changed,
+            "topics_changed": broker.topics_changed,
+            "cut": lambda: broker.cut(broker.store.log.end_offset),
+            "metadata_logged": lambda: broker.metadata_logged(b"", 0, 0),
+        }
+        self.assertEqual(set(emit), set(broker_events.EVENTS))
+        for event, call in emit.items():
+            names = [name.replace(f".{Replication.__name__}.", f".{HAReplication.__name__}.")
+                     for name in broker_events.listeners(event)]
+            with Calls() as calls:
+                call()
+            self.assertEqual(problem_of(names, calls.codes), "", event)
+
+    def test_marks(self) -> None:
+        """A page without them is an error."""
+        self.assertRaises(ValueError, broker_events.page, "no marks")
 
 
 class AssemblyTests(ServiceCase):

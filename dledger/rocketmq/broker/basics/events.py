@@ -2,15 +2,8 @@
 """
 The events inside one broker: one interface, with direct calls.
 
-    event             emitted by                                heard by, in this order
-    ----------------  ----------------------------------------  ----------------------------------------------
-    grown             the commit log, once for each append      slaves; waiting readers; dispatch
-    cut               the commit log, after each cut            consume queues and dispatch
-    arrived           the dispatch, after new units in queues   held pulls; delayed messages
-    acknowledged      the master, when a slave holds more,      dispatch
-                      and after the answers to waiting puts
-    topics_changed    topic checks and administration           name servers; metadata files
-    metadata_logged   the dispatch of a raft log                the replication
+docs/put-path.md, section 3, has the senders and the listeners of each event; that table is made from the
+source.
 
 L{dledger.rocketmq.broker.parts.BrokerParts} implements the interface; only that module has the order. Slaves
 hear of new bytes first, because a producer may wait for them.

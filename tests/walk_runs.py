@@ -1,0 +1,153 @@
+# -*- test-case-name: tests.test_walks -*-
+"""
+The runs that the walks of docs/ are compared with: each makes one call, with everything else at rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+from dledger.client.client import LogClient
+from dledger.ledger.membership import PROMOTE
+from dledger.spark.export.exporter import Exporter, ExportSettings, ExportSource
+from dledger.spark.scans.scan import Scan
+from dledger.testing.group.checks.machines import is_refused
+from dledger.testing.group.clients import Load, SimClient
+from dledger.testing.group.members.cluster import GroupOptions, SimCluster
+from tests.broker.popping.rig import PopCase, pop_of
+from tests.broker.send_support import Sending, send_of
+from tests.broker.transactions.rig import TransactionCase
+from tests.spark.ledgers import Ledger
+from tests.walks import Calls
+
+#: Of the client: from elsewhere it may not change the members.
+HOST = "127.0.0.1"
+#: A command that the simulator's machine does not refuse.
+TAKEN = next(body for body in (b"a", b"b", b"c", b"d") if not is_refused(body))
+
+
+class _Group:
+    """Three simulated members with a leader, whose client has found it."""
+
+    def __init__(self, *, has_machines: bool = False, **settings: object) -> None:
+        self.cluster = SimCluster(GroupOptions(settings=settings, has_machines=has_machines), 1)
+        self.cluster.start()
+        self.cluster.run(4)
+        self._caller = SimClient(self.cluster, HOST, Load(), self.cluster.random("client"))
+        self.run(lambda client: client.append(b"first"))
+
+    def run(self, call: Callable[[LogClient], Deferred[Any]], seconds: float = 1) -> None:
+        """
+        Make a call of the client in its process, and wait.
+
+        @raise AssertionError: it has failed, or has no answer yet.
+        """
+        found: list[object] = []
+        caller = self._caller
+        caller._process.run(caller, lambda: call(caller._client).addBoth(found.append))
+        self.cluster.run(seconds)
+        assert found and not isinstance(found[0], Failure), found
+
+
+def append() -> Calls:
+    """An append with C{flush_disk_type=sync}."""
+    group = _Group(flush_disk_type="sync")
+    with Calls() as calls:
+        group.run(lambda client: client.append(b"body"))
+    return calls
+
+
+def command() -> Calls:
+    """A command for the state machine."""
+    group = _Group(has_machines=True)
+    with Calls() as calls:
+        group.run(lambda client: client.submit_command(TAKEN))
+    return calls
+
+
+def member_change() -> Calls:
+    """A learner that is promoted."""
+    group = _Group()
+    spare = group.cluster.install_spare()
+    assert spare is not None
+    group.cluster.change_members("add", spare.member_id)
+    group.cluster.run(5)
+    with Calls() as calls:
+        group.run(lambda client: client.change_members(PROMOTE, spare.member_id))
+    return calls
+
+
+def put() -> Calls:
+    """A message to a master that waits for its slave, which then reports."""
+    broker = Sending(broker_role="SYNC_MASTER")
+    slave, producer = broker.slave(), broker.connect()
+    producer.send(send_of(b"first"))
+    broker.report(slave)
+    with Calls() as calls:
+        producer.send(send_of(b"second"))
+        broker.report(slave)
+        producer.received()
+    broker.stop()
+    return calls
+
+
+def pop() -> Calls:
+    """A POP that waits, a message for it, and its acknowledgement."""
+    case = PopCase("setUp")
+    case.setUp()
+    case.send(b"first")
+    (given,) = case.pop()
+    case.ack(given)
+    with Calls() as calls:
+        case.client.send(pop_of(pollTime=10_000, bornTime=case.parts.wall_ms()))
+        case.settle()
+        case.send(b"body")
+        (answer,) = case.client.received()
+        (given,) = case.given(answer)
+        case.ack(given)
+        case.settle()
+    case.doCleanups()
+    return calls
+
+
+def transaction() -> Calls:
+    """A half message whose producer is asked, and commits it."""
+    case = TransactionCase("setUp")
+    case.setUp()
+    with Calls() as calls:
+        half = case.half()
+        case.wait(20)
+        case.end(half)
+        case.broker.settle()
+    case.doCleanups()
+    return calls
+
+
+def rows(base: str) -> Calls:
+    """A scan of a directory, without Spark."""
+    ledger = Ledger(base)
+    ledger.fill(100)
+    ledger.commit()
+    with Calls() as calls:
+        scan = Scan.of({"path": ledger.path})
+        for part in scan.plan():
+            list(scan.batches(part))
+    ledger.close()
+    return calls
+
+
+def export(base: str, out: str) -> Calls:
+    """An export of a directory into Parquet files."""
+    ledger = Ledger(base)
+    ledger.fill(100)
+    ledger.commit()
+    with Calls() as calls, Exporter.open(
+        out, ExportSource.of({"path": ledger.path}), ExportSettings()
+    ) as exporter:
+        exporter.step(0, is_last=True)
+    ledger.close()
+    return calls
