@@ -13,15 +13,12 @@ from twisted.python.failure import Failure
 
 from dledger.client.client import LogClient
 from dledger.ledger.membership import PROMOTE
-from dledger.spark.export.exporter import Exporter, ExportSettings, ExportSource
-from dledger.spark.scans.scan import Scan
 from dledger.testing.group.checks.machines import is_refused
 from dledger.testing.group.clients import Load, SimClient
 from dledger.testing.group.members.cluster import GroupOptions, SimCluster
 from tests.broker.popping.rig import PopCase, pop_of
 from tests.broker.send_support import Sending, send_of
 from tests.broker.transactions.rig import TransactionCase
-from tests.spark.ledgers import Ledger
 from tests.walks import Calls
 
 #: Of the client: from elsewhere it may not change the members.
@@ -124,30 +121,4 @@ def transaction() -> Calls:
         case.end(half)
         case.broker.settle()
     case.doCleanups()
-    return calls
-
-
-def rows(base: str) -> Calls:
-    """A scan of a directory, without Spark."""
-    ledger = Ledger(base)
-    ledger.fill(100)
-    ledger.commit()
-    with Calls() as calls:
-        scan = Scan.of({"path": ledger.path})
-        for part in scan.plan():
-            list(scan.batches(part))
-    ledger.close()
-    return calls
-
-
-def export(base: str, out: str) -> Calls:
-    """An export of a directory into Parquet files."""
-    ledger = Ledger(base)
-    ledger.fill(100)
-    ledger.commit()
-    with Calls() as calls, Exporter.open(
-        out, ExportSource.of({"path": ledger.path}), ExportSettings()
-    ) as exporter:
-        exporter.step(0, is_last=True)
-    ledger.close()
     return calls
