@@ -122,7 +122,7 @@ class EarlierTests(SynchronousTestCase):
         self.assertEqual(self.log.lacking(ROWS), (NONE, NONE))
         self.setUp()
         self.earlier.whole(3, ROWS)
-        self.refused(lambda: self.log.restart(ROWS, 0), "comes behind batch 3, which is in the log at index")
+        self.refused(lambda: self.log.restart(ROWS, 0), "comes after batch 3, which is in the log at index")
 
     def test_first_batch_of_others(self) -> None:
         """Markers of other sinks do not count, nor do those in front of the newest entries."""
