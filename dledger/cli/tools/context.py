@@ -37,7 +37,7 @@ def context_command() -> None:
 
     The file is ~/.config/dledger/contexts.toml (XDG_CONFIG_HOME counts), or what DLEDGER_CONTEXTS names. Its
     current context stands in for options that are not given; --context NAME, or DLEDGER_CONTEXT, chooses
-    another one. See docs/operations.md, "Contexts".
+    another one. See docs/reference.md, "Contexts".
     """
 
 
