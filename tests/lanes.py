@@ -89,7 +89,7 @@ SUITES = {
     "processes": Suite(3, (
         "test_raft_broker", "test_members", "test_broker", "test_group", "test_demo", "test_load",
         "test_chaos", "test_operator", "test_tls", "test_examples", "test_readers", "test_backup",
-        "test_archive",
+        "test_archive", "test_broker_tutorial",
     ), quick=(
         ("test_members.GrowTests", "test_name_server", "test_tls.TlsGroupTests.test_life", "test_chunks"),
         ("test_broker.KillTests", "test_broker.ReplacedTests.test_empty_master", "test_exactly_once",
