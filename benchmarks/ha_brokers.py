@@ -91,7 +91,7 @@ class Broker(Child):
         """
         answer = ask(self.address, RUNTIME_INFO)
         if answer.code:
-            raise BrokerError(f"{self.name} does not tell its state: {answer.code} {answer.remark}")
+            raise BrokerError(f"{self.name} does not report its state: {answer.code} {answer.remark}")
         return int(read_document(answer.body)["table"][name])
 
     def end_offset(self) -> int:

@@ -5,7 +5,7 @@ What both ends of a framed connection share, whichever protocol speaks on it.
 Rule 1: the frames of one read are handed over in one call; the output of a reactor turn is written in one
 call.
 Rule 2: unanswered requests are bounded: a server stops reading, a client refuses to ask.
-Rule 3: when the connection ends, by either side, its owner is told once, after everything outstanding has
+Rule 3: when the connection ends, by either side, its owner is informed once, after everything outstanding has
 failed.
 
 Rule 4: the memory that a stranger can take is bounded, for one connection and for all of them together
@@ -98,7 +98,7 @@ class Connection(Protocol):
     @ivar unsent_bytes: bytes handed to the transport since it was last known to be drained, or measured.
     """
 
-    #: Frames of one piece of a read, at most.
+    #: Most frames of one piece of a read.
     _frames_max = sys.maxsize
     #: Bytes that the kernel takes beyond what the other end receives, at most; 0: as it likes.
     _kernel_bytes_max = 0
@@ -187,7 +187,7 @@ class Connection(Protocol):
             self.transport.loseConnection()
 
     def abort(self, reason: str) -> None:
-        """End the connection now; unsent output is lost. The owner is told before this returns."""
+        """End the connection now; unsent output is lost. The owner is informed before this returns."""
         if not self.is_lost and self.transport is not None:
             self._lose(reason)
             self.transport.abortConnection()

@@ -37,7 +37,8 @@ TELL_S = 60.0
 LIMIT_S = 1000.0
 
 #: The JVMs of the tests live for seconds: compiling their code for speed would cost a third of their time.
-#: Only the launcher is told: javac would say that it has read JAVA_TOOL_OPTIONS, in the place of its version.
+#: Only the launcher is asked: javac would say that it has read JAVA_TOOL_OPTIONS, in the place of its
+#: version.
 JVM_OPTIONS = "-XX:TieredStopAtLevel=1"
 
 

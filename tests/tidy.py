@@ -78,8 +78,13 @@ GONE_PHRASES: tuple[tuple[str, str], ...] = (
      r"|behind which\b|behind C\{\w*(?:index|position|offset|begin|end)\w*\})", "after"),
     (r"\b(?:byte|bytes|entry|entries|record|records|offset|one|those) behind (?:it|them|the)\b", "after"),
     (r"\bis no text of\b", "must be"),
-    (r"\bit is no backup\b", "not a backup"),
+    (r"(?<!\bthere )\bis no (?:number|name|text|member|directory|list|object|voter|file|record|message|time"
+     r"|address|whole|backup|archive|segment|table|endpoint|slave|header|client|candidate)\b", "is not a"),
+    (r"\bits end tells\b", "the trailer says"),
 )
+#: Words of speech for what code does; they may be the names of variables.
+_TELLING = re.compile(r"\b(?:tells?|told|telling)\b", re.IGNORECASE)
+_NAMES = re.compile(r"[CL]\{[^{}]*\}|`[^`\n]*`|@\w+ [\w, ]+:|\w+\(\w+\)")
 _GONE = tuple((re.compile(pattern, re.IGNORECASE), better) for pattern, better in GONE_PHRASES)
 
 #: What is released, or will be: its words are those of its time.
@@ -271,6 +276,30 @@ def plain_english(source: str) -> Iterator[Complaint]:
                 yield line, f"{found[0].strip()!r}: write {better}"
 
 
+def telling(source: str) -> Iterator[Complaint]:
+    """
+    Comments and docstrings say what reports, names, shows or informs; nothing tells, and nobody is told.
+    """
+    before = tokenize.NEWLINE
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        is_text = token.type == tokenize.STRING and token.string.startswith('"""')
+        is_docstring = is_text and before != tokenize.OP  # (else it is a program)
+        before = token.type
+        if is_docstring or token.type == tokenize.COMMENT:
+            bare = _NAMES.sub(lambda name: " " * len(name[0]), token.string)
+            for found in _TELLING.finditer(bare):
+                line = token.start[0] + token.string.count("\n", 0, found.start())
+                yield line, f"{found[0]!r}: write reports, says, names, shows or informs"
+
+
+def telling_pages(source: str) -> Iterator[Complaint]:
+    """As L{telling}, for a document: its code is free, and so are the targets of links."""
+    for number, line in enumerate(source.splitlines(), 1):
+        if not line.startswith("    "):
+            for found in _TELLING.finditer(re.sub(r"`[^`]*`|\]\([^)]*\)", "", line)):
+                yield number, f"{found[0]!r}: write reports, says, names, shows or informs"
+
+
 def gone_phrases(source: str) -> Iterator[Complaint]:
     """No text has one of L{GONE_PHRASES}: prose, an error, or a line of a document."""
     for number, line in enumerate(source.splitlines(), 1):
@@ -389,11 +418,13 @@ def rules_for(path: str) -> tuple[Rule, ...]:
     if not path.endswith(".py"):
         if not path.endswith(".md"):
             return (todo_names_issue, banned_words)
-        return (banned_words,) if _matches(path, OLD_WORDS) else (banned_words, gone_phrases)
+        return (banned_words,) if _matches(path, OLD_WORDS) else (
+            banned_words, gone_phrases, telling_pages
+        )
     if path.startswith("examples/"):  # programs as users write them, with their own reactor and output
-        return (todo_names_issue, banned_words, plain_english, gone_phrases)
+        return (todo_names_issue, banned_words, plain_english, gone_phrases, telling)
     rules = EVERY_MODULE if path == "tests/test_tidy.py" or path == "tests/tidy.py" else (
-        *EVERY_MODULE, gone_phrases
+        *EVERY_MODULE, gone_phrases, telling
     )
     if not _matches(path, SPEAKING):
         rules += (no_print,)

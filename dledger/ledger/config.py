@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.core.test_config -*-
 """
-Configuration of a member: frozen, validated, in plain units, with errors that tell the remedy.
+Configuration of a member: frozen, validated, in plain units, with errors that name the remedy.
 
 Names are DLedger's in snake_case; L{from_mapping} also accepts Java's and RocketMQ's spellings.
 Validators touch neither disk nor network. Most defaults are Java's, except election timing.

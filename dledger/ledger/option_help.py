@@ -126,7 +126,7 @@ OPTION_HELP: Mapping[str, OptionHelp] = {
     "change_hosts": OptionHelp(
         "addresses, `;`",
         "IP addresses or networks that may change the group (its members, its leader) where neither TLS nor "
-        "`client_token_file` tells who asks, besides the loopback interface; `*` for all. The same name as "
+        "`client_token_file` shows who asks, besides the loopback interface; `*` for all. The same name as "
         "of brokers (`changeHosts`) and name servers, see [Security](security.md#who-may-change-what)",
     ),
     "admin_tls": OptionHelp(

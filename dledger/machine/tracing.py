@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.node.test_tracing -*-
 """
-A state machine whose calls of C{apply} are spans: the last part of what L{dledger.node.run.tracing} tells.
+A state machine whose calls of C{apply} are spans: the last part of what L{dledger.node.run.tracing} shows.
 """
 
 from __future__ import annotations

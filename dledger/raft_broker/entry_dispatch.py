@@ -2,7 +2,7 @@
 """
 Dispatches the messages of committed entries into their consume queues.
 
-Rule 1: an entry whose body is no message is passed over, alone; the log names it. RocketMQ passes over all
+Rule 1: an entry whose body is not a message is passed over, alone; the log names it. RocketMQ passes over all
 entries of the same read.
 Rule 2: bytes that are no entry hold the dispatch up until the member has a sound copy from another one. The
 log says so; the broker serves what is dispatched, and does not become master.
@@ -120,7 +120,7 @@ class EntryDispatch(Dispatcher):
         if problem:
             self.passed_over += 1
             self.log_events.warn(
-                "the entry with a message at {offset} is passed over: {reason}", offset=offset, reason=problem
+                "skipping the entry with a message at {offset}: {reason}", offset=offset, reason=problem
             )
             return
         self._put(record, offset, arrived)

@@ -2,7 +2,7 @@
 """
 Puts the keys of the messages of committed entries into the index.
 
-An entry whose body is no message has no keys.
+An entry whose body is not a message has no keys.
 
 Source: DLedgerCommitLog.checkMessageAndReturnSize, IndexService.buildIndex (4.9.8).
 """

@@ -10,7 +10,7 @@ Rule 2: output stays in order on both of its ways. While no bytes are unsent, fr
 socket, many in one call and without being joined; the transport gets the bytes that the socket did not
 take, and all later ones until it is drained. (C{sendfile} was measured: one call for each header and each
 body, and pages that the receiver takes more slowly, cost as much as it saves.)
-Rule 3: when either side ends the connection, the owner is told once.
+Rule 3: when either side ends the connection, the owner is informed once.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class _Stream(Protocol):
         self._lose(reason.getErrorMessage())
 
     def abort(self, reason: str) -> None:
-        """End the connection now; unsent output is lost. The owner is told before this returns."""
+        """End the connection now; unsent output is lost. The owner is informed before this returns."""
         if not self.is_lost and self.transport is not None:
             self._lose(reason)
             self.transport.abortConnection()

@@ -127,7 +127,7 @@ CODE_HELP: Mapping[ResponseCode, CodeHelp] = {
     ),
     ResponseCode.SEQUENCE_GAP: CodeHelp(
         "an append of a producer that does not follow its last one. It is not in the log",
-        "go on after the last sequence, which the answer tells: [exactly once](exactly-once.md)",
+        "go on after the last sequence, which the answer names: [exactly once](exactly-once.md)",
     ),
     ResponseCode.UNKNOWN_PRODUCER: CodeHelp(
         "likewise, of a producer that the log does not know, or not any more",

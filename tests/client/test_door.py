@@ -13,7 +13,7 @@ from tests.client.fakes import FakeGroup
 
 
 class DoorTests(SynchronousTestCase):
-    """Each call refuses what is no number, or is out of range, and nothing is sent."""
+    """Each call refuses what is not a number, or is out of range, and nothing is sent."""
 
     def setUp(self) -> None:
         self.group = FakeGroup(Clock())

@@ -127,13 +127,13 @@ def first_since(log: Log, since_ms: int, timeout_s: float) -> int:
     entry if all are earlier.
 
     @param timeout_s: longest wait for one entry.
-    @raise DLedgerError: UNSUPPORTED: no entry that was looked at has a time, or the leader tells no end; or
+    @raise DLedgerError: UNSUPPORTED: no entry that was looked at has a time, or the leader reports no end; or
         the entries cannot be read.
     """
     info = log.metadata()
     if info.committed_index < -1 or info.begin_index < -1:
         raise DLedgerError(ResponseCode.UNSUPPORTED, member_id=info.member_id, reason=(
-            "a Java leader does not tell where its log begins and ends, which --since needs: give --from"
+            "a Java leader does not report where its log begins and ends, which --since needs: give --from"
         ))
     begin, end = max(info.begin_index, 0), info.committed_index + 1
     search, looked = TimeSearch(begin, end, since_ms), 0

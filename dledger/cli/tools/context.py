@@ -166,4 +166,4 @@ def remove_context(name: str) -> None:
     except ValueError as error:
         raise click.ClickException(str(error)) from None
     _change(path, lambda text: without_context(text, name))
-    say(f"{path}: {name} is no context any more")
+    say(f"{path}: {name} is not a context any more")

@@ -35,7 +35,8 @@ from protocols.wire.errors import BodyError, WireError
 CONNECTIONS_MAX = 4096
 
 #: A connection that was heard within this many seconds lives. A peer whose machine lost power gets in with
-#: its first attempt after this time; one whose process ended gets in at once, because the kernel tells.
+#: its first attempt after this time; one whose process ended gets in at once, because the kernel reports
+#: that.
 LIVE_S = 3.0
 
 #: A member that did not look after its connections for this long, seconds, stood still.

@@ -48,9 +48,9 @@ _T = TypeVar("_T")
 
 #: See rule 5.
 REFRESH_BYTES = 8 * 1024 * 1024
-#: Requests that are under way at once, at most.
+#: Most requests that are under way at once.
 ASKED_MAX = 1024
-#: Characters of a reason in an answer, at most.
+#: Most characters of a reason in an answer.
 REASON_CHARACTERS_MAX = 300
 
 
@@ -220,7 +220,7 @@ class ReaderDesk:
         table = self._ledger.readers
         if table is None:
             raise DLedgerError(ResponseCode.LEADER_NOT_READY, reason=(
-                "damaged entries may tell of readers; a peer gives them back"
+                "damaged entries may name readers; a peer gives them back"
             ))
         self._leases.begin(self._core.members.term)
         return table.at(self._core.committed_index)

@@ -341,7 +341,7 @@ class BrokerParts(BrokerEvents):
     # -- life cycle, except files and ports ----------------------------------------------------------
 
     def begin(self) -> None:
-        """The broker listens: follow the master, tell name servers, deliver delayed messages."""
+        """The broker listens: follow the master, register with name servers, deliver delayed messages."""
         self.replication.follow()
         self.registrar.start()
         if not self.config.is_slave:

@@ -9,7 +9,7 @@ may ask for one. A broker registers from everywhere, and ends its own registrati
 unless they come over the connection on which the broker that they name has registered.
 Rule 4: the last registration of a name and an id counts, as in Java: a master that takes over must not wait
 for the end of the one before. If that one is still connected, from another host, the log warns, and the
-answer tells the address of that one. Where everybody shows a certificate, the certificate must name the
+answer names the address of that one. Where everybody shows a certificate, the certificate must name the
 broker then, or the registration is refused.
 
 Source: DefaultRequestProcessor, ClientRequestProcessor (4.9.8, 5.3.3).

@@ -60,7 +60,7 @@ def whole_number(least: int, most: int) -> Callable[[str, str], int]:
         try:
             number = int(value.strip())
         except ValueError:
-            raise OptionError(f"option {name}={value!r} is no whole number") from None
+            raise OptionError(f"option {name}={value!r} is not a whole number") from None
         if not least <= number <= most:
             raise OptionError(f"option {name}={number} is outside {least}..{most}")
         return number
@@ -95,7 +95,7 @@ def _facts(name: str, value: str) -> JsonObject:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise OptionError(f"option {name} is no object of JSON, such as "
+        raise OptionError(f"option {name} is not an object of JSON, such as "
                           '{"endpoint_url": "http://10.0.0.9:9000"}')
     return found
 
@@ -261,7 +261,7 @@ class ScanOptions:
     @ivar envelopes: whether times and headers are columns, and bodies are without their envelopes.
     @ivar max_offsets_per_trigger, max_bytes_per_trigger, max_records_per_partition: 0 for no limit.
     @ivar min_offsets_per_trigger: 0: a batch may have one.
-    @ivar min_partitions: 0: one for each of C{processors}, which is no option, but none below a mebibyte.
+    @ivar min_partitions: 0: one for each of C{processors}, which is not an option, but none below a mebibyte.
     @ivar tls_certificate, tls_key, tls_authority: PEM files, all or none.
     @ivar tls_plain_members: ids of members that do without TLS.
     @ivar token_file: with the token of this reader; empty: none.
@@ -337,7 +337,7 @@ class ScanOptions:
                               "needs format=dledger")
         if self.include_control and self.format == ROCKETMQ:
             raise OptionError("option includeControl shows the log's own entries, which are no messages: it "
-                              "needs format=dledger; includeInternal shows what is no message")
+                              "needs format=dledger; includeInternal shows what is not a message")
         if self.envelopes and self.format == ROCKETMQ:
             raise OptionError("option envelopes shows times and headers of entries, and messages have their "
                               "own: it needs format=dledger")

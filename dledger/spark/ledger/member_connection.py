@@ -58,7 +58,7 @@ CONNECT_S = 5.0
 _RECEIVE_BYTES = 1 << 20
 #: Answers that this member will always give.
 _FOR_GOOD = (ResponseCode.UNKNOWN_GROUP, ResponseCode.UNKNOWN_MEMBER, ResponseCode.FORBIDDEN)
-#: Bytes of an answer that lists the members, at most.
+#: Most bytes of an answer that lists the members.
 _METADATA_BYTES_MAX = 1 << 20
 
 
@@ -257,7 +257,7 @@ class MemberConnection:
                 answer = connection.remoting_metadata()
         except Trouble:
             return trouble
-        # Only our members tell their role.
+        # Only our members report their role.
         return trouble if answer.role else NotNative("it answers remoting frames only, as Java members do")
 
     def remoting_metadata(self, token: str = "") -> MetadataResponse:

@@ -219,7 +219,7 @@ class SimBroker:
             self._end("killed", power=False)
 
     def lose_power(self) -> None:
-        """The machine loses power; its peers are not told."""
+        """The machine loses power; its peers are not informed."""
         if self.is_up:
             self._end("power lost", power=True)
 

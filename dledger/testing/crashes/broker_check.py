@@ -203,7 +203,7 @@ def _without_holes(running: RunningStore, promise: StorePromise) -> None:
             running.settle()
             return
         why.append(f"it differs at {at}")
-    raise BadImage(f"the log {begin}..{log.end_offset} is none of the possible ones: {'; '.join(why)}")
+    raise BadImage(f"the log {begin}..{log.end_offset} is not one of the possible ones: {'; '.join(why)}")
 
 
 def check_store(disk: CrashDisk, promise: StorePromise, *, is_slave: bool) -> RunningStore:

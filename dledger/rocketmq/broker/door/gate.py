@@ -348,7 +348,8 @@ class AccessGate(CommandGroup):
                 if not self._may(account, resource, right):
                     return _denied(resource, account)
         elif isinstance(request, ReadRequest) and not account.may_everything:
-            return (f"account {shown(key)} is no administrator, or one with lists, and the whole log has the "
+            return (f"account {shown(key)} is not an administrator, or one with lists, and the whole log "
+                    f"has the "
                     "messages of all topics: consume topics")
         return ""
 
