@@ -270,7 +270,6 @@ class JavaLoad(Load):
     def run(
         self, address: str, *, body_bytes: int, window: int, warm_up_s: float, seconds: float
     ) -> Sample:
-        """See L{Load.run}."""
         cpu_s = self._child.cpu_seconds()
         words = f"{body_bytes} {window} {round(warm_up_s * 1000)} {round(seconds * 1000)}"
         try:
@@ -308,7 +307,6 @@ class OurLoad(Load):
     def run(
         self, address: str, *, body_bytes: int, window: int, warm_up_s: float, seconds: float
     ) -> Sample:
-        """See L{Load.run}."""
         command = [
             sys.executable, "-m", "benchmarks.ha_load", "--address", address, "--topic", TOPIC,
             "--queues", str(QUEUES), "--window", str(window), "--body-bytes", str(body_bytes),

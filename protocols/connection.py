@@ -130,7 +130,6 @@ class Connection(Protocol):
         return address_text(None if self.transport is None else self.transport.getPeer())
 
     def connectionMade(self) -> None:
-        """See L{Protocol.connectionMade}."""
         if ITCPTransport.providedBy(self.transport):
             self.transport.setTcpNoDelay(True)
         self.transport.registerProducer(self, True)
@@ -138,7 +137,6 @@ class Connection(Protocol):
         read_directly(self.transport, self)
 
     def dataReceived(self, data: bytes) -> None:
-        """See L{Protocol.dataReceived}."""
         if self.is_lost or self.is_closing:
             return
         self._was_active = self._was_heard = True
@@ -174,7 +172,6 @@ class Connection(Protocol):
         return None
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """See L{Protocol.connectionLost}."""
         self._lose(loss_sentence(reason))
 
     def close(self) -> None:
@@ -346,7 +343,6 @@ class AnsweringConnection(Connection):
         self._sink.drained(self)
 
     def resumeProducing(self) -> None:
-        """See L{IPushProducer}."""
         super().resumeProducing()
         if not self.is_lost:
             self.is_waited_for = True

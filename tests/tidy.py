@@ -19,6 +19,8 @@ from pathlib import Path
 
 import attrs
 
+from tests.overrides import classes_of, documented_by_base
+
 ROOT = Path(__file__).resolve().parent.parent
 
 COLUMNS_MAX = 110
@@ -158,8 +160,17 @@ def _is_overload(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return bool(names & {"overload", "setter", "deleter"})
 
 
+def _is_documented_by_base(parent: ast.AST, name: str, source: str) -> bool:
+    """Whether a base of the class C{parent} documents its method."""
+    local, names = classes_of(tree_of(source))
+    return isinstance(parent, ast.ClassDef) and documented_by_base(parent, name, names, local)
+
+
 def public_docstrings(source: str) -> Iterator[Complaint]:
-    """Every public class, function and method has a docstring, except those nested in functions."""
+    """
+    Every public class, function and method has a docstring, except those nested in functions, and those that
+    override one which a base documents.
+    """
 
     def visit(parent: ast.AST, where: str) -> Iterator[Complaint]:
         for node in ast.iter_child_nodes(parent):
@@ -170,7 +181,9 @@ def public_docstrings(source: str) -> Iterator[Complaint]:
             if node.name.startswith("_"):
                 continue
             is_function = not isinstance(node, ast.ClassDef)
-            if ast.get_docstring(node) is None and not (is_function and _is_overload(node)):
+            if ast.get_docstring(node) is None and not (
+                is_function and (_is_overload(node) or _is_documented_by_base(parent, node.name, source))
+            ):
                 yield node.lineno, f"{where}{node.name} has no docstring"
             if not is_function:
                 yield from visit(node, f"{where}{node.name}.")

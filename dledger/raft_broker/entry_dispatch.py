@@ -61,20 +61,17 @@ class EntryDispatch(Dispatcher):
             raise
 
     def another(self, queues: Puts, offset: int) -> Dispatcher:
-        """See L{Dispatcher.another}."""
         return EntryDispatch(
             self._log, queues, self._delay_levels_ms, offset=offset, metadata_from=_NEVER, events=self._events
         )
 
     def _first(self, data: bytes) -> int:
-        """See L{Dispatcher._first}."""
         if len(data) < START_SIZE:
             return 0
         magic, size = BLANK.unpack_from(data)
         return -1 if magic == BLANK_MAGIC else size
 
     def _slice(self, data: bytes, base: int, room: int, arrived: Arrived) -> int:
-        """See L{Dispatcher._slice}."""
         at, end = 0, len(data)
         put, levels, topics = self._queues.put, self._delay_levels_ms, self._topics
         while end - at >= ENTRY_HEADER_SIZE:

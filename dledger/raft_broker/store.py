@@ -197,7 +197,6 @@ class RaftStore(MessageStore):
         """
 
     def facts(self) -> dict[str, object]:
-        """See L{MessageStore.facts}."""
         return {**super().facts(), "entriesPassedOver": self._entries.passed_over}
 
     def expire_queues(self) -> None:

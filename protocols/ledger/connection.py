@@ -158,7 +158,6 @@ class ServerConnection(AnsweringConnection):
         return self.peer_id is not None
 
     def connectionMade(self) -> None:
-        """See L{Protocol.connectionMade}."""
         super().connectionMade()
         self._sink.connected(self)
 
@@ -293,7 +292,6 @@ class ClientConnection(Connection, Generic[_Token]):
         return len(self._outstanding)
 
     def connectionMade(self) -> None:
-        """See L{Protocol.connectionMade}."""
         super().connectionMade()
         self._heard_s = self._turn.seconds()
         self._sink.connected(self)

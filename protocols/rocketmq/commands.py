@@ -248,7 +248,6 @@ class CommandConnection(AnsweringConnection):
         self._reads_much = False
 
     def connectionMade(self) -> None:
-        """See L{Protocol.connectionMade}."""
         super().connectionMade()
         self._sink.connected(self)
 

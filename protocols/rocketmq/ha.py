@@ -118,7 +118,6 @@ class _Stream(Protocol):
         return self.transport.getPeer() if self.transport is not None else None
 
     def connectionMade(self) -> None:
-        """See L{Protocol.connectionMade}."""
         transport = self.transport
         if ITCPTransport.providedBy(transport):
             transport.setTcpNoDelay(True)
@@ -132,7 +131,6 @@ class _Stream(Protocol):
         self._connected()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """See L{Protocol.connectionLost}."""
         self._lose(reason.getErrorMessage())
 
     def abort(self, reason: str) -> None:
@@ -203,7 +201,6 @@ class HAConnection(_Stream):
         self.serial = serial
 
     def dataReceived(self, data: bytes) -> None:
-        """See L{Protocol.dataReceived}."""
         if self.is_lost:
             return
         try:
@@ -266,7 +263,6 @@ class HAClient(_Stream):
         self._bulk = memoryview(bytearray(BULK_SIZE))
 
     def dataReceived(self, data: bytes) -> None:
-        """See L{Protocol.dataReceived}."""
         if self.is_lost:
             return
         pieces: list[Piece] = []

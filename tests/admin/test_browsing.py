@@ -161,7 +161,8 @@ class EntryTests(test_resource.PageCase):
     def test_wrong(self) -> None:
         """What was wrong, and what is allowed."""
         for query, words in (
-            ("from=x", "not a whole number"), ("from=-1", "not a whole number"), ("from=" + "9" * 20, "whole"),
+            ("from=x", "not a whole number"), ("from=-1", "not a whole number"),
+            ("from=" + "9" * 20, "not a whole number"),
             ("from=%D9%A3", "not a whole number"), ("count=0", "1 to 100"), ("count=101", "0 to 100"),
             ("form=1", "known: count, from, time"), ("from=1&from=2", "2 times"), ("from=%FF", "not UTF-8"),
             ("time=now", "2026-01-31T12:00:00"), ("time=1700000000&from=1", "not both"),

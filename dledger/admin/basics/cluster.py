@@ -281,7 +281,6 @@ class _BoundedBody(Protocol):
         self._is_ended = False
 
     def dataReceived(self, data: bytes) -> None:
-        """See L{Protocol.dataReceived}."""
         if self._is_ended:
             return
         self._size += len(data)

@@ -65,7 +65,6 @@ class ListeningSide(ServerFactory, Generic[_C]):
         return len(self._connections)
 
     def buildProtocol(self, addr: IAddress | None) -> _C | None:
-        """See L{ServerFactory.buildProtocol}."""
         if self._is_closing or not self._has_room():
             reason = f"{len(self._connections)} are open, {self._connections_max} are allowed"
             self._refused(str(addr), reason)

@@ -145,7 +145,6 @@ class MemberServer(ListeningSide[ServerConnection]):
     # -- RequestSink of the connections ------------------------------------------------------
 
     def connected(self, connection: ServerConnection) -> None:
-        """See L{RequestSink.connected}."""
         super().connected(connection)
         self._sink.connected(connection)
 
@@ -179,7 +178,6 @@ class MemberServer(ListeningSide[ServerConnection]):
         self._sink.wire_broken(connection, error)
 
     def connection_lost(self, connection: ServerConnection, reason: str) -> None:
-        """See L{RequestSink.connection_lost}."""
         super().connection_lost(connection, reason)
         peer_id = connection.peer_id
         if peer_id is not None and self._by_peer.get(peer_id) is connection:

@@ -207,7 +207,6 @@ class TracedDriver(Driver):
         self._runners[fx.AnswerAppend] = self._answer
 
     def feed(self, *happened: ev.Input) -> None:
-        """See L{Driver.feed}."""
         if not self.is_stopped:
             for one in happened:
                 if isinstance(one, ev.AppendProposed):
@@ -215,7 +214,6 @@ class TracedDriver(Driver):
         super().feed(*happened)
 
     def stop(self) -> None:
-        """See L{Driver.stop}."""
         super().stop()
         self._trace.stop()
 

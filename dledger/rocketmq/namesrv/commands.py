@@ -129,7 +129,6 @@ class NameServerCommands(CommandGroup):
         self.uris_of: Callable[[CommandConnection], Collection[str]] | None = None
 
     def handlers(self) -> Handlers:
-        """See L{CommandGroup.handlers}."""
         handlers = {
             100: self._put_value, 101: self._get_value, 102: self._delete_value, 103: self._register,
             104: self._unregister, 105: self._route, 106: self._cluster, 205: self._wipe_write,

@@ -75,7 +75,6 @@ class ArchivePiece(Piece):
     shipped_s: int = attrs.field(default=-1, eq=False)
 
     def difference(self, first_term: int, last_term: int, chain_crc: int | None) -> str:
-        """See L{Piece.difference}."""
         if (first_term, last_term) != (self.first_term, self.last_term):
             return (f"its terms are {first_term} to {last_term}, but the manifest says {self.first_term} to "
                     f"{self.last_term}")

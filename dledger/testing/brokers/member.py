@@ -49,7 +49,6 @@ class HADisk(SimDisk):
     death: MemberDied | None = None
 
     def before_change(self, path: str, kind: str) -> None:
-        """See L{SimDisk.before_change}."""
         if self.death is not None:
             raise self.death
         try:

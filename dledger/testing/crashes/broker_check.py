@@ -90,11 +90,9 @@ class RunningStore(BrokerEvents):
         self.settle()
 
     def grown(self) -> None:
-        """See L{BrokerEvents.grown}."""
         self.store.reput.wake()
 
     def cut(self, end_offset: int) -> None:
-        """See L{BrokerEvents.cut}."""
         self.store.log_was_cut(end_offset)
 
     def settle(self) -> None:

@@ -175,7 +175,6 @@ class AccessGate(CommandGroup):
     # -- CommandGroup: hears of connections ---------------------------------------------------------
 
     def handlers(self) -> Handlers:
-        """See L{CommandGroup.handlers}."""
         return {CHALLENGE_CODE: self._challenge}
 
     def _challenge(self, connection: CommandConnection, request: RemotingCommand) -> None:
@@ -183,7 +182,6 @@ class AccessGate(CommandGroup):
         connection.answer(request, ext_fields={CHALLENGE_FIELD: challenge})
 
     def connection_lost(self, connection: CommandConnection) -> None:
-        """See L{CommandGroup.connection_lost}."""
         self._native.pop(connection, None)
         self._challenges.pop(connection, None)
         self._release(connection)

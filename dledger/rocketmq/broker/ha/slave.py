@@ -372,7 +372,6 @@ class HAFollower(Factory):
         self._ended(f"cannot connect: {failure.getErrorMessage()}", is_news=False)
 
     def buildProtocol(self, address: IAddress | None) -> HAClient:
-        """See L{Factory.buildProtocol}."""
         return HAClient(self)
 
     def connected(self, client: HAClient) -> None:
