@@ -167,7 +167,6 @@ class NativeRoad(Road):
         self._acknowledged += count
 
     def once(self) -> None:
-        """See L{Road.once}."""
         self._acknowledged = 0
         for bodies in self._calls:
             self._client.submit(bodies, partial(self._settled, len(bodies)))
@@ -176,7 +175,6 @@ class NativeRoad(Road):
             raise GuardError(f"{self._acknowledged} of {self.window} appends were acknowledged")
 
     def written(self) -> tuple[int, int]:
-        """See L{Road.written}."""
         return self._wires.writes, self._wires.bytes_written
 
 
@@ -209,7 +207,6 @@ class RemotingRoad(Road):
         self._sender = made[0]
 
     def once(self) -> None:
-        """See L{Road.once}."""
         data, _ids = self._frames.requests(self.window)
         transport: Any = self._sender.transport
         transport.write(data)
@@ -219,7 +216,6 @@ class RemotingRoad(Road):
             raise GuardError(f"{codes.count(200)} of {self.window} appends were acknowledged")
 
     def written(self) -> tuple[int, int]:
-        """See L{Road.written}."""
         return self._wires.writes, self._wires.bytes_written
 
 
@@ -235,7 +231,6 @@ class PutRoad(Road):
         self._client = self._broker.connect()
 
     def once(self) -> None:
-        """See L{Road.once}."""
         from tests.broker.send_support import send_of
 
         answers = self._client.send(*(send_of(_BODY, opaque=one + 1) for one in range(self.window)))

@@ -91,7 +91,7 @@ class Broker(Child):
         """
         answer = ask(self.address, RUNTIME_INFO)
         if answer.code:
-            raise BrokerError(f"{self.name} does not tell its state: {answer.code} {answer.remark}")
+            raise BrokerError(f"{self.name} does not report its state: {answer.code} {answer.remark}")
         return int(read_document(answer.body)["table"][name])
 
     def end_offset(self) -> int:
@@ -270,7 +270,6 @@ class JavaLoad(Load):
     def run(
         self, address: str, *, body_bytes: int, window: int, warm_up_s: float, seconds: float
     ) -> Sample:
-        """See L{Load.run}."""
         cpu_s = self._child.cpu_seconds()
         words = f"{body_bytes} {window} {round(warm_up_s * 1000)} {round(seconds * 1000)}"
         try:
@@ -308,7 +307,6 @@ class OurLoad(Load):
     def run(
         self, address: str, *, body_bytes: int, window: int, warm_up_s: float, seconds: float
     ) -> Sample:
-        """See L{Load.run}."""
         command = [
             sys.executable, "-m", "benchmarks.ha_load", "--address", address, "--topic", TOPIC,
             "--queues", str(QUEUES), "--window", str(window), "--body-bytes", str(body_bytes),

@@ -7,7 +7,7 @@ Takes one append apart: where its microseconds go, beside the least that the sam
 A client of ours appends to three members, one entry at a time. Points in all four processes
 (L{benchmarks.trace_points}) say when an append passes them, by one clock. In the same run, by turns, two
 relays go the same way without doing anything else (L{benchmarks.relay}): plain Python with epoll, and bare
-Twisted. A run without points tells what the points cost.
+Twisted. A run without points shows what the points cost.
 
     append()  client  ->  leader reads  ->  it has written  ->  it has pushed
                                               |
@@ -130,7 +130,7 @@ class _Walk:
 
 def parts_of(client: Moments, leader: Moments, followers: Sequence[Moments]) -> list[list[float]]:
     """
-    The parts of each append that all its points tell, in microseconds.
+    The parts of each append that all its points show, in microseconds.
 
     @param client, leader, followers: the moments of the processes.
     """

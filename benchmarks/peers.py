@@ -2,8 +2,8 @@
 """
 The systems that are measured beside ours: their programs, and what one operation of each means.
 
-A figure is worth little without the promise behind it, so each system tells its operation and its durability.
-Peers are not installed by this repository; a message names the Debian package.
+A figure is worth little without the promise behind it, so each system reports its operation and its
+durability. Peers are not installed by this repository; a message names the Debian package.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ from protocols.wire.rocketmq.message import encode_message, make_message
 MIB = 1024 * 1024
 _PARTS = 8
 _BODY_BYTES = 100
-#: Reads its share of the parts, told in its arguments; prints its times.
+#: Reads its share of the parts, reported in its arguments; prints its times.
 _READER = """
 import json, os, sys, time
 from dledger.spark.scans.scan import Scan

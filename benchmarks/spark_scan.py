@@ -208,7 +208,7 @@ def _consume(frame: Any) -> None:
 
 
 def processor_seconds() -> float:
-    """Processor time of this process and all its descendants, as far as Linux tells it."""
+    """Processor time of this process and all its descendants, as far as Linux reports it."""
     children: dict[int, list[int]] = {}
     ticks: dict[int, int] = {}
     for place in Path("/proc").glob("[0-9]*"):

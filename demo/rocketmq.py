@@ -161,7 +161,8 @@ def judge(queues: list[list[Kept]], places: dict[int, Place]) -> int:
     Compare the queues of the brokers with the acknowledged messages.
 
     @return: number of messages that are there more than once.
-    @raise Lost: an acknowledged message is not where its producer was told, or a message is nobody's.
+    @raise Lost: an acknowledged message is not at the place in its producer's answer, or a message is
+        nobody's.
     """
     wrong = []
     counts: collections.Counter[bytes] = collections.Counter(kept.body for queue in queues for kept in queue)

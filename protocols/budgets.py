@@ -3,8 +3,8 @@
 Budgets of bytes that the connections of one process share, so that many connections together cannot hold
 more memory than one process may use.
 
-The account of a connection counts all its answers, of every size: the connection tells it each output, and
-what its transport has not sent yet. No handler of requests has to.
+The account of a connection counts all its answers, of every size: the connection reports each output to it,
+and what its transport has not sent yet. No handler of requests has to.
 """
 
 from __future__ import annotations

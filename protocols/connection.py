@@ -5,7 +5,7 @@ What both ends of a framed connection share, whichever protocol speaks on it.
 Rule 1: the frames of one read are handed over in one call; the output of a reactor turn is written in one
 call.
 Rule 2: unanswered requests are bounded: a server stops reading, a client refuses to ask.
-Rule 3: when the connection ends, by either side, its owner is told once, after everything outstanding has
+Rule 3: when the connection ends, by either side, its owner is informed once, after everything outstanding has
 failed.
 
 Rule 4: the memory that a stranger can take is bounded, for one connection and for all of them together
@@ -98,7 +98,7 @@ class Connection(Protocol):
     @ivar unsent_bytes: bytes handed to the transport since it was last known to be drained, or measured.
     """
 
-    #: Frames of one piece of a read, at most.
+    #: Most frames of one piece of a read.
     _frames_max = sys.maxsize
     #: Bytes that the kernel takes beyond what the other end receives, at most; 0: as it likes.
     _kernel_bytes_max = 0
@@ -130,7 +130,6 @@ class Connection(Protocol):
         return address_text(None if self.transport is None else self.transport.getPeer())
 
     def connectionMade(self) -> None:
-        """See L{Protocol.connectionMade}."""
         if ITCPTransport.providedBy(self.transport):
             self.transport.setTcpNoDelay(True)
         self.transport.registerProducer(self, True)
@@ -138,7 +137,6 @@ class Connection(Protocol):
         read_directly(self.transport, self)
 
     def dataReceived(self, data: bytes) -> None:
-        """See L{Protocol.dataReceived}."""
         if self.is_lost or self.is_closing:
             return
         self._was_active = self._was_heard = True
@@ -174,7 +172,6 @@ class Connection(Protocol):
         return None
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """See L{Protocol.connectionLost}."""
         self._lose(loss_sentence(reason))
 
     def close(self) -> None:
@@ -187,7 +184,7 @@ class Connection(Protocol):
             self.transport.loseConnection()
 
     def abort(self, reason: str) -> None:
-        """End the connection now; unsent output is lost. The owner is told before this returns."""
+        """End the connection now; unsent output is lost. The owner is informed before this returns."""
         if not self.is_lost and self.transport is not None:
             self._lose(reason)
             self.transport.abortConnection()
@@ -346,7 +343,6 @@ class AnsweringConnection(Connection):
         self._sink.drained(self)
 
     def resumeProducing(self) -> None:
-        """See L{IPushProducer}."""
         super().resumeProducing()
         if not self.is_lost:
             self.is_waited_for = True

@@ -75,8 +75,8 @@ class Outlet:
 
     Invariant: while C{is_drained}, the buffer of a socket is empty.
 
-    @ivar is_drained: whether the socket has taken everything, as of the last output; True if it does not
-        tell.
+    @ivar is_drained: whether the socket has taken everything, as of the last output; True if it does
+        not say.
     @ivar written_bytes: size of all output so far.
     @param transport: any transport; if it is not a plain TCP socket (TLS, test), C{write} is used, and the
         socket beneath TLS is offered the result.
@@ -119,7 +119,7 @@ class Outlet:
         return self.waiting_bytes(known)
 
     def waiting_bytes(self, known: int) -> int:
-        """Bytes that the socket has not taken yet; C{known} for a transport that does not tell."""
+        """Bytes that the socket has not taken yet; C{known} for a transport that does not say."""
         transport, before = self._socket, 0
         if transport is None:
             if self._beneath is None:

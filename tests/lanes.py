@@ -37,7 +37,8 @@ TELL_S = 60.0
 LIMIT_S = 1000.0
 
 #: The JVMs of the tests live for seconds: compiling their code for speed would cost a third of their time.
-#: Only the launcher is told: javac would say that it has read JAVA_TOOL_OPTIONS, in the place of its version.
+#: Only the launcher is asked: javac would say that it has read JAVA_TOOL_OPTIONS, in the place of its
+#: version.
 JVM_OPTIONS = "-XX:TieredStopAtLevel=1"
 
 
@@ -89,7 +90,7 @@ SUITES = {
     "processes": Suite(3, (
         "test_raft_broker", "test_members", "test_broker", "test_group", "test_demo", "test_load",
         "test_chaos", "test_operator", "test_tls", "test_examples", "test_readers", "test_backup",
-        "test_archive",
+        "test_archive", "test_broker_tutorial",
     ), quick=(
         ("test_members.GrowTests", "test_name_server", "test_tls.TlsGroupTests.test_life", "test_chunks"),
         ("test_broker.KillTests", "test_broker.ReplacedTests.test_empty_master", "test_exactly_once",

@@ -4,7 +4,8 @@ A release without its last steps: what docs/releasing.md asks for, as far as a m
 
     python -m tests.release_check 0.2.0    the news of this release, and its wheel, into build/release
 
-Nothing of the tree is changed: the news are a draft, and the wheel is made of the files that git has.
+Nothing of the tree is changed: the news are a draft, and the wheel is made of the files that git has. When
+the news were built, and the fragments are gone, NEWS.md must have a part about the release.
 """
 
 from __future__ import annotations
@@ -53,6 +54,12 @@ def news(release: str) -> str:
         capture_output=True, text=True, check=True, timeout=120,
     )
     return done.stdout
+
+
+def written_news(release: str, text: str) -> str:
+    """The part about the release in C{text}, that of NEWS.md; empty if there is none."""
+    found = re.search(rf"^## dledger {re.escape(release)} \(.*?(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    return found[0] if found else ""
 
 
 def missing_news(text: str) -> list[str]:
@@ -108,6 +115,8 @@ def main(arguments: Sequence[str]) -> int:
         text = news(release)
         (OUT / "NEWS.md").write_text(text, "utf-8")
         wrong = [f"{name}: is not in the news" for name in missing_news(text)]
+        if not any(FRAGMENTS.glob("+*")) and not written_news(release, (ROOT / "NEWS.md").read_text("utf-8")):
+            wrong.append(f"NEWS.md has no part about {release}, and there is no fragment for it")
         made = wheel(OUT)
         with ZipFile(made) as file:
             wrong += wrong_files(file.namelist())

@@ -201,13 +201,13 @@ class ProgramTests(SynchronousTestCase):
             self.assertIn(words, result.output)
 
     def test_default(self) -> None:
-        """One that was not asked for by name is told as absent."""
+        """One that was not asked for by name is reported as absent."""
         self.patch(peers.shutil, "which", _find_nothing)
         made, absent = make_groups(Path(self.mktemp()), peers=["redis", "etcd"], flushes=[])
         self.assertEqual((made, [one.name for one in absent]), ([], ["redis", "etcd"]))
 
     def test_promises(self) -> None:
-        """Every system that can be in a table tells its operation and its durability."""
+        """Every system that can be in a table reports its operation and its durability."""
         systems = [("dledger-binary", "async"), ("dledger-remoting", "sync"), ("dledger-binary-tls", "async"),
                    ("java-dledger", "async"), ("java-dledger-batch", "async"), ("pysyncobj", "async")]
         for system, flush in [*systems, *((peer.name, peer.flush) for peer in PEERS.values())]:
@@ -252,7 +252,7 @@ class ServerTests(SynchronousTestCase):
 
 
 class FakeGroup(MeasuredGroup):
-    """Tells what is done with it."""
+    """Says what is done with it."""
 
     def __init__(self, name: str, events: list[str], rates: Iterable[float] = ()) -> None:
         self.systems = {name: name}
@@ -269,19 +269,19 @@ class FakeGroup(MeasuredGroup):
         return 1 << 20
 
     def start(self) -> None:
-        """Tell."""
+        """Report."""
         self._tell("start")
 
     def settle(self) -> None:
-        """Tell."""
+        """Report."""
         self._tell("settle")
 
     def pause(self) -> None:
-        """Tell."""
+        """Report."""
         self._tell("pause")
 
     def resume(self) -> None:
-        """Tell."""
+        """Report."""
         self._tell("resume")
 
     def _tell(self, what: str) -> None:

@@ -12,12 +12,8 @@ import ast
 import re
 from pathlib import Path
 
-import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.cli.main import cli
-from dledger.ledger.config import DLedgerConfig
-from protocols.wire.codes import ResponseCode
 from tests.mutants.catalogue import MUTANTS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -105,59 +101,6 @@ def exists(name: str, root: Path = ROOT) -> bool:
         if base.is_dir() and length == len(parts):
             return True
     return False
-
-
-class OperationsTests(SynchronousTestCase):
-    """docs/operations.md is complete."""
-
-    def test_every_option(self) -> None:
-        """Each option has a row, with its default; no row without an option."""
-        rows = {}
-        in_table = False
-        for line in (DOCS / "operations.md").read_text("utf-8").splitlines():
-            in_table = line.startswith("|") and (in_table or line.startswith("| Option |"))
-            if in_table and line.startswith("| `"):
-                cells = [cell.strip() for cell in line.split("|")[1:-1]]
-                rows[cells[0].strip("`")] = cells[1].strip("`")
-        fields = attrs.fields_dict(DLedgerConfig)
-        self.assertEqual(sorted(rows), sorted(fields))
-        for name, shown in rows.items():
-            default = fields[name].default
-            if isinstance(default, bool):
-                self.assertEqual(shown, str(default).lower(), name)
-            elif isinstance(default, float):
-                self.assertEqual(float(shown), default, name)
-            else:
-                expected = "none" if default == () else str(default) or "empty"
-                self.assertEqual(shown, expected, name)
-
-    def test_every_response_code(self) -> None:
-        """Each code has a row with its number and name."""
-        text = (DOCS / "operations.md").read_text("utf-8")
-        for code in ResponseCode:
-            self.assertIn(f"\n| {int(code)} | {code.name} |", text)
-
-    def test_every_metric(self) -> None:
-        """The exposition and the table have the same names."""
-        text = (DOCS / "operations.md").read_text("utf-8")
-        section = text[text.index("## Metrics") : text.index("## Alerts")]
-        shown = {
-            name
-            for line in section.splitlines()
-            if line.startswith("| `")
-            for name in re.findall(r"`(\w+)`", line.split("|")[1])
-        }
-        source = (ROOT / "dledger" / "admin" / "metrics.py").read_text("utf-8")
-        listed = re.findall(r'^    \("(\w+)", "', source, re.MULTILINE)
-        made = re.findall(r'(?:gauge|_histogram)\("(\w+)"', source)
-        self.assertGreater(len(listed), 20)
-        self.assertEqual(sorted(shown), sorted({*listed, *made}))
-
-    def test_every_command(self) -> None:
-        """Each command of the command line has a row."""
-        text = (DOCS / "operations.md").read_text("utf-8")
-        for name in cli.commands:
-            self.assertIn(f"\n| `{name}` |", text)
 
 
 class DivergenceTests(SynchronousTestCase):

@@ -79,11 +79,11 @@ class LanesTests(SynchronousTestCase):
         self.assertIn("so far\n\nhanging was ended after 0 s", out.getvalue())
 
     def test_progress(self) -> None:
-        """The running jobs are told now and then."""
+        """The running jobs are reported now and then."""
         told = Path(self.mktemp())
 
         class Out(io.StringIO):
-            """Lets the program end once it was told to be running."""
+            """Lets the program end once it was reported as running."""
 
             def write(self, text: str) -> int:
                 if "slow running" in text:

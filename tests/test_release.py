@@ -8,7 +8,15 @@ from unittest import SkipTest
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.import_graph import ROOT, module_names
-from tests.release_check import NOT_INSTALLED, check_version, main, missing_news, news, wrong_files
+from tests.release_check import (
+    NOT_INSTALLED,
+    check_version,
+    main,
+    missing_news,
+    news,
+    written_news,
+    wrong_files,
+)
 from tests.test_packaging import setup_arguments
 
 
@@ -46,6 +54,21 @@ class NewsTests(SynchronousTestCase):
         self.assertTrue(text.strip() == "" or "## dledger 0.2.0 (" in text)
         if text.strip().count("\n") > 3:
             self.assertNotEqual(missing_news(text[: len(text) // 2]), [])
+
+
+    def test_written(self) -> None:
+        """The part of one release, also the last one, up to the next."""
+        text = "# News\n\n## dledger 0.2.0 (2026-11-27)\n\n- a\n\n## dledger 0.1.0 (2026-11-22)\n\n- b\n"
+        self.assertEqual(written_news("0.2.0", text), "## dledger 0.2.0 (2026-11-27)\n\n- a\n\n")
+        self.assertEqual(written_news("0.1.0", text), "## dledger 0.1.0 (2026-11-22)\n\n- b\n")
+        self.assertEqual(written_news("0.2", text), "")
+
+    def test_readable(self) -> None:
+        """The news of a release are few enough to be read: fragments about one thing are one entry."""
+        parts = (ROOT / "NEWS.md").read_text("utf-8").split("\n## ")[1:]
+        self.assertGreater(len(parts), 1)
+        for part in parts:
+            self.assertLessEqual(part.count("\n- "), 160, part.partition("\n")[0])
 
 
 class WheelTests(SynchronousTestCase):

@@ -178,11 +178,29 @@ class CheckerTests(SynchronousTestCase):
             'x = "4 bytes behind the end"\n# The one behind it.\n# The index behind C{end_index}.\n'
             "a follower is far behind, and lags behind its leader\n"
             'y = "x is no text of 1 to 9"\n'
+            'z = "3 is no number"  # There is no number, there is no name.\n'
         )
-        self.assertEqual(self.lines(tidy.gone_phrases(source)), [1, 2, 3, 5])
+        self.assertEqual(sorted(set(self.lines(tidy.gone_phrases(source)))), [1, 2, 3, 5, 6])
         for path in ("dledger/base/x.py", "tests/base/test_x.py", "docs/x.md", "examples/x/y.py"):
             self.assertIn(tidy.gone_phrases, rules_for(path), path)
         self.assertNotIn(tidy.gone_phrases, rules_for("NEWS.md"))
+
+    def test_telling(self) -> None:
+        """In docstrings and comments; code, other strings, and the names of variables are free."""
+        source = (
+            '"""It tells.\n\n@ivar told: a name; C{told} and L{a.tell}.\nNobody is told."""\n'
+            'told = "as told"  # Told twice.\n'
+        )
+        self.assertEqual(self.lines(tidy.telling(source)), [1, 4, 5])
+        for path in ("dledger/base/x.py", "tests/base/test_x.py", "examples/x/y.py"):
+            self.assertIn(tidy.telling, rules_for(path), path)
+
+    def test_telling_pages(self) -> None:
+        """In the prose of documents."""
+        source = "It tells.\n\n    told = 1\n\n`told`, [a](#is-told), and [as told](b.md)\n"
+        self.assertEqual(self.lines(tidy.telling_pages(source)), [1, 5])
+        self.assertIn(tidy.telling_pages, rules_for("docs/x.md"))
+        self.assertNotIn(tidy.telling_pages, rules_for("NEWS.md"))
 
     def test_plain_english(self) -> None:
         """Phrases of the list, in docstrings and comments, at their line; code and other strings are free."""

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import attrs
 
+from tests.overrides import classes_of, documented_by_base
+
 ROOT = Path(__file__).resolve().parent.parent
 
 COLUMNS_MAX = 110
@@ -78,8 +80,13 @@ GONE_PHRASES: tuple[tuple[str, str], ...] = (
      r"|behind which\b|behind C\{\w*(?:index|position|offset|begin|end)\w*\})", "after"),
     (r"\b(?:byte|bytes|entry|entries|record|records|offset|one|those) behind (?:it|them|the)\b", "after"),
     (r"\bis no text of\b", "must be"),
-    (r"\bit is no backup\b", "not a backup"),
+    (r"(?<!\bthere )\bis no (?:number|name|text|member|directory|list|object|voter|file|record|message|time"
+     r"|address|whole|backup|archive|segment|table|endpoint|slave|header|client|candidate)\b", "is not a"),
+    (r"\bits end tells\b", "the trailer says"),
 )
+#: Words of speech for what code does; they may be the names of variables.
+_TELLING = re.compile(r"\b(?:tells?|told|telling)\b", re.IGNORECASE)
+_NAMES = re.compile(r"[CL]\{[^{}]*\}|`[^`\n]*`|@\w+ [\w, ]+:|\w+\(\w+\)")
 _GONE = tuple((re.compile(pattern, re.IGNORECASE), better) for pattern, better in GONE_PHRASES)
 
 #: What is released, or will be: its words are those of its time.
@@ -153,8 +160,17 @@ def _is_overload(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return bool(names & {"overload", "setter", "deleter"})
 
 
+def _is_documented_by_base(parent: ast.AST, name: str, source: str) -> bool:
+    """Whether a base of the class C{parent} documents its method."""
+    local, names = classes_of(tree_of(source))
+    return isinstance(parent, ast.ClassDef) and documented_by_base(parent, name, names, local)
+
+
 def public_docstrings(source: str) -> Iterator[Complaint]:
-    """Every public class, function and method has a docstring, except those nested in functions."""
+    """
+    Every public class, function and method has a docstring, except those nested in functions, and those that
+    override one which a base documents.
+    """
 
     def visit(parent: ast.AST, where: str) -> Iterator[Complaint]:
         for node in ast.iter_child_nodes(parent):
@@ -165,7 +181,9 @@ def public_docstrings(source: str) -> Iterator[Complaint]:
             if node.name.startswith("_"):
                 continue
             is_function = not isinstance(node, ast.ClassDef)
-            if ast.get_docstring(node) is None and not (is_function and _is_overload(node)):
+            if ast.get_docstring(node) is None and not (
+                is_function and (_is_overload(node) or _is_documented_by_base(parent, node.name, source))
+            ):
                 yield node.lineno, f"{where}{node.name} has no docstring"
             if not is_function:
                 yield from visit(node, f"{where}{node.name}.")
@@ -269,6 +287,30 @@ def plain_english(source: str) -> Iterator[Complaint]:
             for found in pattern.finditer(token.string):
                 line = token.start[0] + token.string.count("\n", 0, found.start())
                 yield line, f"{found[0].strip()!r}: write {better}"
+
+
+def telling(source: str) -> Iterator[Complaint]:
+    """
+    Comments and docstrings say what reports, names, shows or informs; nothing tells, and nobody is told.
+    """
+    before = tokenize.NEWLINE
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        is_text = token.type == tokenize.STRING and token.string.startswith('"""')
+        is_docstring = is_text and before != tokenize.OP  # (else it is a program)
+        before = token.type
+        if is_docstring or token.type == tokenize.COMMENT:
+            bare = _NAMES.sub(lambda name: " " * len(name[0]), token.string)
+            for found in _TELLING.finditer(bare):
+                line = token.start[0] + token.string.count("\n", 0, found.start())
+                yield line, f"{found[0]!r}: write reports, says, names, shows or informs"
+
+
+def telling_pages(source: str) -> Iterator[Complaint]:
+    """As L{telling}, for a document: its code is free, and so are the targets of links."""
+    for number, line in enumerate(source.splitlines(), 1):
+        if not line.startswith("    "):
+            for found in _TELLING.finditer(re.sub(r"`[^`]*`|\]\([^)]*\)", "", line)):
+                yield number, f"{found[0]!r}: write reports, says, names, shows or informs"
 
 
 def gone_phrases(source: str) -> Iterator[Complaint]:
@@ -389,11 +431,13 @@ def rules_for(path: str) -> tuple[Rule, ...]:
     if not path.endswith(".py"):
         if not path.endswith(".md"):
             return (todo_names_issue, banned_words)
-        return (banned_words,) if _matches(path, OLD_WORDS) else (banned_words, gone_phrases)
+        return (banned_words,) if _matches(path, OLD_WORDS) else (
+            banned_words, gone_phrases, telling_pages
+        )
     if path.startswith("examples/"):  # programs as users write them, with their own reactor and output
-        return (todo_names_issue, banned_words, plain_english, gone_phrases)
+        return (todo_names_issue, banned_words, plain_english, gone_phrases, telling)
     rules = EVERY_MODULE if path == "tests/test_tidy.py" or path == "tests/tidy.py" else (
-        *EVERY_MODULE, gone_phrases
+        *EVERY_MODULE, gone_phrases, telling
     )
     if not _matches(path, SPEAKING):
         rules += (no_print,)

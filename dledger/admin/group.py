@@ -90,7 +90,7 @@ class Looks:
         age_s = self._clock.seconds() - self._made_s
         if age_s < OLD_S:
             return self._last
-        old = f"the members told this {age_s:.0f} s ago, and nothing since"
+        old = f"these are the answers of {age_s:.0f} s ago; none since"
         return attrs.evolve(self._last, problems=(old, *self._last.problems))
 
 

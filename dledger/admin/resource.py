@@ -400,7 +400,7 @@ class AdminApp:
 
     @app.handle_errors(Exception)
     def failed(self, request: IRequest, failure: Failure) -> bytes:
-        """An error of ours: log it, and tell the client no details."""
+        """An error of ours: log it, and give the client no details."""
         if failure.check(CancelledError):
             return b""  # the browser has left
         if isinstance(failure.value, HTTPException):
@@ -417,9 +417,10 @@ def asked_value(request: IRequest, name: bytes) -> str:
 
 def told_address(endpoint: str, *, is_secure: bool = False) -> str:
     """
-    The C{host:port} that other members are told of an endpoint; the host is C{0.0.0.0} for all interfaces.
+    The C{host:port} that other members are informed of an endpoint; the host is C{0.0.0.0} for all
+    interfaces.
 
-    Empty if they cannot be told: it is no TCP port, or the listener chooses its port.
+    Empty if they cannot be known: it is not a TCP port, or the listener chooses its port.
 
     @param is_secure: it is by TLS; the address then begins with C{https://}.
     """

@@ -144,7 +144,6 @@ class LoopTransport(asyncio.Protocol):
     # asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See L{asyncio.Protocol}."""
         self._transport = cast(asyncio.Transport, transport)  # (uvloop's is no subclass)
         self.protocol = self._factory.buildProtocol(self.getPeer())
         if self.protocol is None:
@@ -158,7 +157,6 @@ class LoopTransport(asyncio.Protocol):
             self.protocol.dataReceived(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See L{asyncio.Protocol}."""
         self._producer = None
         error = ConnectionDone() if exc is None else ConnectionLost(str(exc))
         try:

@@ -99,7 +99,7 @@ class AsyncLog:
         @param body: 0 to 4194256 bytes.
         @param expected_end: append only if this is the last index of the log; see L{LogClient.append}.
         @param producer, sequence: append only if the log has none of both; see L{LogClient.append}.
-        @param headers: told to readers beside the body; see L{LogClient.append}.
+        @param headers: shown to readers beside the body; see L{LogClient.append}.
         @raise Conflict: the log does not end at C{expected_end}.
         @raise OutOfSequence: C{sequence} does not follow the last one of the producer.
         @raise AppendFailed: the entry is certainly not in the log.
@@ -123,7 +123,7 @@ class AsyncLog:
         @param headers: of each body; see L{LogClient.append}.
         @return: the runs of consecutive indexes of the bodies, in order; entries of other writers may lie
             between two runs.
-        @raise AppendError: a body was not acknowledged; the error tells the others. L{UnknownOutcome
+        @raise AppendError: a body was not acknowledged; the error names the others. L{UnknownOutcome
             <dledger.client.answers.values.UnknownOutcome>} if any body may be in the log without an
             acknowledgement.
         """

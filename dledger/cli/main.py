@@ -192,7 +192,7 @@ def _read_headers(
     for value in values:
         name, is_there, text = value.partition("=")
         if not is_there:
-            raise click.BadParameter(f"{value!r} is no header: write NAME=VALUE")
+            raise click.BadParameter(f"{value!r} is not a header: write NAME=VALUE")
         if name in headers:
             raise click.BadParameter(f"header {name!r} is given twice")
         headers[name] = text.encode("utf-8", "surrogateescape")
@@ -209,7 +209,7 @@ def _read_headers(
               help="Maximum number of appends under way.")
 @click.option("--header", "headers", multiple=True, callback=_read_headers, metavar="NAME=VALUE",
               help="A header of each entry; may be repeated. See docs/envelopes.md.")
-@click.option("--envelope", is_flag=True, help="Each entry tells its time, by the clock of this machine.")
+@click.option("--envelope", is_flag=True, help="Each entry has its time, by the clock of this machine.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @click.option("--progress/--no-progress", default=None, help="Show progress. Default: on a terminal.")
 @click.pass_context

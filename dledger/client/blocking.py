@@ -126,7 +126,7 @@ class Log:
 
         @param expected_end: append only if this is the last index of the log; see L{LogClient.append}.
         @param producer, sequence: append only if the log has none of both; see L{LogClient.append}.
-        @param headers: told to readers beside the body; see L{LogClient.append}.
+        @param headers: shown to readers beside the body; see L{LogClient.append}.
         @raise Conflict: the log does not end at C{expected_end}.
         @raise OutOfSequence: C{sequence} does not follow the last one of the producer.
         @raise AppendFailed: the entry is certainly not in the log.

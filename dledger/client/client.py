@@ -94,7 +94,7 @@ class LogClient:
         @param is_ordered: send one append at a time to Java members, which take them in any order.
         @param exactly_once: number all bodies of this client, so that one whose outcome is unknown is sent
             again, and is in the log once all the same (docs/exactly-once.md). Not with a Java leader.
-        @param envelope: each entry tells its time, by the clock of this machine (docs/envelopes.md).
+        @param envelope: each entry reports its time, by the clock of this machine (docs/envelopes.md).
         @param endpoint_for: makes an endpoint from an address (default: TCP).
         @param tls: own certificate; each member must prove its id. None: no TLS.
         @param token: shown to the members, by TLS or on this machine (docs/security.md).
@@ -176,7 +176,7 @@ class LogClient:
         @param headers: of each body, see L{append}.
         @return: fires with the runs of consecutive indexes of the bodies, in order. Fails with
             L{AppendFailed <dledger.client.answers.values.AppendFailed>} or L{UnknownOutcome
-            <dledger.client.answers.values.UnknownOutcome>}, which also tell the acknowledged bodies.
+            <dledger.client.answers.values.UnknownOutcome>}, which also report the acknowledged bodies.
             Cancelling stops the wait, not the append.
         @raise TypeError: these parameters do not go together, or have a wrong type.
         """
@@ -203,10 +203,10 @@ class LogClient:
             that the entry gets the next one. Not in order with other appends of this client.
         @param producer, sequence: both or none: append only if the log has no entry of this producer with
             this sequence; else the result is that entry's. The first sequence of a producer is 0, and each
-            one follows the last. After an unknown outcome the same call tells it, also from another process,
-            for as long as the log remembers (docs/exactly-once.md). Not in order with other appends.
-        @param headers: told to readers of ours beside the body: up to 32 of them and 8192 bytes in all, names
-            of 1 to 64 bytes (docs/envelopes.md).
+            one follows the last. After an unknown outcome the same call reports it, also from another
+            process, for as long as the log remembers (docs/exactly-once.md). Not in order with other appends.
+        @param headers: shown to readers of ours beside the body: up to 32 of them and 8192 bytes in all,
+            names of 1 to 64 bytes (docs/envelopes.md).
         @return: as of L{append_many}, with a single L{Appended}. With C{expected_end}, fails with
             L{Conflict<dledger.client.answers.errors.Conflict>} if the log ends elsewhere; with C{producer},
             with L{OutOfSequence<dledger.client.answers.errors.OutOfSequence>} if the sequence does not
@@ -283,7 +283,7 @@ class LogClient:
             L{Expired<dledger.client.answers.errors.Expired>}, or the last error before the deadline:
             L{NotLeader<dledger.client.answers.errors.NotLeader>},
             L{Timeout<dledger.client.answers.errors.Timeout>}.
-        @raise TypeError: C{index} is no whole number. @raise ValueError: it is negative.
+        @raise TypeError: C{index} is not a whole number. @raise ValueError: it is negative.
         """
         index = whole("index", index, hint="tail() counts a negative one back from the committed end")
         return Deferred.fromCoroutine(self._get(index, Consistency(consistency)))
@@ -450,9 +450,9 @@ class LogClient:
         """
         Hand leadership over to member C{to}.
 
-        @param term: the leader's term; needed only for a Java leader, which does not tell it.
+        @param term: the leader's term; needed only for a Java leader, which does not report it.
         @return: fires with the new term, or the current one if C{to} leads already (-1 if the
-            leader does not tell it). Fails with
+            leader does not report it). Fails with
             L{DLedgerError}: UNKNOWN_MEMBER, FALL_BEHIND_TOO_MUCH, TAKE_LEADERSHIP_FAILED, ...;
             after NETWORK_ERROR or TIMEOUT the transfer may have happened.
         """

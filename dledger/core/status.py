@@ -54,7 +54,7 @@ class MemberStatus:
     @ivar voters, learners: ids of the members that count, and of those that only copy the log; a member that
         was removed, or joins, is in neither.
     @ivar membership_index: of the configuration entry that says so; -1 for the start list.
-    @ivar is_dismissed: other members told that this one is no member any more.
+    @ivar is_dismissed: other members said that this one is not a member any more.
     @ivar is_diverged: it refuses what its leader pushes again and again: their ledgers contradict each other.
     """
 
@@ -153,7 +153,7 @@ def metadata_of(member: MemberState) -> MetadataResponse:
 
 def told_memberships(view: LedgerView) -> str:
     """
-    As METADATA tells them: the one in force in front of the ledger, which a ledger that begins at the same
+    As METADATA reports them: the one in force in front of the ledger, which a ledger that begins at the same
     entry needs, and the last one; empty without any.
     """
     now = view.membership

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.core.test_config -*-
 """
-Configuration of a member: frozen, validated, in plain units, with errors that tell the remedy.
+Configuration of a member: frozen, validated, in plain units, with errors that name the remedy.
 
 Names are DLedger's in snake_case; L{from_mapping} also accepts Java's and RocketMQ's spellings.
 Validators touch neither disk nor network. Most defaults are Java's, except election timing.
@@ -60,93 +60,7 @@ def _ids(value: str | tuple[str, ...] | list[str] | None) -> tuple[str, ...]:
 @attrs.frozen(kw_only=True)
 class DLedgerConfig:
     """
-    All options of a member.
-
-    @ivar group: name of the raft group; not part of any path, as in Java.
-    @ivar self_id: this member's id, a key of C{peers}.
-    @ivar peers: member id to C{host:port}, the same on every member.
-    @ivar store_base_dir: the ledger is in C{<store_base_dir>/dledger-<self_id>}.
-    @ivar flush_disk_type: C{async}: acks from the page cache, as in Java; C{sync}: acks after fsync.
-    @ivar accept_unclean_start: with C{async} flushing, vote as usual although a loss of power may have taken
-        acknowledged entries: an operator's word that no other member has more.
-    @ivar bootstrap: this empty directory begins a new group: its vote counts without those of all members.
-    @ivar join: this empty directory joins a group that has a leader: C{peers} only says where its members
-        are. The member copies the log, and counts when the group has promoted it.
-    @ivar accept_new_members: take C{peers} as the new members of the group that this directory belongs to.
-    @ivar wire: C{auto}: native frames to peers that advertise them, C{remoting}: never, C{binary}: always.
-    @ivar term_start_entry: append an empty entry when a term begins, so that earlier entries commit at once.
-    @ivar never_lead: vote and store, but never be a candidate.
-    @ivar pre_vote: ask before raising the term, if all peers understand the question.
-    @ivar admin_hosts: further host names under which the administration may be called; C{*} for any.
-    @ivar max_connections: incoming connections; 0: as many as the limit of descriptors allows, at most 4096.
-    @ivar connections_share: percent of the connections for clients that one address may have.
-    @ivar max_answer_bytes: bytes of answers that clients have not read yet, all together.
-    @ivar max_unfinished_bytes: bytes of frames whose end has not come, of all connections.
-    @ivar tls_certificate, tls_key, tls_authority: PEM files; with them, everything but connections of
-        C{tls_plain_hosts} is mutual TLS, see L{dledger.base.tls.keys}.
-    @ivar tls_plain_hosts: IP addresses or networks from which connections without TLS are taken, with all
-        rights: of Java members.
-    @ivar change_hosts: IP addresses or networks that may ask for changes of the group where neither TLS nor
-        tokens decide, besides this machine's loopback interface; C{*} for all.
-    @ivar tls_plain_members: members to which this one connects without TLS: Java's.
-    @ivar admin_access_log: write a log line for each request to the administration.
-    @ivar tracing: hand spans of appends to OpenTelemetry, see docs/operations.md; needs the extra C{tracing}.
-    @ivar admin_tls: the administration is by TLS, with the three files; browsers show no certificate.
-    @ivar client_token_file: hashes of the tokens of clients, with their roles and groups; with it everybody
-        else may do nothing that needs a role.
-    @ivar admin_token_file: hashes of the tokens of those who may change something by the administration.
-    @ivar admin_token_reads: its pages are not read without a token, either.
-    @ivar insecure: the administration may listen beyond the loopback interface without TLS and token, and the
-        log does not warn that the member does so without TLS.
-    @ivar preferred_leader_ids: members that receive leadership when they have caught up.
-
-    @ivar slow_flush_hand_over_ms: a leader whose flushes take this many milliseconds or more for a minute,
-        ten times as long as those of a follower, hands leadership over to that one; 0 for never.
-    @ivar scrub_bytes_per_s: rate at which closed segments are read again to find damage; 0: not at all.
-    @ivar scrub_pause_ms: between two such passes over all of them, and before the first, milliseconds.
-    @ivar healthy_lag_entries: a member that lacks more committed entries of its leader is not healthy; 0 for
-        no bound.
-
-    Election, milliseconds:
-    @ivar heart_beat_time_interval_ms: interval of a leader's heartbeats.
-    @ivar max_heart_beat_leak: number of missed intervals that end a follower's patience (plus random
-        jitter of up to half the time).
-    @ivar min_vote_interval_ms, max_vote_interval_ms: bounds of a candidate's random wait between rounds.
-
-    Replication:
-    @ivar max_pending_requests_num: appends beyond this number are answered LEADER_PENDING_FULL.
-    @ivar max_pending_bytes: likewise, in bytes of bodies, plus 64 for each body.
-    @ivar max_wait_ack_time_ms: an append not committed after this time is answered 502 (unknown).
-    @ivar max_push_time_out_ms: a push not answered after this time leads back to COMPARE.
-    @ivar max_batch_push_bytes, max_batch_push_count: bytes and entries of one push, at most.
-    @ivar max_inflight_push_bytes, max_inflight_pushes: unanswered pushes per peer, at most.
-    @ivar peer_push_throttle_point, peer_push_quota: a peer that is more than the first (bytes) behind
-        gets at most the second (bytes per second).
-    @ivar push_chunk_bytes: a follower that is far behind is pushed chunks of closed log of about this many
-        bytes of records and index; 0: none, and no checksums for them are made.
-    @ivar push_chunk_behind_bytes: a follower is far behind if it lacks more bytes of records than this.
-    @ivar max_queued_pushes: a follower's reorder window, in requests.
-
-    Files:
-    @ivar mapped_file_size_for_entry_data, mapped_file_size_for_entry_index: bytes of one file.
-    @ivar file_reserved_hours, delete_when: a segment older than the first is deleted at the second, an
-        hour of the day; 0 for no age.
-    @ivar disk_space_ratio_to_check_expired, disk_space_ratio_to_force_clean, disk_full_ratio: used
-        share of the file system above which segments that are old enough are deleted at any hour, segments
-        are deleted at any age (only with C{enable_disk_force_clean}), and appends are refused (415).
-    @ivar retention_bytes: keep at most this many bytes of segments; 0 for no limit.
-
-    @ivar readers_hold_bytes: a named reader keeps entries that it has not done from being deleted, this many
-        bytes of the log at most; 0: all.
-
-    @ivar expire_only_archived: a segment is not deleted, for whatever reason, before the note of
-        C{dledger archive --note} says that an archive has it.
-
-    State machine, see docs/machines.md:
-    @ivar machine_snapshot_entries, machine_snapshot_bytes: a snapshot is taken after this number of entries,
-        or of bytes of bodies; 0 for not by this one.
-    @ivar machine_keep_entries: segments go that end this number of entries before the last one in the
-        oldest snapshot; 0: none do.
+    All options of a member; L{dledger.ledger.option_help.OPTION_HELP} has the unit and the meaning of each.
 
     Nothing is deleted unless C{file_reserved_hours}, C{retention_bytes}, C{machine_keep_entries} or
     C{enable_disk_force_clean} is set.

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.base.test_lineage -*-
 """
-Which directory a member runs on, and which process runs there: what members tell about themselves, and
+Which directory a member runs on, and which process runs there: what members say about themselves, and
 remember about each other.
 
 A directory has an I{incarnation}: random, made with it, and made anew when it turns out to be an older copy.
@@ -66,7 +66,7 @@ class Lineage:
 
     @classmethod
     def decode(cls, text: str) -> Self | None:
-        """None if C{text} is no lineage."""
+        """None if C{text} is not a lineage."""
         head, _, checksum = text.rpartition(".")
         parts = head.split(".")
         if len(text) > LINEAGE_TEXT_MAX or f"{crc32(head.encode()):08x}" != checksum or len(parts) != 4:

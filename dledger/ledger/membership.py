@@ -39,7 +39,7 @@ class Membership:
     term: int = -1
 
     def __attrs_post_init__(self) -> None:
-        """@raise ValueError: one is no address; nobody could connect to it."""
+        """@raise ValueError: one is not an address; nobody could connect to it."""
         for address in self.addresses.values():
             parse_address(address)
 
@@ -130,6 +130,7 @@ def _without(members: Mapping[str, str], member_id: str) -> dict[str, str]:
 
 def _check_member(member_id: str, address: str) -> None:
     if not member_id or re.search(r"[-;/\s]", member_id) or len(member_id.encode()) > 255:
-        raise ValueError(f"{member_id[:40]!r} is no id of a member: 1 to 255 bytes, without '-', ';', '/' "
+        raise ValueError(f"{member_id[:40]!r} is not an id of a member: 1 to 255 bytes, without '-', ';', "
+                         f"'/' "
                          "and blanks")
     parse_address(address)

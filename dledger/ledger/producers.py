@@ -8,12 +8,12 @@ last one. So of all attempts to append a body, one log has one at most: a leader
 its own ledger finds every earlier attempt that its ledger has.
 
 Rule 1: a producer that the table does not know begins with sequence 0.
-Rule 2: an index is told only if the table still has it. The last sequence of a producer is never forgotten
-before the producer is.
+Rule 2: an index is reported only if the table still has it. The last sequence of a producer is never
+forgotten before the producer is.
 Rule 3: there is one order, the place in the ledger. The producers whose last entries are the oldest are
 forgotten first, also where a table is made of a file and of entries after it: those of the file come first.
-Rule 4: a run of entries is told by its producer entry with their number, or is I{open}: it has all entries of
-programs that follow in its term, up to the next entry that a member has made for itself.
+Rule 4: a run of entries is reported by its producer entry with their number, or is I{open}: it has all
+entries of programs that follow in its term, up to the next entry that a member has made for itself.
 Rule 5: which producers are remembered depends on the ledger alone: not on who folded it, in how many pieces,
 after how many starts, or on what was cut meanwhile.
 """
@@ -33,7 +33,7 @@ import attrs
 PRODUCERS_MAX = 2048
 RUNS_MAX = 1024
 #: Runs that a cut may take, at most: no leader has more appends that are not committed. (A ledger that was
-#: not told of a commit for longer, as under a Java leader, has only more entries that will not be cut.)
+#: not informed of a commit for longer, as under a Java leader, has only more entries that will not be cut.)
 UNCOMMITTED_MAX = 16_384
 #: C{entries} of an open run that goes on: more than any ledger has.
 OPEN_ENTRIES = 1 << 48
@@ -71,7 +71,8 @@ class NotedRun(NamedTuple):
     @ivar sequence, first_index: of the first one.
     @ivar entries: number of them; L{OPEN_ENTRIES}: all that follow, until the run is closed.
     @ivar told_at: index of the producer entry in front of them.
-    @ivar open_term: the term of an open run, also when it is closed; -1: the producer entry told C{entries}.
+    @ivar open_term: the term of an open run, also when it is closed; -1: the producer entry reported
+        C{entries}.
     """
 
     producer: str
@@ -160,7 +161,7 @@ class _Runs:
 
 def _whole_before(run: NotedRun, end_index: int) -> int:
     """C{end_index}, or the last entry before the producer entry of a run that is cut there."""
-    # An open run is told by its first entry: a later entry says where it ends.
+    # An open run is reported by its first entry: a later entry says where it ends.
     needed = run.first_index if run.open_term >= 0 else run.first_index + run.entries - 1
     return run.told_at - 1 if run.told_at <= end_index < needed else end_index
 

@@ -30,11 +30,11 @@ from dledger.machine.state_machine import (
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 
-#: Characters of what an exception says, at most.
+#: Most characters of what an exception says.
 REASON_CHARACTERS_MAX = 500
 
 
-#: Bytes of a digest, at most.
+#: Most bytes of a digest.
 DIGEST_BYTES_MAX = 32
 
 

@@ -3,7 +3,7 @@
 The last results of the commands of each client, which a client that asks again is answered with.
 
 They are a fold of the log, as the state is: producer entries say which entries are of which producer
-(L{protocols.wire.ledger.producers}), and the machine tells their results. So every member has the same ones
+(L{protocols.wire.ledger.producers}), and the machine reports their results. So every member has the same ones
 at the same index, and they are a part of its snapshots.
 
 Rule 1: the bounds are numbers of the log, not of the member: L{CLIENTS_MAX} producers, those whose last

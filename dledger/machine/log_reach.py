@@ -47,7 +47,7 @@ def check_base(entries: CommittedEntries, head: SnapshotHead) -> bool:
     try:
         found = entries.read_committed(head.index, max_bytes=1)
     except DLedgerError:
-        return True  # expired, or damaged: nothing here can tell
+        return True  # expired, or damaged: nothing here can say
     if found is None:
         return False
     ((entry, _),) = iterate_records(found)
@@ -77,7 +77,7 @@ def is_reached(entries: CommittedEntries, head: SnapshotHead) -> bool:
     """
     Whether the log has come to the last entry of a snapshot, so that both can be compared.
 
-    Where the log begins just after it, nothing here can tell whether they fit. That is so only if a member
+    Where the log begins just after it, nothing here can say whether they fit. That is so only if a member
     of an earlier version has shortened it: this one keeps the last entry of its snapshots.
     """
     try:

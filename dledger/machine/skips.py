@@ -49,7 +49,7 @@ def order_of(header: EntryHeader, body: bytes) -> int:
 class Skips:
     """
     @ivar ordered: entries that are skipped, each with the first order for it that this process has seen; or
-        L{UNSEEN}, if only a snapshot has told of it.
+        L{UNSEEN}, if only a snapshot has reported it.
     @ivar left_out: those of them that the state was made without.
     """
 

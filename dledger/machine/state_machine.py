@@ -46,7 +46,7 @@ class StateMachine(ABC):
     version: int = 1
     oldest_version: int | None = None
     newest_only: bool = False
-    #: Whether L{apply} gets many entries though it is no generator function.
+    #: Whether L{apply} gets many entries though it is not a generator function.
     takes_many: bool = False
 
     @abstractmethod

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.node.test_tracing -*-
 """
-A state machine whose calls of C{apply} are spans: the last part of what L{dledger.node.run.tracing} tells.
+A state machine whose calls of C{apply} are spans: the last part of what L{dledger.node.run.tracing} shows.
 """
 
 from __future__ import annotations
@@ -48,20 +48,16 @@ class TracedMachine(StateMachine):
             self._trace.end(span, result=result)
 
     def query(self, request: bytes) -> bytes:
-        """See L{StateMachine.query}."""
         return self._machine.query(request)
 
     def snapshot(self) -> Iterable[bytes]:
-        """See L{StateMachine.snapshot}."""
         return self._machine.snapshot()
 
     def digest(self) -> bytes | None:
-        """See L{StateMachine.digest}."""
         return self._machine.digest()
 
     @property
     def restore(self) -> Callable[..., None]:
-        """See L{StateMachine.restore}."""
         return self._machine.restore
 
 

@@ -20,7 +20,7 @@ from dledger.values.errors import StoreError
 
 class Belonging:
     """
-    @ivar greeting: what this member tells, and how it judges others.
+    @ivar greeting: what this member shows, and how it judges others.
     @ivar contacts: the members to which it connects.
     """
 
@@ -58,7 +58,7 @@ class Belonging:
         self._lineages.connect(end_calls=server.end_calls, recheck=peers.greet)
 
     def _doubt(self, reason: str, is_copy: bool) -> None:
-        """Another member knows the directory otherwise: record it, tell the core, then the others."""
+        """Another member knows the directory otherwise: record it, inform the core, then the others."""
         try:
             self._identity.doubt(self._rng.getrandbits(LINEAGE_BITS) if is_copy else -1)
         except StoreError as error:

@@ -33,7 +33,7 @@ class Desks:
         takes_appends: bool,
     ) -> None:
         """
-        @param told: what METADATA tells about this member besides the core's facts.
+        @param told: what METADATA says about this member besides the core's facts.
         @param takes_appends: no: the program in this process alone appends.
         """
         config, store, core, counters = inside.config, inside.store, inside.core, inside.counters

@@ -70,7 +70,7 @@ class MemberLife:
         return ended
 
     def tell(self) -> None:
-        """Tell those who wait for the end."""
+        """Inform those who wait for the end."""
         ended, self._ended = self._ended, []
         for waiter in ended:
             waiter.callback(None)

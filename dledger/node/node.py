@@ -67,7 +67,7 @@ MakeDriver = Callable[[DLedgerCore, Ledger, Terms, Surroundings], Driver]
 
 class Node:
     """
-    @ivar about: tells others about the member.
+    @ivar about: informs others about the member.
     @ivar counters: counts since the start.
     @ivar desks: the parts that answer requests.
     @ivar dialling: connects to the other members by TLS; None without TLS.

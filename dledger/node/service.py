@@ -302,7 +302,7 @@ class MemberService(MultiService):
         if config.accept_new_members and store.identity.is_told_by_log:
             store.abandon()
             raise DirectoryError(
-                f"{config.self_path} belongs to a group whose log tells its members, so accept_new_members "
+                f"{config.self_path} belongs to a group whose log names its members, so accept_new_members "
                 "would do nothing: change them with dledger member, or see dledger group force-new"
             )
         vote = TermVote()

@@ -24,7 +24,7 @@ def member_config(broker: BrokerConfig) -> DLedgerConfig:
     raft, store = broker.raft, broker.store
     peers = parse_members(raft.dleger_peers, "dLegerPeers")
     if raft.dleger_self_id not in peers:
-        raise ValueError(f"dLegerSelfId={raft.dleger_self_id} is none of dLegerPeers={raft.dleger_peers}")
+        raise ValueError(f"dLegerSelfId={raft.dleger_self_id} is not one of dLegerPeers={raft.dleger_peers}")
     config = from_mapping({
         "group": raft.dleger_group or broker.broker_name, "self_id": raft.dleger_self_id,
         "peers": raft.dleger_peers, "store_base_dir": store.store_path_root_dir,

@@ -2,7 +2,7 @@
 """
 Dispatches the messages of committed entries into their consume queues.
 
-Rule 1: an entry whose body is no message is passed over, alone; the log names it. RocketMQ passes over all
+Rule 1: an entry whose body is not a message is passed over, alone; the log names it. RocketMQ passes over all
 entries of the same read.
 Rule 2: bytes that are no entry hold the dispatch up until the member has a sound copy from another one. The
 log says so; the broker serves what is dispatched, and does not become master.
@@ -61,20 +61,17 @@ class EntryDispatch(Dispatcher):
             raise
 
     def another(self, queues: Puts, offset: int) -> Dispatcher:
-        """See L{Dispatcher.another}."""
         return EntryDispatch(
             self._log, queues, self._delay_levels_ms, offset=offset, metadata_from=_NEVER, events=self._events
         )
 
     def _first(self, data: bytes) -> int:
-        """See L{Dispatcher._first}."""
         if len(data) < START_SIZE:
             return 0
         magic, size = BLANK.unpack_from(data)
         return -1 if magic == BLANK_MAGIC else size
 
     def _slice(self, data: bytes, base: int, room: int, arrived: Arrived) -> int:
-        """See L{Dispatcher._slice}."""
         at, end = 0, len(data)
         put, levels, topics = self._queues.put, self._delay_levels_ms, self._topics
         while end - at >= ENTRY_HEADER_SIZE:
@@ -120,7 +117,7 @@ class EntryDispatch(Dispatcher):
         if problem:
             self.passed_over += 1
             self.log_events.warn(
-                "the entry with a message at {offset} is passed over: {reason}", offset=offset, reason=problem
+                "skipping the entry with a message at {offset}: {reason}", offset=offset, reason=problem
             )
             return
         self._put(record, offset, arrived)

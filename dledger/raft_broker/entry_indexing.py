@@ -2,7 +2,7 @@
 """
 Puts the keys of the messages of committed entries into the index.
 
-An entry whose body is no message has no keys.
+An entry whose body is not a message has no keys.
 
 Source: DLedgerCommitLog.checkMessageAndReturnSize, IndexService.buildIndex (4.9.8).
 """
@@ -19,13 +19,11 @@ class EntryIndexing(KeyIndexing):
     """A L{KeyIndexing} of a raft log."""
 
     def _size(self, data: bytes) -> int:
-        """See L{KeyIndexing._size}."""
         return BLANK.unpack_from(data)[1] if len(data) >= START_SIZE else 0
 
     def _records(
         self, data: bytes, offset: int, room: int
     ) -> tuple[list[tuple[int, int, tuple[int, ...]]], int]:
-        """See L{KeyIndexing._records}."""
         found: list[tuple[int, int, tuple[int, ...]]] = []
         at, end = 0, len(data)
         while end - at >= START_SIZE:

@@ -272,7 +272,7 @@ class MetadataLog:
                 table.apply(to_object(part.get("entries"), "entries"), part.get("dataVersion"))
         except (WireError, BodyError) as error:
             self.passed_over += 1
-            self.log.warn("metadata in the log at {offset} are passed over: {reason}",
+            self.log.warn("skipping the metadata in the log at {offset}: {reason}",
                           offset=offset, reason=str(error))
             return False
         return True

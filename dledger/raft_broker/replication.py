@@ -268,7 +268,7 @@ class RaftReplication:
         return self.metadata.settled()
 
     def status(self) -> HAStatus | None:
-        """See L{dledger.rocketmq.broker.replication.Replication}. The member's pages tell of a raft group."""
+        """See L{dledger.rocketmq.broker.replication.Replication}. The member's pages show a raft group."""
         return None
 
     def learned(self, master: str | None, ha_address: str | None) -> None:

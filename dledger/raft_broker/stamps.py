@@ -117,7 +117,6 @@ class MessageStamps(BodyStamps):
         self._is_open = False
 
     def begin(self) -> Stamp:
-        """See L{BodyStamps.begin}."""
         self._taken = {}
         self._stamped = []
         return self._stamp
@@ -141,7 +140,6 @@ class MessageStamps(BodyStamps):
         return body[:_OFFSETS_AT] + _OFFSETS.pack(place, offset) + body[_OFFSETS_END:]
 
     def written(self) -> None:
-        """See L{BodyStamps.written}."""
         self.queue_offsets.update(self._taken)
         for place, offset, queue_offset in self._stamped:
             place.offsets.append(offset)

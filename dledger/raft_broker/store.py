@@ -3,8 +3,8 @@
 The store of a broker on a raft log: the consume queues of the messages in the ledger of its member.
 
 The ledger is the member's. This store has the directory of the broker: the queues, and a small file that
-tells up to where they are complete. Only committed messages are in queues, so no queue is ever cut while the
-broker runs; a start cuts the units after the recorded place, as a crash may have left holes before them.
+reports up to where they are complete. Only committed messages are in queues, so no queue is ever cut while
+the broker runs; a start cuts the units after the recorded place, as a crash may have left holes before them.
 
 Source: DefaultMessageStore.load, DLedgerCommitLog.recover (4.9.8); differs: docs/raft-broker.md.
 """
@@ -43,7 +43,7 @@ from dledger.rocketmq.broker.store.store import MessageStore, lock_store, run_st
 from dledger.values.errors import StoreError
 from protocols.wire.layout import struct_of
 
-#: Tells up to where the queues are complete. A directory of RocketMQ has none: all queues are built again.
+#: Reports up to where the queues are complete. A directory of RocketMQ has none: all queues are built again.
 DISPATCHED_NAME = "dispatched"
 _MARK_DECLARATION = Struct(
     "offset" / Int64sb, "file_size" / Int64sb, "units" / Int64sb, "metadata_from" / Int64sb
@@ -197,7 +197,6 @@ class RaftStore(MessageStore):
         """
 
     def facts(self) -> dict[str, object]:
-        """See L{MessageStore.facts}."""
         return {**super().facts(), "entriesPassedOver": self._entries.passed_over}
 
     def expire_queues(self) -> None:
@@ -219,7 +218,7 @@ class RaftStore(MessageStore):
         try:
             await self._events.keep_metadata()
             self._is_metadata_kept = True
-        except StoreError:  # whoever writes them every second tells of it
+        except StoreError:  # whoever writes them every second reports it
             self._is_metadata_kept = False
 
     async def _record_dispatched(self, offset: int, store_timestamp: int) -> None:

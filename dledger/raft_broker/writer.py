@@ -115,7 +115,7 @@ class RaftWriter:
         return total
 
     def append(self, messages: Sequence[PlainMessage], now_ms: int, *, waits: bool) -> Put:
-        """See L{LogWriter.append}. Never raises; the result tells of a refusal."""
+        """See L{LogWriter.append}. Never raises; the result reports a refusal."""
         place = PutPlaces()
         placed = Placed(place.offsets, place.queue_offsets, 0, now_ms)
         bodies = [unplaced(message, now_ms, place) for message in messages]

@@ -3,7 +3,8 @@
 An archive on any file system that fsspec knows: C{s3://}, C{gs://}, C{abfs://}, C{sftp://}, C{memory://}.
 
 Nothing is asked of the store but to write and read whole files, parts of files, lengths and listings. A name
-that is absent is told from a store that fails: C{fs.exists} and C{fs.find} do not, so they are not used.
+that is absent is distinguished from a store that fails: C{fs.exists} and C{fs.find} do not, so they are not
+used.
 """
 
 from __future__ import annotations
@@ -353,7 +354,7 @@ class RemotePlace:
             try:
                 self._run(path, forget)
             except OSError:
-                pass  # the error of before is told; no manifest lists this file
+                pass  # the error of before is reported; no manifest lists this file
 
     def replace(self, name: str, data: bytes) -> None:
         """See L{ArchivePlace.replace}."""

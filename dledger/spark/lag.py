@@ -3,7 +3,8 @@
 How far a streaming query is behind the end of each group that it reads.
 
 Spark 4.3 takes no metrics from a Python source (C{tests.spark.test_upstream}), but the progress of a query
-has the offset where the last batch ended, and the end of the log. Both carry a proof, which tells positions.
+has the offset where the last batch ended, and the end of the log. Both carry a proof, which names
+positions.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class GroupLag(NamedTuple):
     """
     What a query has still to read of one group, as of its last progress.
 
-    C{None} is a number that the offsets do not tell, which is not the same as 0.
+    C{None} is a number that the offsets do not say, which is not the same as 0.
 
     @ivar entries: committed, and not read; None in the commit log of a broker, whose offsets are bytes, and
         if neither offset is after a readable record.
@@ -87,7 +88,7 @@ def _lag(group: str, ended: JsonObject, latest: JsonObject) -> GroupLag:
 
 
 def _position(offset: int, proof: JsonObject) -> int | None:
-    """Bytes of a ledger before an offset; None: its proof does not tell."""
+    """Bytes of a ledger before an offset; None: its proof does not say."""
     if not offset:
         return 0
     if "pos" not in proof:
@@ -97,7 +98,7 @@ def _position(offset: int, proof: JsonObject) -> int | None:
 
 class LagListener(StreamingQueryListener):
     """
-    Tells the lag of every query of a session after each progress:
+    Reports the lag of every query of a session after each progress:
     C{spark.streams.addListener(LagListener(tell))}.
 
     Spark calls listeners in a thread of their own, and drops their errors.

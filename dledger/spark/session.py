@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 #: Spark 4 needs this version.
 JAVA_VERSION_MIN = 17
-#: A Java that does not tell its version within this time is ignored.
+#: A Java that does not report its version within this time is ignored.
 _ASK_SECONDS = 30
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
@@ -75,7 +75,7 @@ class Java:
 
 
 def java_version(java: str) -> int | None:
-    """Major version of the program C{java}; None if it does not tell one."""
+    """Major version of the program C{java}; None if it does not report one."""
     try:
         done = subprocess.run(
             [java, "-version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",

@@ -81,7 +81,7 @@ except ImportError:  # PySpark 4.0 and 4.1
         """A placeholder for a class that this PySpark does not have."""
 
 
-#: Environment variable that tells the processes that plan a query how many tasks the session runs at once.
+#: Environment variable by which processes that plan a query know how many tasks the session runs at once.
 PROCESSORS_NAME = "DLEDGER_SPARK_PROCESSORS"
 
 

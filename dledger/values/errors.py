@@ -58,7 +58,7 @@ class DirectoryError(StoreError):
     """
     A data directory that must not be opened in its present state (locked, foreign files, wrong sizes).
 
-    Raised before any file in it is changed. The message tells the finding and the remedy.
+    Raised before any file in it is changed. The message names the finding and the remedy.
     """
 
     def __str__(self) -> str:

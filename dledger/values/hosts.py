@@ -7,8 +7,8 @@ server for all, is taken there from this machine's loopback interface, and from 
 an operator has the machine, or an address that somebody has named.
 
 Rule 1: an IPv4 address in the form of IPv6 (C{::ffff:10.0.0.7}) is one of IPv4; a zone does not count.
-Rule 2: an end without a host is a socket of the file system, so of this machine. A host that is no IP address
-is allowed by C{*} alone.
+Rule 2: an end without a host is a socket of the file system, so of this machine. A host that is not an IP
+address is allowed by C{*} alone.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def host_list(value: str | Iterable[str]) -> tuple[str, ...]:
 def _network(host: object, option: str) -> Network:
     try:
         if not isinstance(host, str):  # a number would be an address, too
-            raise ValueError("it is no text")
+            raise ValueError("it is not a text")
         network = ipaddress.ip_network(host)
     except ValueError as error:
         raise ValueError(f"{option}: {host!r} is neither an IP address nor a network ({error})") from None
@@ -60,7 +60,7 @@ def end_host(end: object) -> str:
     """
     The host of one end of a connection; empty if there is none.
 
-    @param end: what its transport tells, such as C{getPeer()}. That of a socket of the file system has a
+    @param end: what its transport shows, such as C{getPeer()}. That of a socket of the file system has a
         C{name} instead of a host.
     """
     host = getattr(end, "host", None)

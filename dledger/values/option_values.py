@@ -5,7 +5,7 @@ Converts names and values of options from text to those of an L{attrs} class.
 An option has a name in snake_case; it may also be written in camelCase, or under an alias from a table. The
 type of its default is the type of the option.
 
-A program that runs can tell the value of each option, and where it comes from: L{Setting}.
+A program that runs can report the value of each option, and where it comes from: L{Setting}.
 
 Knows no particular option.
 """
@@ -170,7 +170,7 @@ def check_type(name: str, value: object, default: object) -> None:
     """
     Compare the type of a value with that of its option's default.
 
-    @raise ValueError: the types differ; the text tells the needed one.
+    @raise ValueError: the types differ; the text names the needed one.
     """
     for kind, needed in _KINDS:
         if isinstance(default, kind):

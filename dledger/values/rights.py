@@ -36,7 +36,7 @@ class ClientRole(StrEnum):
 #: The beginning of a URI that names a role.
 ROLE_URI = "dledger:role:"
 
-#: Names a broker that may copy the log of a master. It is no role of a client.
+#: Names a broker that may copy the log of a master. It is not a role of a client.
 SLAVE_URI = ROLE_URI + "slave"
 
 #: The beginning of a URI that names a broker, and of one that names a group; names are percent-encoded.
@@ -72,7 +72,7 @@ class Rights:
 #: Of a connection by TLS whose other end has shown neither a certificate nor a token.
 NO_RIGHTS = Rights(members=frozenset(), roles=frozenset())
 
-#: Of everybody in a group without TLS, and of the hosts that may connect without it.
+#: Rights of every caller in a group without TLS, and of the hosts that may connect without it.
 ALL_RIGHTS = Rights(members=None, roles=frozenset(ClientRole))
 
 

@@ -158,7 +158,6 @@ class ServerConnection(AnsweringConnection):
         return self.peer_id is not None
 
     def connectionMade(self) -> None:
-        """See L{Protocol.connectionMade}."""
         super().connectionMade()
         self._sink.connected(self)
 
@@ -293,7 +292,6 @@ class ClientConnection(Connection, Generic[_Token]):
         return len(self._outstanding)
 
     def connectionMade(self) -> None:
-        """See L{Protocol.connectionMade}."""
         super().connectionMade()
         self._heard_s = self._turn.seconds()
         self._sink.connected(self)
@@ -317,7 +315,7 @@ class ClientConnection(Connection, Generic[_Token]):
         opaque, kind = self._next_opaque, request.kind
         self._next_opaque = opaque + 1 if opaque < 0x7FFFFFFF else 1
         self._outstanding[opaque] = (token, kind, self._turn.seconds())
-        # The layout of a native METADATA answer has no room for what we tell besides Java's keys.
+        # The layout of a native METADATA answer has no room for what we report besides Java's keys.
         is_native = self.is_native and kind not in JSON_ONLY and (
             kind is not RequestCode.METADATA or is_sign_of_life or self._wire == "binary"
         )

@@ -109,7 +109,7 @@ class _Sends:
         self._has_long = False
 
     def take(self, frame: bytes) -> RemotingCommand | None:
-        """@return: the command, if the frame is no send. @raise WireError: it is malformed."""
+        """@return: the command, if the frame is not a send. @raise WireError: it is malformed."""
         request = self._read(frame)
         if request is None:
             command = self._command_of(frame)

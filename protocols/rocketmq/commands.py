@@ -10,7 +10,7 @@ Rule 1: the requests of one read are handed over together, in their order; all o
 written in one.
 Rule 2: unanswered requests are bounded: this end stops reading when it owes too many answers, and refuses
 to ask when too many of its own requests are unanswered.
-Rule 3: when the connection ends, all outstanding requests fail before the owner is told.
+Rule 3: when the connection ends, all outstanding requests fail before the owner is informed.
 
 Source: NettyRemotingAbstract, NettyDecoder (RocketMQ 4.9.8).
 """
@@ -67,7 +67,7 @@ COMMANDS_IDLE_S = IDLE_S + 10.0
 FRAMES_MAX = 256
 COMMANDS_MAX = 32
 
-#: Requests without an answer, at most.
+#: Most requests without an answer.
 OUTSTANDING_MAX = 16384
 
 #: Bytes that a request is counted for, beside its body.
@@ -248,7 +248,6 @@ class CommandConnection(AnsweringConnection):
         self._reads_much = False
 
     def connectionMade(self) -> None:
-        """See L{Protocol.connectionMade}."""
         super().connectionMade()
         self._sink.connected(self)
 

@@ -10,7 +10,7 @@ Rule 2: output stays in order on both of its ways. While no bytes are unsent, fr
 socket, many in one call and without being joined; the transport gets the bytes that the socket did not
 take, and all later ones until it is drained. (C{sendfile} was measured: one call for each header and each
 body, and pages that the receiver takes more slowly, cost as much as it saves.)
-Rule 3: when either side ends the connection, the owner is told once.
+Rule 3: when either side ends the connection, the owner is informed once.
 """
 
 from __future__ import annotations
@@ -118,7 +118,6 @@ class _Stream(Protocol):
         return self.transport.getPeer() if self.transport is not None else None
 
     def connectionMade(self) -> None:
-        """See L{Protocol.connectionMade}."""
         transport = self.transport
         if ITCPTransport.providedBy(transport):
             transport.setTcpNoDelay(True)
@@ -132,11 +131,10 @@ class _Stream(Protocol):
         self._connected()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """See L{Protocol.connectionLost}."""
         self._lose(reason.getErrorMessage())
 
     def abort(self, reason: str) -> None:
-        """End the connection now; unsent output is lost. The owner is told before this returns."""
+        """End the connection now; unsent output is lost. The owner is informed before this returns."""
         if not self.is_lost and self.transport is not None:
             self._lose(reason)
             self.transport.abortConnection()
@@ -203,7 +201,6 @@ class HAConnection(_Stream):
         self.serial = serial
 
     def dataReceived(self, data: bytes) -> None:
-        """See L{Protocol.dataReceived}."""
         if self.is_lost:
             return
         try:
@@ -266,7 +263,6 @@ class HAClient(_Stream):
         self._bulk = memoryview(bytearray(BULK_SIZE))
 
     def dataReceived(self, data: bytes) -> None:
-        """See L{Protocol.dataReceived}."""
         if self.is_lost:
             return
         pieces: list[Piece] = []

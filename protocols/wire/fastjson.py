@@ -91,8 +91,8 @@ def read_object(
     """
     Parse one JSON object, strictly or as tolerantly as fastjson.
 
-    @param values_max: commas and opening brackets, at most.
-    @param tolerant_bytes_max: bytes of a body that is not strict JSON, at most.
+    @param values_max: most commas and opening brackets.
+    @param tolerant_bytes_max: most bytes of a body that is not strict JSON.
     @raise LooseError: not strict JSON, and longer than C{tolerant_bytes_max}.
     @raise BodyError: not an object, too many values, or malformed.
     """

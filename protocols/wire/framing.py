@@ -2,7 +2,7 @@
 """
 Cuts bytes into frames of both formats, within bounds. No Twisted.
 
-The first byte of a frame tells its format, so both may alternate on one connection: 0xD1 starts a native
+The first byte of a frame reports its format, so both may alternate on one connection: 0xD1 starts a native
 frame; 0x00 or 0x01 is the high byte of a remoting frame's length word.
 
 Rule 1: a length is used only if it is within bounds, and garbage is detected at its first byte where
@@ -63,7 +63,8 @@ class FrameBuffer:
     Cuts the bytes of one connection into frames.
 
     Invariant: C{_kept} is the beginning of at most one frame; C{_needed} is the size at which it can be
-    examined again: of the frame, or of the part that tells its length. While bytes are uncut, none are kept.
+    examined again: of the frame, or of the part that reports its length. While bytes are uncut, none are
+    kept.
 
     @ivar has_uncut: whether bytes are uncut.
     @ivar unfinished_serial: rises when another unfinished frame begins.
@@ -72,7 +73,7 @@ class FrameBuffer:
     def __init__(self, *, frame_bytes_max: int = FRAME_BYTES_MAX, frames_max: int = sys.maxsize) -> None:
         """
         @param frame_bytes_max: largest frame in bytes, including its length word or header.
-        @param frames_max: frames that one call of L{feed} cuts, at most.
+        @param frames_max: most frames that one call of L{feed} cuts.
         """
         self._frame_bytes_max = frame_bytes_max
         self._frames_max = self._piece_max = frames_max
@@ -194,7 +195,7 @@ class FrameBuffer:
     def _measure(self, data: bytes | bytearray, at: int, available: int) -> tuple[int, int]:
         """
         The start of the frame's data, relative to C{at}, and the number of bytes needed to continue: of
-        the whole frame, or of the part that tells its length.
+        the whole frame, or of the part that reports its length.
 
         @raise WireError: not a frame, or a length out of bounds.
         """

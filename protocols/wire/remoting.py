@@ -52,7 +52,7 @@ _HEADER = re.compile(
 FRAME_BYTES_MAX = 16777216
 LENGTH_WORD_SIZE = 4
 HEADER_WORD_SIZE = 4
-#: Values in a header, and bytes of one that is not strict JSON, at most.
+#: Most values in a header, and bytes of one that is not strict JSON.
 _HEADER_VALUES_MAX = 4096
 _HEADER_TOLERANT_BYTES_MAX = 1024
 HEADER_BYTES_MAX = 0xFFFFFF
@@ -168,7 +168,7 @@ def decode_command(frame: bytes, *, tolerant_bytes_max: int = _HEADER_TOLERANT_B
     Decode one frame.
 
     @param frame: all bytes after the length word.
-    @param tolerant_bytes_max: bytes of a header that is not strict JSON, at most.
+    @param tolerant_bytes_max: most bytes of a header that is not strict JSON.
     @raise LooseError: longer than that, and not strict JSON.
     @raise WireError: not a header of either encoding.
     """

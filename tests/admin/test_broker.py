@@ -239,7 +239,7 @@ class PageTests(SynchronousTestCase):
         self.assertEqual(self.broker.looks, 1)
 
     def test_errors(self) -> None:
-        """Unknown pages and methods are told what there is; an error of ours tells no details."""
+        """Unknown pages and methods get a list of those there are; an error of ours shows no details."""
         self.assertIn("/status", self.document("/nothing", 404)["pages"])
         self.assertEqual(self.document("/status", 405, method="POST")["error"], "method not allowed")
         self.broker.fails = True
@@ -251,7 +251,7 @@ class ServiceTests(SynchronousTestCase):
     """Where they listen."""
 
     def test_loopback(self) -> None:
-        """On the loopback interface unless told otherwise."""
+        """On the loopback interface unless set otherwise."""
         reactor = MemoryReactorClock()
         make: Any = make_broker_pages
         service = make(FakeBroker(), "tcp:8080", reactor, wall_s=reactor.seconds)

@@ -96,7 +96,7 @@ class EntryTests(test_resource.PageCase):
         self.assertEqual((document["begin_index"], document["committed_index"]), (5, 99))
 
     def test_entry(self) -> None:
-        """Everything of one: its envelope is opened, and a control entry is told apart."""
+        """Everything of one: its envelope is opened, and a control entry is marked as such."""
         one, = self.shown("/entries?from=10&count=1")["entries"]
         self.assertEqual(one, {
             "index": 10, "term": 7, "position": 10_000, "kind": "body", "time_ms": TIME_MS + 10_000,
@@ -161,9 +161,10 @@ class EntryTests(test_resource.PageCase):
     def test_wrong(self) -> None:
         """What was wrong, and what is allowed."""
         for query, words in (
-            ("from=x", "no whole number"), ("from=-1", "no whole number"), ("from=" + "9" * 20, "no whole"),
-            ("from=%D9%A3", "no whole number"), ("count=0", "1 to 100"), ("count=101", "0 to 100"),
-            ("form=1", "known: count, from, time"), ("from=1&from=2", "2 times"), ("from=%FF", "no UTF-8"),
+            ("from=x", "not a whole number"), ("from=-1", "not a whole number"),
+            ("from=" + "9" * 20, "not a whole number"),
+            ("from=%D9%A3", "not a whole number"), ("count=0", "1 to 100"), ("count=101", "0 to 100"),
+            ("form=1", "known: count, from, time"), ("from=1&from=2", "2 times"), ("from=%FF", "not UTF-8"),
             ("time=now", "2026-01-31T12:00:00"), ("time=1700000000&from=1", "not both"),
             ("time=" + "1" * 2000, "longer than"),
         ):
@@ -172,7 +173,7 @@ class EntryTests(test_resource.PageCase):
         self.assertIn("deleted: the log begins at 5", self.shown("/entries?from=4", 404)["error"])
 
     def test_damaged(self) -> None:
-        """An entry that cannot be read is told, in both forms, and the next request works."""
+        """An entry that cannot be read is reported, in both forms, and the next request works."""
         self.node.picture = picture(holes=(Hole(first_index=7, last_index=8, position=0, end_position=9),))
         self.assertIn("entry 80 is damaged", self.shown("/entries", 503)["error"])
         self.assertIn("entry 80 is damaged", self.html("/entries"))
@@ -247,7 +248,7 @@ class MessageTests(SynchronousTestCase):
         for path, status, words in (
             ("/messages", 400, "give topic"), ("/messages?topic=none", 404, "no queue 0"),
             ("/messages?topic=orders&queue=9", 404, "no queue 9"),
-            ("/messages?topic=orders&queue=x", 400, "no whole number"),
+            ("/messages?topic=orders&queue=x", 400, "not a whole number"),
             ("/messages?topic=orders&key=k&from=3", 400, "either from or key"),
             ("/messages?topic=orders&position=x", 400, "position='x'"),
             ("/topics?queue=1", 400, "known: topic"),

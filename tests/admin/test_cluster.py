@@ -128,7 +128,7 @@ class SurveyTests(SynchronousTestCase):
         self.assertEqual((n1.source, n2.problem), ("admin", ""))
 
     def test_told_administration(self) -> None:
-        """A member that tells its administration is asked there, on the host of its own address."""
+        """A member that reports its administration is asked there, on the host of its own address."""
         self.group["n1"].admin = "0.0.0.0:8080"
         document = status_json(picture(self_id="n1", role="follower", begin_moved="older than 1 h"))
         page = Page(json.dumps(document).encode())
@@ -163,7 +163,7 @@ class SurveyTests(SynchronousTestCase):
         self.assertEqual((self.successResultOf(answer)[1].source, page.paths), ("log", []))
 
     def test_own_health(self) -> None:
-        """The member that is asked tells its own, too."""
+        """The member that is asked reports its own, too."""
         self.node.picture = picture(
             peer_addresses=self.group.peers, group="default", role="follower", is_disk_full=True
         )

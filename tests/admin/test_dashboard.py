@@ -191,7 +191,7 @@ class NumbersTests(SynchronousTestCase):
     """What is drawn."""
 
     def test_numbers(self) -> None:
-        """The end and the lag of those that told them, and the counters of the member."""
+        """The end and the lag of those that reported them, and the counters of the member."""
         numbers = plotted_numbers(overview(LEADER, FOLLOWER, GONE))
         self.assertEqual(numbers["counters"]["Entries a second"], 100)
         self.assertEqual(numbers["gauges"], {"Lag of the last member, entries": 10,

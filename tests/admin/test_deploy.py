@@ -69,7 +69,7 @@ class DeployTests(SynchronousTestCase):
             self.assertIn(rule["labels"]["severity"], ("warning", "critical"))
 
     def test_service_levels(self) -> None:
-        """Each is measured by metrics that there are, and tells of alerts that there are."""
+        """Each is measured by metrics that exist, and names alerts that exist."""
         text = (DEPLOY.parent / "docs" / "slo.md").read_text("utf-8")
         rows = re.findall(r"^\| [^|]+ \| [^|]+ \| (.+) \| (.+) \|$", text, re.MULTILINE)
         expressions = [one for measured, _ in rows for one in re.findall(r"`([^`]*dledger_[^`]*)`", measured)]

@@ -21,7 +21,7 @@ from tests.admin.test_dashboard import FOLLOWER, GONE, LEADER, WELL
 
 
 def told(member_id: str, number: int, at_s: float, name: str) -> dict[str, Any]:
-    """An event as an administration tells it."""
+    """An event as an administration reports it."""
     return {"member_id": member_id, "number": number, "at_s": at_s, "level": "info", "event": name,
             "facts": f"a={number}"}
 
@@ -32,7 +32,7 @@ def look(at_s: float = 1.0, **facts: Any) -> Overview:
 
 
 class OverviewTests(SynchronousTestCase):
-    """From what the members tell."""
+    """From what the members report."""
 
     def test_events(self) -> None:
         """Those of all members, by time, the newest first; each with its member."""
@@ -81,7 +81,7 @@ class LooksTests(SynchronousTestCase):
         return Deferred.fromCoroutine(self.looks.latest())
 
     def test_kept(self) -> None:
-        """Nobody is asked for what was told a moment ago."""
+        """Nobody is asked for what was reported a moment ago."""
         self.clock.advance(KEPT_S / 2)
         self.assertEqual(self.successResultOf(self.ask()).at_s, 1.0)
         self.assertEqual(self.begun, 0)
@@ -113,7 +113,7 @@ class LooksTests(SynchronousTestCase):
         self.clock.advance(WAIT_S)
         age_s = WAIT_S + OLD_S
         old = self.successResultOf(asked)
-        self.assertEqual(old.problem, f"the members told this {age_s:.0f} s ago, and nothing since")
+        self.assertEqual(old.problem, f"these are the answers of {age_s:.0f} s ago; none since")
         self.assertEqual(self.begun, 1)
         self.looks.publish(look(2.0))
         self.assertEqual(self.successResultOf(self.ask()), look(2.0))
@@ -160,7 +160,7 @@ class PagesTests(SynchronousTestCase):
         self.assertEqual(self.ask("/live", method="POST")[0], 405)
 
     def test_path(self) -> None:
-        """Nothing is served beside a path that was not told; foreign hosts are refused."""
+        """Nothing is served beside a path that was not reported; foreign hosts are refused."""
         reactor = MemoryReactorClock()
         for path, asked, host, status in (
             ("", "/cluster", "localhost", b"200"), ("secret", "/secret/cluster", "localhost", b"200"),

@@ -158,9 +158,9 @@ class MetricsTests(SynchronousTestCase):
         make_registry(picture)
 
     def test_all_are_documented(self) -> None:
-        """In C{docs/operations.md}, each of them and no other."""
-        text = (Path(__file__).resolve().parents[2] / "docs" / "operations.md").read_text()
-        section = text.partition("\n## Metrics\n")[2].partition("\n## ")[0]
+        """In C{docs/reference.md}, each of them and no other."""
+        text = (Path(__file__).resolve().parents[2] / "docs" / "reference.md").read_text()
+        section = text.partition("<!-- printed: member metrics -->\n")[2].partition("<!-- end -->")[0]
         rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
         documented = re.findall(r"`(\w+)`", "".join(rows))
         registry = make_registry(lambda: picture(machine=MACHINE))

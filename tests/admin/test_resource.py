@@ -280,7 +280,7 @@ class ServiceTests(SynchronousTestCase):
     """Where it listens."""
 
     def test_told_address(self) -> None:
-        """The port that others may ask; none for what is no TCP port, or is not known yet."""
+        """The port that others may ask; none for what is not a TCP port, or is not known yet."""
         for given, told in (
             ("8080", "127.0.0.1:8080"), ("tcp:8080", "127.0.0.1:8080"),
             ("tcp:8080:interface=0.0.0.0", "0.0.0.0:8080"), ("tcp:port=8080:interface=", "0.0.0.0:8080"),

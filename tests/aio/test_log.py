@@ -199,7 +199,7 @@ class PlaceTests(SynchronousTestCase):
         self.assertEqual(play(story), [])
 
     def test_forked(self) -> None:
-        """The child is told so, and does not touch the connections of its parent."""
+        """The child is informed of that, and does not touch the connections of its parent."""
 
         async def story(group: ServedGroup) -> None:
             async with group.open() as log:

@@ -98,7 +98,9 @@ class EntryTests(SynchronousTestCase):
                     self.assertIn(repr(text)[1:-1], str(error))
 
     def test_learnt(self) -> None:
-        """A malformed address that another member told is trouble with one member, not the end of a scan."""
+        """
+        A malformed address that another member reported is trouble with one member, not the end of a scan.
+        """
         for text in BAD:
             error = self.assertRaises(Trouble, MemberConnection, "n0", text, "g", 1.0)
             self.assertIn(repr(text), str(error))

@@ -23,7 +23,7 @@ class PlaceTests(SynchronousTestCase):
             self.assertEqual(loopback_unless_told(given), used)
 
     def test_beyond_loopback(self) -> None:
-        """All but the loopback interface, also in other spellings, and what cannot be told."""
+        """All but the loopback interface, also in other spellings, and what cannot be known."""
         for endpoint in (
             "8080", "tcp:8080", "tcp:8080:interface=127.0.0.1", "tcp:8080:interface=127.1.2.3",
             "tcp:port=8080:interface=localhost", "tcp6:8080", "tcp6:8080:interface=\\:\\:1",

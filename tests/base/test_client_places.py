@@ -30,7 +30,7 @@ class PlacesTests(SynchronousTestCase):
             self.assertEqual(ClientPlaces(connections).places, places)
 
     def test_limit(self) -> None:
-        """One too many is told so; a place that is left is free."""
+        """One too many is informed of that; a place that is left is free."""
         found = ClientPlaces(4, share_percent=100)
         for name in ("a", "b"):
             self.assertEqual(found.refusal(name, name), "")

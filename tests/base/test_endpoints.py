@@ -59,7 +59,7 @@ class EndpointTests(SynchronousTestCase):
         self.assertEqual(self.resolver.asked, [])
 
     def test_next_address(self) -> None:
-        """When the first address refuses, the second is tried; at last the failure is told."""
+        """When the first address refuses, the second is tried; at last the failure is reported."""
         connecting = self.connect("two.test:7")
         self.assertEqual(self.reactor.tcpClients[0][0], "192.0.2.1")
         self.refuse(0)

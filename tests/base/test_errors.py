@@ -32,7 +32,7 @@ class StoreErrorTests(SynchronousTestCase):
     """What ends a member."""
 
     def test_is_a_disk_error(self) -> None:
-        """Whoever is told a code is told DISK_ERROR; the reason comes first among the facts."""
+        """A caller that wants a code gets DISK_ERROR; the reason comes first among the facts."""
         error = StoreError("fdatasync failed", path="data/0", errno=5)
         self.assertIs(error.code, ResponseCode.DISK_ERROR)
         self.assertEqual(str(error), "DISK_ERROR (414): reason='fdatasync failed', path='data/0', errno=5")
@@ -40,6 +40,6 @@ class StoreErrorTests(SynchronousTestCase):
 
     def test_directory_error_is_a_sentence(self) -> None:
         """An operator reads what was found and what to do, and no code."""
-        error = DirectoryError("data/x is no segment; move it away", path="data/x")
-        self.assertEqual(str(error), "data/x is no segment; move it away")
+        error = DirectoryError("data/x is not a segment; move it away", path="data/x")
+        self.assertEqual(str(error), "data/x is not a segment; move it away")
         self.assertIsInstance(error, StoreError)

@@ -26,7 +26,7 @@ class FoldingTests(SynchronousTestCase):
         self.assertEqual(told, [{}, {"times": 61, "since_s": 60}, {"times": 121, "since_s": 120}])
 
     def test_end(self) -> None:
-        """An episode that was not told to its end is told when it is over; then it begins again."""
+        """An episode that was not reported to its end is reported when it is over; then it begins again."""
         for _ in range(5):
             self.folding.happened(("x", 1))
         self.folding.happened(("y",))

@@ -83,7 +83,7 @@ class GroupFlushTests(SynchronousTestCase):
         return self.note(name)
 
     def note(self, name: str) -> Deferred[Captured | None]:
-        """Ask for a flush, and note when it is told."""
+        """Ask for a flush, and note when it is done."""
         done = self.group.flush()
         done.addBoth(self._told, name)
         return done
@@ -109,7 +109,9 @@ class GroupFlushTests(SynchronousTestCase):
         self.assertFalse(self.group.is_running)
 
     def test_shared(self) -> None:
-        """All who ask during one flush share the next one, and are told in the order in which they asked."""
+        """
+        All who ask during one flush share the next one, and are informed in the order in which they asked.
+        """
         self.ask("a")
         for name in "bcd":
             self.ask(name)
@@ -120,7 +122,9 @@ class GroupFlushTests(SynchronousTestCase):
         self.assertEqual((self.order, self.calls, self.store.flushed), (["a", "b", "c", "d"], [], 4))
 
     def test_nothing_new_since_it_began(self) -> None:
-        """One who asks when everything is in the running flush waits for it alone, and is told after it."""
+        """
+        One who asks when everything is in the running flush waits for it alone, and is informed after it.
+        """
         self.ask("a")
         self.note("b")
         self.assertEqual(self.order, [])

@@ -36,7 +36,7 @@ class KeeperTests(SynchronousTestCase):
         self.assertEqual(len(self.attempts), 2)
 
     def test_failed(self) -> None:
-        """All callers are told; the next one begins another attempt."""
+        """All callers are informed; the next one begins another attempt."""
         callers = [self.keeper.ready() for _ in range(3)]
         self.attempts[0].errback(OSError("planted"))
         for caller in callers:
@@ -63,7 +63,7 @@ class KeeperTests(SynchronousTestCase):
         self.assertEqual(self.successResultOf(third), 7)
 
     def test_stops_alone(self) -> None:
-        """If told so, the last caller that stops waiting ends the attempt."""
+        """If asked to, the last caller that stops waiting ends the attempt."""
         keeper = Keeper(self.make, stops_alone=True)
         first, second = keeper.ready(), keeper.ready()
         first.cancel()
@@ -75,7 +75,7 @@ class KeeperTests(SynchronousTestCase):
         self.assertNoResult(keeper.ready())
 
     def test_cancelled_by_another(self) -> None:
-        """A caller that is told may cancel another one that is to be told next."""
+        """A caller that is informed may cancel another one that is next."""
         first, second = self.keeper.ready(), self.keeper.ready()
         first.addCallback(lambda _: second.cancel())
         self.attempts[0].callback(7)

@@ -14,7 +14,7 @@ from tests.node.rig import Rig
 
 
 class FakeKeys:
-    """Keys that do what they are told."""
+    """Keys that do as they are asked."""
 
     files = TlsFiles(certificate="n0.pem", key="n0.key", authority="authority.pem")
 

@@ -66,7 +66,7 @@ class LevelsTests(SynchronousTestCase):
                      "info,a=debug,a=error"):
             self.assertRaises(ValueError, levels.replace, text)
         self.assertRaises(ValueError, LogLevels, "info" + "".join(f",a{at}=info" for at in range(65)))
-        with self.assertRaisesRegex(ValueError, "'loud' is none of debug, info, warn, error, critical"):
+        with self.assertRaisesRegex(ValueError, "'loud' is not one of debug, info, warn, error, critical"):
             levels.set("loud")
         self.assertEqual(levels.text, "info,a=warn")
 

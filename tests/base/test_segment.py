@@ -217,7 +217,7 @@ class ReaderTests(SynchronousTestCase):
         self.reader.show(offsets_in(self.disk, "d")[0], 100)
 
     def test_names(self) -> None:
-        """Offsets rise; the first other name is told."""
+        """Offsets rise; the first other name is reported."""
         self.assertEqual(offsets_in(self.disk, "d"), ([100, 200, 400], ""))
         for name in ("x", "9" * 20, "1" * 19):
             self.disk.open(f"d/{name}", create=True)

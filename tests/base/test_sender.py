@@ -155,7 +155,7 @@ class WindowTests(SenderCase):
         self.assertEqual(self.frames[2:], [[b"h"]])
 
     def test_silence(self) -> None:
-        """The target is told of the oldest frame without an answer, and of no held one."""
+        """The target is informed of the oldest frame without an answer, and of no held one."""
         self.submit(b"a")
         self.clock.advance(0)
         self.clock.advance(0.1)
@@ -168,7 +168,7 @@ class WindowTests(SenderCase):
 
 
 class OutcomeTests(SenderCase):
-    """What callers are told."""
+    """What callers hear."""
 
     def test_held(self) -> None:
         """Refused bodies are sent again after a pause, in order; not if a later frame may be in the log."""
@@ -242,7 +242,7 @@ class OutcomeTests(SenderCase):
         self.assertEqual(len(self.told), 1)
 
     def test_callback_that_raises(self) -> None:
-        """It is logged, and the others are told."""
+        """It is logged, and the others are informed."""
 
         def broken(_outcome: object) -> None:
             raise RuntimeError("planted")

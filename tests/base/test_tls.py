@@ -152,7 +152,7 @@ class HandshakeTests(TlsCase):
             self.assertEqual(mine.heard, b"hello", member_id)
 
     def test_several_groups(self) -> None:
-        """Under one authority: a member of another group with the same id is no member of this one."""
+        """Under one authority: a member of another group with the same id is not a member of this one."""
         mine, theirs = self.room.member("n0", groups=["a"]), self.room.member("n1", groups=["b"])
         for group, heard in (("a", b"hello"), ("b", b"")):
             server, client = self.ends(mine, theirs, group=group)

@@ -81,7 +81,7 @@ class TokenTests(SynchronousTestCase):
         self.assertIn("No such file", str(self.assertRaises(ValueError, TokenFile, "nowhere")))
 
     def test_changes(self) -> None:
-        """A changed file counts; one that is not sound, or missing, does not, and is told once."""
+        """A changed file counts; one that is not sound, or missing, does not, and is reported once."""
         (old, line), (new, other) = new_token("old"), new_token("new")
         self.path.write_text(line)
         file = TokenFile(str(self.path))

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.test_request_rights -*-
 """
-The table of docs/security.md that tells what each request to a broker with access control needs, made from
+The table of docs/security.md that says what each request to a broker with access control needs, made from
 L{dledger.rocketmq.broker.door.request_rights}.
 
     python -m tests.broker.request_rights            say whether docs/ is current

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.store.test_store -*-
 """
-What the broker's tests share: small files, messages, threads that run when told to, whole stores.
+What the broker's tests share: small files, messages, threads that run when asked to, whole stores.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def inline(call: Callable[[], None]) -> Deferred[None]:
 
 
 class Threads:
-    """Threads whose calls wait until they are told to run."""
+    """Threads whose calls wait until they are asked to run."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[Callable[[], None], Deferred[None]]] = []
@@ -237,7 +237,7 @@ class Opened(Settling, BrokerEvents):
     """
     A store without a broker, its clock, and what it reported.
 
-    @ivar failures: what C{failed} was told.
+    @ivar failures: all calls of C{failed}.
     @ivar queues: what arrived.
     """
 

@@ -21,7 +21,7 @@ ASK = RemotingCommand(code=21, opaque=0)
 
 @implementer(IStreamClientEndpoint)
 class HeldEndpoint:
-    """An endpoint whose attempts succeed or fail when they are told to."""
+    """An endpoint whose attempts succeed or fail when they are asked to."""
 
     def __init__(self) -> None:
         self.attempts: list[tuple[IProtocolFactory, Deferred[IProtocol]]] = []
@@ -94,7 +94,7 @@ class CommandClientTests(SynchronousTestCase):
         self.assertEqual((self.addresses, self.clock.getDelayedCalls()), (["m:1"], []))
 
     def test_refused(self) -> None:
-        """Everyone who waits is told; the next question tries again."""
+        """All that wait are informed; the next question tries again."""
         waiting = [self.ask(), self.ask()]
         self.endpoint.fail()
         for one in waiting:
@@ -133,7 +133,7 @@ class CommandClientTests(SynchronousTestCase):
         self.assertEqual(len(self.endpoint.attempts), 1)
 
     def test_asked(self) -> None:
-        """A peer that asks us is told that we know nothing."""
+        """A peer that asks us is informed that we know nothing."""
         self.ask()
         self.endpoint.succeed()
         self.clock.advance(0)

@@ -292,7 +292,7 @@ class RightsTests(GateCase):
         self.allowed(command(33, {"offset": offset}), CONSUMER)
 
     def test_administration(self) -> None:
-        """Changes need an administrator; what only tells needs a signature."""
+        """Changes need an administrator; what only reports needs a signature."""
         administrators = []
         for code in self.broker.router.codes:
             if "Need admin permission" in self.answer(command(code), PRODUCER)[1]:
@@ -360,7 +360,7 @@ class NativeTests(GateCase):
         self.assertGreater(self.broker.store.log.end_offset, end)
         self.rewrite((FILE % "").replace("admin: true", "admin: true\n  topicPerms: [T2=DENY]"))
         (answer,) = self.natives(OPERATOR, read)
-        self.assertIn("no administrator, or one with lists", answer.remark)
+        self.assertIn("not an administrator, or one with lists", answer.remark)
 
     def test_retries_and_traces(self) -> None:
         """As by commands."""

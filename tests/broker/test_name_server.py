@@ -84,7 +84,7 @@ class RegistrarTests(SynchronousTestCase):
         self.assertEqual((stall["log_level"], stall["seconds"]), (LogLevel.warn, 10.0))
 
     def test_old_role_after_a_stall(self) -> None:
-        """After a stall the role may be another's: nothing is told before the next tick."""
+        """After a stall the role may be another's: nothing is reported before the next tick."""
         self.servers.answer()
         self.clock.advance(45)
         self.assertEqual(self.servers.asked, [])
@@ -162,7 +162,9 @@ class RegistrarTests(SynchronousTestCase):
         self.assertIn("t", self.body()[1])
 
     def test_role_while_under_way(self) -> None:
-        """A new role is told at once, also while a registration with the old one is under way, or failed."""
+        """
+        A new role is reported at once, also while a registration with the old one is under way, or failed.
+        """
         old = self.servers.take()
         self.registrar.role_changed()
         self.assertEqual([address for address, _, _ in self.servers.asked], ["n1:9876", "n2:9876"])
@@ -175,8 +177,8 @@ class RegistrarTests(SynchronousTestCase):
 
     def test_unsettled_after_a_change(self) -> None:
         """
-        The last master may tell name servers of its role after us, and then that it is a slave: they would
-        know no master. So a new role is told again for a while.
+        The last master may report name servers of its role after us, and then that it is a slave: they would
+        know no master. So a new role is reported again for a while.
         """
         self.servers.answer()
         self.registrar.role_changed()
@@ -188,7 +190,9 @@ class RegistrarTests(SynchronousTestCase):
         self.assertEqual(told, sorted([*range(1, 20, 2)] * 2))
 
     def test_lost_connection(self) -> None:
-        """A name server has forgotten us when the connection is lost: it is told again at once."""
+        """
+        A name server has forgotten us when the connection is lost: it gets another registration at once.
+        """
         self.servers.answer()
         self.servers.lost = {"n2:9876"}
         self.wait(1)
@@ -269,7 +273,10 @@ class RegistrarTests(SynchronousTestCase):
         self.successResultOf(stopped)
 
     def test_stop(self) -> None:
-        """Who knows us is told that we go; who does not answer keeps nobody waiting for longer."""
+        """
+        Name servers that know us are informed that we go; one that does not answer keeps nobody waiting for
+        longer.
+        """
         first, second = self.servers.take()
         first[2].callback(OK)
         second[2].addErrback(lambda _: None)

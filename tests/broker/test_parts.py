@@ -29,7 +29,7 @@ CODES = {
 
 
 class EventTests(SynchronousTestCase):
-    """What each event is told to, in which order."""
+    """The listeners of each event, in their order."""
 
     def setUp(self) -> None:
         self.writing = Writing(broker_role="SYNC_MASTER")
@@ -162,7 +162,7 @@ class AssemblyTests(ServiceCase):
         self.stop()
 
     def test_administration(self) -> None:
-        """What was sent is counted, replication is told of, and a new topic is on disk with the answer."""
+        """A send is counted, replication is informed, and a new topic is on disk with the answer."""
         self.start()
         self.ask(send_of(), send_of())
         made, runtime, ha = self.ask(

@@ -51,7 +51,7 @@ class ReplyTests(SynchronousTestCase):
         self.assertEqual(self.broker.broker.replies.pushed, 1)
 
     def test_nobody_waits(self) -> None:
-        """The consumer is told; the reply is stored all the same, as in RocketMQ."""
+        """The consumer is informed; the reply is stored all the same, as in RocketMQ."""
         answer = self.reply(REPLY_TO_CLIENT="other@1")
         self.assertEqual((answer.code, answer.remark), (1, "Channel of 'other@1' not found."))
         self.assertEqual(self.reply().code, 1)
@@ -66,7 +66,7 @@ class ReplyTests(SynchronousTestCase):
         self.assertEqual(self.broker.stored(), [])
 
     def test_refused(self) -> None:
-        """What is no message, and what comes when none is taken, goes to nobody."""
+        """What is not a message, and what comes when none is taken, goes to nobody."""
         (answer,) = self.consumer.send(send_of(b"x", code=SEND_REPLY_V2, topic="no such/topic"))
         self.assertEqual(answer.code, Code.SYSTEM_ERROR)
         self.broker.broker.pipeline.close("a test")

@@ -66,7 +66,7 @@ class Client:
         return found
 
     def told(self, code: int) -> list[RemotingCommand]:
-        """What the broker has told by itself."""
+        """What the broker has reported by itself."""
         return [
             one for one in sent_commands(self.transport.value()) if not one.is_response and one.code == code
         ]
@@ -218,7 +218,7 @@ class RoadTests(RightsCase):
         self.assertEqual(self.bodies(pull(topic="%DLQ%G"), HALF_MEMBER)[1], [MARK])
 
     def test_replies(self) -> None:
-        """Only who may consume something replies; another topic is no reply's, and needs PUB."""
+        """Only who may consume something replies; another topic is not a reply's, and needs PUB."""
         for code in (324, 325):
             for topic, keys, words in (
                 ("DefaultCluster_REPLY_TOPIC", NOBODY, "No permission for replies"),
@@ -236,7 +236,7 @@ class RoadTests(RightsCase):
 
 
 class ClientTests(RightsCase):
-    """Clients are told what is theirs."""
+    """Clients hear what is theirs."""
 
     def half(self, topic: str = "T2") -> None:
         """A half message of group C{pay}, and the time until somebody is asked about it."""

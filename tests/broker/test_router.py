@@ -100,7 +100,10 @@ class RouterCase(SynchronousTestCase):
 
 
 class PlaceTests(RouterCase):
-    """A client for which there is no place is told so with its first request, and nobody else ends for it."""
+    """
+    A client for which there is no place is informed of that with its first request, and nobody else ends for
+    it.
+    """
 
     def setUp(self) -> None:
         super().setUp()
@@ -164,7 +167,7 @@ class RoutingTests(RouterCase):
         self.assertIn("51:17=2 53:3=2 1000:3=1", str(self.router.refusals))
 
     def test_oneway(self) -> None:
-        """Nobody is told anything who does not want to."""
+        """Nobody is informed who does not want to be."""
         self.assertEqual(self.ask(50, 51, 53, flag=2), [])
         self.assertEqual(self.group.seen, [0, "lost"])
 

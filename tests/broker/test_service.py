@@ -268,7 +268,7 @@ class MasterTests(ServiceCase):
         self.broker.store.abandon()
 
     def test_topic_survives_a_crash(self) -> None:
-        """Before its table was written: its queues tell of it, even if a second start is stopped at once."""
+        """Before its table was written: its queues report it, even if a second start is stopped at once."""
         self.start(default_topic_queue_nums=3)
         self.ask(send_of(b"one", topic="New", queueId=2), send_of(b"two", topic="%RETRY%G"))
         self.crash()

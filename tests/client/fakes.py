@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.client.test_client -*-
-"""Members without sockets: a group of scripted ones, and wires that deliver when told to."""
+"""Members without sockets: a group of scripted ones, and wires that deliver when asked to."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Answerer:
 
 class FakeMember:
     """
-    A member that does what it is told.
+    A member that does as it is asked.
 
     @ivar held: requests that C{holds} said are to wait; answered by the test.
     @ivar refusals: codes for the next appends, before any is accepted.

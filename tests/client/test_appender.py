@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.client.test_appender -*-
-"""Appends reach the log in the order of the calls, at most once, or their callers are told."""
+"""Appends reach the log in the order of the calls, at most once, or their callers are informed."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class PlainTests(GroupCase):
     """Nothing goes wrong."""
 
     def test_indexes(self) -> None:
-        """Calls of one turn share a frame; each is told its own index."""
+        """Calls of one turn share a frame; each gets its own index."""
         first, second = self.submit(b"a"), self.submit(b"b", b"c")
         self.group.settle()
         self.assertEqual(first, [(Appended(index=0, term=1, pos=0),)])
@@ -379,7 +379,7 @@ class RedirectTests(GroupCase):
 
 
 class RefusalTests(GroupCase):
-    """Refusals that pass are repeated, others are told."""
+    """Refusals that pass are repeated, others are reported."""
 
     def start(self) -> None:
         """One append, so that everybody is connected."""
@@ -487,7 +487,7 @@ class RefusalTests(GroupCase):
         self.assertIsInstance(outcomes[0], tuple)
 
     def test_repeated_until_the_deadline(self) -> None:
-        """A refusal that never passes is told at the deadline, with its code; nothing is in the log."""
+        """A refusal that never passes is reported at the deadline, with its code; nothing is in the log."""
         self.start()
         self.group["n0"].refusals.extend([ResponseCode.LEADER_TRANSFERRING] * 100)
         outcomes = self.submit(b"b")

@@ -208,7 +208,7 @@ class LogTests(SynchronousTestCase):
         self.assertEqual(len(list(self.log.tail(0, follow=True, timeout=0.05))), 3)
 
     def test_closed(self) -> None:
-        """Later calls say so; who waits is told; closing again is nothing."""
+        """Later calls say so; callers that wait are informed; closing again is nothing."""
         self.group["n0"].holds = self.group["n1"].holds = self.group["n2"].holds = lambda _: True
         errors: list[Exception] = []
         waiting = threading.Event()
@@ -322,7 +322,7 @@ class AppendManyTests(SynchronousTestCase):
         self.assertEqual(self.group.log, [b"a", b"b"])
 
     def test_progress(self) -> None:
-        """Told in the calling thread; the last is the whole."""
+        """Reported in the calling thread; the last is the whole."""
         told: list[int] = []
         threads: set[int] = set()
 
@@ -417,7 +417,7 @@ class AppendManyTests(SynchronousTestCase):
         self.assertEqual(self.group.log, [b"%d" % number for number in range(25)])
 
     def test_interrupted(self) -> None:
-        """Ctrl-C is not waited with: what was acknowledged and what was under way are told at once."""
+        """Ctrl-C is not waited with: what was acknowledged and what was under way are reported at once."""
 
         def bodies() -> Iterator[bytes]:
             yield from [b"a", b"b", b"c"]

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.client.test_changes -*-
-"""Changes of the members: asked for again, and what a program is told in the end."""
+"""Changes of the members: asked for again, and the answer to the program in the end."""
 
 from __future__ import annotations
 

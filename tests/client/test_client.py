@@ -54,7 +54,7 @@ class AppendTests(GroupCase):
         self.assertEqual(self.group.log, [b"a"])
 
     def test_times_are_checked(self) -> None:
-        """No time is no time."""
+        """No time is not a time."""
         self.assertRaises(ValueError, self.group.client, timeout_s=0)
         self.assertRaises(ValueError, self.group.client, answer_timeout_s=-1)
 
@@ -89,7 +89,7 @@ class GetTests(GroupCase):
         self.assertRaises(ValueError, self.client.get, 1, "perhaps")
 
     def test_out_of_range(self) -> None:
-        """Told at once, with the index."""
+        """Reported at once, with the index."""
         entry = self.client.get(3)
         self.group.settle()
         error = self.failureResultOf(entry, DLedgerError).value
@@ -147,7 +147,7 @@ class GetTests(GroupCase):
         self.assertEqual(self.successResultOf(entry).body, b"1")
 
     def test_deadline(self) -> None:
-        """Without a leader, the reason is told in the end."""
+        """Without a leader, the reason is reported in the end."""
         for member in self.group.members.values():
             member.is_up = False
         entry = self.client.get(1)
@@ -210,7 +210,7 @@ class TransferTests(GroupCase):
         return [r for r in self.group["n0"].received if isinstance(r, LeadershipTransferRequest)]
 
     def test_transfer(self) -> None:
-        """The leader is told to whom, in its term."""
+        """The leader is asked to whom, in its term."""
         self.group["n0"].term = 4
         moved = self.client.transfer("n2")
         self.group.settle()
@@ -229,7 +229,7 @@ class TransferTests(GroupCase):
         self.assertEqual(self.requests(), [])
 
     def test_not_a_member(self) -> None:
-        """Told with the members there are."""
+        """Reported with the members there are."""
         moved = self.client.transfer("n7")
         self.group.settle()
         error = self.failureResultOf(moved, DLedgerError).value

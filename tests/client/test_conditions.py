@@ -51,7 +51,7 @@ class ConditionTests(SynchronousTestCase):
         self.assertEqual(self.successResultOf(self.append(-1)).index, 0)
 
     def test_conflict(self) -> None:
-        """Told at once, with the end; nothing is appended."""
+        """Reported at once, with the end; nothing is appended."""
         error = self.failed(self.append(7), Conflict)
         assert isinstance(error, Conflict)
         self.assertEqual((error.end_index, error.failed, error.unknown), (0, 1, 0))

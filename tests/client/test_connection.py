@@ -91,7 +91,7 @@ class AnswerTests(ConnectionCase):
             self.assertEqual([r.index for r in self.results], [2, 1])
 
     def test_turn_ended(self) -> None:
-        """Told once per read, after its answers."""
+        """Reported once per read, after its answers."""
         seen: list[int] = []
         self.connection.turn_ended = lambda: seen.append(len(self.results))
         self.ask()
@@ -170,7 +170,7 @@ class EndTests(ConnectionCase):
     """The connection ends."""
 
     def test_lost(self) -> None:
-        """Everything outstanding is told in order, then the owner, then the end of the turn."""
+        """Everything outstanding is reported in order, then the owner, then the end of the turn."""
         order: list[str] = []
         for name in ("a", "b"):
             self.connection.request(

@@ -40,7 +40,7 @@ WRONG: tuple[tuple[Any, str], ...] = (
 
 
 class EnvelopingCase(GroupCase):
-    """A client that tells times."""
+    """A client that reports times."""
 
     options = {"envelope": True, "wall_s": lambda: NOW_MS / 1000}
 

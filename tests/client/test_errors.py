@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.client.test_errors -*-
-"""What a program is told when a call fails."""
+"""What a program hears when a call fails."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ class SubmitTests(MachineClientCase):
         self.assertEqual(self.group.log, [b"0"])
 
     def test_no_machine(self) -> None:
-        """Told before anything is sent."""
+        """Reported before anything is sent."""
         for version in (0, 1 | WIRE_FLAG_APPEND_IF):
             self.group["n0"].wire_version = version
             self.client.close()

@@ -256,7 +256,7 @@ class MembersTests(SynchronousTestCase):
             self.assertLessEqual(self.members.problems.keys(), self.members.addresses.keys())
 
     def test_forgotten(self) -> None:
-        """One that no member names any more: after its connection; who waits for one is told."""
+        """One that no member names any more: after its connection; who waits for one is informed."""
         self.members._given = {"n0": "n0.test:20911"}
         self.members.connection("n1")
         self.group["n2"].is_silent = True
@@ -338,7 +338,7 @@ class MembersTests(SynchronousTestCase):
         self.assertEqual(leader.member_id, "n0")
 
     def test_hint_to_nobody(self) -> None:
-        """A name that is no member is no hint."""
+        """A name that is not a member is no hint."""
         found = self.members.leader("n17")
         self.group.settle()
         self.assertIsNotNone(self.successResultOf(found))
@@ -384,7 +384,7 @@ class MembersTests(SynchronousTestCase):
         self.group.run(1.0)
 
     def test_closing(self) -> None:
-        """Who waits is told; nobody is connected later."""
+        """Callers that wait are informed; nobody is connected later."""
         self.group["n1"].is_silent = True
         waiting, looking = self.members.connection("n1"), self.members.leader()
         self.group.settle()

@@ -44,7 +44,7 @@ class ManyTests(ClientCase):
         self.assertEqual(self.successResultOf(self.append([], 7)), ())
 
     def test_some_are_there(self) -> None:
-        """Those that the log has are told at their places, the others are appended."""
+        """Those that the log has are reported at their places, the others are appended."""
         self.successResultOf(self.append(BODIES[:3], 0))
         runs = self.successResultOf(self.append(BODIES, 0))
         self.assertEqual([(run.index, run.count, run.offset) for run in runs], [(1, 3, 0), (5, 4, 3)])
@@ -130,7 +130,7 @@ class FeedTests(ClientCase):
         self.assertEqual(self.feed([], sequence=7).count, 0)
 
     def test_broken(self) -> None:
-        """The error tells all that was acknowledged before."""
+        """The error names all that was acknowledged before."""
         def source() -> Iterator[bytes]:
             yield from BODIES[:3]
             self.group["n0"].refusals.append(ResponseCode.DISK_FULL)
@@ -158,7 +158,7 @@ class FeedTests(ClientCase):
         self.assertEqual((error.facts["acknowledged"], error.unknown, error.failed), (3, 3, 1))
 
     def test_interrupted(self) -> None:
-        """Ctrl-C tells what is known."""
+        """Ctrl-C says what is known."""
         self.group["n0"].holds = lambda request: isinstance(request, AppendOnceRequest)
         interrupted = self.assertRaises(AppendInterrupted, self.feed, BODIES)
         self.assertEqual((interrupted.acknowledged, interrupted.unknown), (0, 3))

@@ -48,7 +48,7 @@ class TimeTests(ReaderCase):
         ]
 
     def test_found(self) -> None:
-        """The minute before comes first; the end if all are earlier; what is no time is refused."""
+        """The minute before comes first; the end if all are earlier; anything but a time is refused."""
         for minutes, index in ((10, 9), (0, 0), (-5, 0), (99, 98), (102, 100)):
             found = self.clients[0].find_time(NOW + timedelta(minutes=minutes))
             self.assertEqual(self.done(found), index, minutes)

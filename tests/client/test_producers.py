@@ -71,7 +71,7 @@ class SequenceTests(ClientCase):
         return error
 
     def test_taken_and_repeated(self) -> None:
-        """The second call is told the first entry."""
+        """The second call gets the first entry."""
         first = self.successResultOf(self.append(0))
         self.assertEqual((first.index, first.count), (1, 1))
         self.assertEqual(self.successResultOf(self.append(1, b"y")).index, 3)
@@ -79,7 +79,7 @@ class SequenceTests(ClientCase):
         self.assertEqual(self.bodies(), [b"x", b"y"])
 
     def test_out_of_sequence(self) -> None:
-        """Told with the last one."""
+        """Reported with the last one."""
         self.successResultOf(self.append(0))
         error = self.failed(self.append(2), OutOfSequence)
         assert isinstance(error, OutOfSequence)
@@ -117,7 +117,7 @@ class SequenceTests(ClientCase):
         self.assertEqual(self.failed(appended, UnknownOutcome).unknown, 1)
 
     def test_forgotten(self) -> None:
-        """It is in the log, but nobody knows where: unknown, told at once."""
+        """It is in the log, but nobody knows where: unknown, reported at once."""
         self.group["n0"].refusals.append(ResponseCode.SEQUENCE_FORGOTTEN)
         error = self.failed(self.append(0), UnknownOutcome)
         self.assertIs(error.code, ResponseCode.SEQUENCE_FORGOTTEN)
@@ -182,7 +182,7 @@ class NumberedTests(ClientCase):
         self.assertEqual(self.bodies(), [b"%d" % at for at in range(20)])
 
     def test_part_is_there(self) -> None:
-        """The log has the first bodies of a frame: those are told, the rest is appended."""
+        """The log has the first bodies of a frame: those are reported, the rest is appended."""
         self.successResultOf(self.append_settled([b"a", b"b"]))
         (producer, _, _), = self.sent()
         self.group.producers.cut(0)
@@ -229,7 +229,7 @@ class NumberedTests(ClientCase):
         self.assertEqual(self.group.log, [])
 
     def test_random(self) -> None:
-        """Leaders that move, answers that are lost, refusals: told is what is there, once, in order."""
+        """Leaders that move, answers that are lost, refusals: the entries are reported once, in order."""
         for seed in range(40):
             rng = random.Random(seed)
             self.group = FakeGroup(self.clock)

@@ -76,7 +76,9 @@ class ReactorThreadTests(SynchronousTestCase):
         self.assertFalse(thread._call(lambda: None))
 
     def test_asked_too_late(self) -> None:
-        """Whom the reactor did not hear any more is told, by its thread; later ones hear it at once."""
+        """
+        A caller that the reactor did not hear any more is informed by its thread; later ones are at once.
+        """
         thread = ReactorThread("ended")
         plain = thread.reactor.callFromThread
         self.patch(thread.reactor, "callFromThread", lambda call, *args: None)
@@ -85,7 +87,7 @@ class ReactorThreadTests(SynchronousTestCase):
         self.assertRaises(DLedgerError, unheard.result, timeout=30.0)
         thread._thread.join(30)
         self.assertRaises(DLedgerError, thread.begin, lambda: succeed(1))
-        self.assertEqual(len(thread._open), 1)  # who was told stays in it
+        self.assertEqual(len(thread._open), 1)  # who was informed stays in it
         thread.stop(lambda: None)
 
     def test_outcome(self) -> None:

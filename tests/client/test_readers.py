@@ -155,7 +155,7 @@ class ReadTests(ReaderCase):
         self.done(reader.close())
 
     def test_expired(self) -> None:
-        """Entries that are gone are told of; a commit goes on after them."""
+        """Entries that are gone are reported; a commit goes on after them."""
         reader = self.reader()
         self.done(self.take(reader, 1))
         self.done(reader.close())
@@ -196,7 +196,7 @@ class LeaseTests(ReaderCase):
         self.done(second.close())
 
     def test_not_for_ever(self) -> None:
-        """With a time-out, the one that waits is told who reads."""
+        """With a time-out, the one that waits is informed who reads."""
         first = self.reader(0)
         self.done(self.take(first, 1))
         for options in ({"timeout_s": 2.0}, {"follow": False}):
@@ -397,7 +397,7 @@ class BlockingTests(SynchronousTestCase):
         self.assertEqual(self.log.readers(), ())
 
     def test_lost(self) -> None:
-        """A lease that is lost is told in the thread of the program."""
+        """A lease that is lost is reported in the thread of the program."""
         with self.log.reader("billing") as reader:
             next(reader)
             self.log.move_reader("billing", 0)

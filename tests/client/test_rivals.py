@@ -128,7 +128,7 @@ class SilentLeaderTests(GroupCase):
         self.assertIn(self.asked("n2"), range(2, 4))
 
     def test_java_leader_is_waited_for(self) -> None:
-        """It does not tell its term, so nobody knows whether the other leader is the later one."""
+        """It does not report its term, so nobody knows whether the other leader is the later one."""
         self.group["n0"].wire_version = 0
         self.client.close()
         self.client = self.group.client(**self.options)

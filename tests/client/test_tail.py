@@ -94,13 +94,13 @@ class RestoredTests(TailCase):
         self.name_group("a" * 32)
 
     def name_group(self, group_id: str) -> None:
-        """All members tell this id; their processes are others than before."""
+        """All members report this id; their processes are others than before."""
         for member in self.group.members.values():
             member.group_id = group_id
             member.lose_connections()
 
     def test_restored(self) -> None:
-        """A reader is told, with both ids, also if the new log has more entries than it has read."""
+        """A reader gets an error with both ids, also if the new log has more entries than it has read."""
         reader = self.read(0)
         self.assertEqual(reader.indexes, list(range(10)))
         self.group.log = [b"%d" % number for number in range(5)] + [b"new"] * 20

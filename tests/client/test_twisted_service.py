@@ -70,6 +70,6 @@ class LogServiceTests(SynchronousTestCase):
         self.application.stopService()
 
     def test_bad_peers(self) -> None:
-        """Told when the service starts."""
+        """Reported when the service starts."""
         log = LogService("n0", reactor=self.clock)
         self.assertRaises(ValueError, log.startService)

@@ -15,7 +15,7 @@ ONE, TWO = "1" * 40, "a2" * 20
 
 
 class CommitTests(SynchronousTestCase):
-    """A work tree tells its commit."""
+    """A work tree reports its commit."""
 
     def setUp(self) -> None:
         self.root = Path(self.mktemp())

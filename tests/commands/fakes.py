@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.commands.test_main -*-
-"""A log that does what it is told, for the command line."""
+"""A log that does as it is asked, for the command line."""
 
 from __future__ import annotations
 

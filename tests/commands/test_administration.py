@@ -41,7 +41,7 @@ class TokenCommandTests(CliCase):
 
     def test_refused(self) -> None:
         """Names, files of another kind, the last token; nothing is changed."""
-        self.assertExit(self.run_cli("token", str(self.path), "two words"), 64, "is no name")
+        self.assertExit(self.run_cli("token", str(self.path), "two words"), 64, "is not a name")
         self.make("ops")
         held = self.path.read_text()
         self.assertExit(self.run_cli("token", str(self.path), "ops", "--remove"), 1, "make another first")

@@ -129,7 +129,7 @@ class ArchiveCommandsTests(GroupCase):
         self.assertNotIn("archived", self.run_cli("verify", self.path).output)
 
     def test_expire(self) -> None:
-        """Says what would go, and removes it only when told to; a member goes on after it."""
+        """Says what would go, and removes it only when asked to; a member goes on after it."""
         first = self.shipped()
         told = self.run_cli("archive", "--expire", self.place, "--keep-bytes", "0")
         self.assertExit(told, 0, f"would delete {first['segments'] - 1} segments", "Nothing was changed")

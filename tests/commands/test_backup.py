@@ -71,7 +71,7 @@ class BackupCommandsTests(GroupCase):
         self.assertExit(shown, 0, found["group_id"], "(known)")
 
     def test_another_name(self) -> None:
-        """A forgotten C{--group} is told: the member would not start under the old name."""
+        """A forgotten C{--group} is reported: the member would not start under the old name."""
         self.run_cli("backup", self.path, self.place)
         done = self.run_cli("--group", "g2", *self.restore())
         self.assertExit(done, 0, "new group      g2", "the backup is of group default", "--group default")

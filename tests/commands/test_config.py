@@ -47,7 +47,7 @@ class ConfigTests(CliCase):
         path = self.file('tick_ms = "x"\nhartbeat = 1\nlisten = "tcp:7"\nadmin = "tcp:x"\n')
         result = self.run_cli("config", "check", path)
         self.assertExit(result, 64, "tick_ms='x': write a whole number", "unknown option 'hartbeat'",
-                        "--admin 'tcp:x' is no endpoint")
+                        "--admin 'tcp:x': no endpoint")
         self.assertEqual(result.stdout, "")
         document = json.loads(self.run_cli("config", "check", path, "--json").stdout)
         self.assertEqual((document["is_right"], len(document["findings"])), (False, 3))

@@ -68,7 +68,7 @@ class DashboardTests(WatchCase):
                                           ("http://a",)).problem, "no member answers")
 
     def test_look(self) -> None:
-        """The group has the name that its members tell; their events come from their administrations."""
+        """The group has the name that its members report; their events come from their administrations."""
         event = {"number": 1, "at_s": 2.0, "level": "info", "event": "repaired", "facts": "x=1"}
         self.pages({
             "http://n0.test:8080/status": page("n0", role="leader"),

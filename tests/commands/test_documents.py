@@ -121,11 +121,11 @@ class LinesTests(SynchronousTestCase):
 
 
 class ContextsTests(ContextCase):
-    """The section "Contexts" of docs/operations.md."""
+    """The section "Contexts" of docs/reference.md."""
 
     def test_steps(self) -> None:
         """Its commands make a file that says what its example says; the example has no unknown key."""
-        text = (ROOT / "docs" / "operations.md").read_text("utf-8")
+        text = (ROOT / "docs" / "reference.md").read_text("utf-8")
         section = text.split("\n### Contexts\n")[1].split("\n### ")[0]
         for words in lines_of(section, "dledger"):
             if words[0] == "context":

@@ -77,7 +77,7 @@ class HAStatusTests(CliCase):
         self.assertIn("Fall Behind", result.stdout)
 
     def test_old_broker(self) -> None:
-        """Of one of 4.9 what it tells."""
+        """Of one of 4.9 the facts that it reports."""
         self.reports = [HAReport(address="m:1", version="V4_9_7", min_offset=0, max_offset=700,
                                  is_master=False, lack_bytes=300)]
         result = self.run_cli("ha-status", "--broker", "m:1")
@@ -87,7 +87,7 @@ class HAStatusTests(CliCase):
         ])
 
     def test_silent_broker(self) -> None:
-        """The others are shown; the reason is given, and the exit status tells."""
+        """The others are shown; the reason is given, and the exit status shows."""
         self.reports = [MASTER, HAReport(address="x:1", problem="Connection refused")]
         result = self.run_cli("ha-status", "--broker", "10.0.0.1:10911;x:1")
         self.assertExit(result, 1)
@@ -104,7 +104,7 @@ class HAStatusTests(CliCase):
         self.assertEqual((slave["is_master"], slave["master"]), (False, "127.0.0.1:10912"))
 
     def test_usage(self) -> None:
-        """Neither or both, and what is no address, are mistakes of the command line."""
+        """Neither or both, and what is not an address, are mistakes of the command line."""
         for words in ((), ("--broker", "m:1", "--namesrv", "n:1"), ("--broker", "m:1", "--cluster", "c"),
                       ("--broker", "m"), ("--broker", "m:1;"), ("--namesrv", ":1")):
             self.assertExit(self.run_cli("ha-status", *words), 64)

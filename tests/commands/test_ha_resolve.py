@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.commands.test_ha_resolve -*-
-"""C{dledger ha-resolve}: shows both sides, and decides only when told."""
+"""C{dledger ha-resolve}: shows both sides, and decides only when asked to."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ResolveTests(CliCase):
             self.assertIn(words, result.stdout)
 
     def test_take_master(self) -> None:
-        """Told so, it decides, and says where the old files are."""
+        """Asked to, it decides, and says where the old files are."""
         result = self.run_cli("ha-resolve", "--broker", ADDRESS, "--take-master")
         self.assertExit(result, 0)
         self.assertEqual(self.actions, ["show", "take-master"])
@@ -65,7 +65,7 @@ class ResolveTests(CliCase):
         self.assertEqual(json.loads(result.stdout)["our_end"], 1000)
 
     def test_nothing_to_decide(self) -> None:
-        """A slave that goes on is told nothing."""
+        """A slave that goes on learns nothing."""
         self.shown = SHOWN.replace(b'"stopped":true,"decidable":true', b'"stopped":false')
         for more in ((), ("--take-master",), ("--try-again",)):
             self.assertExit(self.run_cli("ha-resolve", "--broker", ADDRESS, *more), 0)

@@ -95,7 +95,7 @@ class CopyTests(SynchronousTestCase):
         shutil.rmtree(self.slave / "commitlog")
         self.refused("has no commit log")
         self.slave = self.slave / "nowhere"
-        self.refused("is no directory")
+        self.refused("is not a directory")
         self.slave = self.master
         self.refused("is both")
 

@@ -172,7 +172,7 @@ class AppendTests(CliCase):
         self.assertExit(self.run_cli("append", "--file", str(path)), 1, "the rest of the input was not read")
 
     def test_failed_in_the_middle(self) -> None:
-        """What went through after a refused one is told: appending the rest again would double it."""
+        """Entries after a refused one are reported: appending the rest again would double it."""
         self.log.fails = AppendFailed(ResponseCode.DISK_FULL, failed=1, acknowledged=1, acknowledged_later=2)
         self.assertExit(self.run_cli("append", "a"), 1,
                         "acknowledged 1 from the start and 2 after the first failure, unknown 0")
@@ -221,7 +221,7 @@ class GetTests(CliCase):
         self.assertEqual(base64.b64decode(document["body_base64"]), b"\xff")
 
     def test_consistency(self) -> None:
-        """Linearizable unless told otherwise."""
+        """Linearizable unless set otherwise."""
         self.run_cli("get", "0")
         self.run_cli("get", "0", "--consistency", "committed")
         self.assertEqual(self.log.calls, [("get", 0, "linearizable"), ("get", 0, "committed")])
@@ -250,7 +250,7 @@ class TailTests(CliCase):
         return [int(line.partition("\t")[0]) for line in result.stdout.splitlines()]
 
     def test_last_ten(self) -> None:
-        """Unless told otherwise."""
+        """Unless set otherwise."""
         self.assertEqual(self.indexes(), list(range(20, 30)))
 
     def test_last_few(self) -> None:

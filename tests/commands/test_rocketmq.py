@@ -67,7 +67,7 @@ class TailTests(RocketMqCase):
         self.assertEqual(lines[4][-1], "body=last\\n\\xff")
 
     def test_json(self) -> None:
-        """An object a line; C{kind} tells what each is."""
+        """An object a line; C{kind} says what each is."""
         result = self.run_cli("tail", "--format", "rocketmq", "--json")
         self.assertExit(result, 0)
         documents = [json.loads(line) for line in result.stdout.splitlines()]

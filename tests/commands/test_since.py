@@ -123,12 +123,12 @@ class TailSinceTests(CliCase):
         self.assertEqual(self.shown("--since", "2026-01-02"), [])
 
     def test_java_leader(self) -> None:
-        """It does not tell where its log ends."""
+        """It does not say where its log ends."""
         self.log.infos = (attrs.evolve(self.log.infos[0], committed_index=-2),)
         self.assertExit(self.run_cli("tail", "--since", "2026-01-02"), 1, "Java leader", "--from")
 
     def test_usage(self) -> None:
-        """What is no time, and options that do not go together."""
+        """What is not a time, and options that do not go together."""
         for text in ("yesterday", "", "-5", "12", "nan", "1e99", "2026-13-01", "9" * 16, "1950-01-01"):
             result = self.run_cli("tail", f"--since={text}")
             self.assertExit(result, 64, "--since")

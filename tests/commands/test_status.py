@@ -102,7 +102,7 @@ class StatusTests(CliCase):
         self.assertEqual((document[1]["lag"], document[2]["problem"]), (1, "connection refused"))
 
     def test_json_has_versions(self) -> None:
-        """Of members that say where their administration is: log ports tell none."""
+        """Of members that say where their administration is: log ports report none."""
         self.log.infos = (
             info("n0", role="leader", leader_id="n0", admin="n0.test:9000"), info("n1", admin="n1.test:9001"),
         )

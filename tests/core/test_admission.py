@@ -85,7 +85,7 @@ class LeapTests(SynchronousTestCase):
         self.assertEqual((bench.term, bench.core.leader_id), (self.FAR, "n1"))
 
     def test_by_answers(self) -> None:
-        """The answers to its pre-votes tell it too."""
+        """The answers to its pre-votes report it too."""
         bench = Bench.make(term=3)
         for peer_id in ("n1", "n2"):
             bench.core._member.heard_from(peer_id, 1)

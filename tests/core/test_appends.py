@@ -69,7 +69,10 @@ class ProposalTests(SynchronousTestCase):
         )
 
     def test_expected_end(self) -> None:
-        """Taken after exactly that end, with what is in front of it in the same write; else told the end."""
+        """
+        Taken after exactly that end, with what is in front of it in the same write; else answered with the
+        end.
+        """
         def expects(token: int, end_index: int) -> Proposal:
             return Proposal(token=token, bodies=(b"%d" % token,), expected_end=end_index)
 
@@ -121,7 +124,7 @@ class ProposalTests(SynchronousTestCase):
         self.assertEqual(kinds(appends.member.out.take()), ["WriteBodies"])
 
     def test_refusal(self) -> None:
-        """Why this member takes nothing is told to everybody."""
+        """Why this member takes nothing is shown to everybody."""
         appends = gate()
         appends.propose((proposal(1, b"a"), proposal(2, b"b")), ResponseCode.LEADER_TRANSFERRING)
         self.assertEqual(appends.member.out.take(), (

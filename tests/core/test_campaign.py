@@ -113,7 +113,7 @@ class CampaignTests(SynchronousTestCase):
             self.assertEqual(bench.role, "candidate", result)
 
     def test_one_voice_counts_once(self) -> None:
-        """In a group of five the same vote told twice is one vote."""
+        """In a group of five the same vote reported twice is one vote."""
         bench, votes = self.voting(members=5)
         self.assertEqual(votes, [])  # one pre-vote of four is not a quorum of five
         asked = sent(bench.seen, VoteRequest)

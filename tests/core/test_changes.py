@@ -177,7 +177,7 @@ class RemoveTests(LeaderCase):
         self.assertIs(self.make("remove", "n3").code, ResponseCode.SUCCESS)
 
     def test_introduced_no_longer(self) -> None:
-        """A member that another list told is no stranger until the own ledger has a list as late."""
+        """A member that another list reported is no stranger until the own ledger has a list as late."""
         told = Membership(voters={"n0": "h:1", "n9": "h:9"}, index=0, term=1)
         self.bench.step(ev.MembersIntroduced(teller_id="n1", membership=told))
         self.assertTrue(self.bench.core.members.knows("n9"))

@@ -159,7 +159,7 @@ class LeaderTests(SynchronousTestCase):
         self.assertEqual(sum(one[2] for one in spans(effects)), 7)
 
     def test_refused(self) -> None:
-        """A refused chunk is pushed entry by entry, and told; after some, all of them are."""
+        """A refused chunk is pushed entry by entry, and reported; after some, all of them are."""
         bench = self.leader()
         self.caught_up(bench)
         effects = self.refuse(bench, 1, 199)
@@ -229,7 +229,7 @@ class FollowerTests(SynchronousTestCase):
         self.assertEqual(kinds(self.bench.request(self.chunk(commit_index=1))), ["Reply UNSUPPORTED"])
 
     def test_refused_by_the_store(self) -> None:
-        """The leader is told to push the entries; this member does not count as diverged."""
+        """The leader is asked to push the entries; this member does not count as diverged."""
         for _ in range(5):
             self.bench.request(push(PushType.COMPARE, batch(0, 3), term=3))
             self.bench.ledger.refuse = ResponseCode.INCONSISTENT_STATE

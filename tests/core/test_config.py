@@ -25,7 +25,7 @@ class DLedgerConfigTests(ConfigCase):
     """What is accepted and what is not."""
 
     def test_defaults_are_a_group_of_one(self) -> None:
-        """A member that is told nothing works alone."""
+        """A member that learns nothing works alone."""
         config = DLedgerConfig()
         self.assertEqual((config.self_id, config.peers), ("n0", {"n0": "127.0.0.1:20911"}))
         self.assertFalse(config.is_sync)
@@ -114,7 +114,7 @@ class DLedgerConfigTests(ConfigCase):
                 self.assertRefused(name, **{name: bad})
 
     def test_frozen(self) -> None:
-        """A member is told once."""
+        """A member is informed once."""
         with self.assertRaises(attrs.exceptions.FrozenInstanceError):
             DLedgerConfig().group = "other"  # type: ignore[misc]
 

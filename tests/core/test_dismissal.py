@@ -18,7 +18,7 @@ class DismissalTests(SynchronousTestCase):
     def told(
         self, *, voters: str = "n1;n2", committed_index: int = 9, group_id: str = "a" * 32, then: str = ""
     ) -> Bench:
-        """n0, after n1 refused it a vote and told the members."""
+        """n0, after n1 refused it a vote and reported the members."""
         bench = Bench.make()
         for peer_id in ("n1", "n2"):
             bench.core._member.heard_from(peer_id, 1)

@@ -67,7 +67,7 @@ class VoteRow:
 
 
 #: The voter's table in Java's order; row 7 (TERM_NOT_READY) is an adoption here, row 9 needs preferred
-#: leaders that take leadership, which are told to by the leader here.
+#: leaders that take leadership, which are asked to by the leader here.
 VOTES = (
     VoteRow(name="1 not a member", request=vote_request("n9", 9, end_index=9, end_term=9),
             result=VoteResult.REJECT_UNKNOWN_LEADER),

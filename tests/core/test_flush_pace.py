@@ -41,7 +41,7 @@ class WireTests(SynchronousTestCase):
         self.assertEqual((flush_time_flags(None), flush_time_of(WIRE_VERSION)), (0, None))
 
     def test_in_answers_to_heartbeats(self) -> None:
-        """A follower tells its flush time; a leader takes it from the answers."""
+        """A follower reports its flush time; a leader takes it from the answers."""
         bench = Bench.make(ListLedger.of(1)).follow("n1", 2)
         flushed(bench.core._member.pace, bench.now_ms, 40)
         answer = bench.ask(heart_beat("n1", 2))
@@ -93,7 +93,7 @@ class PaceTests(SynchronousTestCase):
         self.assertEqual(self.pace.time_ms(5 * FRESH_MS), 4 * FRESH_MS)
 
     def test_knowledge_ages(self) -> None:
-        """What a peer told counts for a while, and until it tells nothing."""
+        """What a peer reported counts for a while, and until it says nothing."""
         self.pace.heard("n1", told(8), 1_000)
         self.assertEqual(self.pace.peer_ms("n1", 1_000), 8)
         self.assertIsNone(self.pace.peer_ms("n1", 1_000 + FRESH_MS))
@@ -119,7 +119,7 @@ class PaceTests(SynchronousTestCase):
         self.assertEqual(self.look(400, 8, seconds=70), list(range(SLOW_FOR_MS // 1000, 70)))
 
     def test_not_otherwise(self) -> None:
-        """A peer that is not fast enough, or tells nothing; a leader that is not slow; no peer."""
+        """A peer that is not fast enough, or says nothing; a leader that is not slow; no peer."""
         self.assertEqual(self.look(400, 64, seconds=90), [])
         self.assertEqual(self.look(400, None, seconds=90), [])
         self.assertEqual(self.look(90, 1, seconds=90), [])

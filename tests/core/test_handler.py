@@ -282,7 +282,7 @@ class TruncateTests(SynchronousTestCase):
         ])
 
     def test_never_at_or_below_the_commit(self) -> None:
-        """W14: neither below it, nor at it with another entry; the operator is told."""
+        """W14: neither below it, nor at it with another entry; the operator is informed."""
         for request in (truncate(0, 1), truncate(1, 2), truncate(0, 2)):
             bench = follower(1, 1, 1, committed_index=1)
             effects = bench.request(request)

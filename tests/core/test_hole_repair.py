@@ -122,7 +122,7 @@ class AskTests(SynchronousTestCase):
         self.assertEqual(len(of_type(one.tick(1), fx.LookAgain)), 1)
 
     def test_in_vain(self) -> None:
-        """The next one is asked; after all of them it waits, longer each time, and tells who was asked."""
+        """The next one is asked; after all of them it waits, longer each time, and says who was asked."""
         one = HoleBench()
         waits = []
         for _ in range(9):
@@ -182,7 +182,7 @@ class AskTests(SynchronousTestCase):
         self.assertEqual(one.ledger.filled, [])
 
     def test_never_heard_of(self) -> None:
-        """Two members with holes neither stand nor lead: METADATA tells each that the other is of ours."""
+        """Two members with holes neither stand nor lead: METADATA shows each that the other is of ours."""
         for wire_version, is_asked in ((1, True), (0, False)):
             one = HoleBench()
             one.bench.core._member.leader_id = None

@@ -81,7 +81,9 @@ class LeaderTests(SynchronousTestCase):
     """When a leader gives way."""
 
     def test_no_quorum_is_left(self) -> None:
-        """At once, with the reason; readers are told, writers wait a while, and nobody is claimed to lead."""
+        """
+        At once, with the reason; readers are informed, writers wait a while, and nobody is claimed to lead.
+        """
         bench = leader()
         (token,), _ = propose(bench, 1)
         bench.step(ev.ReadRequested((77,)))
@@ -188,7 +190,7 @@ class OutcastTests(SynchronousTestCase):
         self.assertEqual(kinds(bench.request(heart_beat("n2", 9))), ["PersistTermVote", "Reply SUCCESS"])
 
     def test_known_by_its_own_requests(self) -> None:
-        """A push in another form tells as much as an answer."""
+        """A push in another form reports as much as an answer."""
         bench = Bench.make(term=2)
         bench.step(ev.PeerIncompatible(peer_id="n1"))
         self.assertEqual(kinds(bench.request(heart_beat("n1", 3))), ["Reply UNEXPECTED_MEMBER"])

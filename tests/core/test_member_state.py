@@ -63,7 +63,7 @@ class OutboxTests(SynchronousTestCase):
         self.assertEqual(self.out.take(), ())
 
     def test_one_write_in_a_step(self) -> None:
-        """Outcomes name no write: two at once could not be told apart."""
+        """Outcomes name no write: two at once could not be distinguished."""
         self.out.write(some_write())
         self.assertRaises(AssertionError, self.out.write, some_write())
 
@@ -237,12 +237,12 @@ class PastTests(SynchronousTestCase):
         member.refresh_end()
 
     def told(self, teller_id: str, index: int, voters: str) -> MembersIntroduced:
-        """A member tells a list."""
+        """A member reports a list."""
         membership = Membership(voters=dict.fromkeys(voters.split(), "h:1"), index=index, term=1)
         return MembersIntroduced(teller_id=teller_id, membership=membership)
 
     def test_all_of_the_past_are_gone(self) -> None:
-        """A member that joins knows those whom it was told of at its start, and those whom they name."""
+        """A member that joins knows those that were named at its start, and those whom they name."""
         for is_told in (True, False):
             ledger = JoiningLedger()
             member = make_member(ledger)

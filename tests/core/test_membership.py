@@ -84,8 +84,8 @@ class ChangeTests(SynchronousTestCase):
         full = Membership(voters={f"n{number}": f"h:{number + 1}" for number in range(MEMBERS_MAX)})
         for membership, change, member_id, address, text in (
             (THREE, "drop", "n0", "", "is not one of add, promote"), (THREE, ADD, "n1", "h:9", "move it"),
-            (THREE, ADD, "n4", "h:1", "the address of member n0"), (THREE, ADD, "n-4", "h:5", "no id"),
-            (THREE, ADD, "", "h:5", "no id"), (THREE, ADD, "n" * 256, "h:5", "no id"),
+            (THREE, ADD, "n4", "h:1", "the address of member n0"), (THREE, ADD, "n-4", "h:5", "not an id"),
+            (THREE, ADD, "", "h:5", "not an id"), (THREE, ADD, "n" * 256, "h:5", "not an id"),
             (THREE, ADD, "n4", "h", "write host:port"), (THREE, PROMOTE, "n9", "", "is not a member"),
             (THREE, MOVE, "n9", "h:9", "is not a member"), (THREE, MOVE, "n0", "h:2", "member n1"),
             (Membership(voters={"n0": "h:1"}, learners={"n1": "h:2"}), REMOVE, "n0", "", "only voter"),

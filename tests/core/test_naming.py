@@ -78,7 +78,7 @@ class Member:
         self.known.append(cast("str", facts["group_id"]))
 
     def answer(self) -> MetadataResponse:
-        """What it tells."""
+        """What it shows."""
         return MetadataResponse(
             term=self.term, leader_id=self.leader_id, wire_version=1, group_id=self.group_name.id,
             group_term=self.group_name.term, is_group_known=self.group_name.is_known,

@@ -83,7 +83,7 @@ class OriginTests(SynchronousTestCase):
         return [effect for effect in self.member.out.take() if isinstance(effect, fx.AnswerAppend)]
 
     def test_new(self) -> None:
-        """A producer entry, then the bodies; the caller is told of the bodies alone."""
+        """A producer entry, then the bodies; the caller is informed of the bodies alone."""
         self.assertEqual(self.propose(self.proposal("p", 0, b"a", b"b")), [])
         self.assertEqual(self.written[1:], (b"a", b"b"))
         self.assertEqual(self.producers_at, 0)
@@ -107,7 +107,7 @@ class OriginTests(SynchronousTestCase):
         self.assertEqual([answer.first_index for answer in answers], [3, 5, 6, 8, 9, 10])
 
     def test_repeated(self) -> None:
-        """Told where it is once that is committed; not before, as it may still go."""
+        """Reported where it is once that is committed; not before, as it may still go."""
         self.propose(self.proposal("p", 0, b"a", b"b"))
         (answer,) = self.propose(self.proposal("p", 0, b"a", b"b"))
         self.assertIs(answer.code, ResponseCode.LEADER_NOT_READY)
@@ -183,7 +183,7 @@ class OriginTests(SynchronousTestCase):
         self.assertEqual(len(self.commit()), 1)
 
     def test_damaged_since(self) -> None:
-        """An index of an entry that cannot be read is not told before a peer has given it back."""
+        """An index of an entry that cannot be read is not reported before a peer has given it back."""
         self.propose(self.proposal("p", 0, b"a"))
         self.commit()
         self.ledger.lose(4, 4)

@@ -145,7 +145,7 @@ class DivergedTests(SynchronousTestCase):
         return Bench.make(ListLedger.of(1, 1), term=3, committed_index=1).follow("n1", 3)
 
     def test_refused_truncates(self) -> None:
-        """In a row; it is told once, and over when an entry of the leader is taken."""
+        """In a row; it is reported once, and over when an entry of the leader is taken."""
         bench = self.follower()
         told = []
         for times in range(1, 6):

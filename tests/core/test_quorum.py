@@ -87,7 +87,7 @@ class QuorumAckCheckerTests(SynchronousTestCase):
         self.assertEqual(marks.watermark("n1"), 8)
 
     def test_strangers_have_no_mark(self) -> None:
-        """One that is no voter cannot help to commit."""
+        """One that is not a voter cannot help to commit."""
         marks = marks_of()
         for member_id in ("n0", "n8", "n9"):
             marks.record(member_id, 8)

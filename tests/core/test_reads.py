@@ -211,14 +211,14 @@ class NotReadyTests(SynchronousTestCase):
         self.assertEqual([one.token for one in of_type(read(bench, 91, 92, 93), fx.AnswerRead)], [93])
 
     def test_deposed(self) -> None:
-        """They are told."""
+        """They are notified."""
         bench = self.young()
         read(bench, 91)
         self.assertEqual([one.token for one in of_type(bench.request(heart_beat("n1", 9)), fx.AnswerRead)],
                          [91])
 
     def test_told_once(self) -> None:
-        """A read that was told of the end of a leadership is not told of the next one's."""
+        """A read that was notified of the end of a leadership is not notified of the next one's."""
         bench = self.young()
         read(bench, 91)
         bench.request(heart_beat("n1", 3))

@@ -76,7 +76,7 @@ class RecoveryTests(SynchronousTestCase):
 
 
 class TermGateTests(SynchronousTestCase):
-    """A higher term is adopted, durably, whoever of the group tells it, before anything else."""
+    """A higher term is adopted, durably, whoever of the group reports it, before anything else."""
 
     def test_requests_of_members(self) -> None:
         """Votes, heartbeats, pushes; the persist stands first."""
@@ -108,7 +108,7 @@ class TermGateTests(SynchronousTestCase):
         self.assertEqual((bench.role, bench.term, bench.core.leader_id), ("follower", 9, None))
 
     def test_hearsay(self) -> None:
-        """METADATA tells a term, but it binds nobody: nothing is adopted, nothing made durable."""
+        """METADATA reports a term, but it binds nobody: nothing is adopted, nothing made durable."""
         bench = Bench.make(ListLedger.of(1), term=3)
         peer_id, request_id, _ = sent(bench.run_until(MetadataRequest), MetadataRequest)[0]
         effects = bench.step(ev.ResponseReceived(
@@ -188,7 +188,7 @@ class LeaderTests(SynchronousTestCase):
         self.assertEqual(len(of_type(bench.seen, fx.WriteBodies)), 1)
 
     def test_step_down_ends_everything(self) -> None:
-        """All who wait are told, with no leader's name; a late acknowledgement commits nothing."""
+        """All that wait are informed, with no leader's name; a late acknowledgement commits nothing."""
         bench = Bench.make(ListLedger.of(1), max_push_time_out_ms=60_000).lead()
         bench.match("n1")
         (token,), effects = propose(bench, 1)

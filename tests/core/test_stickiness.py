@@ -24,7 +24,7 @@ KEPT = VoteResult.REJECT_ALREADY_HAS_LEADER
 
 
 def announcement(taker: str = "n2", *, leader: str = "n1", term: int = 3) -> LeadershipTransferRequest:
-    """The leader tells n0 who takes over."""
+    """The leader names the member that takes over to n0."""
     return LeadershipTransferRequest(
         group="g", remote_id="n0", local_id=leader, leader_id=leader, term=term, transfer_id=leader,
         transferee_id=taker,

@@ -67,7 +67,7 @@ def asks(effects: tuple[fx.Effect, ...]) -> list[tuple[str, int]]:
 
 
 def told(effects: tuple[fx.Effect, ...]) -> list[tuple[str, str | None]]:
-    """Who was told who takes over."""
+    """The members that know who takes over."""
     return [
         (peer_id, request.transferee_id)
         for peer_id, _, request in sent(effects, LeadershipTransferRequest)
@@ -310,7 +310,7 @@ class GivingTests(SynchronousTestCase):
                 self.assertEqual([one for one in kinds(effects) if one.startswith("Reply")], answer, code)
 
     def test_lost_client(self) -> None:
-        """The transfer goes on without anybody to tell."""
+        """The transfer goes on without anybody to report."""
         bench = leader("n1", "n2")
         bench.request(ask_leader())
         token = bench._tokens

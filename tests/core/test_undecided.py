@@ -52,14 +52,14 @@ class DecideTests(SynchronousTestCase):
         self.assertEqual(self.decided(6, 5, 5, 5, 5, 6), [IN_LOG] * 3)
 
     def test_another_entry(self) -> None:
-        """An entry of a later term in the place of one tells of all after it."""
+        """An entry of a later term in the place of one decides about all after it."""
         self.assertEqual(self.decided(3, 5, 6), [IN_LOG, NOT_IN_LOG, NOT_IN_LOG])
         self.assertEqual(self.decided(4, 5, 5, 6), [IN_LOG, UNKNOWN, NOT_IN_LOG])
         self.assertEqual(self.decided(2, 6), [NOT_IN_LOG] * 3)
         self.assertEqual(self.decided(2, 5, 6), [IN_LOG])
 
     def test_uncommitted(self) -> None:
-        """An entry of a later term that is not committed tells nothing."""
+        """An entry of a later term that is not committed says nothing."""
         self.assertEqual(self.decided(2, 5, 6, 6), [IN_LOG])
         self.assertEqual(self.decided(1, 6, 6), [])
 
@@ -75,13 +75,13 @@ class DecideTests(SynchronousTestCase):
         self.assertEqual(self.decided(2, 4, found=appends(3, 1, 2, 1)), [])
 
     def test_begin_moved(self) -> None:
-        """Their place is gone: nothing can be told."""
+        """Their place is gone: nothing can be known."""
         found = appends(2, 1)
         for begin, committed in ((3, 4), (7, 5)):
             self.assertEqual(found.decide(ListLedger([(5, b"")] * 5, begin), committed), [])
 
     def test_damaged(self) -> None:
-        """An entry that cannot be read tells nothing, until a peer has given it back."""
+        """An entry that cannot be read says nothing, until a peer has given it back."""
         found, ledger = appends(2, 1), ListLedger.of(1, 2, 5)
         with mock.patch.object(ListLedger, "term_of", side_effect=DamagedEntryError(2, "rotten")):
             self.assertEqual(found.decide(ledger, 2), [])

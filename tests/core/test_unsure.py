@@ -189,7 +189,7 @@ class WordTests(SynchronousTestCase):
         self.assertFalse(bench.core.status().is_unsure)
 
     def test_java_leader_without_entries(self) -> None:
-        """A Java leader that has no entry pushes nothing and does not tell its end: GET 0 says 410."""
+        """A Java leader that has no entry pushes nothing and does not report its end: GET 0 says 410."""
         for code, is_sure in (
             (ResponseCode.INDEX_OUT_OF_RANGE, True), (ResponseCode.SUCCESS, False),
             (ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN, False), (ResponseCode.NOT_LEADER, False),
@@ -221,7 +221,7 @@ class WordTests(SynchronousTestCase):
         self.assertEqual(sent(bench.seen, GetRequest), [])
 
     def java_gets(self, bench: Bench, end_index: Callable[[], int], begin_index: int = 0) -> list[int]:
-        """A Java leader with such a ledger answers all that it is asked; it tells no end. The indexes."""
+        """A Java leader with such a ledger answers all that it is asked; it reports no end. The indexes."""
         asked: list[int] = []
         bench.tick(300)
         while bench.seen:

@@ -299,7 +299,7 @@ class LostDirectoryTests(HostileCase):
         self.assert_nothing_lost()
 
     def test_removed_under_the_leader(self) -> None:
-        """It stops leading; nothing that a client was told is lost."""
+        """It stops leading; nothing that a client was promised is lost."""
         self.calm(0.5)
         leader = self.wait_for_leader()
         with self.client.working():

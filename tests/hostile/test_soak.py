@@ -22,7 +22,7 @@ class SoakTests(SynchronousTestCase):
     """C{make soak}, for seconds."""
 
     def test_short(self) -> None:
-        """A dozen faults on three members: all that clients were told fits one log, and nobody ended."""
+        """A dozen faults on three members: all answers to clients fit one log, and nobody ended."""
         done = subprocess.run(
             [sys.executable, "-m", "tests.soak.run", "--minutes", "0.35", "--seed", "11", "--clients", "2",
              "--hold", "0.2", "0.8"],

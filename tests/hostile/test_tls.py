@@ -157,7 +157,7 @@ class SecuredGroupTests(TlsCase):
 
     def clients(self, strangers: Strangers, term: int) -> None:
         """Nothing is read or appended with the keys of strangers, except by the administrator's."""
-        address = self.group.peers["n0"]  # leads or not: a stranger is told nothing
+        address = self.group.peers["n0"]  # leads or not: a stranger learns nothing
         requests = (
             AppendRequest(**base(None, "n0", -1), bodies=(b"a stranger's",)),
             GetRequest(**base(None, "n0", -1), begin_index=0),

@@ -82,7 +82,7 @@ def ends_of(address: str) -> tuple[int, int]:
     """
     answer = ask(address, RUNTIME_INFO)
     if answer.code:
-        raise BrokerError(f"{address} does not tell its state: {answer.code} {answer.remark}")
+        raise BrokerError(f"{address} does not report its state: {answer.code} {answer.remark}")
     table = read_document(answer.body)["table"]
     return int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"])
 
@@ -153,7 +153,7 @@ def log_bytes(store: Path, begin: int, end: int) -> bytes:
     for start in range(begin - begin % FILE_SIZE, end, FILE_SIZE):
         path = store / "commitlog" / f"{start:020}"
         if not path.exists() or path.stat().st_size != FILE_SIZE:
-            raise BrokerError(f"{path} is no file of {FILE_SIZE} bytes")
+            raise BrokerError(f"{path} is not a file of {FILE_SIZE} bytes")
         parts.append(path.read_bytes())
     first = begin % FILE_SIZE
     return b"".join(parts)[first : first + end - begin]
@@ -387,7 +387,7 @@ def read_tables(store: Path) -> dict[str, object]:
 
 
 def ask_tables(address: str) -> dict[str, object]:
-    """The same metadata, as a broker tells it to its slaves."""
+    """The same metadata, as a broker reports it to its slaves."""
     found: dict[str, object] = {}
     for name, code in (("topics", TOPICS), ("consumerOffset", CONSUMER_OFFSETS),
                        ("delayOffset", DELAY_OFFSETS), ("subscriptionGroup", GROUPS)):

@@ -240,7 +240,7 @@ class Story(SynchronousTestCase):
         self.pair.wait(lambda: count() >= before + 20, "messages are acknowledged")
 
     def compare_metadata(self) -> None:
-        """The slave's files have the metadata that its master tells."""
+        """The slave's files have the metadata that its master shows."""
         stored = sum(one.status in STORED for one in self.pair.sent.values())
         wrong: list[object] = []
 
@@ -312,7 +312,7 @@ class Story(SynchronousTestCase):
         """The reader has the whole log, and every message in its queue."""
         seen: list[tuple[int, int]] = []
         # Java's broker fails on this request in its first second.
-        self.pair.wait(lambda: seen.append(ends_of(reader.address)) or True, f"{reader.name} tells its state")
+        self.pair.wait(lambda: seen.append(ends_of(reader.address)) or True, f"the state of {reader.name}")
         self.assertEqual(seen, [(0, end)], reader.name)
         found: list[Message] = []
 
@@ -346,7 +346,7 @@ class Story(SynchronousTestCase):
         return done.stdout.decode()
 
     def check_ha_status(self) -> None:
-        """C{dledger ha-status} agrees with mqadmin; for a master of 4.9 it tells the end of its log."""
+        """C{dledger ha-status} agrees with mqadmin; for a master of 4.9 it reports the end of its log."""
         pair = self.pair
         end = self.check_equal()
         if not self.is_5:

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.interop.test_java_group -*-
 """
-Java DLedger (0.3.1.2 unless told otherwise) as a peer: jars, members and client as child processes.
+Java DLedger (0.3.1.2 unless said otherwise) as a peer: jars, members and client as child processes.
 
 The jars come from Maven Central through C{mvn}, once; their class path and our two small compiled classes
 (C{tests/interop/java}) are kept in C{.jars/} at the root of the repository. Members end with the program that

@@ -301,7 +301,7 @@ class _Play:
         self.ask("order is off", 105, {"topic": "A"})
         self.ask("on", 318, {}, b"orderMessageEnable=true\n")
         self.ask("order is on", 105, {"topic": "A"})
-        self.ask("told to brokers", 103, header_of(address="127.0.0.1:2"), topics_of("A", "B", counter=9))
+        self.ask("shown to brokers", 103, header_of(address="127.0.0.1:2"), topics_of("A", "B", counter=9))
         self.ask("off", 318, {}, b"orderMessageEnable=false\n")
         self.ask("black list", 318, {}, b"kvConfigPath=x\n")
 

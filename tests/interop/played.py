@@ -166,7 +166,7 @@ class Cast:
         return None if isinstance(request, PushEntryRequest) else self.loyal(peer_id, request)
 
     def silent(self, peer_id: str, request: Request) -> Response | None:
-        """Answer METADATA, which tells that the member is there, and nothing else."""
+        """Answer METADATA, which says that the member is there, and nothing else."""
         return self.loyal(peer_id, request) if isinstance(request, MetadataRequest) else None
 
     def seen(self, kind: type[Request]) -> list[Request]:

@@ -78,7 +78,7 @@ class PushTap:
     def _messages(
         self, frames: FrameBuffer, data: bytes, asked: dict[int, Push] | None = None
     ) -> list[tuple[int, Request | Response]]:
-        """Whole messages; remoting answers only to known pushes, as the others do not tell their kind."""
+        """Whole messages; remoting answers only to known pushes, as the others do not report their kind."""
         found: list[tuple[int, Request | Response]] = []
         if self._over.is_set():
             return found

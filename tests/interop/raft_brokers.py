@@ -159,7 +159,9 @@ class RaftBrokers:
     # -- questions -------------------------------------------------------------------------------
 
     def route(self) -> dict[str, str]:
-        """Broker id to address, as the name server tells clients of the group; empty before there is one."""
+        """
+        Broker id to address, as the name server informs clients of the group; empty before there is one.
+        """
         asking = Asking(self.name_server.port)
         try:
             body = asking.ask(106).body
@@ -226,7 +228,7 @@ class RaftBrokers:
                 return True
             if leader_id is None:
                 return False
-            # A leader of RocketMQ wants the term, and tells it nobody: it is that of the newest entry.
+            # A leader of RocketMQ wants the term, and names it to nobody: it is that of the newest entry.
             self.send(1)
             leader_id = self.master() or leader_id
             term = max(record.term for record in read_records(self.ledger_path(leader_id)))
@@ -284,7 +286,7 @@ class RaftBrokers:
     def check(self, topics: Sequence[str] = (TOPIC,)) -> None:
         """
         Wait until all running members have equal logs and equal, dense queues of these topics, which have
-        every acknowledged message at the place that its producer was told.
+        every acknowledged message at the place in its producer's answer.
         """
         why: list[str] = []
 

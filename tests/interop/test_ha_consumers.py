@@ -47,7 +47,7 @@ class Consumers(TalkingChild):
         return said
 
     def pulled(self, line: str, seconds: int = PATIENCE) -> list[str]:
-        """The answer to C{line}, when the name server tells the queues of its new topic."""
+        """The answer to C{line}, when the name server reports the queues of its new topic."""
         said: list[str] = []
 
         def is_known() -> bool:

@@ -203,7 +203,7 @@ class JavaClientTests(SynchronousTestCase):
             index = self.append_at_last(client, body)
             self.assertEqual(self.get(client, index), (ResponseCode.SUCCESS, body))
             group.acknowledged[index] = body
-            self.assertNotEqual(group.leader(), peer_id, "the client was not told of a follower")
+            self.assertNotEqual(group.leader(), peer_id, "the client was not sent to a follower")
         group.check()
 
     def test_leader_dies(self) -> None:

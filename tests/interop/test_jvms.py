@@ -30,7 +30,7 @@ class NamesTests(SynchronousTestCase):
         )
 
     def test_options(self) -> None:
-        """A JVM is told of an archive that is there; each class path has its own."""
+        """A JVM is informed of an archive that is there; each class path has its own."""
         with TemporaryDirectory() as name:
             self.patch(jvms, "JARS", Path(name))
             self.assertEqual(jvms.options("a.jar"), [])

@@ -9,7 +9,7 @@ play more rounds in each group, with other choices: kills, freezes, stops and ha
 followers, and directories that change between RocketMQ's brokers and ours.
 
 After each round, every acknowledged message was consumed, and is on all members at the place that its
-producer was told; the logs are equal, byte for byte, up to the commit; the queues are equal and dense.
+producer knows; the logs are equal, byte for byte, up to the commit; the queues are equal and dense.
 """
 
 from __future__ import annotations

@@ -197,7 +197,7 @@ class DiskTests(SideBySide):
         """W6: the part of the file that is not on the disk yet when the append is acknowledged."""
         with tempfile.TemporaryDirectory() as name:
             if not tells_dirty(Path(name)):
-                raise SkipTest("this file system does not tell what is not written yet")
+                raise SkipTest("this file system does not show what is not written yet")
 
         def play(stage: Stage) -> bool:
             stage.wait_leads()

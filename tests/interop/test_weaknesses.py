@@ -54,7 +54,7 @@ class LeaderTests(SideBySide):
             stage.fill(entries((2,)), term=3)
             stage.cast.followers["n0"].records[0] = entries((2,))[0].records
             stage.hand_over(term=3)
-            stage.wait(lambda: compares(stage), "a COMPARE, which tells that n0 holds the entry")
+            stage.wait(lambda: compares(stage), "a COMPARE, which shows that n0 holds the entry")
             stage.holds(lambda: stage.committed_index() < 0, java=20, ours=3)
             committed = stage.committed_index()
             stage.follow("n2", 5)
@@ -296,7 +296,7 @@ class FollowerTests(SideBySide):
         self.assertEqual(ours, (ResponseCode.INCONSISTENT_STATE, 3, 3))
 
     def test_w20_answers_without_a_body(self) -> None:
-        """W20: a PULL, a METADATA that is no JSON, an append without a body: Java's callers hang on them."""
+        """W20: a PULL, a METADATA that is not JSON, an append without a body: Java's callers hang on them."""
 
         def play(stage: Stage) -> list[ResponseCode | str]:
             said: list[ResponseCode | str] = []

@@ -99,7 +99,7 @@ class ThreadTests(SynchronousTestCase):
         self.assertEqual((self.rig.runner.state, self.rig.journal.bodies), ("running", [b"2"]))
 
     def test_watched(self) -> None:
-        """A call that lasts is told while it does: in the log, in the status, in the health."""
+        """A call that lasts is reported while it does: in the log, in the status, in the health."""
         self.calls.run = self.hangs  # type: ignore[method-assign]
         self.rig.runner._calls._run = self.hangs
         self.rig.append(b"1")
@@ -127,7 +127,7 @@ class ThreadTests(SynchronousTestCase):
 
 
 class WatchTests(SynchronousTestCase):
-    """What is told of a call."""
+    """The report of a call."""
 
     def test_short(self) -> None:
         """Nothing of one that ends soon, nor of one that has ended."""

@@ -156,7 +156,7 @@ class FetchTests(FetchCase):
         self.assertEqual(self.sender.asked, [])
 
     def test_refuses_meanwhile(self) -> None:
-        """Nobody is answered before the state is whole; who waited is told."""
+        """Nobody is answered before the state is whole; callers that waited are informed."""
         self.sender.is_silent = True
         self.start()
         self.assertEqual(self.runner.state, "installing")

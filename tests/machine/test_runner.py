@@ -123,7 +123,7 @@ class FailureTests(SynchronousTestCase):
     """The machine stops, and says which entry; the log goes on."""
 
     def failed(self, rig: HostedRig, *says: str) -> None:
-        """It has stopped, and everybody is told why."""
+        """It has stopped, and everybody is informed why."""
         self.assertEqual(rig.runner.state, "failed")
         problem = health_problem(rig.node.status())
         assert problem is not None
@@ -153,7 +153,7 @@ class FailureTests(SynchronousTestCase):
 
     def test_no_exception(self) -> None:
         """
-        What is no C{Exception} is a failure, too: the entries before it count as applied, nothing that was
+        What is not a C{Exception} is a failure, too: the entries before it count as applied, nothing that was
         read ahead is skipped, and no snapshot of that state gets a name, not even one that is being written.
         """
         for error in (SystemExit(2), KeyboardInterrupt(), GeneratorExit("odd")):
@@ -235,7 +235,7 @@ class FailureTests(SynchronousTestCase):
         self.failed(self.broken(raises), "apply() raised at the entry 1: KeyError: 'x'")
 
     def test_waits(self) -> None:
-        """Who waits is told: a command is unknown, a query is refused."""
+        """Callers that wait are informed: a command is unknown, a query is refused."""
         rig = HostedRig().run()
         rig.journal.fails = lambda entry: 1 / 0  # type: ignore[assignment,return-value]
         result, query = rig.runner.result_of(1), rig.runner.when_applied(1)
@@ -323,7 +323,7 @@ class SnapshotTests(SynchronousTestCase):
         self.assertIn("takes those from 0 on", rig.runner.status().refused[0])
 
     def test_no_version(self) -> None:
-        """Who takes older snapshots must be able to tell them apart."""
+        """Who takes older snapshots must be able to distinguish them."""
         self.patch(Journal, "oldest_version", 0)
         self.assertIn("restore(chunks, version)", str(self.assertRaises(MachineFailed, HostedRig)))
 
@@ -436,7 +436,7 @@ class SnapshotTests(SynchronousTestCase):
         self.assertEqual(len(rig.runner.status().refused), 2)
 
     def test_not_written(self) -> None:
-        """A failed write is told, and tried again; the machine goes on."""
+        """A failed write is reported, and tried again; the machine goes on."""
         self.rig.machine_thread.is_lazy = True
         for number in range(3):
             self.rig.append(b"%d" % number)

@@ -77,7 +77,7 @@ class RefusedTests(SynchronousTestCase):
         self.assertEqual([self.successResultOf(result) for result in results], [b"why", b"2"])
 
     def test_answer(self) -> None:
-        """A client is told by a code, each time it asks for the same command."""
+        """A client learns it by a code, each time it asks for the same command."""
         rig = HostedRig().run()
 
         def refuses(entry: Entry) -> None:
@@ -208,7 +208,7 @@ class SkipTests(SynchronousTestCase):
         self.assertEqual(skips.left_out, {3, 5})
 
     def test_between(self) -> None:
-        """A snapshot between the entry and the order tells that it was made without the entry."""
+        """A snapshot between the entry and the order says that it was made without the entry."""
         skips = Skips({3: UNSEEN})
         batch = [(header, body) for header, body in self.entries()]
         self.assertEqual(skips.results_in(batch[3:4]), {3: SKIPPED})

@@ -108,7 +108,7 @@ class SnapshotTests(SynchronousTestCase):
         again = directory(self.disk)
         self.assertEqual([head.index for head in again.heads], [5])
         self.assertIn("it was renamed", again.refused[0])
-        self.assertIn("is no snapshot", again.refused[1])
+        self.assertIn("is not a snapshot", again.refused[1])
 
     def test_given_up(self) -> None:
         """A write that is given up, or gets what is no piece, leaves nothing; the older one stays."""

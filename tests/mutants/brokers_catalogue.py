@@ -48,7 +48,7 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
     ("pop-retry-of-anybody", "a group gets the retries of another whose name joins to the same", (
         Patch(RETRIES, "if origin != group and not (origin is None and is_only_ours):", "if False:"),
     ), _RETRY_TESTS),
-    ("pop-retry-guessed", "a retry that does not tell its group is given to each that may be meant", (
+    ("pop-retry-guessed", "a retry that does not name its group is given to each that may be meant", (
         Patch(RETRIES, "not (origin is None and is_only_ours)", "origin is not None"),
     ), _RETRY_TESTS),
     ("pop-old-acks", "a client that does not know the names with a plus acknowledges nothing", (
@@ -105,7 +105,7 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
     ("order-freed-unheard", "a request waits on although the last message is acknowledged", (
         Patch(ACKS, "            self._freed(topic, group)\n", "            pass\n"),
     ), _ORDER_TESTS),
-    ("order-with-retries", "a question before a pop in order tells of retries", (
+    ("order-with-retries", "a question before a pop in order reports retries", (
         Patch(POPS, "retries = () if pop.in_order else ", "retries = "),
     ), _ORDER_TESTS),
     ("order-forgotten", "the next run of a broker does not know what was given in order", (

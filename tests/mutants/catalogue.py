@@ -160,11 +160,11 @@ _ELECTIONS = (
         Patch("dledger.core.replication.leaders_word",
               "if not self.member.config.is_sync or self.member.flushed_index >= index:", "if True:"),
     ), test="tests.core.test_unsure"),
-    Mutant("any-group-id", "any text that a member tells is recorded as the id of the group", (
+    Mutant("any-group-id", "any text that a member sends is recorded as the id of the group", (
         Patch("dledger.core.election.naming", "if response.group_id and not is_group_id(response.group_id):",
               "if False:"),
     ), test="tests.core.test_naming"),
-    Mutant("group-id-at-once", "an id of the group is believed when it is told once", (
+    Mutant("group-id-at-once", "an id of the group is believed when it is reported once", (
         Patch("dledger.core.election.naming", "if self._heard.get(peer_id) != told:", "if False:"),
     ), test="tests.core.test_naming"),
     Mutant("lone-term", "a leader never raises its term for a peer far above it", (
@@ -355,7 +355,7 @@ _CONNECTIONS = (
         Patch(NODE_READS, "end_index = min(read_index, store.ledger_end_index)",
               "end_index = store.ledger_end_index"),
     ), load={"follows": 2.0, "think_us": 200_000}),
-    Mutant("callers-share-an-index", "callers that share a proposal are told the same index", (
+    Mutant("callers-share-an-index", "callers that share a proposal get the same index", (
         Patch(NODE_APPENDS, "            index += bodies\n            pos += size",
               "            pos += size"),
     ), load={"clients": 8, "think_us": 50_000}, group={"turn_us": 20_000}),

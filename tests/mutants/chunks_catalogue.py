@@ -26,7 +26,7 @@ CHUNK_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], .
         Patch(_CHECKS, "    if crc32(records) != chunk.records_crc or crc32(units) != chunk.units_crc:",
               "    if False:"),
     ), {"test": "tests.storage.test_chunk_sums.TakingTests.test_rotten_at_the_leader"}),
-    ("chunk-of-cut-entries", "a truncated leader tells the checksums of the entries that it has lost", (
+    ("chunk-of-cut-entries", "a truncated leader sends the checksums of the entries that it has lost", (
         Patch(_CUTS, "        self._sums.cut(keep + 1)\n", ""),
         Patch(_SUMS, " or not _is_of(chunk, records, units):", ":"),
     ), {**_LAGGING, "faults": ("isolate", "isolate", "split", "kill")}),
@@ -49,7 +49,7 @@ CHUNK_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], .
               "elif not self.member.config.is_sync or index <= self.member.flushed_index or isinstance("
               "request.entries, EntryChunk):"),
     ), {**_LAGGING, "settings": {**_SMALL, "flush_disk_type": "sync"}}),
-    ("chunk-row-comes-back", "checksums of a former tail are told again after a loss of power", (
+    ("chunk-row-comes-back", "checksums of a former tail are sent again after a loss of power", (
         Patch(_SUMS, " or not _is_of(chunk, records, units):", ":"),
     ), {"test": "tests.storage.test_chunk_sums.KeepingTests.test_rows_that_come_back"}),
     ("chunk-refused-for-ever", "a leader pushes the chunk again that its follower has refused", (

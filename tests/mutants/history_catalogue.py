@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.sim.test_mutants -*-
 """
-Bugs that other products had, put back into ours; docs/history.md tells their stories.
+Bugs that other products had, put back into ours; docs/history.md has their stories.
 
 A name begins with the product and the number of the issue. Where an ordinary mutant is the same bug, there is
 none here, and docs/history.md names that one. A row is name, sentence, patches and the other fields of

@@ -173,7 +173,7 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
               "            except _Nothing as refused:\n                results"),
         Patch(_GUARD, "class _Walk:", "class _Nothing(Exception):\n    pass\n\n\nclass _Walk:"),
     ), {"test": f"{_SKIPS}.RefusedTests.test_raised"}),
-    ("refusal-is-a-result", "a client is told the reason of a refusal as a result", (
+    ("refusal-is-a-result", "a client gets the reason of a refusal as a result", (
         Patch(_DESK, "self.machine.is_refusal(result):", "False:"),
     ), {"test": f"{_SKIPS}.RefusedTests.test_answer"}),
     ("skip-anything", "an entry is skipped at which no machine has failed", (
@@ -184,7 +184,7 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
               "                if index <= applied_index and index not in self.left_out:",
               "                if False:"),
     ), {"test": f"{_SKIPS}.SkipTests.test_applied_elsewhere"}),
-    ("skip-not-in-snapshot", "a snapshot does not tell that it was made without an entry", (
+    ("skip-not-in-snapshot", "a snapshot does not say that it was made without an entry", (
         Patch("dledger.machine.skips", "        self.left_out = passed.union(left_out)\n",
               "        self.left_out = passed\n"),
     ), {"test": f"{_SKIPS}.SkipTests.test_between"}),
@@ -233,7 +233,7 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
         Patch(_GUARD, "        if self.failure:\n            raise DLedgerError(",
               "        if False:\n            raise DLedgerError("),
     ), {"test": "tests.machine.test_calls.ThreadTests.test_failure"}),
-    ("hang-not-told", "nobody is told of a call that lasts", (
+    ("hang-not-told", "nobody is informed of a call that lasts", (
         Patch(_RUNNER, "        self._calls.watch(self.machine)\n", ""),
     ), {"test": "tests.machine.test_calls.ThreadTests.test_watched"}),
     ("digests-not-compared", "members with different states do not notice", (
@@ -258,7 +258,7 @@ MACHINE_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]],
         Patch(_GUARD, "except BaseException as error:\n            reason = f\"query() raised",
               "except Exception as error:\n            reason = f\"query() raised"),
     ), {"test": "tests.machine.test_runner.FailureTests.test_query"}),
-    ("batch-for-any-function", "a function that is no generator gets many entries in one call", (
+    ("batch-for-any-function", "a function that is not a generator gets many entries in one call", (
         Patch(_GUARD, "if self._takes_many else (entries[begin],)", "if True else (entries[begin],)"),
     ), {"test": "tests.machine.test_skips.RefusedTests.test_raised"}),
     ("too-many-results", "more results than entries are taken", (

@@ -78,14 +78,14 @@ MEMBER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], 
     ("dismissed-for-ever", "a member that was removed and added again takes itself for removed", (
         Patch("dledger.core.election.dismissal", "for one in committed[-1:]:", "for one in committed[:1]:"),
     ), {"test": "tests.core.test_dismissal.DismissalTests.test_added_again"}),
-    ("introduced-for-ever", "a member that was told of may speak after it was removed", (
+    ("introduced-for-ever", "a member that others named may speak after it was removed", (
         Patch(_MEMBER, "            if told.membership.index <= own.index or not (", "            if not ("),
     ), {"test": "tests.core.test_changes.RemoveTests.test_introduced_no_longer"}),
     ("joins-by-the-past", "a member that joins believes only members of the past, which may all be gone", (
         Patch(_MEMBER, "own if self.self_id in own else {**self.config.peers, **own}",
               "own or self.config.peers"),
     ), {"test": "tests.core.test_member_state.PastTests.test_all_of_the_past_are_gone"}),
-    ("teller-forgotten", "a list counts no longer when a list of the past lacks the member that told it", (
+    ("teller-forgotten", "a list counts no longer when a list of the past lacks the member that sent it", (
         Patch(_MEMBER, "told.was_trusted or teller_id in first or", "teller_id in first or"),
     ), {"test": "tests.core.test_member_state.PastTests.test_teller_leaves_and_comes_back"}),
     ("introduced-without-bound", "a member that lies about the members fills the tables of others", (

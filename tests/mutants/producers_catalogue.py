@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.sim.test_mutants -*-
 """
-Mutants of appends that are in the log once: each makes an entry come twice, go, or be told too early. Of the
-mutated packages this module knows only their text.
+Mutants of appends that are in the log once: each makes an entry come twice, go, or be reported too early. Of
+the mutated packages this module knows only their text.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PRODUCER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]]
     ("pushed-producers-not-noted", "a follower does not notice the producer entries of its leader", (
         Patch(_LIST, "term, told in announced}\n", "term, told in announced[:0]}\n"),
     ), {"load": _EXACT, "faults": ("cut_client", "transfer", "break_late")}),
-    ("repeat-told-before-commit", "an entry that is not committed is told to a repeated append", (
+    ("repeat-told-before-commit", "an entry that is not committed is the answer to a repeated append", (
         Patch(_ORIGINS, "        if index + found - 1 > member.committed_index:\n", "        if False:\n"),
     ), {"load": _EXACT, "faults": ("isolate", "cut_client", "split", "kill")}),
     ("entries-of-another-term-counted", "a run of a producer goes on where a later leader wrote", (
@@ -57,7 +57,7 @@ PRODUCER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]]
     ("open-run-outlives-members", "an open run goes on after a configuration entry", (
         Patch(_LIST, "sorted({*changes, *entries, *listed})", "sorted({*changes, *entries})"),
     ), {"test": "tests.storage.test_producer_list.StartTests.test_histories"}),
-    ("open-run-closed-in-file", "a start knows an open run only as far as the file tells it", (
+    ("open-run-closed-in-file", "a start knows an open run only as far as the file has it", (
         Patch(_TABLE, "run = run._replace(entries=OPEN_ENTRIES)", "run = run._replace(entries=end_index)"),
     ), {"test": "tests.base.test_producers.OpenTests.test_in_the_file"}),
     ("gaps-taken", "a body of a producer is taken though the one before is missing", (

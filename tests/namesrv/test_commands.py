@@ -231,7 +231,7 @@ class OptionTests(NameServerCase):
         self.assertEqual(self.ask(219, {"namespace": "Q"}).remark, "No config item, Namespace: Q")
 
     def test_order(self) -> None:
-        """Ordered topics: told to brokers when they register, and in routes if the option is on."""
+        """Ordered topics: shown to brokers when they register, and in routes if the option is on."""
         self.ask(100, {"namespace": "ORDER_TOPIC_CONFIG", "key": "A", "value": "bk:4"})
         self.assertEqual(self.ask(103, header_of(), topics("A", "B")).body, b'{"table":{"A":"bk:4"}}')
         self.assertNotIn(b"orderTopicConf", self.ask(105, {"topic": "A"}).body)

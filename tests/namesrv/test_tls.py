@@ -173,7 +173,7 @@ class TlsServiceTests(ServiceCase):
         self.assertLess(service.status().tls_expires_s, before)
 
     def test_warning(self) -> None:
-        """A plain port beyond the loopback interface is told, unless the operator has said so."""
+        """A plain port beyond the loopback interface is reported, unless the operator has said so."""
         for host, options, is_warned in (
             ("0.0.0.0", {}, True), ("127.0.0.1", {}, False), ("0.0.0.0", {"insecure": "true"}, False),
             ("0.0.0.0", {"tls_mode": "permissive", **options_of(self.files)}, False),

@@ -34,7 +34,7 @@ from tests.protocols.fakes import FakeTransport, native_request, plug, remoting_
 
 class FakeThread:
     """
-    Runs what it is given when told, or at once.
+    Runs its work when asked to, or at once.
 
     @ivar is_lazy: wait for L{finish}.
     """
@@ -158,7 +158,7 @@ class FakePeers(Peers):
     Peers that remember what is sent to them and never answer by themselves.
 
     @ivar absent: those that cannot be reached.
-    @ivar asked_again: those that are to tell what they know.
+    @ivar asked_again: those that are to say what they know.
     """
 
     def __init__(self, rig: Rig) -> None:

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.node.test_appends -*-
-"""Appends are gathered per turn, share proposals, and each caller is told once."""
+"""Appends are gathered per turn, share proposals, and each caller is informed once."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class GateTestCase(SynchronousTestCase):
 
 
 class MeasureTests(GateTestCase):
-    """What it tells the metrics."""
+    """What it reports to the metrics."""
 
     def test_durations_and_sizes(self) -> None:
         """One of each proposal that commits, one of each turn; none stays behind."""
@@ -228,7 +228,7 @@ class AnswerTests(GateTestCase):
         self.assertEqual(self.successResultOf(waiter).index, 0)
 
     def test_out_of_the_table_first(self) -> None:
-        """A caller that appends again when it is told finds the gate in order."""
+        """A caller that appends again when it is informed finds the gate in order."""
         (first,) = self.appends((b"a",))
         seconds: list[Deferred[AppendResult]] = []
 
@@ -242,7 +242,7 @@ class AnswerTests(GateTestCase):
         self.assertEqual(self.successResultOf(seconds[0]).index, 1)
 
     def test_cancelled(self) -> None:
-        """Stops the wait, not the append; nobody is told twice."""
+        """Stops the wait, not the append; nobody is informed twice."""
         waiter, other = self.appends((b"a",), (b"b",))
         waiter.cancel()
         self.failureResultOf(waiter)

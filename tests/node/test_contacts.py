@@ -54,7 +54,7 @@ class ContactsTests(SynchronousTestCase):
         contacts.greeted(MetadataRequest(group_id=group_id, local_id=sender_id, configuration=told))
 
     def test_start_list(self) -> None:
-        """Until the log tells something; a member that joins tells people the same."""
+        """Until the log reports something; a member that joins shows people the same."""
         for membership in (Membership(voters=DLedgerConfig(peers=START).peers), Membership(voters={})):
             contacts = self.make(membership)
             self.assertEqual(contacts.addresses, {"n1": "h:2", "n2": "h:3"})
@@ -66,7 +66,7 @@ class ContactsTests(SynchronousTestCase):
         self.assertEqual(contacts.addresses, {"n3": "h:4", "n4": "h:5"})
 
     def test_has_moved(self) -> None:
-        """A member whose address is another one in a list that was told: the own log is behind."""
+        """A member whose address is another one in a list that was reported: the own log is behind."""
         contacts = self.make(Membership(voters={"n0": "h:1", "n1": "h:2", "n2": "h:3"}, index=7))
         self.assertFalse(contacts.has_moved("n1"))
         self.answered(contacts, "n1", 8)
@@ -75,7 +75,7 @@ class ContactsTests(SynchronousTestCase):
         self.assertFalse(contacts.has_moved("n5"))
 
     def test_later_members(self) -> None:
-        """That a known member tells: they are connected to, and may speak."""
+        """That a known member reports: they are connected to, and may speak."""
         contacts = self.make(Membership(voters={"n0": "h:1", "n1": "h:2"}, index=7))
         self.answered(contacts, "n1", 9)
         self.assertEqual(contacts.addresses, {"n1": "h:2", "n5": "h:6"})
@@ -111,7 +111,7 @@ class ContactsTests(SynchronousTestCase):
 
 
 class ForgedTests(SynchronousTestCase):
-    """A node that is told lies."""
+    """A node that hears lies."""
 
     def test_in_the_name_of_a_member_that_is_down(self) -> None:
         """Nobody is introduced, so nobody's term is adopted; the member is asked itself, and believed."""

@@ -336,7 +336,7 @@ class AddressTests(SynchronousTestCase):
             self.assertIs(client.ask(request).code, FORBIDDEN)
 
     def test_leaders_word(self) -> None:
-        """A leader that hands over is no client: its successor knows the connection as that member's."""
+        """A leader that hands over is not a client: its successor knows the connection as that member's."""
         rig = self.rig = Rig(peers="n0-h:1;n1-h:2;n2-h:3")
         rig.node.start()
         client = rig.client("10.0.0.7")

@@ -148,7 +148,7 @@ class MuteTests(DriverCase):
         self.driver.feed(ev.Started())
 
     def test_vote(self) -> None:
-        """It is refused; that is told once."""
+        """It is refused; that is reported once."""
         self.assertEqual(self.world.diary, [
             ("save", 3, "n1"), ("report", "vote-refused"), ("reply", 1, mute_answer(self.vote, 0)),
         ])
@@ -159,7 +159,7 @@ class MuteTests(DriverCase):
         self.assertEqual(self.world.diary, [("save", 4, None)])
 
     def test_held_back(self) -> None:
-        """Requests fail, writes are refused; what the member tells its own callers is told."""
+        """Requests fail, writes are refused; what the member answers its own callers is true."""
         request = HeartBeatRequest()
         for effect in (
             fx.WriteBodies(first_index=0, bodies=(b"a",), term=3),

@@ -68,7 +68,7 @@ class FlusherTests(SynchronousTestCase):
         )
 
     def test_good(self) -> None:
-        """The store finishes the job before the core hears of it, and what it then covers is told."""
+        """The store finishes the job before the core hears of it, and what it then covers is reported."""
         job = Job(7)
         self.store.jobs = [job]
         self.flusher.start(3, 7)
@@ -99,7 +99,7 @@ class FlusherTests(SynchronousTestCase):
         self.assertEqual(self.thread.waiting, [])
 
     def test_failed(self) -> None:
-        """The member is told once; nothing is tried again, and the job is not finished."""
+        """The member is informed once; nothing is tried again, and the job is not finished."""
         self.store.jobs = [Job(7), Job(8)]
         self.flusher.start(3, 7)
         self.thread.finish(OSError(5, "Input/output error"))

@@ -357,7 +357,7 @@ class AgeTests(DeskCase):
         self.assertIs(self.answer(1200).code, ResponseCode.LEADER_PENDING_FULL)
 
     def test_not_known(self) -> None:
-        """A member that was told nothing, or lacks entries that it was told of."""
+        """A member that learns nothing, or lacks entries that it knows of."""
         for facts in ({"leader_committed_ms": -1}, {"leader_committed_index": 2}):
             self.follower.picture = attrs.evolve(self.follower.picture, **facts)
             self.assertIs(self.answer(1 << 30).code, ResponseCode.FALL_BEHIND_TOO_MUCH)

@@ -41,7 +41,7 @@ class HouseKeepingTests(SynchronousTestCase):
         return [event["log_level"].name for event in events]
 
     def test_deleted(self) -> None:
-        """It is logged, counted and told."""
+        """It is logged, counted and reported."""
         self.assertEqual(self.keep(), ["info"])
         self.assertEqual((self.house.begin_moved, self.counters.segments_deleted), ("/4 deleted: old", 1))
 

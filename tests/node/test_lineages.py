@@ -72,7 +72,7 @@ class JudgingTests(LineagesCase):
     """Of others."""
 
     def test_met(self) -> None:
-        """Only at its address; a later start and an orderly joiner are fine, and the latter is told of."""
+        """Only at its address; a later start and an orderly joiner are fine, and the latter is reported."""
         lineages = self.make()
         self.assertEqual(lineages.problem_of_call("n1", N1.encode()), "")
         self.assertEqual(lineages.told_of("n1"), "")
@@ -221,7 +221,7 @@ class NodeTests(SynchronousTestCase):
         self.assertEqual(Lineage.decode(told.lineage), self.rig.store.identity.lineage)
 
     def test_strangers(self) -> None:
-        """Nobody becomes unsure by the word of one that is no member; nor is it remembered."""
+        """Nobody becomes unsure by the word of one that is not a member; nor is it remembered."""
         remembered = Lineage(incarnation=9, starts=1, run=1, standing=Standing.TRUSTED)
         for number in range(3):
             self.client.ask(MetadataRequest(
@@ -251,7 +251,7 @@ class NodeTests(SynchronousTestCase):
         self.assertEqual(self.rig.node.status().counts.reports["foreign-member"], 1)
 
     def test_an_incarnation_of_before(self) -> None:
-        """A disk that is put back after another incarnation came, proven or not, is told, and noticed."""
+        """A disk that is put back after another incarnation came, proven or not, is reported, and noticed."""
         for standing in Standing:
             self.setUp()
             client, others = self.client, self.rig.store.identity.others

@@ -27,7 +27,7 @@ class WatchTests(SynchronousTestCase):
         self.noted.append(f"{event} {facts['reason']}")
 
     def look(self, mine: ToldMachine = MINE, **others: ToldMachine | str) -> None:
-        """They tell, and are compared."""
+        """They report, and are compared."""
         self.told.clear()
         for peer_id, one in others.items():
             self.told[peer_id] = encode_told_machine(one) if isinstance(one, ToldMachine) else one
@@ -39,7 +39,7 @@ class WatchTests(SynchronousTestCase):
         self.assertEqual((self.watch.differs, self.noted), ("", []))
 
     def test_differs(self) -> None:
-        """Another version or name: told once, with the names, until it changes."""
+        """Another version or name: reported once, with the names, until it changes."""
         newer = attrs.evolve(MINE, version=3)
         for _ in range(3):
             self.look(n1=newer, n2=attrs.evolve(MINE, name="other"))
@@ -52,7 +52,9 @@ class WatchTests(SynchronousTestCase):
         self.assertEqual((self.watch.differs, len(self.noted)), ("", 1))
 
     def test_digests(self) -> None:
-        """Of the newest entry that both tell; who is not with the majority is in doubt, and so are equals."""
+        """
+        Of the newest entry that both report; who is not with the majority is in doubt, and so are equals.
+        """
         def tells(**digests: str) -> ToldMachine:
             return attrs.evolve(MINE, digests={int(index[2:]): one for index, one in digests.items()})
 

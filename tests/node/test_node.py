@@ -84,7 +84,7 @@ class LifeTests(SynchronousTestCase):
         self.assertEqual(rig.clock.getDelayedCalls(), [])
 
     def test_stop_answers_what_is_pending(self) -> None:
-        """An append that has no quorum is told that nobody knows."""
+        """An append that has no quorum is answered with an unknown outcome."""
         rig = Rig(peers=PEERS)
         make_leader(rig)
         pending = rig.node.append(b"a")
@@ -130,7 +130,7 @@ class LifeTests(SynchronousTestCase):
         return rig.sent[:]
 
     def test_abort(self) -> None:
-        """Everybody who waits is told, in the next turn; the state says why."""
+        """All that wait are informed, in the next turn; the state says why."""
         rig = Rig(peers=PEERS)
         make_leader(rig)
         pending = rig.node.append(b"a")
@@ -144,7 +144,7 @@ class LifeTests(SynchronousTestCase):
         self.assertEqual(rig.node.reason, "time is up")
 
     def test_user_code_in_the_middle_of_a_step(self) -> None:
-        """A caller that stops the node when it is told of its append does no harm."""
+        """A caller that stops the node when it is informed of its append does no harm."""
         rig = Rig().lead()
         stopped: list[Deferred[None]] = []
         rig.node.append(b"a").addCallback(lambda _: stopped.append(rig.node.stop()))
@@ -284,7 +284,7 @@ class TimeTests(SynchronousTestCase):
         self.assertTrue(5 <= len(rig.peers.swept) <= 20, rig.peers.swept)
 
     def test_stall(self) -> None:
-        """Missed ticks are counted, and a long absence is told."""
+        """Missed ticks are counted, and a long absence is reported."""
         rig = Rig().lead()
         with capturedLogs() as events:
             rig.clock.advance(0.1)

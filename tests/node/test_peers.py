@@ -394,7 +394,7 @@ class ConnectionTests(PeersTestCase):
         self.assertEqual(len(self.endpoints["n1"].attempts), 1)
 
     def test_away(self) -> None:
-        """Told once while a peer is away, and again when it is the next time."""
+        """Reported once while a peer is away, and again when it is the next time."""
         with capturedLogs() as events:
             for _ in range(5):
                 self.endpoints["n1"].fail()
@@ -408,7 +408,7 @@ class ConnectionTests(PeersTestCase):
         self.assertEqual([event for event in events if "Scheduling" in event["log_format"]], [])
 
     def test_connected_but_never_heard(self) -> None:
-        """A port that accepts and closes is tried as seldom as one that refuses, and told of once."""
+        """A port that accepts and closes is tried as seldom as one that refuses, and reported once."""
         endpoint = self.endpoints["n1"]
         with capturedLogs() as events:
             for _ in range(20):

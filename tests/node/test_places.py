@@ -17,7 +17,10 @@ PEERS = "n0-h:1;n1-h:2;n2-h:3"
 
 
 class PlaceTests(SynchronousTestCase):
-    """A client for which there is no place is told so with its first request, and nobody else ends for it."""
+    """
+    A client for which there is no place is informed of that with its first request, and nobody else ends for
+    it.
+    """
 
     def setUp(self) -> None:
         self.rig = Rig(peers=PEERS)

@@ -257,7 +257,7 @@ class RefusalTests(ReaderCase):
         self.assertEqual([one.code for one in client.answers()], [ResponseCode.NOT_LEADER] * 2)
 
     def test_damaged(self) -> None:
-        """While entries are damaged that may tell of readers, nothing is answered, and expiry keeps all."""
+        """While entries are damaged that may report readers, nothing is answered, and expiry keeps all."""
         self.good("take")
         self.rig.store._producers.readers = None
         self.refused(ResponseCode.LEADER_NOT_READY, "damaged", "take")
@@ -283,7 +283,7 @@ class RefusalTests(ReaderCase):
         self.refused(ResponseCode.UNSUPPORTED, "a broker alone", "take")
 
     def test_told(self) -> None:
-        """METADATA tells that the member takes READER."""
+        """METADATA says that the member takes READER."""
         told = self.client.ask(MetadataRequest(**self.rig.base()))
         self.assertTrue(told.wire_version & WIRE_FLAG_READERS)
 

@@ -177,7 +177,7 @@ class GetTests(ReadsTestCase):
             self.assertEqual(client.ask(GetRequest(begin_index=1, **rig.base())).code, 404)
 
     def test_damage(self) -> None:
-        """If the store fails, the reader is told, and the member stops."""
+        """If the store fails, the reader is informed, and the member stops."""
 
         def damaged(*args: object, **options: object) -> None:
             raise StoreError("entry 3 is damaged", index=3)

@@ -123,7 +123,7 @@ class RepetitionTests(SynchronousTestCase):
             self.assertEqual(len(self.said(seconds=QUIET_S + 1)), 1, event)
 
     def test_names_without_end(self) -> None:
-        """A stranger's names are told apart up to a bound; then they are one."""
+        """A stranger's names are distinguished up to a bound; then they are one."""
         flood = [
             Report(event="vote-answered", facts={"candidate_id": f"x{number}", "result": "UNKNOWN"})
             for number in range(10 * KEYS_MAX)

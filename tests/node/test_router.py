@@ -325,7 +325,7 @@ class CoreTests(SynchronousTestCase):
         self.assertEqual(len(self.tokens()), 1)  # a client of this machine may ask the leader
 
     def test_push_of_another_version(self) -> None:
-        """The core is told which member sent it; a connection that spoke for no member tells nothing."""
+        """The core is informed which member sent it; a connection that spoke for no member says nothing."""
         for beat, told in ((True, [ev.PeerIncompatible(peer_id="n1")]), (False, [])):
             client = self.rig.client()
             if beat:
@@ -349,7 +349,7 @@ class CoreTests(SynchronousTestCase):
             self.assertIs(client.ask(request).code, ResponseCode.ILLEGAL_MEMBER_STATE)
 
     def test_channel(self) -> None:
-        """The core is told which requests came on one connection."""
+        """The core is informed which requests came on one connection."""
         first, second = self.rig.client(), self.rig.client()
         first.send(commit(), commit())
         second.send(HeartBeatRequest(group="default", remote_id="n0", term=1, local_id="n2", leader_id="n2"))
@@ -393,7 +393,7 @@ class StoppedTests(SynchronousTestCase):
     """A member that has stopped still answers what comes."""
 
     def test_after_the_stop(self) -> None:
-        """Clients are sent elsewhere, peers told what is the matter."""
+        """Clients are sent elsewhere, peers hear the reason."""
         rig = Rig().lead()
         client = rig.client()
         rig.node.stop()
@@ -403,7 +403,7 @@ class StoppedTests(SynchronousTestCase):
         self.assertEqual(client.ask(commit()).code, ResponseCode.ILLEGAL_MEMBER_STATE)
 
     def test_whom_to_ask(self) -> None:
-        """A client that knew this member only is told the others."""
+        """A client that knew this member only learns the others."""
         rig = Rig(peers=PEERS)
         rig.node.start()
         client = rig.client()
@@ -448,7 +448,7 @@ class AbsentTests(SynchronousTestCase):
         return [VoteRequest(**self.base), HeartBeatRequest(**self.base), commit(term=7), taking]
 
     def test_absent(self) -> None:
-        """The core hears nothing that binds; the log tells of it."""
+        """The core hears nothing that binds; the log reports it."""
         self.rig.peers.absent.add("n1")
         client = self.rig.client()
         for request in self.binding():

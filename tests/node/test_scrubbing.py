@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.node.test_scrubbing -*-
-"""When a member scrubs: the rate, the pause, and what is told."""
+"""When a member scrubs: the rate, the pause, and what is reported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RATE = 1000
 
 
 class FakeStore:
-    """Does steps as told, then sound ones."""
+    """Does the steps that it is given, then sound ones."""
 
     def __init__(self) -> None:
         self.steps: list[ScrubStep] = []

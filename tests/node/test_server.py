@@ -51,7 +51,7 @@ class ConnectionTests(ServerTestCase):
         self.assertEqual(self.sink.connections, [connection])
 
     def test_bound(self) -> None:
-        """One too many is refused, and told to the log; when another ends there is room again."""
+        """One too many is refused, and shown to the log; when another ends there is room again."""
         connections = [self.connect()[0] for _ in range(3)]
         for connection in connections:
             connection.account.prove()
@@ -160,7 +160,7 @@ class PeerTests(ServerTestCase):
         self.assertEqual(connection.peer_id, "n1")
 
     def test_a_live_connection_stays(self) -> None:
-        """Whoever else speaks for its peer is ended, a hundred times; the first is not even told."""
+        """Whoever else speaks for its peer is ended, a hundred times; the first is not even reported."""
         first, transport = self.connect()
         self.server.claim(first, "n1")
         self.pass_time(LIVE_S - 0.4)

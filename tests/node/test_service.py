@@ -344,7 +344,7 @@ class DownTests(ServiceTestCase):
         self.assertTrue(transport.disconnected)
 
     def test_a_client_that_stays(self) -> None:
-        """Is told so often that the leader is elsewhere, and then leaves with the connection."""
+        """Hears so often that the leader is elsewhere, and then leaves with the connection."""
         service = self.make()
         service.startService()
         self.run_for(2)
@@ -407,7 +407,7 @@ class DownTests(ServiceTestCase):
         self.assertEqual(node.state, "failed")
 
     def test_failed_member(self) -> None:
-        """Is told on, once; its store is let go without a word written to it."""
+        """Is reported, once; its store is let go without a word written to it."""
         service = self.make(flush_disk_type="sync")
         service.startService()
         self.run_for(2)
@@ -443,7 +443,7 @@ class DownTests(ServiceTestCase):
 
 
 class MembersInTheLogTests(ServiceTestCase):
-    """A directory whose log tells the members."""
+    """A directory whose log names the members."""
 
     def test_new_members_by_option(self) -> None:
         """

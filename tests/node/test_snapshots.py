@@ -150,7 +150,7 @@ class AnswerTests(SnapshotCase):
         """A stranger, another machine, and a member without one: each with a code and a sentence."""
         answer = self.ask(local_id="n7")
         self.assertIs(answer.code, ResponseCode.UNKNOWN_MEMBER)
-        self.assertIn("'n7' is no member", answer.reason)
+        self.assertIn("'n7' is not a member", answer.reason)
         self.assertIs(self.ask(machine="x").code, ResponseCode.UNSUPPORTED)
         self.rig.node.desk.machine = None
         answer = self.ask()
@@ -162,7 +162,7 @@ class RouteTests(SynchronousTestCase):
     """The whole member."""
 
     def test_told(self) -> None:
-        """METADATA tells who gives snapshots."""
+        """METADATA says who gives snapshots."""
         for rig, flags in ((HostedRig().run(), ABLE), (Rig().lead(), METADATA_WIRE_VERSION)):
             answer = rig.client().ask(MetadataRequest(**rig.base()))
             self.assertEqual(answer.wire_version, flags)
@@ -204,7 +204,7 @@ class AskTests(SnapshotCase):
 
 
 class MachinesTests(SnapshotCase):
-    """What other members tell of their machines: signs of life have no room for it."""
+    """What other members report of their machines: signs of life have no room for it."""
 
     def test_asked(self) -> None:
         """Now and then; the answer counts until the next one, and an unanswered question is forgotten."""
@@ -270,13 +270,13 @@ class DropTests(SnapshotCase):
         self.peers.metadata["n2"] = MetadataResponse(wire_version=METADATA_WIRE_VERSION)
         self.kept("n2 runs no state machine with snapshots, or an earlier version")
         del self.peers.metadata["n2"]
-        self.kept("n2 has not told yet whether it takes snapshots")
+        self.kept("n2 has not said yet whether it takes snapshots")
 
     def test_follower(self) -> None:
         """It drops what its leader has dropped: it may lead next."""
         for leader_id, index in (("n1", 1), ("n2", 3)):
             self.assertEqual(self.drop(role="follower", leader_id=leader_id), index)
-        self.kept("the leader has not told", role="follower", leader_id=None)
+        self.kept("the leader has not said", role="follower", leader_id=None)
 
     def test_no_sound_snapshots(self) -> None:
         """Two are needed, and a machine that runs."""

@@ -267,7 +267,7 @@ class MachineTests(DriverCase):
     """Around a state machine."""
 
     def test_passes_on(self) -> None:
-        """Everything; failures are told in the span, and stay what they are."""
+        """Everything; failures are reported in the span, and stay what they are."""
         spans, journal = ToldSpans(), Journal()
         machine = TracedMachine(journal, OpenSpans(spans))
         entries = [Entry(index=index, term=2, pos=0, body=b"%d" % index) for index in (4, 5)]

@@ -123,7 +123,7 @@ def wait_until(
     Poll until C{condition()} is true.
 
     @param seconds: on an idle machine, see L{patient}; so it is for all time limits here.
-    @param tell: what the message says besides, of the time when it is too late.
+    @param tell: more text for the message, made when it is too late.
     @raise ChildError: it was not true within C{seconds}; the message names C{what}.
     """
     seconds = patient(seconds)

@@ -154,7 +154,7 @@ class RaftTrio:
     # -- who leads -------------------------------------------------------------------------------
 
     def route(self) -> dict[str, str]:
-        """Broker id to address, as the name server tells clients; empty if it knows none."""
+        """Broker id to address, as the name server informs clients; empty if it knows none."""
         with contextlib.closing(Remoting(self.name_server_address, seconds=5.0)) as connection:
             body = read_document(connection.ask(GET_CLUSTER, {}).body)
         addresses = body["brokerAddrTable"].get(GROUP, {}).get("brokerAddrs", {})

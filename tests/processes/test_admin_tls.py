@@ -130,7 +130,7 @@ class AdminTlsTests(TlsCase):
         keys = attrs.asdict(self.room.client("reader", ClientRole.READ))
         by_log = [word for name, path in keys.items() for word in (f"--tls-{name}", path)]
         shown = json.loads(self.command(*by_log, "--peers", self.group.peers_text, "cluster", "--json"))
-        # Members tell of their pages, which are found by the name of the member.
+        # Members report their pages, which are found by the name of the member.
         self.assertEqual([bool(row["version"]) for row in shown["members"]], 3 * [True])
 
     def new_keys(self, leader: str, follower: str) -> None:

@@ -30,7 +30,7 @@ class Counter(threading.Thread):
         self._is_stopped = is_stopped
 
     def run(self) -> None:
-        """Until it is told to stop."""
+        """Until it is asked to stop."""
         try:
             with self.log:
                 while not self._is_stopped.is_set():

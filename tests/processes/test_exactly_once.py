@@ -31,7 +31,7 @@ class Writer(threading.Thread):
         self._is_stopped = is_stopped
 
     def run(self) -> None:
-        """Until it is told to stop."""
+        """Until it is asked to stop."""
         try:
             self.write()
         except BaseException as error:

@@ -197,7 +197,7 @@ class SecureGroupTests(SynchronousTestCase):
                 os.kill(int(path.read_text()), signal.SIGKILL)
 
     def script(self) -> str:
-        """The blocks of commands of the page, each told before it begins."""
+        """The blocks of commands of the page, each reported before it begins."""
         blocks = re.findall(r"```sh\n(.*?)```", (self.directory / "README.md").read_text("utf-8"), re.DOTALL)
         self.assertEqual(len(blocks), 7)
         # (A refusal is written "! command"; only with "|| exit" does the shell end where none came.)

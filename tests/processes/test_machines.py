@@ -60,7 +60,7 @@ def fold(entries: list[Entry]) -> dict[str, str]:
 
 class _Writer(threading.Thread):
     """
-    Submits commands one after the other until it is told to stop.
+    Submits commands one after the other until it is asked to stop.
 
     @ivar acknowledged: number of the command to its index.
     @ivar unknown: numbers of those without an outcome.

@@ -164,7 +164,7 @@ class PlaceTests(ReaderCase):
     """Where it is kept."""
 
     def test_restart(self) -> None:
-        """All members are killed at once, and started again; the command line tells the same."""
+        """All members are killed at once, and started again; the command line names the same."""
         self.append(20)
         with self.log.reader("billing") as reader:
             for entry in reader:

@@ -24,7 +24,7 @@ from dledger.storage.store.file_store import FileStore
 from tests.processes.members import ROOT, Group, Member
 from tests.processes.test_backup import DLEDGER, OPTIONS, PAGE
 
-_CHANGING = "Changing the members of a running group"
+_LOST = "A lost majority"
 
 
 def directory_state(path: Path) -> dict[str, tuple[int, bytes]]:
@@ -56,7 +56,7 @@ class LostMajorityTests(SynchronousTestCase):
 
     def force_new(self, *, is_sure: bool) -> tuple[int, str]:
         """Exit status and output of one of the two commands of the page."""
-        section = PAGE.read_text("utf-8").split(f"### {_CHANGING}\n")[1].split("\n## ")[0]
+        section = PAGE.read_text("utf-8").split(f"## {_LOST}\n")[1].split("\n## ")[0]
         found = re.findall(r"^    (dledger group force-new .*)$", section, re.MULTILINE)
         (command,) = [one for one in found if one.endswith("--yes") == is_sure]
         command, count = re.subn(r"--peers '[^']*'", f"--peers '{self.new.peers_text}'", command)

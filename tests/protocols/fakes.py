@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.protocols.test_connection -*-
-"""Owners of connections that only remember what they were told, and a transport that can be full."""
+"""Owners of connections that only remember their calls, and a transport that can be full."""
 
 from __future__ import annotations
 

@@ -148,14 +148,14 @@ class BrokerConnectionTests(SynchronousTestCase):
         self.assertEqual(transport.producerState, "producing")
 
     def test_nobody_may_ask(self) -> None:
-        """A producer's end is no broker."""
+        """A producer's end is not a broker."""
         connection, transport = self.made()
         connection.dataReceived(asked(PUT, 1))
         self.assertTrue(connection.is_lost)
         self.assertIn("is not accepted here", str(self.seen.broken[0]))
 
     def test_request(self) -> None:
-        """Answers find their requests in any order; others are passed over; the end of a read is told."""
+        """Answers find their requests in any order; others are passed over; the end of a read is reported."""
         ends: list[int] = []
         self.connection.read_ended = lambda: ends.append(len(self.outcomes))
         self.connection.request(PUT, self.outcomes.append)

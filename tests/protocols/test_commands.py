@@ -140,7 +140,7 @@ class CommandConnectionTests(SynchronousTestCase):
         self.assertEqual(self.sent(), [])
 
     def test_lost(self) -> None:
-        """What was asked fails before the owner is told; later questions fail at once."""
+        """What was asked fails before the owner is informed; later questions fail at once."""
         order: list[str] = []
         asked = self.connection.ask(RemotingCommand(code=21, opaque=0))
         asked.addErrback(lambda failure: order.append(str(failure.value)) or failure.trap(NotAsked))

@@ -575,7 +575,7 @@ class BothEndsTests(SynchronousTestCase):
             self.assertEqual(answers.answers, list(enumerate(replies)))
 
     def test_native_frames_start_apart(self) -> None:
-        """So that the first byte tells the formats apart."""
+        """So that the first byte distinguishes the formats."""
         self.assertEqual(native_request(ASK, 1)[0], 0xD1)
         self.assertEqual(remoting_request(ASK, 1)[0], 0)
         self.assertEqual(decode_frame(native_request(ASK, 1))[1], ASK)

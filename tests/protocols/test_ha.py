@@ -44,7 +44,7 @@ class SeenSlaves:
 
 
 class SeenMaster:
-    """A slave that remembers; aborts at the offset that it is told."""
+    """A slave that remembers; aborts at the offset that it is given."""
 
     def __init__(self, aborts_at: int = -1) -> None:
         self.pieces: list[tuple[int, bytes]] = []
@@ -156,7 +156,7 @@ class MasterEndTests(SynchronousTestCase):
         self.assertEqual(self.transport.take(), TRANSFER_HEADER.pack(326, 0))
 
     def test_back_pressure(self) -> None:
-        """The owner sees that it is congested, and is told when it is not any more."""
+        """The owner sees that it is congested, and is informed when it is not any more."""
         self.connection.pauseProducing()
         self.assertTrue(self.connection.is_congested)
         self.connection.resumeProducing()
@@ -164,7 +164,7 @@ class MasterEndTests(SynchronousTestCase):
         self.assertEqual(self.seen.events, ["connected", "drained"])
 
     def test_lost(self) -> None:
-        """Told once; nothing is sent any more, nothing drained."""
+        """Reported once; nothing is sent any more, nothing drained."""
         unplug(self.connection)
         unplug(self.connection)
         self.connection.transfer(0, b"abc", batch_size=10)
@@ -175,7 +175,7 @@ class MasterEndTests(SynchronousTestCase):
         self.assertEqual(self.seen.events, ["connected", "lost: Connection was closed cleanly."])
 
     def test_address(self) -> None:
-        """For logs, and for telling slaves apart."""
+        """For logs, and for distinguishing slaves."""
         self.assertEqual((self.connection.host, self.connection.address), ("10.0.0.1", "10.0.0.1:4711"))
 
 
@@ -235,7 +235,7 @@ class SocketTests(SynchronousTestCase):
         self.assertIn("drained", self.seen.events)
 
     def test_broken_socket(self) -> None:
-        """An error of the socket ends the connection; the owner is told."""
+        """An error of the socket ends the connection; the owner is informed."""
         self.theirs.close()
         self.connection.transfer(0, b"abc", batch_size=10)
         self.assertTrue(self.transport.is_aborted)

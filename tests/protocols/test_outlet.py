@@ -81,7 +81,7 @@ class OutletTests(SynchronousTestCase):
         self.assertEqual(self.socket.calls, ["writeSomeData"] * 2)
 
     def test_waiting_bytes(self) -> None:
-        """Those in both buffers of a socket; another transport does not tell."""
+        """Those in both buffers of a socket; another transport does not say."""
         transport = Connection(Kernel(), Protocol(), MemoryReactor())
         outlet = Outlet(transport)
         transport.dataBuffer, transport.offset = b"12345", 2

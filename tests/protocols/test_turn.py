@@ -148,7 +148,7 @@ class TurnTests(SynchronousTestCase):
         self.assertEqual(timed, [1])
 
     def test_a_failure_stops_nobody_else(self) -> None:
-        """The other calls run, and the owner is told."""
+        """The other calls run, and the owner is informed."""
 
         def wrong() -> None:
             raise ValueError("wrong")

@@ -58,11 +58,11 @@ class MemberConfigTests(SynchronousTestCase):
         self.assertTrue(config.enable_batch_push)
 
     def test_refused(self) -> None:
-        """Nobody's id; no list of members; a port that the broker has. RocketMQ's names are told."""
+        """Nobody's id; no list of members; a port that the broker has. RocketMQ's names are reported."""
         for changed, words in (
             ({"dLegerPeers": "n1"}, "dLegerPeers: 'n1' is not id-host:port"),
             ({"dLegerPeers": "n1-a:1;n1-b:2"}, "dLegerPeers: member 'n1' is given twice"),
-            ({"dLegerSelfId": "n7"}, "dLegerSelfId=n7 is none of"),
+            ({"dLegerSelfId": "n7"}, "dLegerSelfId=n7 is not one of"),
             ({"listenPort": "20911"}, "the port 20911, which is listenPort of the broker"),
             ({"listenPort": "20913"}, "the port 20911, which is listenPort - 2 of"),
         ):

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.raft_broker.test_entry_dispatch -*-
-"""Messages of committed entries come into their queues; what is no message is passed over alone."""
+"""Messages of committed entries come into their queues; what is not a message is passed over alone."""
 
 from __future__ import annotations
 

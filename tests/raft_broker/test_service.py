@@ -40,7 +40,7 @@ class LifeTests(RaftCase):
         self.stop()
 
     def test_places(self) -> None:
-        """A message is at the offset that its producer was told, and says so itself; its id leads to it."""
+        """A message is at the offset in its producer's answer, and says so itself; its id leads to it."""
         self.start()
         (answer,) = self.ask(send_of(b"one"))
         offset = int(answer.ext_fields["msgId"][16:], 16)
@@ -53,7 +53,7 @@ class LifeTests(RaftCase):
         self.stop()
 
     def test_transaction(self) -> None:
-        """A half message is committed: the offsets that its producer was told lead to it."""
+        """A half message is committed: the offsets that its producer was informed lead to it."""
         self.start()
         named = "TRAN_MSG\x01true\x02UNIQ_KEY\x01K\x02PGROUP\x01P\x02"
         (answer,) = self.ask(send_of(b"paid", properties=named, sysFlag=4))
@@ -84,7 +84,7 @@ class LifeTests(RaftCase):
         self.stop()
 
     def test_by_key(self) -> None:
-        """Messages are found by their keys, at the offsets that producers were told, after a kill, too."""
+        """Messages are found by their keys, at the offsets that producers know, after a kill, too."""
         self.start()
         sent = []
         for number in range(70):
@@ -125,7 +125,7 @@ class LifeTests(RaftCase):
         self.stop()
 
     def test_no_member(self) -> None:
-        """A member that cannot open its ledger: the broker does not start, and the reason is told."""
+        """A member that cannot open its ledger: the broker does not start, and the reason is reported."""
         self.make()
         self.patch(self.disk, "lock", _in_use)
         self.raft.startService()
@@ -134,7 +134,7 @@ class LifeTests(RaftCase):
         self.successResultOf(self.raft.stopService())
 
     def test_member_fails(self) -> None:
-        """Its disk fails: the process ends, and no producer is told that its message is stored."""
+        """Its disk fails: the process ends, and no producer is informed that its message is stored."""
         self.start()
 
         def failing(*_: object, **__: object) -> None:
@@ -264,7 +264,7 @@ class RoleTests(RaftCase):
         self.stop()
 
     def test_registered(self) -> None:
-        """Every change of role is told to the name servers at once."""
+        """Every change of role is shown to the name servers at once."""
         self.start(namesrv_addr="ns:9876")
         told: list[str] = []
         self.patch(self.broker.registrar, "role_changed", lambda: told.append(self.broker.config.role.name))

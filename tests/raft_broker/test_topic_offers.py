@@ -44,7 +44,7 @@ class _Master:
 
     @property
     def created(self) -> list[str]:
-        """The topics that it was told to create."""
+        """The topics that it was asked to create."""
         return [one.ext_fields["topic"] for one in self.asked]
 
 
@@ -119,7 +119,7 @@ class OfferTests(RaftCase):
         self.assertEqual(self.master.created, [])
 
     def test_refused(self) -> None:
-        """A refusal is told, and the topic is not offered to this master again."""
+        """A refusal is reported, and the topic is not offered to this master again."""
         self.master.refusal = 16
         with capturedLogs() as events:
             self.round()

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.remote.test_place -*-
-"""A store of fsspec whose calls fail, are torn, or end the program, when told to."""
+"""A store of fsspec whose calls fail, are torn, or end the program, when asked to."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class FaultyFile:
         self._store.call("write", lambda: self._file.write(data), lambda: self._file.write(half))
 
     def close(self) -> None:
-        """Tell."""
+        """Report."""
         self._store.call("close", self._file.close)
         self.closed = True
 
     def discard(self) -> None:
-        """Tell."""
+        """Report."""
         self._store.call("discard", lambda: None)
 
 

@@ -343,7 +343,7 @@ class OpenedTests(SynchronousTestCase):
         self.assertIn("no options", str(error))
 
     def test_stores(self) -> None:
-        """By fsspec; an unknown kind and a wrong option are told."""
+        """By fsspec; an unknown kind and a wrong option are reported."""
         place = opened_place("memory://a/log/", MemoryDisk())
         self.assertEqual(place.directory, "memory://a/log")
         error = self.assertRaises(DirectoryError, opened_place, "nowhere://a", MemoryDisk())
@@ -357,7 +357,7 @@ class OpenedTests(SynchronousTestCase):
         self.assertIn("pip install 'dledger[archive]'", str(error))
 
     def test_missing_driver(self) -> None:
-        """What fsspec says is told."""
+        """What fsspec says is reported."""
         def url_to_fs(url: str, **_options: object) -> None:
             raise ImportError(f"Install {url[:2]}fs")
 

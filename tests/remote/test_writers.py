@@ -254,7 +254,7 @@ class StaleTests(WritersCase):
         self.assertIn("is missing", "; ".join(state.trouble))
 
     def test_all(self) -> None:
-        """All manifests: the segments after their end tell, if there are two."""
+        """All manifests: the segments after their end show it, if there are two."""
         files = self.begun(3)
         self.put_back(self.begun(1), files, *SLOT_NAMES, "generations/")
         report = verify_backup(self.remote(files).disk, URL)

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.sim.test_clients -*-
-"""Clients note what they were told, no more."""
+"""Clients note the answers to them, no more."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ class TwinTests(SynchronousTestCase):
         self.assertGreater(wrong, 300)
 
     def final_reads(self, log: list[bytes]) -> list[Call]:
-        """The final log, as reads after everything else: it is what the checker is told."""
+        """The final log, as reads after everything else: it is the checker's input."""
         reads = [get(200 + 2 * index, 201 + 2 * index, index, body) for index, body in enumerate(log)]
         return [*reads, end(300, 301, len(log) - 1)]
 

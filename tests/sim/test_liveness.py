@@ -29,7 +29,7 @@ class LivenessTests(SynchronousTestCase):
         self.bound_s = LEADERLESS_US / SECOND_US
 
     def test_nobody_leads(self) -> None:
-        """It is told after the bound, not before."""
+        """It is reported after the bound, not before."""
         self.cluster.run(self.bound_s)
         with self.assertRaises(NotLive) as caught:
             self.cluster.run(2)

@@ -183,7 +183,7 @@ class BugWatchTests(SynchronousTestCase):
     """What is logged as a failure is a bug."""
 
     def test_heard(self) -> None:
-        """The first one is told, once."""
+        """The first one is informed, once."""
         watch = BugWatch()
         with watch.listening():
             Logger().failure("broken", Failure(ValueError("one")))

@@ -47,14 +47,14 @@ class FoldTests(SynchronousTestCase):
         return producers_problem(self.table, self.mirror, records)
 
     def test_rules(self) -> None:
-        """An entry is told by its producer entry, in its term, up to the next entry of a member's own."""
+        """An entry is reported by its producer entry, in its term, up to the next entry of a member's own."""
         expected = {"r": LastEntry(4, 2, 1), "p": LastEntry(2, 5, 1), "q": LastEntry(1, 10, 8)}
         self.assertEqual(fold(self.log), expected)
         self.log[1] = record(1, 1, PRODUCER_CHANNEL, b"RDNM")
         self.assertEqual(list(fold(self.log)), ["q"])
 
     def test_same(self) -> None:
-        """Nothing to tell; nor while entries are damaged, or if as many others came later."""
+        """Nothing to report; nor while entries are damaged, or if as many others came later."""
         self.assertEqual(self.problem(), "")
         self.table = SequenceTable(2)
         for run in (NotedRun("p", 0, 3, 3, 1, 1), NotedRun("q", 0, 9, 2, 8)):

@@ -285,7 +285,7 @@ class EndTests(StreamTestCase):
         self.assertEqual((self.there.heard, self.there.lost), (b"", []))
 
     def test_half_open(self) -> None:
-        """The client's end is gone, and connects again; the server's is not told."""
+        """The client's end is gone, and connects again; the server's is not reported."""
         here = self.connect()
         old = self.there
         self.network.half_open("c", "s")
@@ -315,7 +315,7 @@ class EndTests(StreamTestCase):
         self.assertEqual((here.heard, here.lost), (b"written", ["ConnectionLost"]))
 
     def test_without_power(self) -> None:
-        """A dead machine tells nobody; when it is up again it resets what comes on old connections."""
+        """A dead machine informs nobody; when it is up again it resets what comes on old connections."""
         here = self.connect()
         self.s.end()
         self.network.died("s", self.s, silently=True)

@@ -48,7 +48,7 @@ class TraceTests(SynchronousTestCase):
         self.assertEqual(len(trace.echo), 4)
 
     def test_digest(self) -> None:
-        """Tells different runs apart."""
+        """Distinguishes different runs."""
         one, other = Trace(), Trace()
         one.note(1, "a")
         other.note(1, "b")

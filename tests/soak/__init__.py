@@ -1,1 +1,1 @@
-"""A soak: faults of many kinds on real members, and a judgement of all that clients were told."""
+"""A soak: faults of many kinds on real members, and a judgement of all answers to clients."""

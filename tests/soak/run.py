@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.hostile.test_soak -*-
 """
-Plays faults of many kinds on three real members while clients work, then judges all that the clients were
-told.
+Plays faults of many kinds on three real members while clients work, then judges all that the clients
+know.
 
 Usage: C{python -m tests.soak.run --minutes 30 --seed 1}, or C{make soak MINUTES=30}. It says a line for
 each fault, and ends with a judgement; SIGINT ends the faults early, and the calls so far are judged. With
@@ -85,7 +85,7 @@ def tell(line: str) -> None:
 
 
 def judge(world: World, wrong: list[str], *, with_porcupine: bool) -> list[str]:
-    """Judge what the clients were told. @return: what is wrong, C{wrong} included."""
+    """Judge the answers to the clients. @return: what is wrong, C{wrong} included."""
     calls = calls_of(path for path in world.histories if path.exists())
     tell(f"{len(calls)} calls: {summary(calls)}")
     ledgers = [member.ledger_path for member in world.members.values()]

@@ -37,7 +37,7 @@ class Shim:
     """The faults of one member."""
 
     def __init__(self, library: Path, path: Path, under: Path) -> None:
-        """@param path: of the file through which the member is told. @param under: its ledger."""
+        """@param path: of the file with the orders for the member. @param under: its ledger."""
         self.environment = {
             "LD_PRELOAD": str(library), "DLEDGER_SHIM": str(path), "DLEDGER_SHIM_UNDER": f"{under}/",
         }

@@ -4,7 +4,7 @@ A standalone cluster on this machine, Pythons for executors that lack the packag
 their own.
 
 Rules: every process is a L{Child}, so it ends with this one, and every wait has a deadline. A machine of the
-cluster is told from the driver's by an environment variable of its worker.
+cluster is distinguished from the driver's by an environment variable of its worker.
 """
 
 from __future__ import annotations

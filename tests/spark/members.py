@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.spark.test_members -*-
-"""A member for the tests that says what it is told to say: one listening socket, one thread a connection."""
+"""A member for the tests that says what it is asked to say: one listening socket, one thread a connection."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ class FakeMember:
     """
     @ivar address: where it listens.
     @ivar group_id, is_group_known: the id of its group, and whether a quorum holds it.
-    @ivar health: why it does not serve, as it tells.
-    @ivar is_silent, remoting_role: closes the connection at a remoting frame, too; or the role that it tells
-        there, which is empty for Java's.
+    @ivar health: why it does not serve, as it says.
+    @ivar is_silent, remoting_role: closes the connection at a remoting frame, too; or the role that it
+        reports there, which is empty for Java's.
     @ivar is_full: refuses a remoting frame: it has no place for the connection.
     @ivar token, shown: the one that it knows, and those that it was shown.
     @ivar pulls: first indexes that it was asked for.

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.spark.test_sink_crashes -*-
-"""A log in memory for the sink, which fails as it is told, and a reader that knows the markers' rules."""
+"""A log in memory for the sink, which fails when asked to, and a reader that knows the markers' rules."""
 
 from __future__ import annotations
 

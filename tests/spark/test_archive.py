@@ -456,7 +456,9 @@ class OlderTests(ArchiveCase):
         self.assertIn("went back from generation", str(self.assertRaises(DamageError, log.extent)))
 
     def test_expired(self) -> None:
-        """A reader that has planned with a segment that goes is told; C{failOnDataLoss=false} skips it."""
+        """
+        A reader that has planned with a segment that goes gets an error; C{failOnDataLoss=false} skips it.
+        """
         self.filled()
         given = {"path": self.archive, **QUICK}
         scans = [Scan.of({**given, "failOnDataLoss": word}) for word in ("true", "false")]

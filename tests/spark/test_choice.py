@@ -72,7 +72,7 @@ class ChoiceTests(LedgerCase):
         """A damaged message is an error, although its topic may be another one."""
         self.ledger.append([b"no message, but long enough to be one: " + b"x" * 100])
         self.ledger.commit()
-        with self.assertRaisesRegex(DamageError, "entry 101 is no sound message"):
+        with self.assertRaisesRegex(DamageError, "entry 101 is not a sound message"):
             self.chosen(topics="none")
         self.assertEqual(self.chosen(topics="none", failOnDamage="false"), [])
 

@@ -210,7 +210,7 @@ class CommitLogTests(LedgerCase):
         addresses = (20 if flags & 0x10 else 8) + (20 if flags & 0x20 else 8)
         self.log.write(at + 48 + addresses + 20, b"\x7f\xff")  # the length of its body
         error = self.assertRaises(DamageError, scanned, self.options)
-        self.assertIn(f"the message at {at} is no sound message", str(error))
+        self.assertIn(f"the message at {at} is not a sound message", str(error))
         found = [row[0] for row in scanned({**self.options, "failOnDamage": "false"}, wanted)]
         self.assertEqual(found, [place for place in self.log.written if place != at])
 
@@ -253,10 +253,10 @@ class CommitLogTests(LedgerCase):
         """What makes no sense for bytes, and directories that are none."""
         self.assertRaisesRegex(OptionError, "take partitionBytes", scanned,
                                {**self.options, "maxRecordsPerPartition": 5})
-        self.assertRaisesRegex(ReadError, "is no member's directory", scanned, {"path": self.path})
+        self.assertRaisesRegex(ReadError, "is not a member's directory", scanned, {"path": self.path})
         for name in list(self.log.directory.iterdir()):
             name.unlink()
-        self.assertRaisesRegex(ReadError, "is no member's directory", scanned, self.options)
+        self.assertRaisesRegex(ReadError, "is not a member's directory", scanned, self.options)
 
     def test_written_by_java(self) -> None:
         """A message as a broker of RocketMQ 4.9.8 has written it: topic T1, tag A, key k1, body hello."""

@@ -151,7 +151,7 @@ class BatchTests(ExportCase):
         self.assertEqual(folders, {f"term={term}" for term in range(1, 2 + 119 // 7)})
 
     def test_starting_offset(self) -> None:
-        """The first run begins where it is told to; later ones where the last one ended."""
+        """The first run begins where it is asked to; later ones where the last one ended."""
         self.ledger.fill(30)
         self.ledger.commit(19)
         self.assertEqual(self.export(startingOffsets=7), 13)
@@ -175,7 +175,7 @@ class BatchTests(ExportCase):
         self.assertEqual(parquet_rows(self.out), rows)
 
     def test_progress(self) -> None:
-        """It is told after every batch and ends at the end; bytes are those of the log."""
+        """It is notified after every batch and ends at the end; bytes are those of the log."""
         self.ledger.fill(100)
         self.ledger.commit()
         seen = []
@@ -280,7 +280,7 @@ class RefusalTests(ExportCase):
     def test_partition_columns(self) -> None:
         """Of columns that are not there, of bytes, of all, and of one twice."""
         for partition_by, columns, words in (
-            (("topic",), (), "none of the columns"), (("body",), (), "BINARY is no partition"),
+            (("topic",), (), "none of the columns"), (("body",), (), "BINARY is not a partition"),
             (("term",), ("term",), "no column is left"), (("term", "term"), (), "twice"),
         ):
             settings = ExportSettings(partition_by=partition_by, columns=columns)
@@ -321,7 +321,7 @@ class RefusalTests(ExportCase):
         self.assertEqual(parquet_rows(self.out), rows[5:])
 
     def test_object_stores(self) -> None:
-        """An address is no directory."""
+        """An address is not a directory."""
         self.ledger.fill(3)
         self.ledger.commit()
         for address in ("s3://bucket/x", "s3:/bucket/x", "hdfs://host/x", "file:///x/y"):
@@ -410,7 +410,7 @@ class RefusalTests(ExportCase):
         self.assertSays(ExportError, "is in the directory of the log")
 
     def test_no_ledger(self) -> None:
-        """A directory that is no member's."""
+        """A directory that is not a member's."""
         self.ledger.close()
         os.makedirs("empty", exist_ok=True)
         self.assertSays(ReadError, "no member's directory", path="empty")

@@ -161,13 +161,13 @@ class CommandTests(ExportCase):
         path, out = self.ledger.path, str(self.out)
         for words, status, part in (
             ((path,), EXIT_USAGE, "Missing argument 'OUT'"),
-            (("nowhere", out), EXIT_USAGE, "is no directory, no URL of an archive, and no list of members"),
+            (("nowhere", out), EXIT_USAGE, "neither a directory, nor a URL of an archive, nor a list"),
             ((str(ROOT / "docs"), out), EXIT_FAILED, "no member's directory"),
             ((path, out, "--format", "csv"), EXIT_USAGE, "'csv' is not one of"),
             ((path, out, "-o", "verifyCrcs=true"), EXIT_USAGE, "did you mean verifyCrc"),
             ((path, out, "-o", "verifyCrc"), EXIT_USAGE, "write --option name=value"),
             ((path, out, "--columns", "terms"), EXIT_USAGE, "did you mean term"),
-            ((path, out, "--partition-by", "body"), EXIT_FAILED, "is no partition"),
+            ((path, out, "--partition-by", "body"), EXIT_FAILED, "is not a partition"),
             ((path, out, "--part-bytes", "0"), EXIT_USAGE, "x>=1"),
             ((path, out, "--engine", "spark", "--follow"), EXIT_USAGE, "--follow needs --engine arrow"),
             ((path, out, "--master", "local"), EXIT_USAGE, "need --engine spark"),

@@ -148,13 +148,13 @@ class RefusalTests(_InDirectory):
         self.open()
 
     def test_a_file(self) -> None:
-        """A file is no directory."""
+        """A file is not a directory."""
         self.path.parent.mkdir(parents=True)
         self.path.write_text("")
         self.assertRefused("cannot be written")
 
     def test_in_use(self) -> None:
-        """Two exports never write to one directory; the second is told of the first."""
+        """Two exports never write to one directory; the second is informed of the first."""
         first = self.open()
         self.assertRefused("another export", str(os.getpid()))
         first.close()
@@ -246,7 +246,7 @@ class CrashTests(_InDirectory):
         self.assertGreater(crash_at, 20)
 
     def test_order(self) -> None:
-        """Content and names are durable before the state tells of them, and that before the first rename."""
+        """Content and names are durable before the state reports them, and that before the first rename."""
         directory = self.open()
         directory.begin(0)
         part = self.stage(directory, 0, 9, "", "k=1")

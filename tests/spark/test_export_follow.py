@@ -11,7 +11,7 @@ from dledger.spark.export.follow import RETRY_MS_MAX, Follower
 
 
 class FakeExporter:
-    """Fails as it is told."""
+    """Fails when asked to."""
 
     def __init__(self) -> None:
         self.errors: list[Exception] = []

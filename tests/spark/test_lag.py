@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.spark.test_lag -*-
-"""How far a query is behind: the numbers, and what Spark's progress tells of them."""
+"""How far a query is behind: the numbers, and what Spark's progress reports of them."""
 
 from __future__ import annotations
 
@@ -54,20 +54,20 @@ class NumberTests(SynchronousTestCase):
             self.assertEqual(lag_of(progress_of((ended, latest))), [GroupLag("g", entries=0, bytes=0)])
 
     def test_unknown_bytes(self) -> None:
-        """After an unreadable record, and an offset of an earlier version: not told, which is not 0."""
+        """After an unreadable record, and an offset of an earlier version: not known, which is not 0."""
         known = offset(30, pos=5000, size=60)
         for ended, latest in (({"g": 5}, known), (offset(5), known), (offset(5, pos=1, size=50), offset(30))):
             self.assertEqual(lag_of(progress_of((ended, latest)))[0], GroupLag("g", entries=25, bytes=None))
 
     def test_unknown_kind(self) -> None:
-        """One proof says whether offsets are entries or bytes; without any, neither number is told."""
+        """One proof says whether offsets are entries or bytes; without any, neither number is reported."""
         for ended in ({"g": 5}, offset(5), offset(0)):
             self.assertEqual(lag_of(progress_of((ended, offset(30))))[0], GroupLag("g", None, None))
         for ended, latest in ((offset(5, bytes=5, crc=1), offset(30)), (offset(5), offset(30, bytes=30))):
             self.assertEqual(lag_of(progress_of((ended, latest)))[0], GroupLag("g", None, 25))
 
     def test_other_sources(self) -> None:
-        """Other formats, and sources that have nothing to tell, are left out; the order stays."""
+        """Other formats, and sources that have nothing to report, are left out; the order stays."""
         mine = offset(1, pos=0, size=50), offset(2, pos=50, size=50)
         found = lag_of(progress_of(
             ({"topic": {"0": 5}}, {"topic": {"0": 9}}), mine, (None, mine[1]), (mine[0], None), (7, 9), mine,
@@ -139,7 +139,7 @@ class ReaderTests(LedgerCase):
         self.assertEqual(lag_of(progress_of((start, reader.reportLatestOffset()))), [wanted])
 
     def test_commit_log(self) -> None:
-        """Its offsets are bytes, so the number of messages is not told."""
+        """Its offsets are bytes, so the number of messages is not reported."""
         log = BrokerLog(f"{self.mktemp()}/commitlog")
         for number in range(20):
             log.append(number)

@@ -201,7 +201,7 @@ class JavaTests(LiveCase):
 
 
 class BrokerTests(LiveCase):
-    """A RocketMQ broker that is no member of any group: its commit log."""
+    """A RocketMQ broker that is not a member of any group: its commit log."""
 
     def test_live_and_stopped(self) -> None:
         """What a Java producer has sent, message by message, while the broker runs and afterwards."""

@@ -108,7 +108,7 @@ class TlsReadTests(TlsReadCase):
         self.assertIn("n0: ", self.refused(self.options(keys, requestTimeoutMs=300)))
 
     def test_one_side_only(self) -> None:
-        """A reader without TLS is told which option is missing; a member without it answers no handshake."""
+        """A reader without TLS hears which option is missing; a member without it answers no handshake."""
         self.begin(n0=self.room.member("n0"))
         plain = {"bootstrap": f"n0-{self.members['n0'].address}", "requestTimeoutMs": 300}
         self.assertIn("a group with TLS needs the option tlsCertificate", self.refused(plain))

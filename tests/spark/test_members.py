@@ -286,7 +286,7 @@ class GroupTests(LedgerCase):
             self.assertIn(word, str(error))
 
     def test_another_group(self) -> None:
-        """A refusal for ever is told at once, however patient one is."""
+        """A refusal for ever is reported at once, however patient one is."""
         options = {**self.options, "group": "g1", "requestTimeoutMs": 86_400_000}
         error = self.assertRaises(ReadError, scanned, options)
         self.assertIn("it refuses: UNKNOWN_GROUP", str(error))
@@ -356,7 +356,7 @@ class GroupTests(LedgerCase):
             self.assertIn(word, str(error))
         said = self.warned()
         self.assertEqual(scanned({**self.impatient(), "failOnDataLoss": "false"}), self.rows)
-        self.assertIn("which is no majority", said[0])
+        self.assertIn("which is not a majority", said[0])
 
     def test_java_members_cannot_be_heard(self) -> None:
         """They close the connection at the first native frame, and do not count."""

@@ -73,7 +73,7 @@ def row_of(message: Message, index: int | None, term: int | None) -> tuple[Any, 
 
 
 def append_messages(ledger: Ledger, count: int, make: Callable[[int, int], bytes]) -> None:
-    """Entries whose bodies are messages; each is told where it will stand."""
+    """Entries whose bodies are messages; each is made for its place."""
     for number in range(count):
         # The position depends on the size alone, so the record is made twice.
         size = 48 + len(make(0, number))
@@ -143,7 +143,7 @@ class EntryTests(LedgerCase):
         self.ledger.commit()
         options = {"path": self.path, "format": "rocketmq"}
         error = self.assertRaises(DamageError, scanned, options)
-        self.assertIn("entry 22 is no sound message", str(error))
+        self.assertIn("entry 22 is not a sound message", str(error))
         self.assertIn("compressed body: Error -3", str(error))
         self.warned()
         self.assertEqual(len(scanned({**options, "failOnDamage": "false"})), 20)
@@ -184,7 +184,7 @@ class EntryTests(LedgerCase):
                 self.ledger.commit()
                 options = {"path": self.path, "format": "rocketmq"}
                 error = self.assertRaises(DamageError, scanned, {**options, "startingOffsets": index})
-                self.assertIn(f"entry {index} is no sound message: {self.path}/data/", str(error))
+                self.assertIn(f"entry {index} is not a sound message: {self.path}/data/", str(error))
                 self.assertIn(words, str(error))
         said = self.warned()
         self.assertEqual(len(scanned({**options, "failOnDamage": "false"})), 5)

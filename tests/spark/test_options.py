@@ -62,7 +62,7 @@ class OptionTests(SynchronousTestCase):
         self.refused("startingOffsets=earliest and storedFrom,", format="rocketmq", **ms)
         self.refused("needs envelopes=true", **ms)
         self.refused("take one", envelopes="true", startingOffsets="7", **ms)
-        self.refused("startingTimestamp: '12' is no time: write 2026-01-31T12:00:00", envelopes="true",
+        self.refused("startingTimestamp: '12' is not a time: write 2026-01-31T12:00:00", envelopes="true",
                      startingTimestamp="12")
         for text in ("1767323045678", "2026-01-02T03:04:05.678"):
             options = ScanOptions.of({"path": "x", "envelopes": "true", "startingTimestamp": text})
@@ -72,7 +72,7 @@ class OptionTests(SynchronousTestCase):
         """What is no value of its kind is refused by name."""
         self.refused("failOnDataLoss='yes': true or false", failOnDataLoss="yes")
         self.refused("minPartitions=0 is outside 1..", minPartitions="0")
-        self.refused("fetchBytes='4m' is no whole number", fetchBytes="4m")
+        self.refused("fetchBytes='4m' is not a whole number", fetchBytes="4m")
         self.refused("format='avro': allowed are dledger, rocketmq", format="avro")
         self.refused("group is empty", group=" ")
         for text in ("-1", "first", "1.5", "true", "[1]", '{"a": 1, "b": 2}', '{"a": "1"}', ""):

@@ -192,12 +192,12 @@ class ReadTests(LedgerCase):
                                indexes, startingOffsets=9, endingOffsets=8)
 
     def test_wrong_places(self) -> None:
-        """What is no member's directory is refused with a sentence."""
+        """What is not a member's directory is refused with a sentence."""
         empty = os.path.abspath(self.mktemp())
         os.makedirs(empty)
         for path, words in (
             (os.path.dirname(self.path), "holds members' directories"),
-            (f"{self.path}/nowhere", "does not exist"), (empty, "is no member's directory"),
+            (f"{self.path}/nowhere", "does not exist"), (empty, "is not a member's directory"),
         ):
             with self.subTest(path=path):
                 self.assertRaisesRegex(ReadError, words, Scan.of({"path": path}).extent)
@@ -314,7 +314,7 @@ class CutTests(SynchronousTestCase):
     """A range in parts."""
 
     def test_positions_that_are_wrong(self) -> None:
-        """Parts are cut all the same, and are whole: reading them tells of the damage."""
+        """Parts are cut all the same, and are whole: reading them shows the damage."""
         for seed in range(300):
             rng = random.Random(seed)
             count = rng.randrange(1, 40)

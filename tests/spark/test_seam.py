@@ -127,7 +127,7 @@ class BatchTests(SeamCase):
         other.commit()
         ship(other.path, f"{other.path}-archive")
         error = self.assertRaises(ReadError, scanned, {**given, "archive": f"{other.path}-archive"})
-        self.assertIn("is no archive of group 'default'", str(error))
+        self.assertIn("is not an archive of group 'default'", str(error))
         self.assertIn("it is of group 'g2'", str(error))
 
     def test_expires_meanwhile(self) -> None:
@@ -170,7 +170,7 @@ class BatchTests(SeamCase):
         other.commit()
         for files in (1, 2):
             other.expire(files)
-            self.refused_both(ReadError, f"option archive={self.archive!r} is no archive of {other.path}",
+            self.refused_both(ReadError, f"option archive={self.archive!r} is not an archive of {other.path}",
                               path=other.path)
         records = self.records()
         count = len(self.rows)
@@ -183,7 +183,7 @@ class BatchTests(SeamCase):
         self.refused_both(ReadError, f"entry {count}", "does not continue from the last one", **given)
 
     def test_another_group(self) -> None:
-        """Ids of groups tell logs apart."""
+        """Ids of groups distinguish logs."""
         set_group(self.path, "a" * 32)
         shutil.rmtree(self.archive)
         self.shipped()

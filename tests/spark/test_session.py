@@ -48,7 +48,7 @@ class VersionTests(_InDirectory):
             self.assertEqual(java_version(str(java)), expected)
 
     def test_none(self) -> None:
-        """A program that is not there, one that is no Java, and one that fails."""
+        """A program that is not there, one that is not a Java, and one that fails."""
         for java in (
             self.directory / "nothing",
             fake_java(self.directory / "other", "hello"),
@@ -103,7 +103,7 @@ class FindTests(_InDirectory):
             self.assertIn(part, message)
 
     def test_prepare_keeps(self) -> None:
-        """What somebody has set stays; a cluster's nodes are not told to listen on loopback."""
+        """What somebody has set stays; a cluster's nodes are not set to listen on loopback."""
         fake_java(self.directory / "path/java", says("17"))
         self.environment |= {"PATH": str(self.directory / "path"), "PYSPARK_PYTHON": "python9"}
         prepare(self.environment, master="spark://head:7077")

@@ -80,7 +80,7 @@ class OptionsTests(ExportCase):
 
 
 class FakePool:
-    """A thread that works when it is told to."""
+    """A thread that works when it is asked to."""
 
     def __init__(self) -> None:
         self.life: list[str] = []
@@ -120,7 +120,7 @@ class FakeReactor(Clock):
 
 
 class FakeExporter:
-    """Counts steps, fails as it is told."""
+    """Counts steps, fails when asked to."""
 
     def __init__(self) -> None:
         self.steps: list[int] = []

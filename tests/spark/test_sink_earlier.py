@@ -135,7 +135,7 @@ class EarlierTests(SynchronousTestCase):
         self.assertLess(len(self.log.read), NEWEST + 1)
 
     def test_doubled(self) -> None:
-        """Rows that the earlier version has left twice are told."""
+        """Rows that the earlier version has left twice are reported."""
         self.earlier.begin(5)
         self.earlier.rows(5, b"a", b"b")
         self.earlier.rows(5, b"b")

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.spark.test_sink_group_log -*-
-"""The sink's appends and reads, at members that say what they are told to say."""
+"""The sink's appends and reads, at members that say what they are asked to say."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class GroupLogTests(SynchronousTestCase):
         log = self.make(leader)
         self.assertEqual([log.last_sequence("p"), log.last_sequence("p")], [17, -1])
         self.assertEqual({sequence for sequence, _ in leader.asked}, {2**62})
-        self.refused(lambda: log.last_sequence("p"), "does not tell what it knows of 'p'")
+        self.refused(lambda: log.last_sequence("p"), "does not report what it knows of 'p'")
 
     def test_out_of_step(self) -> None:
         """The log does not have the entry before."""

@@ -166,7 +166,7 @@ class MessageTests(SparkCase):
 
 
 class ErrorTests(SparkCase):
-    """What the user is told stands at the end of Spark's own words."""
+    """Our sentence for the user is at the end of Spark's own words."""
 
     def setUp(self) -> None:
         super().setUp()

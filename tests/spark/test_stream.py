@@ -56,7 +56,7 @@ class ReaderTests(LedgerCase):
         self.ledger.commit(79)
 
     def test_beginning(self) -> None:
-        """C{latest} unless told otherwise, as in Kafka's source."""
+        """C{latest} unless set otherwise, as in Kafka's source."""
         self.assertEqual(self.reader().initialOffset()["default"], 80)
         self.assertEqual(self.reader(startingOffsets="earliest").initialOffset()["default"], 0)
         self.assertEqual(self.reader(startingOffsets=7, group="g").initialOffset()["g"], 7)
@@ -264,7 +264,7 @@ class ProofTests(LedgerCase):
         self.assertIn("reading continues at offset 100 of this log", said[0])
 
     def test_another_group(self) -> None:
-        """The id of the group tells logs apart whose records are the same, or have expired."""
+        """The id of the group distinguishes logs whose records are the same, or have expired."""
         proof = {**self.end["proof.default"], "group_id": "a" * 32}
         for at in (100, 0):
             set_group(self.ledger.path, "b" * 32)
@@ -323,7 +323,7 @@ class ProofTests(LedgerCase):
         self.assertIn("startingOffsets=101 is after the committed end", str(error))
 
     def test_java(self) -> None:
-        """Records without checksums are told apart by their bytes."""
+        """Records without checksums are distinguished by their bytes."""
         pair = []
         for word in (b"one", b"two"):
             ledger = self.make()
@@ -432,6 +432,6 @@ class QueryTests(SparkCase):
         self.assertEqual(self.spark.read.parquet(self.out).count(), 250)
 
     def test_wrong_options(self) -> None:
-        """A stream has no end."""
+        """C{endingOffsets} is refused for a stream."""
         error = self.assertRaises(StreamingQueryException, self.run_query, endingOffsets="5")
         self.assertIn("endingOffsets is for batches; a stream has no end", str(error))

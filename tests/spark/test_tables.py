@@ -262,7 +262,7 @@ class SafetyTests(TableCase):
                 True: OSError(5, "lost"), False: OSError(5, "lost"),
             }),
             ("iceberg", SqlCatalog, "commit_table", {
-                # The package deletes files when it is told that a commit was not made.
+                # The package deletes files when it learns that a commit was not made.
                 True: CommitStateUnknownException("lost"), False: CommitFailedException("lost"),
             }),
         ):

@@ -224,7 +224,7 @@ class RecipeTests(SparkCase):
         return [tuple(row) for row in names[name].orderBy("index").collect()]
 
     def test_json(self) -> None:
-        """Spark's own function; what is no JSON is null."""
+        """Spark's own function; what is not JSON is null."""
         rows = self.rows(0, "orders", [b'{"user": "ann", "amount": 3}', b"no"])
         self.assertEqual(rows, [(0, "ann", 3), (1, None, None)])
 

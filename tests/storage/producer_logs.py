@@ -13,7 +13,7 @@ from protocols.wire.ledger.producers import PRODUCER_CHANNEL, ProducerRun
 
 def announced(*runs: ProducerRun, entries: int = 0) -> tuple[bytes, ...]:
     """
-    A producer entry and its entries; each body tells its producer and sequence.
+    A producer entry and its entries; each body names its producer and sequence.
 
     @param entries: of an open run, which come at once.
     """

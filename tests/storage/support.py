@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.storage.test_contract -*-
 """
-What the storage tests share: small files, foreign records, a disk that fails when told to.
+What the storage tests share: small files, foreign records, a disk that fails when asked to.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ Hook = Callable[[str, str], None]
 
 
 class HookedFile:
-    """Tells its disk before every call."""
+    """Reports its disk before every call."""
 
     def __init__(self, disk: HookedDisk, file: File) -> None:
         self.path = file.path
@@ -99,21 +99,21 @@ class HookedFile:
         self._file = file
 
     def pread(self, size: int, position: int) -> bytes:
-        """Tell, then read."""
+        """Report, then read."""
         self._disk.tell("pread", self.path)
         return self._file.pread(size, position)
 
     def pwrite(self, data: bytes | memoryview, position: int) -> None:
-        """Tell, then write."""
+        """Report, then write."""
         self._disk.tell("pwrite", self.path)
         self._file.pwrite(data, position)
 
     def reserve(self, position: int, size: int) -> None:
-        """Tell."""
+        """Report."""
         self._disk.tell("reserve", self.path)
 
     def datasync(self) -> None:
-        """Tell."""
+        """Report."""
         self._disk.tell("datasync", self.path)
 
     def size(self) -> int:
@@ -125,14 +125,14 @@ class HookedFile:
         return self._disk.modified_s.get(self.path, 0.0)
 
     def close(self) -> None:
-        """Tell, then close."""
+        """Report, then close."""
         self._disk.tell("close", self.path)
         self._file.close()
 
 
 class HookedDisk(MemoryDisk):
     """
-    A disk in memory that keeps a list of calls and fails those that it is told to.
+    A disk in memory that keeps a list of calls and fails those that it is asked to fail.
 
     @ivar calls: operation and path, oldest first.
     @ivar failures: operation and a part of the path, to the errno that it fails with.
@@ -160,36 +160,36 @@ class HookedDisk(MemoryDisk):
         return sum(1 for called, path in self.calls if called == operation and part in path)
 
     def open(self, path: str, *, create: bool = False, size: int = 0, reserved: int = -1) -> File:
-        """Tell, then open."""
+        """Report, then open."""
         self.tell("create" if create else "open", path)
         return HookedFile(self, super().open(path, create=create, size=size))
 
     def read_file(self, path: str) -> bytes:
-        """Tell, then read."""
+        """Report, then read."""
         self.tell("read_file", path)
         return super().read_file(path)
 
     def write_file(self, path: str, data: bytes) -> None:
-        """Tell, then write."""
+        """Report, then write."""
         self.tell("write_file", path)
         super().write_file(path, data)
 
     def rename(self, path: str, to: str) -> None:
-        """Tell, then rename."""
+        """Report, then rename."""
         self.tell("rename", path)
         super().rename(path, to)
 
     def unlink(self, path: str) -> None:
-        """Tell, then remove."""
+        """Report, then remove."""
         self.tell("unlink", path)
         super().unlink(path)
 
     def sync_directory(self, path: str) -> None:
-        """Tell."""
+        """Report."""
         self.tell("sync_directory", path)
 
     def lock(self, path: str) -> File:
-        """Tell, then lock."""
+        """Report, then lock."""
         self.tell("lock", path)
         return super().lock(path)
 

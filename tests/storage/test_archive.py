@@ -212,7 +212,7 @@ class ShipTests(ArchiveCase):
         self.assertFalse(self.place.exists(path))
 
     def test_left_over(self) -> None:
-        """A file that no manifest lists does not count, and is told."""
+        """A file that no manifest lists does not count, and is reported."""
         self.append(40)
         self.ship()
         path = f"{PLACE}/data/{0:020d}-{5:020d}"

@@ -148,7 +148,7 @@ class RestoreArchiveTests(ArchiveCase):
         self.assertEqual(bodies_in(store), list(map(body_of, range(40))))
 
     def test_join_keeps_members(self) -> None:
-        """A list of members that the log tells is that of the group, not one of the operator's."""
+        """A list of members that the log reports is that of the group, not one of the operator's."""
         self.store.append_configuration(Membership(voters={"n0": "h:1", "n9": "h:9"}), 7)
         self.append(20, term=7)
         self.ship()
@@ -158,7 +158,7 @@ class RestoreArchiveTests(ArchiveCase):
         self.assertEqual(dict(store.membership.voters), {"n0": "h:1", "n9": "h:9"})
 
     def test_another_group(self) -> None:
-        """The name is told; nothing is made."""
+        """The name is reported; nothing is made."""
         self.ship()
         error = self.assertRaises(DirectoryError, self.restore, group="g2")
         self.assertIn("is of group default", str(error))

@@ -65,7 +65,7 @@ class StoreTests(SynchronousTestCase):
         self.store.use(self.stamps)
 
     def test_written(self) -> None:
-        """What is read is stamped; the write is told once."""
+        """What is read is stamped; the write is reported once."""
         positions = self.store.append_bodies((bytes(20), bytes(30)), 1)
         records = self.store.read_range(0, end_index=1, max_bytes=10_000).records
         self.assertEqual(records[48:56], positions[0].to_bytes(8, "big"))
@@ -73,7 +73,7 @@ class StoreTests(SynchronousTestCase):
         self.assertEqual((self.stamps.begun, self.stamps.done), (1, 1))
 
     def test_refused(self) -> None:
-        """A write that did not happen is not told."""
+        """A write that did not happen is not reported."""
         self.assertRaises(DLedgerError, self.store.append_bodies, (bytes(3000),), 1)
         self.assertEqual((self.stamps.begun, self.stamps.done), (1, 0))
 

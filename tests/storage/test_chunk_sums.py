@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.storage.test_chunk_sums -*-
-"""Chunks: their checksums are made while entries are written, told while they are true, and checked."""
+"""Chunks: their checksums are made while entries are written, reported while they are true, and checked."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def filled(*sizes: int, disk: MemoryDisk | None = None, term: int = 1) -> FileSt
 
 
 def chunks_of(store: FileStore) -> list[ChunkSum]:
-    """All chunks that it tells."""
+    """All chunks that it shows."""
     found: list[ChunkSum] = []
     index = max(store.ledger_begin_index, 0)
     while index <= store.ledger_end_index:
@@ -145,7 +145,7 @@ class MakingTests(SynchronousTestCase):
 
 
 class KeepingTests(SynchronousTestCase):
-    """How long a chunk is told."""
+    """How long a chunk is reported."""
 
     def setUp(self) -> None:
         self.disk = MemoryDisk()
@@ -175,7 +175,7 @@ class KeepingTests(SynchronousTestCase):
         self.assertEqual(chunks_of(self.store)[-1].last_index, 40)
 
     def test_truncated(self) -> None:
-        """What is cut is not told again, not after a restart, and not when other entries follow."""
+        """What is cut is not reported again, not after a restart, and not when other entries follow."""
         self.store.truncate_to(entry_at(self.store, 16))
         kept = [chunk for chunk in self.chunks if chunk.last_index <= 16]
         self.assertEqual(chunks_of(self.store), kept)
@@ -205,7 +205,7 @@ class KeepingTests(SynchronousTestCase):
         stale = [chunk for chunk in chunks_of(self.store) if chunk.first_index > 2]
         self.assertTrue(stale)
         self.assertIsNone(self.store.read_chunk(stale[0]))
-        self.assertNotIn(stale[0], chunks_of(self.store), "it is told once")
+        self.assertNotIn(stale[0], chunks_of(self.store), "it is reported once")
 
     def test_behind_the_end(self) -> None:
         """Rows of entries that were lost do not count."""
@@ -250,7 +250,7 @@ class KeepingTests(SynchronousTestCase):
         self.assertEqual(unpack_rows(bytes(flipped)), rows[:1])
 
     def test_hole(self) -> None:
-        """A chunk with a damaged entry is not told until that is mended."""
+        """A chunk with a damaged entry is not reported until that is mended."""
         chunk = self.chunks[1]
         self.spoil(chunk.position + ENTRY_HEADER_SIZE)
         with self.assertRaises(DLedgerError):

@@ -162,7 +162,7 @@ class EntryTests(ListCase):
     def test_no_room(self) -> None:
         """
         A change that the disk has no room for is neither in the ledger nor listed: the entry that comes to
-        its place, of the same term, is no change.
+        its place, of the same term, is not a change.
         """
         self.store.append_bodies((b"x" * 3950,), 1)
 
@@ -294,7 +294,7 @@ class LostTests(SynchronousTestCase):
         self.assertRaises(DirectoryError, FileStore.open, config_of("n2"), self.disk)
 
     def test_forced(self) -> None:
-        """The last survivor goes on: its log tells the new members, and the mark of the old ones stays."""
+        """The last survivor goes on: its log reports the new members, and the mark of the old ones stays."""
         self.disk.unlink(self.path)
         alone = attrs.evolve(config_of(), peers={"n0": "h:1"})
         force_new_group(alone, self.disk, GroupName("a" * 32, 1, True))
@@ -361,7 +361,7 @@ class BeginTests(ListCase):
     """A ledger that begins after configuration entries takes the leader's word for them."""
 
     def test_told(self) -> None:
-        """Of those before its begin the last one is in force."""
+        """The last configuration before the begin of the log applies."""
         source = FileStore.open(config_of("n1"), self.disk)
         source.append_bodies(tuple(b"x" * 900 for _ in range(9)), 1)
         first = next(at for at in range(9) if source.position_of(at) == 4096)
@@ -399,7 +399,7 @@ class JoinTests(SynchronousTestCase):
         self.assertIn("join=true", str(error))
 
     def test_other_peers(self) -> None:
-        """Once the log tells the members, --peers only says where some are."""
+        """Once the log names the members, --peers only says where some are."""
         disk = MemoryDisk()
         store = FileStore.open(config_of(), disk)
         store.append_configuration(FOUR, 1)
@@ -428,7 +428,7 @@ class DamageTests(ListCase):
             for path in (self.path, self.copy):
                 self.disk.write_file(path, spoilt)
             error = self.assertRaises(DirectoryError, FileStore.open, self.config, self.disk)
-            self.assertIn("who the members of the group are", str(error))
+            self.assertIn("names the members of the group", str(error))
 
     def test_one(self) -> None:
         """The other one counts, and both are whole after the start; also without any bytes."""

@@ -378,7 +378,7 @@ class JavaTests(SynchronousTestCase):
         self.checkpoint("committedIndex=25\nendIndex=30\n")
         store = FileStore.open(config_of(), self.disk)
         self.assertEqual(store.ledger_end_index, 30)
-        self.assertEqual(store.committed_index, 20, "a checkpoint has no checksum; a leader tells more")
+        self.assertEqual(store.committed_index, 20, "a checkpoint has no checksum; a leader knows more")
         self.assertEqual(store.repair_end_index, -1)
 
     def test_first_file_is_missing(self) -> None:

@@ -25,13 +25,13 @@ ROOT = "base/dledger-n0"
 
 
 class CrowdedDisk(HookedDisk):
-    """A disk that is as full as told: C{used} percent."""
+    """A disk that is as full as the test says: C{used} percent."""
 
     used = 10
     usable = 1 << 40
 
     def space(self, path: str) -> DiskSpace:
-        """As told; a directory that is not there has none."""
+        """As the test says; a directory that is not there has none."""
         assert self.exists(path), path
         return DiskSpace(total=100 << 30, free=(100 - self.used) << 30, usable=(100 - self.used) << 30)
 

@@ -367,7 +367,7 @@ class FailureTests(HookedCase):
         self.store.append_bodies((bytes(self.config.body_bytes_max),), 1)
 
     def test_damage_found_by_reading(self) -> None:
-        """Damage is told with file and offset; only that entry cannot be read, now and after a start."""
+        """Damage is reported with file and offset; only that entry cannot be read, now and after a start."""
         self.store.append_bodies((b"a" * 50,) * 20, 1)
         flush(self.store)
         self.reopen()

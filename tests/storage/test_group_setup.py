@@ -101,7 +101,7 @@ class ForceTests(IdentityCase):
         self.assertRaises(DirectoryError, self.start, peers=THREE)
 
     def test_members_in_the_log(self) -> None:
-        """The log has to tell the new members: else it would name those that are lost."""
+        """The log has to report the new members: else it would name those that are lost."""
         store = self.start(bootstrap=False, peers=THREE)
         store.append_configuration(Membership(voters={"n0": "h:1", "n7": "h:7"}), 4)
         store.clean_close()
@@ -130,7 +130,7 @@ class ForceTests(IdentityCase):
         self.assertEqual(store.repair_end_index, -1)
 
     def test_nothing_there(self) -> None:
-        """A wrong directory is no group."""
+        """A wrong directory is not a group."""
         error = self.assertRaises(
             DirectoryError, force_new_group, config_of(base="other"), self.disk, OURS
         )

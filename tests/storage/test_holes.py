@@ -208,7 +208,7 @@ class ReadTests(StoreCase):
                 self.flip(index, at)
                 self.reopen()
                 if self.store.ledger_end_index < 59:
-                    continue  # the last one is damaged: that is no hole
+                    continue  # the last one is damaged: that is not a hole
                 self.assertEqual(self.store.is_end_proven, index != 59)
                 found, why = [], ""
                 for _ in range(6):

@@ -235,7 +235,7 @@ class UnsureTests(IdentityCase):
     """After a loss of power with async flushing."""
 
     def test_another_boot(self) -> None:
-        """Not closed in order, and another boot: unsure, until told otherwise, whatever happens."""
+        """Not closed in order, and another boot: unsure, until an operator says otherwise."""
         store = self.start()
         store.append_bodies((b"a",), 1)
         self.assertFalse(store.identity.is_unsure)
@@ -293,7 +293,7 @@ class LineageTests(IdentityCase):
         return lineage.incarnation, lineage.starts, lineage.standing
 
     def test_starts(self) -> None:
-        """The incarnation is made once; a start counts before anybody is told."""
+        """The incarnation is made once; a start counts before anybody is informed."""
         store = self.start()
         self.assertIsNone(store.identity.lineage)
         store.identity.begin_run(7, 11)
@@ -340,7 +340,7 @@ class LineageTests(IdentityCase):
         self.assertEqual(self.told(self.run_once(8)), (8, 1, "trusted"))
 
     def test_adopted_without_room(self) -> None:
-        """Nothing is told that is not recorded."""
+        """Nothing is reported that is not recorded."""
         self.start().clean_close()
         self.disk.unlink(PATH)
         self.disk.failures = {("write_file", "identity"): NO_SPACE}

@@ -400,7 +400,7 @@ class StartTests(ListCase):
             self.history(seed)
 
     def test_expired(self) -> None:
-        """What a deleted file of the log told is remembered after a crash."""
+        """What a deleted file of the log reported is remembered after a crash."""
         self.expired(is_reopened=False)
 
     def test_expired_after_a_crash(self) -> None:
@@ -473,7 +473,7 @@ class StartTests(ListCase):
                 self.check()
 
     def test_of_another_ledger(self) -> None:
-        """A file that tells more than the ledger has is not used."""
+        """A file that reports more than the ledger has is not used."""
         append(self.store, 1, "p", 0)
         self.store.record_commit(1)
         self.reopen()

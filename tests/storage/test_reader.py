@@ -151,7 +151,7 @@ class ReadTests(ReaderCase):
         self.assertEqual(found, self.expected(0, 20))
 
     def test_damage(self) -> None:
-        """A damaged record is told with file and offset; raw runs leave that to their reader."""
+        """A damaged record is reported with file and offset; raw runs leave that to their reader."""
         self.fill()
         self.commit(59)
         position = self.store.position_of(33) + 50
@@ -226,7 +226,7 @@ class ReadTests(ReaderCase):
         self.assertLessEqual(len(reader.data._handles), 33)
 
     def test_damaged_index(self) -> None:
-        """A unit that does not follow from the one before ends a run; at its start it is told."""
+        """A unit that does not follow from the one before ends a run; at its start it is reported."""
         self.fill()
         self.commit(59)
         path = f"{self.path}/index/{INDEX_SIZE:020d}"
@@ -251,7 +251,7 @@ class ReadTests(ReaderCase):
 
 
 class DoorTests(ReaderCase):
-    """What is no ledger."""
+    """What is not a ledger."""
 
     def test_no_ledger(self) -> None:
         """A sentence that helps."""

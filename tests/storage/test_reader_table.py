@@ -275,7 +275,7 @@ class StoreTests(StoreCase):
         self.assertIn(b'"a"', self.disk.read_file(self.path))
 
     def test_a_hole(self) -> None:
-        """While entries are damaged that may tell of readers, nothing is known."""
+        """While entries are damaged that may report readers, nothing is known."""
         self.write("a", 1)
         self.commit()
         self.fill(3)

@@ -58,7 +58,7 @@ class PartlyDisk(HookedDisk):
     part = "/data/"
 
     def open(self, path: str, *, create: bool = False, size: int = 0, reserved: int = -1) -> File:
-        """A file that fails as told."""
+        """A file that fails when asked to."""
         file = super().open(path, create=create, size=size, reserved=reserved)
         return PartlyFile(file, self)  # type: ignore[return-value]
 

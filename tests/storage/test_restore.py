@@ -73,7 +73,7 @@ class RestoreTests(RestoreCase):
         self.assertEqual(terms.load(ledger_end_term=7, has_ledger=True), TermVote(7, None))
 
     def test_changed_members(self) -> None:
-        """The log told the members of the old group: it tells those of the new one at its end."""
+        """The log reported the members of the old group: it reports those of the new one at its end."""
         self.store.append_configuration(Membership(voters={"n0": "h:1", "n9": "h:9"}), 7)
         self.append(2, term=7)
         self.backup()

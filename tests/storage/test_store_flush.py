@@ -54,7 +54,7 @@ class FlushTests(HookedCase):
         self.assertEqual(self.mark().committed_index, 4)
 
     def test_failed_flush(self) -> None:
-        """A failed fsync is told, and no second one is tried."""
+        """A failed fsync is reported, and no second one is tried."""
         self.store.append_bodies((b"x",), 1)
         self.disk.failures = {("datasync", "/data/"): BROKEN}
         job = self.store.prepare_flush()
@@ -68,7 +68,7 @@ class FlushTests(HookedCase):
         self.assertFalse(self.mark().clean)
 
     def test_told_of_the_failure(self) -> None:
-        """A store that is told that its flush failed refuses everything, and releases all its handles."""
+        """A store that learns that its flush failed refuses everything, and releases all its handles."""
         self.store.append_bodies((b"x",), 1)
         self.assertIsNotNone(self.store.prepare_flush())
         told = self.store.flush_failed("fsync: EIO")

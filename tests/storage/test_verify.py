@@ -291,7 +291,7 @@ class VerifyTests(SynchronousTestCase):
         self.found("commitmark")
 
     def test_hole(self) -> None:
-        """It is named, and so is what is after it; an unsound file of holes is told, too."""
+        """It is named, and so is what is after it; an unsound file of holes is reported, too."""
         flush(self.store)
         self.store.abandon()
         self.flip(self.data_file(0), self.position[1] + 50)

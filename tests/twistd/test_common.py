@@ -106,7 +106,7 @@ class TablesTests(SynchronousTestCase):
         self.assertEqual(len(found), 4)
         for words, line in zip(
             ("option 'x' is outside of all tables: [member], [broker] and [namesrv] are",
-             "unknown table [brokr]", "namesrv is no table: write [namesrv]", "unknown table [election]"),
+             "unknown table [brokr]", "namesrv is not a table: write [namesrv]", "unknown table [election]"),
             found, strict=True,
         ):
             self.assertTrue(line.startswith(words), line)

@@ -50,7 +50,7 @@ class OptionsTests(SynchronousTestCase):
         return path
 
     def test_places(self) -> None:
-        """The command line counts before the file; C{/config} tells value and place, of each service."""
+        """The command line counts before the file; C{/config} reports value and place, of each service."""
         for of, table in ((Options, "member"), (NameServerOptions, "namesrv")):
             path = self.file(f'[{table}]\nlog_level = "warn"\nlog_format = "json"\n')
             options = self.parsed("--config", path, "--log-level", "error,a=debug", of=of)
@@ -96,7 +96,7 @@ class OptionsTests(SynchronousTestCase):
     def test_refused(self) -> None:
         """With what is allowed."""
         for arguments, said in (
-            (("--log-level", "loud"), "log_level='loud': the level 'loud' is none of debug, info"),
+            (("--log-level", "loud"), "log_level='loud': the level 'loud' is not one of debug, info"),
             (("--log-format", "xml"), "log_format='xml': write text or json"),
             (("--config", self.file("log_level = 7\n")), "log_level=7"),
         ):
@@ -104,7 +104,7 @@ class OptionsTests(SynchronousTestCase):
                 self.parsed(*arguments)
 
     def test_given_to_twistd(self) -> None:
-        """By the name of a function; what twistd was told itself counts, and not both."""
+        """By the name of a function; the options of twistd itself count, and not both."""
         twistd: dict[str, Any] = {"nodaemon": True, "logfile": None}
         options = LogOptions.of({"log_format": "json"})
         options.give_to(twistd, is_given=True)

@@ -294,7 +294,7 @@ class ServiceTests(SynchronousTestCase):
             self.successResultOf(stopped)
 
     def test_listen(self) -> None:
-        """Where it is told to."""
+        """Where it is asked to."""
         service = self.make("--set", "store_type=memory", "--listen", "tcp:4711:interface=127.0.0.1")
         service.startService()
         self.assertEqual(self.reactor.tcpServers[0][0], 4711)

@@ -83,7 +83,7 @@ class RecordTests(SynchronousTestCase):
         self.assertEqual(chain, header.chain_crc)
 
     def test_header_too_short(self) -> None:
-        """A truncated header is no header, wherever it starts."""
+        """A truncated header is not a header, wherever it starts."""
         for length in range(48):
             self.assertRaises(WireError, decode_header, JAVA_RECORD[:length])
             self.assertRaises(WireError, decode_header, b"12" + JAVA_RECORD[:length], 2)

@@ -143,7 +143,7 @@ class TransferTests(SynchronousTestCase):
             self.assertEqual(self.read(size)[-1], (1200, b""), size)
 
     def test_header_alone(self) -> None:
-        """A header is told before its body comes."""
+        """A header is reported before its body comes."""
         reader = TransferReader()
         self.assertEqual(list(reader.feed(self.STREAM[:12])), [(1000, b"")])
         self.assertTrue(reader.is_inside_body)
@@ -163,7 +163,7 @@ class TransferTests(SynchronousTestCase):
             self.assertTrue(self.BODY.startswith(b"".join(bytes(data) for _, data in pieces)), size)
 
     def test_bad_size(self) -> None:
-        """A size below 0 or beyond what Java can take; the number and the limits are told."""
+        """A size below 0 or beyond the limits of Java; the error has the number and the limits."""
         for size in (-1, BODY_SIZE_MAX + 1):
             header = TRANSFER_HEADER.pack(0, size)
             error = self.assertRaises(WireError, list, TransferReader().feed(header))
@@ -173,7 +173,7 @@ class TransferTests(SynchronousTestCase):
         self.assertEqual(longest.body_size, BODY_SIZE_MAX)
 
     def test_bad_offset(self) -> None:
-        """An offset below 0; what stood before it has been told."""
+        """An offset below 0; the part before it has been delivered."""
         seen: list[int] = []
         reader = TransferReader()
 

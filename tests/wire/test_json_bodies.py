@@ -324,7 +324,7 @@ class JavaToleranceTests(SynchronousTestCase):
         self.assertRaises(BodyError, read_request, RequestCode.GET, maxSize=1 << 31)
 
     def test_response_codes(self) -> None:
-        """Unlisted numbers are UNKNOWN; a code that is no number is not an answer."""
+        """Unlisted numbers are UNKNOWN; a code that is not a number is not an answer."""
         self.assertIs(read_response(RequestCode.GET, code=404).code, ResponseCode.NOT_LEADER)
         for code in (0, 1, 507, 2147483647, -2):
             self.assertIs(read_response(RequestCode.GET, code=code).code, ResponseCode.UNKNOWN)

@@ -333,12 +333,12 @@ class EntryTests(SynchronousTestCase):
         self.assertIn("2 bytes after it", str(error))
 
     def test_empty(self) -> None:
-        """A term-start entry is no message."""
+        """A term-start entry is not a message."""
         self.assertRaises(WireError, decode_entry_body, b"", 0)
 
 
 class StartTests(SynchronousTestCase):
-    """The first two words tell what follows."""
+    """The first two words name the rest."""
 
     def test_kinds(self) -> None:
         """Messages, blanks, other things."""

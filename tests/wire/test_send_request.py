@@ -134,7 +134,7 @@ class ReadTests(SynchronousTestCase):
         self.assertEqual((len(found.body), found.shape.command.body), (1_000_000, b""))
 
     def test_shapes_are_bounded(self) -> None:
-        """Who never writes the same twice is read all the same, and not remembered for ever."""
+        """A producer whose headers never repeat is still parsed, and its shapes are evicted."""
         for at in range(100):
             self.assertIsNotNone(self.read(java(b=f"T{at}")))
         self.assertLessEqual(len(self.reader._shapes), SHAPES_MAX)
@@ -161,7 +161,7 @@ class AnswerTests(SynchronousTestCase):
     """Answers from a form."""
 
     def test_bytes(self) -> None:
-        """Those of the long way, whatever is told besides."""
+        """Those of the long way, whatever is reported besides."""
         for told in (
             {}, {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}, {"MSG_REGION": 'ä"%d\\', "zz": ""}
         ):

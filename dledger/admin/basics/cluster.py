@@ -45,7 +45,7 @@ DEADLINE_S = 2.0
 #: Longest status page that is read.
 ANSWER_BYTES_MAX = 1 << 20
 
-#: Seconds for the head of the page of a member that told its administration, and again for its body.
+#: Seconds for the head of the page of a member that reported its administration, and again for its body.
 _FOLLOW_S = 0.4
 #: Characters of a member's own words that are shown.
 _WORDS_MAX = 300
@@ -63,10 +63,10 @@ class MemberReport:
     @ivar source: way of asking: C{self}, C{admin} or C{log}.
     @ivar lag: number of entries from its end to the leader's end; -1 if not known.
     @ivar problem: reason for a missing answer; empty if it answered.
-    @ivar health: reason why it answers but does not serve; empty if it serves, or did not tell.
-    @ivar begin_moved: why its first index rose last; empty if it did not, or did not tell.
-    @ivar version: of its software; empty if it did not tell.
-    @ivar members: ids of the members of its group as it says; empty if it did not tell.
+    @ivar health: reason why it answers but does not serve; empty if it serves, or did not say.
+    @ivar begin_moved: why its first index rose last; empty if it did not, or did not say.
+    @ivar version: of its software; empty if it did not say.
+    @ivar members: ids of the members of its group as it says; empty if it did not say.
     """
 
     member_id: str
@@ -157,12 +157,12 @@ def _words(said: object) -> str:
 
 def followed_url(address: str, admin: str) -> str:
     """
-    The base URL at which to ask a member that tells its administration.
+    The base URL at which to ask a member that reports its administration.
 
     @param address: C{host:port} of the member's log port; its host is asked.
-    @param admin: C{host:port} as the member tells it, after C{https://} if it is by TLS; only its port is
+    @param admin: C{host:port} as the member reports it, after C{https://} if it is by TLS; only its port is
         used.
-    @return: empty if C{admin} is no address, or is on the loopback interface of another machine.
+    @return: empty if C{admin} is not an address, or is on the loopback interface of another machine.
     """
     try:
         host, told = parse_address(address).host, parse_address(admin.removeprefix(_SECURE))
@@ -281,7 +281,6 @@ class _BoundedBody(Protocol):
         self._is_ended = False
 
     def dataReceived(self, data: bytes) -> None:
-        """See L{Protocol.dataReceived}."""
         if self._is_ended:
             return
         self._size += len(data)
@@ -388,7 +387,7 @@ class ClusterSurvey:
         if url and self._reactor.seconds() - began_s + 2 * _FOLLOW_S < self._deadline_s:
             try:
                 return await self._page(member_id, address, url, _FOLLOW_S)
-            except Exception as error:  # its log port has told enough
+            except Exception as error:  # its log port has said enough
                 self._log.debug("no page of {member_id}: {error}", member_id=member_id, error=error)
         return report_of_info(info)
 

@@ -63,7 +63,6 @@ class AdminRequest(Request):
             self.channel.refuse_body()
 
     def process(self) -> None:
-        """See L{Request.process}."""
         # (Not as text, which twisted.web takes for UTF-8.)
         host = self.requestHeaders.getRawHeaders(b"host", [b""])[0].decode("latin-1")
         site: AdminSite = self.channel.site
@@ -184,7 +183,6 @@ class AdminSite(Site):
         self.guard = guard if guard is not None else AdminGuard(reactor.seconds)
 
     def buildProtocol(self, addr: IAddress | None) -> _GenericHTTPChannelProtocol | None:
-        """See L{Site.buildProtocol}."""
         if self._open >= self._connections_max:
             return None
         self._open += 1
@@ -201,7 +199,6 @@ class AdminSite(Site):
         return not name or ANY_HOST in self._hosts or name in self._hosts or _is_number(name)
 
     def log(self, request: HTTPRequest) -> None:
-        """See L{Site.log}."""
         if self._logs_access:
             super().log(request)
 

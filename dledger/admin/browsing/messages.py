@@ -123,7 +123,7 @@ class ToldQueues:
 
 
 def told_messages(shown: ShownMessages) -> ToldMessages:
-    """What programs are told."""
+    """What programs see."""
     return ToldMessages(
         queue=shown.queue, first_offset=shown.first_offset, next_offset=shown.next_offset,
         is_whole=shown.is_whole, messages=tuple(map(_told, shown.messages)),

@@ -58,7 +58,7 @@ class Query:
         if not text:
             return default
         if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= most):
-            raise QueryProblem(400, f"{name}={text[:40]!r} is no whole number from 0 to {most}")
+            raise QueryProblem(400, f"{name}={text[:40]!r} is not a whole number from 0 to {most}")
         return int(text)
 
     def count(self) -> int:
@@ -77,7 +77,7 @@ class Query:
         The first place to show: C{from}, or the last page without it.
 
         @param begin, end: the first place, and the one after the last.
-        @raise QueryProblem: the value is no number and not L{LAST}.
+        @raise QueryProblem: the value is not a number and not L{LAST}.
         """
         if self.text("from") in ("", LAST):
             return max(begin, end - count)
@@ -87,7 +87,7 @@ class Query:
         """
         C{time} in milliseconds since 1970; None without it.
 
-        @raise QueryProblem: the value is no time.
+        @raise QueryProblem: the value is not a time.
         """
         text = self.text("time")
         if not text:
@@ -117,7 +117,7 @@ def query_of(request: IRequest, names: Collection[str]) -> Query:
         try:
             values[name] = given[0].decode("utf-8").strip()
         except UnicodeDecodeError:
-            raise QueryProblem(400, f"{name} is no UTF-8") from None
+            raise QueryProblem(400, f"{name} is not UTF-8") from None
     return Query(values)
 
 

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.admin.test_dashboard -*-
 """
-What the dashboard shows, as values: the group as its members tell it, and the numbers of one member.
+What the dashboard shows, as values: the group as its members report it, and the numbers of one member.
 
 Knows nothing of HTML.
 """
@@ -21,7 +21,7 @@ from protocols.wire.fastjson import JsonObject
 #: Events that the page lists, and elections that it draws.
 EVENTS_SHOWN = 40
 ELECTIONS_SHOWN = 60
-#: Events of the core that tell of a new role, term or leader.
+#: Events of the core that report a new role, term or leader.
 _ROLE_EVENT = "role-changed"
 
 
@@ -34,7 +34,7 @@ class Overview:
     @ivar status: of the member that serves the page; None if no member does.
     @ivar problems: what is wrong with the group as a whole.
     @ivar events: of that member, newest first.
-    @ivar elections: those of the events that tell of a new role or leader, oldest first.
+    @ivar elections: those of the events that report a new role or leader, oldest first.
     """
 
     at_s: float
@@ -85,7 +85,7 @@ def overview_of(
 
 
 class ToldEvent(TypedDict):
-    """An event that a member tells; see L{SeenEvent}."""
+    """An event that a member shows; see L{SeenEvent}."""
 
     member_id: str
     number: int
@@ -100,11 +100,11 @@ def group_overview(
     problem: str = "",
 ) -> Overview:
     """
-    What the members told.
+    What the members reported.
 
     @param events: of all members.
     @param at_s: seconds since 1970.
-    @param problem: why nobody told anything; empty if somebody did.
+    @param problem: why nobody reported anything; empty if somebody did.
     """
     seen = [
         SeenEvent(number=one["number"], at_s=one["at_s"], level=one["level"], event=one["event"],

@@ -367,7 +367,7 @@ class SegmentList(SegmentReader):
             self.directory_dirty = True
 
     def forget_last(self) -> str:
-        """Close the last file, which stays where it is but is no segment from now on. @return: its path."""
+        """Close the last file, which stays where it is, but not as a segment. @return: its path."""
         offset = self.offsets.pop()
         self._release(offset)
         return self.path(offset)

@@ -5,8 +5,8 @@ Group commit: flushes of one store in a thread, one at a time, shared by all who
 Rule 1: one flush runs at a time. Callers that ask while it runs share the next one, which begins as soon as
 it has ended.
 Rule 2: a failed flush is never retried. The bytes that it failed to write may be gone from the page cache, so
-that a later success would prove nothing: the store is told that it is broken, and all callers fail.
-Rule 3: callers are told in the order in which they asked, and after the next flush has begun.
+that a later success would prove nothing: the store is informed that it is broken, and all callers fail.
+Rule 3: callers are reported in the order in which they asked, and after the next flush has begun.
 
 This is not in L{dledger.base.disk}: threads and waiting are Twisted's, and that package is free of it. A
 store needs only L{dledger.base.disk.flush_job} to be flushed from here.

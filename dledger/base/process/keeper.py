@@ -3,10 +3,10 @@
 Keeps one connection to one address: made when a caller needs it, shared, and made again for the next caller
 after a loss.
 
-Rule 1: at most one attempt is under way; all callers wait for it, and all are told its outcome.
+Rule 1: at most one attempt is under way; all callers wait for it, and all are informed of its outcome.
 Rule 2: a caller that stops waiting does not disturb the others.
 
-Its owner makes (and probes) the connections, tells of their loss, and ends them.
+Its owner makes (and probes) the connections, reports their loss, and ends them.
 """
 
 from __future__ import annotations

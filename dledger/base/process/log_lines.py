@@ -68,11 +68,11 @@ class LogLevels:
         """
         Change the level of one room; empty: of all that have none of their own.
 
-        @raise ValueError: there is no such level, it is no name of a room, or there are too many.
+        @raise ValueError: there is no such level, it is not a name of a room, or there are too many.
         """
         _number(level)
         if room and (len(room) > ROOM_CHARS_MAX or not _ROOM.fullmatch(room)):
-            raise ValueError(f"{room[:ROOM_CHARS_MAX]!r} is no name of a room, such as dledger.node")
+            raise ValueError(f"{room[:ROOM_CHARS_MAX]!r} is not a name of a room, such as dledger.node")
         changed = {name: LEVELS[number] for name, number in self._rooms.items()}
         if room:
             changed[room] = level
@@ -109,7 +109,7 @@ def _parsed(text: str) -> tuple[int, dict[str, int]]:
     for one in others:
         room, equals, level = one.partition("=")
         if not equals or len(room) > ROOM_CHARS_MAX or not _ROOM.fullmatch(room):
-            raise ValueError(f"{one[:ROOM_CHARS_MAX]!r} is no ROOM=LEVEL, such as dledger.node=debug")
+            raise ValueError(f"{one[:ROOM_CHARS_MAX]!r} is not a ROOM=LEVEL, such as dledger.node=debug")
         if room in rooms:
             raise ValueError(f"the room {room} has two levels")
         rooms[room] = _number(level)
@@ -122,7 +122,7 @@ def _number(level: str) -> int:
     try:
         return LEVELS.index(level)
     except ValueError:
-        raise ValueError(f"the level {level[:ROOM_CHARS_MAX]!r} is none of {', '.join(LEVELS)}") from None
+        raise ValueError(f"the level {level[:ROOM_CHARS_MAX]!r} is not one of {', '.join(LEVELS)}") from None
 
 
 def text_line(event: LogEvent) -> str:

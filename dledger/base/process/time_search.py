@@ -19,7 +19,7 @@ SKEW_MS = 60_000
 
 class TimeSearch:
     """
-    Ask L{look} where to read, and tell what was found there, until L{look} is None.
+    Ask L{look} where to read, and say what was found there, until L{look} is None.
 
     @ivar found: the first entry, when L{look} is None; the end of the range if all are older.
     @ivar has_times: an entry with a time was met.

@@ -31,8 +31,8 @@ def moment_ms(text: str) -> int:
             time_ms = (moment - _EPOCH) // timedelta(milliseconds=1)
     except (ValueError, OverflowError):
         raise ValueError(
-            f"{text[:64]!r} is no time: write 2026-01-31T12:00:00 (UTC), 2026-01-31T12:00:00+02:00, or the "
-            "time since 1970 in seconds (9 to 11 digits) or milliseconds (12 to 15 digits)"
+            f"{text[:64]!r} is not a time: write 2026-01-31T12:00:00 (UTC), 2026-01-31T12:00:00+02:00, or "
+            "the time since 1970 in seconds (9 to 11 digits) or milliseconds (12 to 15 digits)"
         ) from None
     if not 0 <= time_ms <= MOMENT_MS_MAX:
         raise ValueError(f"{text[:64]!r} is not from 1970 to 9999")

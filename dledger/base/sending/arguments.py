@@ -46,7 +46,7 @@ def seconds(
     """
     A time in seconds, above 0.
 
-    @raise TypeError: it is no number.
+    @raise TypeError: it is not a number.
     @raise ValueError: it is out of range.
     """
     try:
@@ -67,7 +67,7 @@ def patience(name: str, value: object) -> float | None:
 
 
 def text(name: str, value: object) -> str:
-    """A text. @raise TypeError: it is none."""
+    """A text. @raise TypeError: another type."""
     if not isinstance(value, str):
         raise TypeError(f"{name}={value!r}: write a str, not {type(value).__name__}")
     return value

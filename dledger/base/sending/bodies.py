@@ -14,7 +14,7 @@ _BYTES = {bytes}
 
 
 def as_body(body: BytesLike) -> bytes:
-    """A body that nobody can change afterwards. What is no body at all stays as it is, for L{misfit}."""
+    """A body that nobody can change afterwards. What is not a body at all stays as it is, for L{misfit}."""
     return bytes(body) if isinstance(body, _BUFFERS) else body
 
 
@@ -26,7 +26,7 @@ def as_bodies(bodies: Sequence[BytesLike]) -> Sequence[bytes]:
 
 
 def total_bytes(bodies: Sequence[bytes]) -> int:
-    """Bytes of all bodies; 0 if one of them is no sequence at all, which L{misfit} reports."""
+    """Bytes of all bodies; 0 if one of them is not a sequence at all, which L{misfit} reports."""
     try:
         return sum(map(len, bodies))
     except TypeError:

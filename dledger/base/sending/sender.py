@@ -15,7 +15,7 @@ Rule 4: calls of one stream belong together: when a body of one is unknown or ha
 stream that are in no frame fail, too. So nothing follows a hole that the program does not know yet.
 Rule 5: everything is bounded: pending bodies and bytes, waiting calls, frames in flight.
 
-The target (L{SendTarget}) has the connections and the codec, and it judges the answers: its rule tells
+The target (L{SendTarget}) has the connections and the codec, and it judges the answers: its rule says
 whether a frame is stored, unknown, failed or held.
 """
 

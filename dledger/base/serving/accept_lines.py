@@ -30,7 +30,7 @@ class AcceptLines:
         self._folding = folding
 
     def __call__(self, event: LogEvent) -> None:
-        """See L{ILogObserver}. An error is told in one line, without its traceback."""
+        """See L{ILogObserver}. An error is reported in one line, without its traceback."""
         event = dict(event)
         failure = event.pop("log_failure", None)
         text = event.get("log_format") or ""

@@ -4,7 +4,7 @@ Where an administration may listen.
 
 Rule 1: an endpoint without an interface is one of the loopback interface.
 Rule 2: beyond the loopback interface the pages need TLS, and a token for what changes something, unless the
-operator says C{insecure}. An endpoint whose interface cannot be told from its text is beyond it.
+operator says C{insecure}. An endpoint whose interface cannot be known from its text is beyond it.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The places of a server's clients: how many connections they may have, and how ma
 address.
 
 Rule: a connection gets its place with its first valid request, and keeps it until it ends. A connection that
-gets none is told why, and has nothing under way. So nobody is cut off for somebody who came later.
+gets none is informed why, and has nothing under way. So nobody is cut off for somebody who came later.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class ClientPlaces:
     """
     Invariant: C{_held} has the address of each connection that has a place, C{_by_address} their numbers.
 
-    @ivar places: connections of clients, at most. @ivar share: those of one address.
+    @ivar places: most connections of clients. @ivar share: those of one address.
     """
 
     def __init__(self, connections_max: int, *, share_percent: int = SHARE_PERCENT) -> None:
-        """@param connections_max: open connections of the server, at most."""
+        """@param connections_max: most open connections of the server."""
         door = max(DOOR_PLACES, connections_max // _DOOR_SHARE)
         self.places = max(connections_max - door, connections_max // 2)
         self.share = max(1, self.places * share_percent // 100)
@@ -75,7 +75,7 @@ class ClientPlaces:
             self._by_address[key] = self._by_address.get(key, 0) + 1
 
     def leave(self, connection: Hashable) -> None:
-        """It has ended, or is no client's."""
+        """It has ended, or is not a client's."""
         key = self._held.pop(connection, None)
         if key is not None:
             self._by_address[key] -= 1

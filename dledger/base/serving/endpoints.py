@@ -108,7 +108,6 @@ class _OneConnection(Factory):
         self._connection = connection
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol:
-        """See L{Factory.buildProtocol}."""
         return self._connection
 
 

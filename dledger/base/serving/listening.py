@@ -7,7 +7,7 @@ So idle connections of strangers do not keep clients and peers out. If every con
 new one is refused. In one turn, at most L{REPLACED_A_TURN} are replaced: the system has the descriptor of an
 ended connection until the turn is over.
 Rule 2: clients do not get all connections (L{ClientPlaces}), so there is always room for a newcomer, whose
-first request is answered: it has a place, or is told why not, and ends.
+first request is answered: it has a place, or is informed why not, and ends.
 
 Knows nothing of the messages on them.
 """
@@ -25,7 +25,7 @@ from dledger.base.serving.folding import Folding
 from protocols.connection import AnsweringConnection
 from protocols.turn import Turn
 
-#: Connections that are ended in one turn for newer ones, at most.
+#: Most connections that are ended in one turn for newer ones.
 REPLACED_A_TURN = 16
 
 _C = TypeVar("_C", bound=AnsweringConnection)
@@ -65,7 +65,6 @@ class ListeningSide(ServerFactory, Generic[_C]):
         return len(self._connections)
 
     def buildProtocol(self, addr: IAddress | None) -> _C | None:
-        """See L{ServerFactory.buildProtocol}."""
         if self._is_closing or not self._has_room():
             reason = f"{len(self._connections)} are open, {self._connections_max} are allowed"
             self._refused(str(addr), reason)

@@ -10,7 +10,7 @@ percent-encoded, or C{*} for every group.
 
 Rule 1: no file has the token itself. A token of L{new_token} has 256 random bits, so its hash needs neither
 salt nor slowness.
-Rule 2: the time of a comparison tells nothing of a hash: all lines are compared, each in constant time.
+Rule 2: the time of a comparison says nothing of a hash: all lines are compared, each in constant time.
 Rule 3: the file is read again when it has changed. A file that is not sound changes nothing.
 """
 

@@ -427,15 +427,12 @@ class _Listening(ServerFactory):
         self._secure.noisy = False
 
     def doStart(self) -> None:
-        """See L{ServerFactory.doStart}."""
         self._inner.doStart()
 
     def doStop(self) -> None:
-        """See L{ServerFactory.doStop}."""
         self._inner.doStop()
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol | None:
-        """See L{ServerFactory.buildProtocol}."""
         if is_within(getattr(addr, "host", ""), self._plain):
             while len(self._waiting) >= FIRST_BYTES_MAX:
                 next(iter(self._waiting)).give_up()
@@ -483,7 +480,6 @@ class _FirstByte(Protocol):
         self._is_over = False
 
     def connectionMade(self) -> None:
-        """See L{Protocol.connectionMade}."""
         self._time_out = self._listening.began(self)
 
     def give_up(self) -> None:
@@ -492,7 +488,6 @@ class _FirstByte(Protocol):
         self.transport.abortConnection()
 
     def dataReceived(self, data: bytes) -> None:
-        """See L{Protocol.dataReceived}."""
         if self._chosen is None:
             if self._is_over:
                 return

@@ -2,7 +2,7 @@
 """
 TLS on a port of RocketMQ's kind, by wrapping its endpoint: the protocols behind it know nothing of it.
 
-Rule: one port takes both kinds, as RocketMQ's do: the first byte of a connection tells. With C{enforcing}
+Rule: one port takes both kinds, as RocketMQ's do: the first byte of a connection shows. With C{enforcing}
 plain ones end, with C{disabled} those by TLS do.
 
 Source: NettyRemotingServer.HandshakeHandler, TlsSystemConfig (4.9.8, 5.3.3).

@@ -78,7 +78,7 @@ def ask_all(
 
     @param asked: URL to the name that the certificate there must have; None: its host.
     @param story: a coroutine function that asks one.
-    @param failed: is told of those without an answer.
+    @param failed: is informed of those without an answer.
     @return: URL to the answer of C{story}.
     """
     found: dict[str, _Answer] = {}
@@ -118,7 +118,7 @@ def token(file: Path, name: str, remove: bool, role: str | None, groups: tuple[s
     name of a token that is there both count, until --remove and another call leave the new one alone.
     """
     if not is_token_name(name):
-        raise click.UsageError(f"{name!r} is no name: write at most 64 letters, digits, '_', '-' and '.'")
+        raise click.UsageError(f"{name!r} is not a name: write at most 64 letters, digits, '_', '-' and '.'")
     if groups and role is None:
         raise click.UsageError("--group needs --role: tokens of administrations have no groups")
     try:

@@ -2,8 +2,7 @@
 """
 Shared by the commands: errors become one line and an exit status, entries become output.
 
-Exit status: 0 done; 1 failed, with no effect beyond the reported one; 2 an append has an unknown outcome;
-64 the command line is invalid; 130 Ctrl-C.
+L{EXIT_STATUSES} has the exit statuses.
 """
 
 from __future__ import annotations
@@ -32,6 +31,16 @@ EXIT_FAILED = 1
 EXIT_UNKNOWN = 2
 EXIT_USAGE = 64
 EXIT_INTERRUPTED = 130
+#: For operators; docs/reference.md shows them.
+EXIT_STATUSES: Mapping[int, str] = {
+    0: "done",
+    EXIT_FAILED: "failed; nothing happened except the actions reported as done",
+    EXIT_UNKNOWN: "an append has an unknown outcome: it may be in the log now, or get there later; or a "
+                  "change of "
+                  "the members may be in force: give the command again",
+    EXIT_USAGE: "the command line is invalid",
+    EXIT_INTERRUPTED: "interrupted",
+}
 
 FORMATS = ("text", "json", "raw")
 

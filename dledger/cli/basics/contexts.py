@@ -67,9 +67,9 @@ def contexts_path() -> Path | None:
 
 
 def check_name(name: str) -> str:
-    """@return: the name of a context. @raise ValueError: it is none."""
+    """@return: the name of a context. @raise ValueError: a malformed name."""
     if not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is no name of a context: write 1 to 64 letters, digits, '_' and '-'")
+        raise ValueError(f"{name!r} is not a name of a context: write 1 to 64 letters, digits, '_' and '-'")
     return name
 
 
@@ -98,7 +98,7 @@ def read_contexts(path: Path) -> Contexts:
     """
     The file; no file is an empty one.
 
-    @raise ValueError: it is not sound; the text tells the line and what is allowed.
+    @raise ValueError: it is not sound; the text names the line and what is allowed.
     """
     try:
         return parse_contexts(path.read_text("utf-8"), str(path))
@@ -130,7 +130,7 @@ def parse_contexts(text: str, where: str) -> Contexts:
         at = f"{where}{_line(text, name)}"
         if not _NAME.fullmatch(name) or not isinstance(table, dict):
             raise ValueError(
-                f"{at}: {name!r} is no context: write [contexts.NAME], with letters, digits, '_' and '-'"
+                f"{at}: {name!r} is not a context: write [contexts.NAME], with letters, digits, '_' and '-'"
             )
         try:
             found[name] = {key: checked(key, value) for key, value in table.items()}
@@ -182,7 +182,7 @@ def _checked_url(url: object) -> str:
     parts = urlsplit(url) if isinstance(url, str) and url.isprintable() else None
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(
-            f"admin: {url!r} is no URL of an administration: write http://HOST:PORT or https://HOST:PORT"
+            f"admin: {url!r} is not a URL of an administration: write http://HOST:PORT or https://HOST:PORT"
         )
     if "@" in parts.netloc:
         raise ValueError("admin: a URL with a password: secrets are not kept here, see admin_token_file")
@@ -367,7 +367,7 @@ class FromContext(click.Option):
     def consume_value(
         self, ctx: click.Context, opts: Mapping[str, click.Parameter]
     ) -> tuple[object, ParameterSource]:
-        """As C{click.Option.consume_value}; the module docstring tells the order."""
+        """As C{click.Option.consume_value}; the module docstring names the order."""
         value, source = super().consume_value(ctx, opts)
         if ctx.resilient_parsing:
             return value, source

@@ -125,7 +125,7 @@ class _Runs:
 
     def _note(self, end_index: int) -> None:
         """
-        Tell the member how far its log is in the archive, as that was just now, or further.
+        Inform the member how far its log is in the archive, as that was just now, or further.
 
         @raise StoreError: the note cannot be written; the archive is complete all the same.
         """
@@ -155,7 +155,7 @@ class _Runs:
               help="Write in MEMBER how far its log is archived, for expire_only_archived.")
 @click.option("--data", "data_path", default="", help="The data files' directory. [default: MEMBER/data]")
 @click.option("--expire", "expired", default=None, metavar="TARGET",
-              help="Tell which first segments of this archive would go by --keep-days and --keep-bytes.")
+              help="Show which first segments of this archive would go by --keep-days and --keep-bytes.")
 @click.option("--keep-days", type=click.FloatRange(min=0), default=None, metavar="DAYS",
               help="With --expire: segments that were shipped longer ago go.")
 @click.option("--keep-bytes", type=click.IntRange(min=0), default=None, metavar="BYTES",

@@ -61,7 +61,8 @@ def source_options(
     try:
         members = parse_members(source, "SOURCE")
     except ValueError as error:
-        raise click.UsageError(f"{source!r} is no directory, no URL of an archive, and no list of members: "
+        raise click.UsageError(f"{source!r} is neither a directory, nor a URL of an archive, "
+                               "nor a list of members: "
                                f"{error}") from None
     bootstrap = ";".join(f"{member_id}-{address}" for member_id, address in members.items())
     options = {"bootstrap": bootstrap, "group": group}

@@ -102,7 +102,7 @@ def _run_client(log: dledger.Log, body: bytes, load: _Load) -> None:
               help="Appends per second.")
 @click.option("--size", type=click.IntRange(min=1), default=1024, show_default=True, help="Bytes of a body.")
 @click.option("--clients", type=click.IntRange(min=1, max=500), default=50, show_default=True,
-              help="Appends under way at once, at most.")
+              help="Most appends under way at once.")
 @click.option("--p99", "p99_ms", type=click.FloatRange(min=0), default=100.0, show_default=True,
               help="Longest latency of 99 of 100 appends, milliseconds.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

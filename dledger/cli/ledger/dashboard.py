@@ -72,7 +72,7 @@ def dashboard(context: click.Context, urls: tuple[str, ...], port: int) -> None:
     Show the whole group in a browser, until Ctrl-C.
 
     Prints the address of the page, on the loopback interface of this machine. The members are asked while
-    somebody looks, at most once a second, on their log ports and on the administrations that they tell of. If
+    somebody looks, at most once a second, on their log ports and on the administrations that they report. If
     they want a token or a certificate, the address has a part that nobody can guess, as other users of this
     machine can reach the port, too.
     """

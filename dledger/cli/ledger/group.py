@@ -88,7 +88,7 @@ def join(
     Make a member's directory as one that joins a group.
 
     Its vote counts only with those of all members, until it holds all that a leader has. A start with an
-    empty directory does the same; this command also tells the id of the group.
+    empty directory does the same; this command also reports the id of the group.
     """
     config = config_of_member(context, store, node_id, members, settings)
     prepare_member(config, OsDisk(), GroupName(group_id, 0, True) if group_id else GroupName())
@@ -138,7 +138,7 @@ def _lines(seen: MemberSeen) -> list[str]:
         lines += [
             f"member         {identity.member_id} of group {identity.group}",
             f"group id       {identity.group_id or '-'} ({state})",
-            f"members        {'told by its log; at first ' if identity.is_told_by_log else ''}"
+            f"members        {'named by its log; at first ' if identity.is_told_by_log else ''}"
             f"{identity.start_list.replace(';', ', ')}",
         ]
         if identity.incarnation >= 0:

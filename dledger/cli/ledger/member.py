@@ -103,7 +103,7 @@ def _lag(info: MemberInfo | None, leader: MemberInfo) -> int | str:
     if info is None or info.problem:
         return "no answer" if info is None else info.problem
     if info.end_index < -1 or leader.end_index < -1:
-        return "its end is not known: a Java member does not tell it"
+        return "its end is not known: a Java member does not report it"
     return max(0, leader.end_index - info.end_index)
 
 
@@ -154,7 +154,7 @@ def move(
     context: click.Context, member_id: str, address: str, is_dry: bool, is_forced: bool, as_json: bool
 ) -> None:
     """
-    Tell the group that MEMBER_ID is at ADDRESS from now on.
+    Inform the group that MEMBER_ID is at ADDRESS from now on.
 
     Restart the member with that address in its own --peers directly afterwards: until then it is not reached.
     """

@@ -53,7 +53,7 @@ def gather_group(
 
     @param target: see L{Target}.
     @param urls: administrations to ask; all other members are asked on their log ports.
-    @param follows: ask the administrations that those tell of, too.
+    @param follows: ask the administrations that those report, too.
     @param is_quiet: do not say which administrations do not answer.
     @raise ClickException: no member answers.
     """
@@ -87,7 +87,7 @@ def status(context: click.Context, urls: tuple[str, ...], as_json: bool) -> None
     Exit status 1 if no member leads, if several do (then only the one with the highest term may have a
     majority), or if the members do not agree on who they are.
     """
-    # Only administrations tell versions.
+    # Only administrations report versions.
     ordered = gather_reports(context.obj, urls, follows=as_json)
     if as_json:
         write_json([attrs.asdict(report) for report in ordered])
@@ -121,7 +121,7 @@ def end_with_problems(context: click.Context, problems: tuple[str, ...]) -> None
 
 
 def followed_urls(infos: Iterable[MemberInfo]) -> dict[str, str | None]:
-    """The administrations that members tell of: URL to the id of the member."""
+    """The administrations that members report: URL to the id of the member."""
     told: dict[str, str | None] = {followed_url(one.address, one.admin): one.member_id for one in infos}
     told.pop("", None)
     return told
@@ -130,7 +130,7 @@ def followed_urls(infos: Iterable[MemberInfo]) -> dict[str, str | None]:
 def _ask_admins(
     access: AdminAccess, urls: Mapping[str, str | None], *, is_quiet: bool = False
 ) -> tuple[dict[str, MemberReport], dict[str, str], str]:
-    """Reports by member id; addresses of all members, and the group, as the administrations tell them."""
+    """Reports by member id; addresses of all members, and the group, as the administrations report them."""
     reports: dict[str, MemberReport] = {}
     addresses: dict[str, str] = {}
     group = ""

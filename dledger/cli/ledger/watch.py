@@ -150,15 +150,15 @@ def events(context: click.Context, urls: tuple[str, ...], lines: int, as_json: b
     """
     Show the last events of the members: changes of roles, truncations, repairs, refusals.
 
-    Members keep them in memory and tell them on their administration. Without --admin, the members of --peers
-    are asked for its address. Exit status 1 if one does not answer.
+    Members keep them in memory and report them on their administration. Without --admin, the members of
+    --peers are asked for its address. Exit status 1 if one does not answer.
     """
     asked: dict[str, str | None] = dict.fromkeys(urls)
     if not asked:
         with context.obj.open() as log:
             asked = followed_urls(log.status())
         if not asked:
-            raise click.ClickException("no member tells of an administration within reach: give --admin")
+            raise click.ClickException("no member names an administration within reach: give --admin")
     silent: list[str] = []
 
     def failed(url: str, error: Exception) -> None:
@@ -181,10 +181,10 @@ def gather_events(
     access: AdminAccess, urls: Mapping[str, str | None], failed: Callable[[str, Exception], None]
 ) -> list[ToldEvent]:
     """
-    The events that the administrations tell, each with C{member_id}.
+    The events that the administrations report, each with C{member_id}.
 
     @param urls: of each the name that its certificate must have; None: its host.
-    @param failed: is told of those without an answer.
+    @param failed: is informed of those without an answer.
     """
 
     async def story(agent: IAgent, url: str, reactor: Reactor) -> list[ToldEvent]:
@@ -195,7 +195,7 @@ def gather_events(
 
 
 def _events_of(page: JsonObject) -> list[ToldEvent]:
-    """@raise ValueError: it is no page of events."""
+    """@raise ValueError: it is not a page of events."""
     try:
         member_id = str(page["self_id"])
         return [

@@ -183,10 +183,10 @@ def _master_lines(report: HAReport) -> list[str]:
 
 def _runtime_lines(report: HAReport) -> list[str]:
     """Lines of a broker without command 907."""
-    role = {True: "master", False: "slave", None: "not told"}[report.is_master]
+    role = {True: "master", False: "slave", None: "not reported"}[report.is_master]
     lines = [
         f"#BrokerAddr\t{report.address}",
-        f"#Version\t{report.version or 'not told'}",
+        f"#Version\t{report.version or 'not reported'}",
         f"#Role\t{role}",
         f"#CommitLogMinOffset\t{report.min_offset}",
         f"#CommitLogMaxOffset\t{report.max_offset}",

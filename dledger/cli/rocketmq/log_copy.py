@@ -82,7 +82,7 @@ def copy_log(source: Path, target: Path, *, progress: Callable[[int, int], None]
 @contextlib.contextmanager
 def _locked(root: Path) -> Iterator[None]:
     if not root.is_dir():
-        raise CopyRefused(f"{root} is no directory: name the store of a broker, storePathRootDir")
+        raise CopyRefused(f"{root} is not a directory: name the store of a broker, storePathRootDir")
     try:
         lock = OsDisk().lock(str(root / "lock"))
     except OSError as error:
@@ -103,7 +103,7 @@ def _files_of(log: Path) -> list[Path]:
     size = files[0].stat().st_size
     for number, file in enumerate(files):
         if not _FILE.fullmatch(file.name):
-            raise CopyRefused(f"{file} is no file of a commit log")
+            raise CopyRefused(f"{file} is not a file of a commit log")
         wanted = int(files[0].name) + number * size
         if int(file.name) != wanted or file.stat().st_size != size:
             raise CopyRefused(f"{file} has {file.stat().st_size} bytes: the file at {wanted}, of {size} "

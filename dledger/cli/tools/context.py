@@ -37,7 +37,7 @@ def context_command() -> None:
 
     The file is ~/.config/dledger/contexts.toml (XDG_CONFIG_HOME counts), or what DLEDGER_CONTEXTS names. Its
     current context stands in for options that are not given; --context NAME, or DLEDGER_CONTEXT, chooses
-    another one. See docs/operations.md, "Contexts".
+    another one. See docs/reference.md, "Contexts".
     """
 
 
@@ -166,4 +166,4 @@ def remove_context(name: str) -> None:
     except ValueError as error:
         raise click.ClickException(str(error)) from None
     _change(path, lambda text: without_context(text, name))
-    say(f"{path}: {name} is no context any more")
+    say(f"{path}: {name} is not a context any more")

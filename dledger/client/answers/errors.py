@@ -1,6 +1,7 @@
 # -*- test-case-name: tests.client.test_errors -*-
 """
-What programs tell apart when a call fails. Each error is also a L{DLedgerError} with the code of the refusal.
+What programs distinguish when a call fails. Each error is also a L{DLedgerError} with the code of the
+refusal.
 
 An append that fails is an L{AppendFailed} or an L{UnknownOutcome} in any case; those for want of a leader, or
 of an answer in time, are also one of the errors here.
@@ -117,12 +118,12 @@ _KINDS: Mapping[ResponseCode, type[DLedgerError]] = {
 
 
 def failure_of(code: ResponseCode, **facts: object) -> DLedgerError:
-    """The error of a call that is no append."""
+    """The error of a call that is not an append."""
     return _KINDS.get(code, DLedgerError)(code, **facts)
 
 
 def told(error: DLedgerError) -> DLedgerError:
-    """An error, as the program is told of it."""
+    """An error, as the program is informed of it."""
     return error if isinstance(error, AppendError) else failure_of(error.code, **error.facts)
 
 

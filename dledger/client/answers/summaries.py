@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.client.test_blocking -*-
-"""The outcome of many appends in one call, as the client without a reactor tells it."""
+"""The outcome of many appends in one call, as the client without a reactor reports it."""
 
 from __future__ import annotations
 

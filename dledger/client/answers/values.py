@@ -135,17 +135,17 @@ class MemberInfo:
     """
     A member's status from its log port, or the reason for its absence.
 
-    @ivar role: C{leader}, C{follower}, C{candidate}; empty if not told (Java).
-    @ivar term: term; -1 if not told.
-    @ivar begin_index, end_index, committed_index: indexes; -2 if not told.
+    @ivar role: C{leader}, C{follower}, C{candidate}; empty if not reported (Java).
+    @ivar term: term; -1 if not reported.
+    @ivar begin_index, end_index, committed_index: indexes; -2 if not reported.
     @ivar leader_id: the member that it considers the leader; None without one.
     @ivar wire_version: native wire version; 0 for a Java member.
     @ivar problem: reason for a missing answer; empty if it answered.
-    @ivar health: reason why it answers but does not serve; empty if it serves, or did not tell.
-    @ivar admin: C{host:port} of its HTTP administration as it says; empty if not told.
-    @ivar configuration: the memberships of its log as METADATA tells them; empty if they never changed.
-    @ivar peers: id to C{host:port} of the members of its group as it says; empty if not told.
-    @ivar machine: its state machine as METADATA tells it; empty without one.
+    @ivar health: reason why it answers but does not serve; empty if it serves, or did not say.
+    @ivar admin: C{host:port} of its HTTP administration as it says; empty if not reported.
+    @ivar configuration: the memberships of its log as METADATA reports them; empty if they never changed.
+    @ivar peers: id to C{host:port} of the members of its group as it says; empty if not reported.
+    @ivar machine: its state machine as METADATA reports it; empty without one.
     """
 
     member_id: str

@@ -2,8 +2,9 @@
 """
 Changes of the group: of its leader and of its members.
 
-Rule: a change of the members that is in force is no change, so it is asked for again, also when its outcome
-is unknown. If the time is over then, the error says that it may be in force, whatever the last answer was.
+Rule: a change of the members that is in force is not a change, so it is asked for again, also when its
+outcome is unknown. If the time is over then, the error says that it may be in force, whatever the last answer
+was.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class GroupChanges:
         if term < 0 and info.wire_version < 1:  # a member of ours accepts -1 for its current term
             raise DLedgerError(
                 ResponseCode.UNEXPECTED_ARGUMENT,
-                reason=f"leader {info.member_id} does not tell its term (a Java member): name the term",
+                reason=f"leader {info.member_id} does not report its term (a Java member): name the term",
             )
         leader = await self.find_leader()
         request = LeadershipTransferRequest(

@@ -2,9 +2,9 @@
 """
 The bodies of a client in their envelopes, see docs/envelopes.md.
 
-Rule 1: a client puts a body into an envelope if it was asked to tell times, if the call has headers, or if
+Rule 1: a client puts a body into an envelope if it was asked to report times, if the call has headers, or if
 the body begins as an envelope does: a reader then takes it out, and has the bytes of the program.
-Rule 2: what is wrong with a time or with headers is told before anything is sent.
+Rule 2: what is wrong with a time or with headers is reported before anything is sent.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ async def query_machine(
             if refused.code is ResponseCode.TIMEOUT and member is not None:
                 member.abort("a query was not answered")
         if find is not find_leader:
-            find = find_leader  # a member that cannot tell, or has no machine: the leader may have one
+            find = find_leader  # a member that cannot say, or has no machine: the leader may have one
             continue
         members.leader_id = None
         wait_s = backoff.next_s()

@@ -18,7 +18,7 @@ from dledger.client.calls.lone_appends import Facts, LoneAppends
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.producers import producer_problem
 
-#: Bodies of one frame, and their bytes, at most. A remoting frame has one body.
+#: Most bodies of one frame, and their bytes. A remoting frame has one body.
 FRAME_COUNT_MAX = 512
 FRAME_BYTES_MAX = 1 << 20
 
@@ -43,7 +43,7 @@ async def append_numbered(
     @param sequence: of the first one.
     @param enclose: checks the bodies, and puts them into their envelopes.
     @return: the runs of consecutive indexes of the bodies, in order.
-    @raise AppendError: a body was not acknowledged; it also tells the acknowledged ones.
+    @raise AppendError: a body was not acknowledged; it also reports the acknowledged ones.
     """
     last = max(sequence + len(given) - 1, sequence)
     problem = producer_problem(producer, sequence) or producer_problem(producer, last)

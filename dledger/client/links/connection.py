@@ -100,7 +100,7 @@ class MemberLink:
 
     @property
     def takes_conditions(self) -> bool:
-        """Whether the member takes appends that expect an end of the log."""
+        """Whether the member takes conditional appends."""
         return bool(self.wire_version & WIRE_FLAG_APPEND_IF)
 
     @property
@@ -198,7 +198,7 @@ class MemberLink:
         self, connection: ClientConnection[AnswerDone], tokens: list[AnswerDone], reason: str, *,
         is_incompatible: bool = False, answer: RemotingCommand | None = None,
     ) -> None:
-        """Tell which requests are certainly not executed: those that the remoting layer refused."""
+        """Say which requests are certainly not executed: those that the remoting layer refused."""
         for done in tokens:
             if answer is not None and answer.code in _REFUSALS:
                 remark = (answer.remark or "refused").strip()
@@ -207,7 +207,7 @@ class MemberLink:
                 done(RequestLost(f"{self.member_id}: {reason}"))
 
     def read_ended(self, connection: ClientConnection[AnswerDone]) -> None:
-        """Tell the owner."""
+        """Inform the owner."""
         if self.turn_ended is not None:
             self.turn_ended()
 
@@ -219,7 +219,7 @@ class MemberLink:
         )
 
     def connection_lost(self, connection: ClientConnection[AnswerDone], reason: str) -> None:
-        """Tell the owner, once."""
+        """Inform the owner, once."""
         self._ended_because = self._ended_because or reason
         turn_ended, self.turn_ended = self.turn_ended, None
         lost, self.lost = self.lost, None

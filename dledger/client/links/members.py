@@ -3,7 +3,7 @@
 The members of one group as a client sees them: addresses, connections, and the leader.
 
 Rule 1: at most one connection per member, made on demand and shared by all users.
-Rule 2: a connection is handed out only after the member told its id and wire version in METADATA.
+Rule 2: a connection is handed out only after the member reported its id and wire version in METADATA.
 Rule 3: a leader is a member that names itself as leader; of several, the one with the highest term.
 Rule 4: a member that is used is asked for the others every L{REFRESH_S} seconds: members come, go and move
 while one connection lasts, and after its end nobody else may be left of those that the caller named.
@@ -52,7 +52,7 @@ _OTHERS_WAIT_S = 0.25
 IDLE_CLOSE_S = 60.0
 #: Seconds between two questions for the members, on a connection that is used.
 REFRESH_S = 5.0
-#: Members of the caller and those that were learned, together, at most.
+#: Most members of the caller and those that were learned, together.
 ADDRESSES_MAX = 4 * MEMBERS_MAX
 
 
@@ -65,7 +65,7 @@ class Members:
     @ivar problems: member id to the reason why its last request failed; removed once it answers.
     @ivar turn: gathers the output of all connections.
     @ivar leader_id: leader found by the last search; None if it found none.
-    @ivar group_id: id of the group, as the first member told that knows it; empty before.
+    @ivar group_id: id of the group, as the first member that knows it reported; empty before.
     """
 
     log = Logger()
@@ -466,7 +466,7 @@ class Members:
 def refuse_another_group(link: MemberLink, read_group_id: str, **facts: object) -> None:
     """
     @param read_group_id: id of the group whose log is known; empty: of none.
-    @raise DLedgerError: GROUP_RESTORED: the member tells another id.
+    @raise DLedgerError: GROUP_RESTORED: the member reports another id.
     """
     told = link.metadata
     if told is None or not told.is_group_known or read_group_id in ("", told.group_id):

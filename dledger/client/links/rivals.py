@@ -8,7 +8,7 @@ twice that time. A slow commit is no reason to leave: the connection is given up
 claims to lead in a higher term than ours did. Requests sent over it then have the outcome of a lost
 connection, no better and no worse than after the time-out.
 
-Java members do not tell their term, so the client waits for them.
+Java members do not report their term, so the client waits for them.
 """
 
 from __future__ import annotations

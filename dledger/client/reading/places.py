@@ -91,8 +91,8 @@ async def find_time(log: TimedLog, since_ms: int, timeout_s: float) -> int:
     minute before may come first. The index after the last entry if all are earlier.
 
     @param timeout_s: longest wait for one entry.
-    @raise DLedgerError: UNSUPPORTED: no entry that was looked at has a time, or the leader tells no end; or
-        the entries cannot be read.
+    @raise DLedgerError: UNSUPPORTED: no entry that was looked at has a time, or the leader does not say its
+    end; or the entries cannot be read.
     """
     info = await log.metadata()
     if info.committed_index < -1 or info.begin_index < -1:

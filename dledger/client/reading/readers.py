@@ -44,7 +44,7 @@ _PASSING = frozenset({
     ResponseCode.LEADER_NOT_READY, ResponseCode.LEADER_TRANSFERRING, ResponseCode.DISK_FULL,
     ResponseCode.TOO_MANY_CLIENTS,
 })
-#: Seconds between two questions for something to read, at most.
+#: Most seconds between two questions for something to read.
 _POLL_MAX_S = 1.0
 #: Renewals in the time of one lease.
 _RENEWALS = 3
@@ -86,7 +86,7 @@ class ReaderCalls:
             if error.code in _PASSING or error.code is ResponseCode.UNSUPPORTED:
                 members.leader_id = None
             if error.code is ResponseCode.UNSUPPORTED and not has_looked_again and not client.is_closed():
-                has_looked_again = True  # (It may lead no more, which a Java member does not tell.)
+                has_looked_again = True  # (It may lead no more, which a Java member does not say.)
                 continue
             wait_s = backoff.next_s()
             is_over = client.is_closed() or clock.seconds() + wait_s >= deadline_s
@@ -111,7 +111,7 @@ class ReaderCalls:
         return answer
 
     async def infos(self) -> tuple[ReaderInfo, ...]:
-        """The readers of the group, by name. @raise DLedgerError: no leader has told."""
+        """The readers of the group, by name. @raise DLedgerError: no leader has reported."""
         return decode_readers((await self.ask(ReaderRequest(does="list"))).readers)
 
     async def move(self, name: str, index: int) -> int:
@@ -338,7 +338,7 @@ class NamedReader:
 
     def _renew_in_time(self) -> None:
         self._renewal = None
-        Deferred.fromCoroutine(self._renew()).addErrback(lambda _: None)  # (The next request tells.)
+        Deferred.fromCoroutine(self._renew()).addErrback(lambda _: None)  # (The next request shows.)
 
     async def _renew(self) -> None:
         token, asked_s = self._token, self._clock.seconds()
@@ -391,7 +391,7 @@ class NamedReader:
             has these entries or may get them; UNEXPECTED_ARGUMENT: it goes back, or no lease was taken yet;
             L{NotYet<dledger.client.answers.errors.NotYet>}: it is not in the log. After
             L{Timeout<dledger.client.answers.errors.Timeout>} it may have been committed: commit again.
-        @raise TypeError, ValueError: C{index} is no whole number, or negative.
+        @raise TypeError, ValueError: C{index} is not a whole number, or negative.
         """
         index = self.handed_index if index is None else whole("index", index)
         return Deferred.fromCoroutine(self._commit(index))
@@ -452,7 +452,7 @@ class NamedReader:
 
 
 def _new_holder(rng: Random) -> str:
-    """An id that tells people where the process is, and that no other reader has."""
+    """An id that shows people where the process is, and that no other reader has."""
     host = "".join(one for one in gethostname() if one.isalnum() or one in "-.")[:24]
     return f"{host}:{getpid()}:{rng.getrandbits(64):016x}"
 

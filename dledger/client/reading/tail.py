@@ -6,9 +6,9 @@ Rule 1: the reader keeps the next index; a member that sends any other index is 
 Rule 2: any member serves the entries that it knows to be committed, so a lost member is replaced by
 another one: followers first, the leader last.
 Rule 3: at most one batch is requested ahead of the reader; an idle reader is not sent more.
-Rule 4: all entries are of one group, by the id that its members tell. In the log of a group that was restored
-from a backup an index means another entry, so a tail ends there with an error. Within one group, a member
-that has less than the reader is one that lags.
+Rule 4: all entries are of one group, by the id that its members report. In the log of a group that was
+restored from a backup an index means another entry, so a tail ends there with an error. Within one group, a
+member that has less than the reader is one that lags.
 
 Our members are asked with PULL over native frames (long poll). Over remoting, entries are read one
 by one with GET: our members return only committed ones; B{a Java leader also returns entries that are not
@@ -120,7 +120,7 @@ class Tail(ReadingAhead[list[Entry]]):
         return self._next_batch()
 
     async def find_begin(self) -> int:
-        """The index at which it begins. @raise DLedgerError: no member has told in time."""
+        """The index at which it begins. @raise DLedgerError: no member has reported in time."""
         try:
             while not self._is_placed:
                 await self._place()
@@ -182,7 +182,7 @@ class Tail(ReadingAhead[list[Entry]]):
         """
         An empty entry that comes first may be a leader's: that is known by the term of the entry before.
 
-        @raise RequestLost, DLedgerError, WireError: the member did not tell that.
+        @raise RequestLost, DLedgerError, WireError: the member did not say that.
         """
         first, connection = entries[0], self._connection
         if first.body or first.channel or self._term_before >= 0 or not first.index or connection is None:
@@ -247,7 +247,7 @@ class Tail(ReadingAhead[list[Entry]]):
             if self._from_index < 0:
                 raise DLedgerError(
                     ResponseCode.UNSUPPORTED,
-                    reason="these members do not tell their end index: give a first index of 0 or more",
+                    reason="these members do not report their end index: give a first index of 0 or more",
                 )
         elif self._from_index < 0:
             begins = [info.begin_index for info in infos if info.begin_index >= 0]
@@ -411,6 +411,6 @@ class Tail(ReadingAhead[list[Entry]]):
             await deferLater(self._clock, _POLL_S)
             return []
         if answer.code is ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN:
-            # GET does not tell the first remaining index.
+            # GET does not report the first remaining index.
             self._expired[connection.member_id] = self.next_index + 1
         raise DLedgerError(answer.code, member_id=connection.member_id, index=self.next_index)

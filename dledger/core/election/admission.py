@@ -6,14 +6,14 @@ Rule 1: a term that is more than C{TERM_JUMP_MAX} above the own one is not adopt
 Rule 2: no entry of a push is of a later term than the push. (Within a batch terms never fall, so the last
 entry is the latest.)
 
-Rule 3: a member that is known to speak another version of the protocol (DLedger 0.4) is no member of this
+Rule 3: a member that is known to speak another version of the protocol (DLedger 0.4) is not a member of this
 group: it must neither elect this member, nor be elected or followed by it.
 
 Rule 4: a member that knows no leader for C{LEAP_PATIENCES} patiences, and hears of terms out of reach for all
 that time, raises its own term by C{TERM_JUMP_MAX}, and waits again. A false peer can raise a group's term in
 steps of the allowed size; without this rule a member that was away meanwhile, or a new one, would never get
 in. A member that follows never leaps, so a false peer does not disturb a group that works. A leader raises
-its term by half of that, so that its followers can go with it, when answers to its own requests tell of
+its term by half of that, so that its followers can go with it, when answers to its own requests report
 a term out of reach for all that time: the peer may be alone in its term, and comes back no other way. (One
 answer with a term within reach ends a leadership at once.)
 
@@ -51,7 +51,7 @@ def check_start(term: int, ledger_end_term: int, path: str) -> None:
     Check the recovered terms of a member.
 
     @param path: directory of the member's files.
-    @raise DirectoryError: no election could ever raise this term; the message tells the way out.
+    @raise DirectoryError: no election could ever raise this term; the message names the way out.
     """
     if ledger_end_term >= TERM_MAX:
         raise DirectoryError(

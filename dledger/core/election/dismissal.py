@@ -1,12 +1,12 @@
 # -*- test-case-name: tests.core.test_dismissal -*-
 """
-A member that was removed while it could not be told: how it learns of that.
+A member that was removed while it could not be informed: how it learns of that.
 
 No leader pushes to a removed member, so its ledger never has the entry that removed it. It hears no leader,
 and asks for votes that it cannot get. So a member without a leader asks a member of ours that refused it a
-vote for its memberships, over its own connection. If the last committed one that it tells is later than its
-own and does not name it, it is I{dismissed}: it is no candidate any more, and its status says so. Nothing is
-recorded. A later entry of its own ledger, or a later word of those that told it, overrides that.
+vote for its memberships, over its own connection. If the last committed one that it reports is later than its
+own and does not name it, it is I{dismissed}: it is not a candidate any more, and its status says so. Nothing
+is recorded. A later entry of its own ledger, or a later word of those that reported it, overrides that.
 
 Only a committed membership counts: a member that trusted one that is taken back might be the only one that
 can lead.
@@ -53,7 +53,7 @@ class Dismissal:
         refused_by.clear()
 
     def on_response(self, peer_id: str, request_id: int, response: Response) -> None:
-        """A member told its memberships."""
+        """A member reported its memberships."""
         member = self.member
         if not isinstance(response, MetadataResponse) or response.code is not ResponseCode.SUCCESS or (
             not response.configuration or response.group_id != member.group_name.id

@@ -15,8 +15,8 @@ Rule 5: what is there for Java's members alone is in L{dledger.core.election.jav
 Rule 6: a member that leads, or hears its leader, refuses votes without adopting their term, unless the
 leader announced that candidate or is it. A candidate that is left behind in a higher term refuses the
 leader's heartbeats; the leader adopts the term of that answer, and the next election ends in step.
-Rule 7: a member that must never lead is a candidate all the same for the sake of one that keeps asking and
-lacks its entries, while no leader is known: it takes no appends, brings that one up, and hands over to it.
+Rule 7: a member that must never lead still becomes a candidate if no leader is known and a member that lacks
+its entries keeps asking for votes: it takes no appends, sends that one its entries, and hands over to it.
 Rule 8: the vote of a member that may have lost acknowledged entries (C{is_unsure}), its own as a candidate
 included, counts only if every member gives its vote.
 

@@ -8,9 +8,9 @@ A leader makes it, as a proposal of its term::
     ask the peers for their id  --quorum answered-->  take the one of the highest term, or make one
     record it, ask again        --quorum has it-->    it is known, and never changes
 
-A follower asks the leader of its term, and records the answer durably before it tells it to others. An answer
-counts only if it is of the asking member's term. So two quorums cannot know two ids: this is one round of
-Paxos, with the terms as ballots.
+A follower asks the leader of its term, and records the answer durably before it reports it to others. An
+answer counts only if it is of the asking member's term. So two quorums cannot know two ids: this is one round
+of Paxos, with the terms as ballots.
 
 Java members have no id: a group with one of them gets none, or keeps the one that it has.
 

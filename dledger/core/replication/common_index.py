@@ -30,7 +30,7 @@ class Search:
 
     def leave_hole(self, holes: tuple[Hole, ...], begin_index: int, end_index: int) -> None:
         """
-        Ask about an entry beside the leader's hole instead of one in it, if that still tells something.
+        Ask about an entry beside the leader's hole instead of one in it, if that still shows something.
 
         @param begin_index, end_index: of the leader's ledger.
         """

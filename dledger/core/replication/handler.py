@@ -206,7 +206,7 @@ class EntryHandler:
         """Whether nothing is set aside, so that the leader's word is enough, or others confirm it."""
         member = self.member
         # (A member that joins knows no voters before it has come to the entry that names them: nobody has
-        # counted on its entries, which leaders have told it as now. One of them may begin further on.)
+        # counted on its entries, which leaders have reported it as now. One of them may begin further on.)
         if member.ledger_end_index < 0 or not member.membership.voters:
             return True
         # Whether entries are committed is not asked: a mark may be lost, or never have been written.

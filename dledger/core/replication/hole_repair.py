@@ -13,7 +13,7 @@ Rule 2: a member of ours gives any sound entry; a Java member gives entries only
 that no member of ours could help hands over. Two members that neither lead nor stand may never have heard of
 each other: then METADATA says whether the other one is of ours.
 Rule 3: it is tried for ever. After each round of all members in vain the wait grows, up to L{WAIT_MAX_MS}. An
-entry that no member has is never replaced: the operator is told who was asked.
+entry that no member has is never replaced: the operator is informed who was asked.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class HoleRepair:
     """
     Invariant: at most one request or effect is under way; C{asked} is about the first hole.
     C{_told_committed} has the members of ours whose frames have no PULL, and the committed index that they
-    told; C{_polled} those of them that were asked for it in this round. C{_begins} has the first entry that a
-    member still has, of those that have deleted the first missing one.
+    reported; C{_polled} those of them that were asked for it in this round. C{_begins} has the first entry
+    that a member still has, of those that have deleted the first missing one.
 
     @ivar asked: peer id to why it did not give the first missing entry when it was asked last.
     """

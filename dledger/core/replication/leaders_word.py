@@ -8,8 +8,8 @@ L{dledger.core.election.elector}.
 
 Rule: it asks the leader of its term where that leader's ledger ends. The answer is younger than this process,
 so every entry that an earlier process acknowledged to that leader lies at or below that end. When the ledgers
-are equal up to there, and with C{sync} flushed, nothing is missing. A Java leader does not tell its end, and
-sends COMMIT, by which a follower knows it, only after a second without a push: under load never. So it is
+are equal up to there, and with C{sync} flushed, nothing is missing. A Java leader does not report its end,
+and sends COMMIT, by which a follower knows it, only after a second without a push: under load never. So it is
 asked GET: 410, which only a leader answers, says that its ledger ended before that index. Entries of a term
 that began after the start need no question: their leader was elected without a plain vote of this member.
 (Not so if the member lost its directory: it does not know in which terms it voted and acknowledged.)
@@ -78,7 +78,8 @@ class _EndSearch:
 @attrs.define
 class LeadersWord:
     """
-    Invariant: C{_end_index} was told by the leader of C{_term} after this process began; -2: not told yet.
+    Invariant: C{_end_index} was reported by the leader of C{_term} after this process began; -2: not reported
+    yet.
 
     @ivar step_down: ends a leadership or a campaign, with the reason.
     """
@@ -128,7 +129,7 @@ class LeadersWord:
             if response.end_index < 0 and member.ledger_end_index < 0:
                 self.sure()  # neither has an entry, so no push will come
             self.check()  # the entries may have come before this answer
-        elif response.wire_version < 1 and not self._is_searching(peer_id):  # Java does not tell its term
+        elif response.wire_version < 1 and not self._is_searching(peer_id):  # Java does not report its term
             self._search = _EndSearch(peer_id, member.term, member.ledger_end_index)
             self._ask_java(self._search)
 

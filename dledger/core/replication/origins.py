@@ -4,7 +4,7 @@ Appends of producers, at the leader: which are new, and the producer entry that 
 
 The producer entry comes in front of the entries that it announces, in one write and one term. So whoever
 holds one of these holds it, too; and an entry of its term at an announced index is the announced one, as a
-leader writes one entry at an index. No entry of a producer is in a log that does not tell its sequence.
+leader writes one entry at an index. No entry of a producer is in a log that does not report its sequence.
 
 If all members know open runs, the last run of the entry may be open, for the writes that come: so a session
 of one producer costs one entry. It ends with any other body, which comes after another producer entry.
@@ -31,7 +31,7 @@ from protocols.wire.ledger.producers import (
     ProducerRun,
 )
 
-#: Runs in one producer entry, at most.
+#: Most runs in one producer entry.
 RUNS_IN_ENTRY_MAX = 1024
 
 #: The answers to appends that are neither new nor in the ledger.

@@ -2,8 +2,8 @@
 """
 How long the flushes of this member take, and which of its peers flush much faster.
 
-Followers of ours tell their flush time in each answer to a heartbeat
-(L{protocols.wire.ledger.codes.flush_time_flags}); a Java member tells nothing, and is never compared. A
+Followers of ours report their flush time in each answer to a heartbeat
+(L{protocols.wire.ledger.codes.flush_time_flags}); a Java member says nothing, and is never compared. A
 leader gives way if for L{SLOW_FOR_MS} its flushes take at least C{slow_flush_hand_over_ms}, and
 L{SLOW_FACTOR} times as long as those of one live follower. A leader that got leadership by a
 transfer, for any reason, waits for L{SLOW_AGAIN_MS} first.
@@ -36,7 +36,7 @@ _WEIGHT = 0.125
 @attrs.define
 class FlushPace:
     """
-    Flush times of one member, and what its peers tell of theirs. Milliseconds, as seen by the core.
+    Flush times of one member, and what its peers report of theirs. Milliseconds, as seen by the core.
 
     @ivar _mean_ms: of the last flushes; -1 before the first.
     @ivar _began_ms: begin of the flush that is under way; None without one.
@@ -73,7 +73,7 @@ class FlushPace:
         return max(known_ms, running_ms)
 
     def flags(self, now_ms: int) -> int:
-        """The flags of a C{wire_version} that tell the flush time."""
+        """The flags of a C{wire_version} that report the flush time."""
         return flush_time_flags(self.time_ms(now_ms))
 
     def heard(self, peer_id: str, wire_version: int, now_ms: int) -> None:
@@ -85,7 +85,7 @@ class FlushPace:
             self._told[peer_id] = (told_ms, now_ms)
 
     def peer_ms(self, peer_id: str, now_ms: int) -> float | None:
-        """The flush time that a peer told lately; None if it told none."""
+        """The flush time that a peer reported lately; None if it reported none."""
         told_ms, heard_ms = self._told.get(peer_id, (0.0, -FRESH_MS))
         return told_ms if now_ms - heard_ms < FRESH_MS else None
 

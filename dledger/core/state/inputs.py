@@ -206,7 +206,7 @@ class PeerConnected(Input):
 
 @value_class(kw_only=True)
 class MembersIntroduced(Input):
-    """A known member has told a list of members."""
+    """A known member has reported a list of members."""
 
     teller_id: str
     membership: Membership

@@ -49,7 +49,7 @@ INTRODUCED_MAX = 2 * MEMBERS_MAX
 
 @attrs.frozen
 class _Told:
-    """A list of members as another member told it. C{was_trusted}: that was a member of this ledger then."""
+    """A list of members from another member. C{was_trusted}: that was a member of this ledger then."""
 
     membership: Membership
     was_trusted: bool
@@ -185,10 +185,10 @@ class MemberState:
     @ivar takes_chunks: peers that take chunks, as they said on this connection.
     @ivar refused_by: peers that refused a vote because they follow a leader, or do not know this member, and
         have not been asked for their members since.
-    @ivar dismissed_index: index of a committed configuration entry that another member told, in which this
-        member is no voter; -1 for none. A later entry of the own ledger overrides it.
+    @ivar dismissed_index: index of a committed configuration entry that another member reported, in which
+        this member is not a voter; -1 for none. A later entry of the own ledger overrides it.
     @ivar introduced: id to C{host:port} of the members in later lists than this ledger has, as far as known
-        members told them, at most L{INTRODUCED_MAX}; none once this ledger has caught up.
+        members reported them, at most L{INTRODUCED_MAX}; none once this ledger has caught up.
     @ivar start_term: before this start the member acknowledged no entry of a later term: the term that it
         recovered with, or C{TERM_MAX} if it may have lost its directory, or that is doubted.
     @ivar flushed_index: every entry up to here is on stable storage.
@@ -273,10 +273,10 @@ class MemberState:
 
     def _introduce(self) -> None:
         """
-        Gather what others told. Each one's last word counts for itself, so a false one hides no true one. The
-        members of this ledger come first, then those that they introduced: these may know of still others. A
-        list of the past may lack a member that told of the present one: its word counts until the present is
-        reached.
+        Gather what others reported. Each one's last word counts for itself, so a false one hides no true one.
+        The members of this ledger come first, then those that they introduced: these may know of still
+        others. A list of the past may lack a member that reported the present one: its word counts until the
+        present is reached.
         """
         own, first = self.membership, self._trusted
         found: dict[str, str] = {}
@@ -306,7 +306,7 @@ class MemberState:
 
     @property
     def is_voter(self) -> bool:
-        """Whether this member counts, by its own ledger, and by what others told."""
+        """Whether this member counts, by its own ledger, and by what others reported."""
         is_dismissed = self.dismissed_index > self.membership.index
         return self.self_id in self.membership.voters and not is_dismissed
 
@@ -342,7 +342,7 @@ class MemberState:
             self.refused_by.add(peer_id)
 
     def on_introduced(self, told: MembersIntroduced) -> None:
-        """A known member has told a list of members."""
+        """A known member has reported a list of members."""
         self._told[told.teller_id] = _Told(told.membership, told.teller_id in self._trusted)
         self._introduce()
 
@@ -479,10 +479,10 @@ class MemberState:
         self, peer_id: str, wire_version: int, code: ResponseCode = ResponseCode.SUCCESS
     ) -> None:
         """
-        A peer answered a heartbeat; its flags tell of its version, its room on the disk, its speed.
+        A peer answered a heartbeat; its flags report its version, its room on the disk, its speed.
 
         A member of ours that cannot place its sender yet refuses the heartbeat before its core sees it. Such
-        a refusal has no flags, and tells nothing.
+        a refusal has no flags, and says nothing.
         """
         is_ours = wire_version & WIRE_VERSION_MASK >= 1
         if is_ours and code is not ResponseCode.SUCCESS and not wire_version & WIRE_FLAG_MEMBERSHIP:

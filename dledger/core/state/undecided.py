@@ -8,7 +8,7 @@ entry, and that entry has the term in which the append was written.
 Rule 2: terms never fall along a ledger, and equal entries have equal entries before them. So once another
 entry is committed in the place of the first one that waits, or an entry of a later term before it, nothing
 of that leadership is added to the log any more.
-Rule 3: an outcome that cannot be told within C{max_wait_ack_time_ms} stays unknown.
+Rule 3: an outcome that cannot be known within C{max_wait_ack_time_ms} stays unknown.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class UndecidedAppends:
 
     def decide(self, view: LedgerView, committed_index: int) -> list[Decided]:
         """
-        Tell the outcomes that follow from a commit index.
+        Report the outcomes that follow from a commit index.
 
         @return: in log order, with SUCCESS, NOT_LEADER (not in the log) or TERM_CHANGED (unknown: only some
             of the entries are in the log). They do not wait any longer.

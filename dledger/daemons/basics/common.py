@@ -3,7 +3,7 @@
 Shared by the services of C{twistd}: options, and the set-up of the process.
 
 Options of the command line override those of the configuration file, which override the defaults. An error is
-one line that also tells the allowed values.
+one line that also reports the allowed values.
 """
 
 from __future__ import annotations
@@ -249,12 +249,12 @@ class ConfigurationOptions(OptionsOnly):
         self, ports: Mapping[str, str], names: Mapping[str, str], others: Collection[str]
     ) -> dict[str, object]:
         """
-        Make an endpoint of each port that L{take} has found, and tell the ports as options.
+        Make an endpoint of each port that L{take} has found, and show the ports as options.
 
         @param ports: name of an endpoint to the option that has its port.
         @param names: as of L{take}.
         @param others: the options that L{take} has left, in snake_case.
-        @raise UsageError: something is no endpoint, or both options were written.
+        @raise UsageError: something is not an endpoint, or both options were written.
         """
         found: dict[str, object] = {}
         for name, port in ports.items():
@@ -319,7 +319,7 @@ def service_tables(values: Mapping[str, object]) -> tuple[str, ...]:
     for name, value in values.items():
         if name in TABLES:
             if not isinstance(value, dict):
-                findings.append(f"{name} is no table: write [{name}], and its options below")
+                findings.append(f"{name} is not a table: write [{name}], and its options below")
         elif isinstance(value, dict):
             near = difflib.get_close_matches(name, TABLES, n=1)
             hint = f"; did you mean [{near[0]}]?" if near else ""
@@ -430,7 +430,7 @@ def check_endpoint(option: str, description: str, example: str) -> None:
     try:
         serverFromString(None, description)
     except (ValueError, TypeError, KeyError, IndexError, OSError) as error:
-        raise UsageError(f"--{option} {description!r} is no endpoint (such as {example}): {error}") from None
+        raise UsageError(f"--{option} {description!r}: no endpoint, such as {example}: {error}") from None
     port = _ANY_PORT.match(description)
     if port is not None and int(port["port"]) > 65535:
         raise UsageError(f"--{option} {description!r}: the port {port['port']} is not within 0 to 65535")

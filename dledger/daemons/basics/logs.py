@@ -63,7 +63,7 @@ class LogOptions:
 
         @param twistd: its options.
         @param is_given: whether an option of the log was given.
-        @raise UsageError: twistd was told to write it otherwise.
+        @raise UsageError: twistd was asked to write it otherwise.
         """
         other = next((name for name in ("logger", "syslog") if twistd.get(name)), None)
         if other is None:

@@ -4,7 +4,7 @@ C{twistd -n dledger}: options, and the service that they describe.
 
 Options of the command line override those of the configuration file, which override the defaults. Every
 option of L{DLedgerConfig} can be given, in our, Java's or RocketMQ's spelling. An error is one line that
-also tells the allowed values.
+also reports the allowed values.
 """
 
 from __future__ import annotations

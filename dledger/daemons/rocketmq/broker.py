@@ -4,7 +4,8 @@ C{twistd -n dledger-broker}: options, and the broker that they describe.
 
 Options of the command line override those of the configuration file, which override the defaults. Every
 option of L{BrokerConfig}, of its store and of its replication can be given, in our or in RocketMQ's spelling;
-a configuration file of RocketMQ's own broker works. An error is one line that also tells the allowed values.
+a configuration file of RocketMQ's own broker works. An error is one line that also reports the allowed
+values.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ C{twistd -n dledger-namesrv}: options, and the name server that they describe.
 
 Options of the command line override those of the configuration file, which override the defaults. Every
 option of L{NameServerConfig} can be given, in our or in RocketMQ's spelling; a file of RocketMQ's
-own name server works. An error is one line that also tells the allowed values.
+own name server works. An error is one line that also reports the allowed values.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class SnapshotSource(Protocol):
 @attrs.define
 class _Incoming:
     """
-    What is received. C{index}, C{term} and C{size} are -1 until the first piece has told them.
+    What is received. C{index}, C{term} and C{size} are -1 until the first piece has reported them.
 
     @ivar offset: bytes that are in the file.
     """

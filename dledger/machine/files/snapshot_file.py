@@ -2,7 +2,7 @@
 """
 The file of one snapshot: a header, then the pieces of a state, then an end.
 
-Each piece has the checksum of all bytes of the state up to its own end, and the end tells their number: a
+Each piece has the checksum of all bytes of the state up to its own end, and the end reports their number: a
 file that is cut anywhere, or has a bit flipped anywhere, is refused. The caller gives it its name when all of
 it is on stable storage.
 
@@ -28,7 +28,7 @@ SNAPSHOT_MAGIC = 0x444C534E  # "DLSN"
 #: (L{dledger.machine.kept_results}).
 SNAPSHOT_VERSION = 2
 OLDEST_SNAPSHOT_VERSION = 1
-#: Bytes of one piece of a state, at most.
+#: Most bytes of one piece of a state.
 CHUNK_BYTES_MAX = 4 * 1024 * 1024
 
 SNAPSHOT_HEADER_DECLARATION = Struct(
@@ -139,7 +139,7 @@ def _read_head(file: File) -> tuple[SnapshotHead, int]:
     fixed = _read(file, _HEADER.size, 0, "header")
     magic, version, index, term, chain_crc, machine_version, length = _HEADER.unpack(fixed)
     if magic != SNAPSHOT_MAGIC:
-        raise SnapshotRefused(f"{file.path} is no snapshot: it begins with {fixed[:4].hex()}")
+        raise SnapshotRefused(f"{file.path} is not a snapshot: it begins with {fixed[:4].hex()}")
     rest = _read(file, length + _CRC.size, _HEADER.size, "header")
     if _CRC.unpack_from(rest, length)[0] != crc32(fixed + rest[:length]):
         raise SnapshotRefused(f"{file.path} is damaged: the checksum of its header does not fit")

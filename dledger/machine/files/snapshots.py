@@ -35,7 +35,7 @@ _NAME = re.compile(r"snapshot-(\d{1,19})-(\d{1,19})")
 _UNFINISHED = "unfinished"
 _INCOMING = "incoming"
 
-#: Sentences about refused snapshots, at most.
+#: Most sentences about refused snapshots.
 REFUSED_MAX = 64
 
 

@@ -1,13 +1,13 @@
 # -*- test-case-name: tests.node.test_greeting -*-
 """
 Whether a member that calls, or answers, belongs to this group. Every connection between members of ours
-begins with METADATA; each side tells the id of its group and the ids of its members, and each side judges.
+begins with METADATA; each side reports the id of its group and the ids of its members, and each side judges.
 
 Two lists of members make two majorities, and members of two groups that share their names would cut each
 other's logs: so one difference ends the connection, on both sides, with a sentence that says which is which.
 When the members of the group have changed by its log, two lists may differ for a while: then the id of the
 group decides alone. A member that was away may not know it yet: its list must be one that this log had, and
-it takes the other side's word for a later one. A side that does not tell (Java, an earlier version, a group
+it takes the other side's word for a later one. A side that does not report (Java, an earlier version, a group
 that has no id yet) is not judged. Then the directories of the two are judged, see
 L{dledger.node.connections.lineages}.
 """
@@ -35,7 +35,7 @@ class KnownMembers(Protocol):
 
     @property
     def introduced(self) -> Mapping[str, str]:
-        """Id to C{host:port} of the members in later lists, as far as known members told them."""
+        """Id to C{host:port} of the members in later lists, as far as known members reported them."""
 
     @property
     def speakers(self) -> frozenset[str]:
@@ -51,7 +51,7 @@ class KnownMembers(Protocol):
 @attrs.frozen(kw_only=True)
 class Greeting:
     """
-    What this member tells about itself, and expects of the others.
+    What this member says about itself, and expects of the others.
 
     @ivar known: the members at the moment, by the own log.
     @ivar group_name: the id of the group at the moment.
@@ -64,7 +64,7 @@ class Greeting:
 
     @property
     def group_id(self) -> str:
-        """The id that members are told; empty until it is known."""
+        """The id for members; empty until it is known."""
         name = self.group_name()
         return name.id if name.is_known else ""
 
@@ -75,7 +75,7 @@ class Greeting:
 
     @property
     def configuration(self) -> str:
-        """The present membership as METADATA tells it; empty while it is that of the start list."""
+        """The present membership as METADATA reports it; empty while it is that of the start list."""
         now = self.known.membership
         if not now.is_changed:
             return ""
@@ -83,7 +83,7 @@ class Greeting:
         return encode_told((ToldMembership(now.index, now.term, lists),))
 
     def call(self, request: MetadataRequest) -> MetadataRequest:
-        """The METADATA request that greets a member, with what there is to tell."""
+        """The METADATA request that greets a member, with what there is to report."""
         lineages = self.lineages
         return attrs.evolve(
             request, group_id=self.group_id, members=self.members, configuration=self.configuration,
@@ -92,7 +92,7 @@ class Greeting:
         )
 
     def answer(self, request: MetadataRequest, response: MetadataResponse) -> MetadataResponse:
-        """The answer to a METADATA request: a member that greets is told about directories, too."""
+        """The answer to a METADATA request: a member that greets is informed about directories, too."""
         lineages, sender_id = self.lineages, request.local_id
         if lineages is None or not request.lineage:
             return response

@@ -2,7 +2,7 @@
 """
 Notices a member whose directory was remade, put back from an older copy, or started twice.
 
-Members tell each other their lineage (L{dledger.ledger.lineage}) in the greeting, and how each remembers
+Members show each other their lineage (L{dledger.ledger.lineage}) in the greeting, and how each remembers
 the other. Three rules:
 
 Rule 1: the process that answers at a member's address is that member. It is remembered. Another process that
@@ -14,7 +14,7 @@ directory no longer: it joins, that is, its vote does not count alone until it h
 records that before it answers anything else.
 Rule 3: until it does so, nothing of it counts: its connections end.
 
-Members that tell nothing (Java, earlier versions, native greetings) are not judged.
+Members that say nothing (Java, earlier versions, native greetings) are not judged.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Others(Protocol):
         """Member id to lineage."""
 
     def was_before(self, member_id: str, incarnation: int) -> bool:
-        """Whether the member had this incarnation before the one that it told last."""
+        """Whether the member had this incarnation before the one that it reported last."""
 
     def meet(self, member_id: str, lineage: Lineage) -> None:
         """Remember."""
@@ -55,7 +55,7 @@ class Directory(Protocol):
 
     @property
     def lineage(self) -> Lineage | None:
-        """What this member tells; None: nothing."""
+        """What this member shows; None: nothing."""
 
 
 class Lineages:
@@ -94,7 +94,7 @@ class Lineages:
 
     @property
     def told(self) -> str:
-        """This member's lineage, as text; empty if it tells none."""
+        """This member's lineage, as text; empty if it reports none."""
         lineage = self._directory.lineage
         return "" if lineage is None else lineage.encode()
 
@@ -102,8 +102,8 @@ class Lineages:
         """
         What this member remembers of another, as text; empty for nothing.
 
-        @param text: what the other one has told. If that was its incarnation before the last one, it is told
-            that the incarnation has gone on since: so it takes itself for an older copy.
+        @param text: what the other one has reported. If that was its incarnation before the last one, it is
+            informed that the incarnation has gone on since: so it takes itself for an older copy.
         """
         others, told = self._directory.others, Lineage.decode(text)
         if told is not None and others.was_before(member_id or "", told.incarnation):
@@ -123,7 +123,7 @@ class Lineages:
 
     def heed(self, teller_id: str, met_text: str, group_id: str) -> None:
         """
-        A member of the group has told how it remembers this one.
+        A member of the group has reported how it remembers this one.
 
         @param group_id: the id of the group if it is known there; else empty.
         """
@@ -185,6 +185,6 @@ class Lineages:
         if fault is None or met is None:
             return ""
         return (
-            f"{fault}: it tells the incarnation {told.incarnation:016x} with {told.starts} starts, and this "
+            f"{fault}: it names the incarnation {told.incarnation:016x} with {told.starts} starts, and this "
             f"member has met it as {met.incarnation:016x} with {met.starts}"
         )

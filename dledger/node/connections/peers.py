@@ -7,11 +7,11 @@ connection a request fails at once; it is not kept for the next connection.
 Rule 2: every request ends once, as an answer or as a failure, and never before C{send} has returned.
 Rule 3: a connection begins with a METADATA request; its answer says whether the peer understands
 native frames. With C{wire=auto} requests are JSON until then.
-Rule 4: that answer also tells the peer's group and its list of members. If they are not ours, the connection
+Rule 4: that answer also names the peer's group and its list of members. If they are not ours, the connection
 ends before any later answer counts, see L{dledger.node.connections.greeting}.
 Rule 5: an idle connection to a member of ours carries a METADATA request every L{SIGN_OF_LIFE_S}, so that
 the peer knows it to live, and lets no other connection speak for this member.
-Rule 6: what a member tells counts from its own address only: if one that calls seems to know more, it is
+Rule 6: what a member reports counts from its own address only: if one that calls seems to know more, it is
 asked there, at most once in L{ASK_AGAIN_S}.
 Rule 7: a member is I{present} while its own address answers: a message in its name while it is not present
 comes from somebody else, or will be repeated when this member has reached it. See L{Peers.vouches}.
@@ -54,7 +54,7 @@ RETRY_FIRST_S = 0.05
 RETRY_MAX_S = 1.0
 RETRY_FACTOR = 1.6
 
-#: Seconds between two requests on a connection to a member of ours, at most.
+#: Most seconds between two requests on a connection to a member of ours.
 SIGN_OF_LIFE_S = 1.0
 
 #: A member of ours that has answered nothing for this many seconds is not present.
@@ -162,7 +162,7 @@ class Peers:
             peer.ask_again()
 
     def greet(self, peer_id: str | None = None) -> None:
-        """Tell a connected member, or every one, what there is to tell about this one."""
+        """Send a connected member, or every one, what there is to say about this one."""
         for known_id, peer in self._peers.items():
             if peer_id in (None, known_id):
                 peer.greet()
@@ -203,7 +203,7 @@ class Peers:
         return _no_answer("its address is not known") if peer is None else peer.ask(request)
 
     def told(self, peer_id: str) -> MetadataResponse | None:
-        """What the member has told last, since it got its present address; None: nothing yet."""
+        """What the member has reported last, since it got its present address; None: nothing yet."""
         peer = self._peers.get(peer_id)
         return None if peer is None else peer.told
 
@@ -438,7 +438,7 @@ class _Peer(Factory):
             self._probe(connection)
 
     def greet(self) -> None:
-        """The members of the group are others: tell the peer, which may not know this member yet."""
+        """The members of the group are others: inform the peer, which may not know this member yet."""
         if self._connection is not None:
             self._probe(self._connection, is_sign_of_life=False)
 

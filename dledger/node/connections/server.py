@@ -35,7 +35,8 @@ from protocols.wire.errors import BodyError, WireError
 CONNECTIONS_MAX = 4096
 
 #: A connection that was heard within this many seconds lives. A peer whose machine lost power gets in with
-#: its first attempt after this time; one whose process ended gets in at once, because the kernel tells.
+#: its first attempt after this time; one whose process ended gets in at once, because the kernel reports
+#: that.
 LIVE_S = 3.0
 
 #: A member that did not look after its connections for this long, seconds, stood still.
@@ -144,7 +145,6 @@ class MemberServer(ListeningSide[ServerConnection]):
     # -- RequestSink of the connections ------------------------------------------------------
 
     def connected(self, connection: ServerConnection) -> None:
-        """See L{RequestSink.connected}."""
         super().connected(connection)
         self._sink.connected(connection)
 
@@ -178,7 +178,6 @@ class MemberServer(ListeningSide[ServerConnection]):
         self._sink.wire_broken(connection, error)
 
     def connection_lost(self, connection: ServerConnection, reason: str) -> None:
-        """See L{RequestSink.connection_lost}."""
         super().connection_lost(connection, reason)
         peer_id = connection.peer_id
         if peer_id is not None and self._by_peer.get(peer_id) is connection:

@@ -71,7 +71,7 @@ EVENT_KINDS: Mapping[str, EventKind] = {
         # (Not the port: a client that asks again connects again. A change that was made has another index.)
         ("change", "member_id", "member_address", "is_forced", "configuration"),
     ),
-    "dismissed": _info("another member reports that this one is no voter any more"),
+    "dismissed": _info("another member reports that this one is not a voter any more"),
     # Replication.
     "dispatcher-state": _info("how the leader brings a follower's log in step", ("peer_id", "old", "new")),
     "push-set-back": _info("a push has failed: the leader compares the logs again", ("peer_id", "state")),

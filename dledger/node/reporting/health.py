@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.node.test_health -*-
 """
 Whether a member serves, in one sentence. C{/healthz}, C{/status}, the metrics, and METADATA for the pages of
-the other members all say the same. C{/readyz} asks for more, and tells every reason.
+the other members all say the same. C{/readyz} asks for more, and reports every reason.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ READY_SHARE = 10
 #: A state machine whose call lasts for this time is a problem, seconds.
 MACHINE_HANGS_S = 5.0
 
-#: Characters of a reason that is told to others, at most.
+#: Most characters of a reason that is shown to others.
 TOLD_CHARACTERS_MAX = 300
 
 

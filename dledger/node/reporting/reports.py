@@ -26,7 +26,7 @@ _RESERVED = frozenset({"level", "format", "event", "facts", "self"})
 #: An event that has no kind: another version of the core reports it.
 _OTHER = EventKind("info", "")
 
-#: The result of a vote for a candidate that is no member: strangers choose that name, so all count as one.
+#: The result of a vote for a candidate that is not a member: strangers choose that name, so all count as one.
 _OF_STRANGERS = "REJECT_UNKNOWN_LEADER"
 
 #: At most this many characters of a fact are logged: another party chose some of them.

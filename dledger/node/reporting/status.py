@@ -347,7 +347,7 @@ class WrittenLedger(Protocol):
 
 
 def bytes_behind(ledger: WrittenLedger, index: int, *, unknown: int = 0) -> int:
-    """Bytes of the records that it has after C{index}; C{unknown} if they cannot be told."""
+    """Bytes of the records that it has after C{index}; C{unknown} if they cannot be known."""
     try:
         if index >= ledger.ledger_end_index:
             return 0

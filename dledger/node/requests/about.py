@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.node.test_status -*-
-"""What a member tells about itself to others: where it listens, and how it is."""
+"""What a member says about itself to others: where it listens, and how it is."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dledger.node.reporting.status import (
 @attrs.frozen
 class Told:
     """
-    What METADATA tells about a member besides the core's facts.
+    What METADATA says about a member besides the core's facts.
 
     @ivar admin: C{host:port} of the HTTP administration; empty for none.
     @ivar health: reason why the member does not serve; empty if it serves.
@@ -43,7 +43,7 @@ class AboutMember:
     """
 
     def __init__(self, status: Callable[[], NodeStatus], machine: Callable[[], str]) -> None:
-        """@param machine: tells of the state machine; empty for none."""
+        """@param machine: reports the state machine; empty for none."""
         self.listen = ""
         self.admin = ""
         self.told_admin = ""
@@ -58,7 +58,7 @@ class AboutMember:
         return self._told
 
     def sweep(self) -> None:
-        """Time passed: what was told may not be true any more."""
+        """Time passed: what was reported may not be true any more."""
         self._told = None
 
 

@@ -268,7 +268,7 @@ class AppendGate:
             )
 
     def _tell_once(self, answer: AnswerAppend, claim: _Claim) -> None:
-        """Tell a producer where its bodies are, or the first ones of them."""
+        """Inform a producer where its bodies are, or the first ones of them."""
         if not answer.is_repeated:
             self._counters.appends += answer.count
             self._counters.append_bytes += claim.size

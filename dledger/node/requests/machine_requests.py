@@ -5,11 +5,11 @@ The requests to the state machine of a member: SUBMIT, QUERY and SKIP.
 Rule 1: a command that was appended is answered with the result of its own entry, or with a code that means
 "unknown": it is in the log, or may come to be. The wait for the result begins in the step that commits it.
 A command of a producer is answered with the result of its first entry, however often it is sent: the state
-tells it, else the log; between them they know all that is in the log.
+reports it, else the log; between them they know all that is in the log.
 Rule 2: a query at the leader is answered from a state that has every entry committed when it arrived: the
 leader proves its leadership first (read index), then waits until the machine has come so far.
-Rule 3: with a bound on the age, any member answers. What a follower knows to be committed is as old as the
-push that told it, plus the time for which a leader may go on without its followers: its patience.
+Rule 3: with a bound on the age, any member answers. A follower's committed index is as old as its last
+push plus the patience, the longest time for which a leader leads without a quorum.
 Rule 4: a connection that does not read its answers is refused before anything is done for it.
 """
 
@@ -50,7 +50,7 @@ from protocols.wire.ledger.messages import (
 from protocols.wire.ledger.own.machine_entries import encode_skip
 from protocols.wire.ledger.producers import producer_problem
 
-#: Characters of a reason in an answer, at most.
+#: Most characters of a reason in an answer.
 REASON_CHARACTERS_MAX = 300
 
 
@@ -103,7 +103,7 @@ class HostedMachine(Protocol):
         """Whether a result is the reason of a refusal."""
 
     def told(self) -> ToldMachine:
-        """What other members are told of it."""
+        """What other members learn about it."""
 
     @property
     def gives_snapshots(self) -> bool:
@@ -152,7 +152,7 @@ class OtherMachines(Protocol):
     """The other members: L{dledger.node.requests.snapshots.SnapshotDesk}."""
 
     def told(self, peer_id: str) -> MetadataResponse | None:
-        """What a member has told last; None: nothing yet."""
+        """What a member has reported last; None: nothing yet."""
 
     def ask_machines(self, now_s: float) -> None:
         """Ask them for their machines, now and then."""
@@ -178,7 +178,7 @@ class MachineDesk:
         @param append: appends a command for a local caller, see L{AppendGate.append_command}.
         @param append_order: appends a machine entry.
         @param others: the machines of other members.
-        @param feed: tells the core whether the machine here may lead.
+        @param feed: informs the core whether the machine here may lead.
         @param note: reports an event.
         @param producers: those that the log knows; None: not yet.
         @param broken: called with an exception that is a bug of ours.
@@ -373,7 +373,7 @@ class MachineDesk:
     def _why_not_known(self, peer_id: str) -> str:
         told = self._others().told(peer_id)
         if told is None:
-            return "has not told yet whether it knows such orders"
+            return "has not said yet whether it knows such orders"
         is_able = bool(told.wire_version & WIRE_FLAG_SUBMIT_ONCE)
         return "" if is_able else "runs no state machine, or an earlier version, which does not skip"
 
@@ -408,7 +408,7 @@ class MachineDesk:
         )
 
     def _age_ms(self, status: MemberStatus) -> int:
-        """How old the knowledge of commits is. @raise DLedgerError: nobody knows."""
+        """Age of the committed index, milliseconds. @raise DLedgerError: it is not known."""
         if status.leader_committed_ms < 0 or status.commit_lag:
             raise DLedgerError(
                 ResponseCode.FALL_BEHIND_TOO_MUCH, reason="this member does not know how old its state is"

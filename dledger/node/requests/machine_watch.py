@@ -1,11 +1,11 @@
 # -*- test-case-name: tests.node.test_machine_watch -*-
 """
-Compares the state machine of this member with those of the others, as they tell of them in METADATA.
+Compares the state machine of this member with those of the others, as they report them in METADATA.
 
 Rule 1: machines of another name or version are a warning with the names of their members, once for each
 change.
 Rule 2: members with the same machine compare digests of their states after the same entry. A difference is a
-warning with the names; a member that is not with the majority of those that tell is in doubt.
+warning with the names; a member that is not with the majority of those that report is in doubt.
 Rule 3: where the machine asks for that, only members with the highest version answer queries while different
 versions run; the others are not fit to lead.
 """
@@ -21,7 +21,7 @@ from protocols.wire.ledger.machines import ToldMachine, decode_told_machine
 class MachineWatch:
     """
     @ivar differs: what other members run instead; empty if nothing else.
-    @ivar in_doubt: why the state here may be wrong: no majority of those that tell has it; empty if not.
+    @ivar in_doubt: why the state here may be wrong: no majority of those that report has it; empty if not.
     @ivar outdated: why this member answers no queries, because of its version; empty if it does.
     """
 
@@ -41,7 +41,7 @@ class MachineWatch:
         self._compared = ""
 
     def others(self, peer_ids: Iterable[str]) -> dict[str, ToldMachine]:
-        """The machines of other members, as far as they have told."""
+        """The machines of other members, as far as they have reported."""
         found = {}
         for peer_id in peer_ids:
             text = self._told_by(peer_id)

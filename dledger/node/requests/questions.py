@@ -57,7 +57,7 @@ class CoreQuestions:
         return tokens
 
     def abandon(self, tokens: set[int]) -> None:
-        """Tell the core that nobody waits for these answers any more."""
+        """Inform the core that nobody waits for these answers any more."""
         if tokens:
             self._counters.requests_abandoned += len(tokens)
             # In the order of their arrival.

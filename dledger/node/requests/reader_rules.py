@@ -10,7 +10,7 @@ Rule 3: a part without an end is read by one process alone; while it has a lease
 it is not given while another part has one.
 Rule 4: each request can be repeated: the second one changes nothing, and nothing is written.
 
-Time is an argument: which leases are over is told by L{dledger.node.requests.readers}.
+Time is an argument: which leases are over is reported by L{dledger.node.requests.readers}.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ it: so a member that starts finds it among the last entries, and one that gets a
 Rule 6: a renewal counts when it comes, and is answered when nothing earlier about its reader is under way and
 this member has proved that it leads: else it could renew a lease whose entries were just given to another
 process, here or by a later leader.
-Rule 7: while damaged entries may tell of readers, nothing is known: requests are refused and expiry keeps all
+Rule 7: while damaged entries may be of readers, nothing is known: requests are refused and expiry keeps all
 entries, but those that every other member has deleted, which nobody can give back and no reader needed.
 """
 
@@ -53,9 +53,9 @@ _T = TypeVar("_T")
 
 #: See rule 5.
 REFRESH_BYTES = 8 * 1024 * 1024
-#: Requests that are under way at once, at most.
+#: Most requests that are under way at once.
 ASKED_MAX = 1024
-#: Characters of a reason in an answer, at most.
+#: Most characters of a reason in an answer.
 REASON_CHARACTERS_MAX = 300
 
 
@@ -230,7 +230,7 @@ class ReaderDesk:
         table = self._ledger.readers
         if table is None:
             raise DLedgerError(ResponseCode.LEADER_NOT_READY, reason=(
-                "damaged entries may tell of readers; a peer gives them back"
+                "damaged entries may name readers; a peer gives them back"
             ))
         self._leases.begin(self._core.members.term)
         return table.at(self._core.committed_index)

@@ -16,11 +16,11 @@ Routes each request of a connection to the part that answers it, by a table of t
 Rule 1: a request for another member is refused (401) before one for another group (400), as in Java.
 Rule 2: what is said in the name of a member counts only on that member's connection
 (L{dledger.node.connections.speakers}).
-Rule 3: the first METADATA of a member tells its group and its list of members; if they are not ours, it is
+Rule 3: the first METADATA of a member names its group and its list of members; if they are not ours, it is
 answered, and the connection ends before its next request (L{dledger.node.connections.greeting}).
 Rule 4: a request beyond the rights of its connection is answered FORBIDDEN (440):
 L{dledger.node.connections.door} decides, before anything else, or, without TLS, here about changes. The log
-tells from where a change of the members was asked for.
+reports from where a change of the members was asked for.
 Rule 5: every request is answered exactly once, with a code in a body, unless its connection is lost
 (L{dledger.node.requests.questions}).
 
@@ -103,7 +103,7 @@ class Introductions:
 
     @ivar greeting: judges which members belong to this group.
     @ivar greeted: called when a member has greeted, and may belong here.
-    @ivar told: what METADATA tells about this member besides the core's facts.
+    @ivar told: what METADATA says about this member besides the core's facts.
     """
 
     greeting: Greeting
@@ -312,7 +312,7 @@ class RequestRouter:
         return True
 
     def _tell(self, connection: ServerConnection, ticket: Ticket, request: MetadataRequest) -> bool:
-        """Tell the members and the leader. @return: whether the connection goes on."""
+        """Inform the members and the leader. @return: whether the connection goes on."""
         connection.answer(ticket, self._metadata(request))
         is_greeting = request.members and self._speakers.is_greeting(connection, request)
         return not (is_greeting and self._turned_away(connection, request))

@@ -95,7 +95,7 @@ class SnapshotDesk:
 
     @property
     def wire_flags(self) -> int:
-        """What METADATA tells of the machine of this member, as flags of C{wire_version}."""
+        """What METADATA reports of the machine of this member, as flags of C{wire_version}."""
         machine = self._machine()
         if machine is None:
             return 0
@@ -123,7 +123,7 @@ class SnapshotDesk:
         if peer_id not in self._members.peer_ids or connection.peer_id != peer_id:
             raise DLedgerError(
                 ResponseCode.UNKNOWN_MEMBER,
-                reason=f"{peer_id!r} is no member of the group, or does not speak on this connection",
+                reason=f"{peer_id!r} is not a member of the group, or does not speak on this connection",
             )
         quota = self._members.quota_of(peer_id)
         left = quota.left(self._now_ms())
@@ -163,7 +163,7 @@ class SnapshotDesk:
     # -- the log after snapshots -------------------------------------------------------------
 
     def drop_to_index(self, status: MemberStatus) -> int:
-        """Last entry that may go because snapshots have it; -1: none. It is told in C{log_kept} why."""
+        """Last entry that may go because snapshots have it; -1: none. C{log_kept} says why."""
         keep, machine = self._config.machine_keep_entries, self._machine()
         self.log_kept = ""
         if not keep or machine is None:
@@ -185,7 +185,7 @@ class SnapshotDesk:
         if problems:
             return "; ".join(problems)
         if status.role != "leader" and self._leader_begin(status) < 0:
-            return "the leader has not told where its log begins"
+            return "the leader has not said where its log begins"
         return ""
 
     def _leader_begin(self, status: MemberStatus) -> int:
@@ -196,7 +196,7 @@ class SnapshotDesk:
         """Why a member neither gives nor takes snapshots, as far as this one knows; empty if it does."""
         told = self.told(peer_id)
         if told is None:
-            return "has not told yet whether it takes snapshots"
+            return "has not said yet whether it takes snapshots"
         if not told.wire_version & WIRE_VERSION_MASK:
             return "is a Java member, which takes no snapshots"
         if not told.wire_version & WIRE_FLAG_SNAPSHOTS:
@@ -204,7 +204,7 @@ class SnapshotDesk:
         return ""
 
     def told(self, peer_id: str) -> MetadataResponse | None:
-        """What a member has told last; None: nothing yet."""
+        """What a member has reported last; None: nothing yet."""
         told = None if self._peers is None else self._peers.told(peer_id)
         return told if told is None else attrs.evolve(told, machine=self._machines.get(peer_id, told.machine))
 

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.node.test_node -*-
-"""Tells what a ledger sets aside, and how much it has."""
+"""Says what a ledger sets aside, and how much it has."""
 
 from __future__ import annotations
 

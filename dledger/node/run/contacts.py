@@ -1,11 +1,11 @@
 # -*- test-case-name: tests.node.test_contacts -*-
 """
-The members to which a member connects: those in the membership of its own log; besides, while that does not
-tell, those of the start list, and those that a member of this group has told as a later membership.
+The members to which a member connects: those in the membership of its own log; besides, while that does
+not say, those of the start list, and those that a member of this group has reported as a later membership.
 
-A member that was told of does not count. It is connected to, and heard: it may lead, or stand, by a list that
-this member does not have yet. So only a member of this group may tell of others, and only over this member's
-own connection to it: who merely calls in the name of a member that is down tells nothing.
+A member that others named does not count. It is connected to, and heard: it may lead, or stand, by a list
+that this member does not have yet. So only a member of this group may name others, and only over this
+member's own connection to it: who merely calls in the name of a member that is down says nothing.
 """
 
 from __future__ import annotations
@@ -36,12 +36,14 @@ class Contacts:
         self._changed = changed
 
     def ask_with(self, ask: Callable[[str], None]) -> None:
-        """Set the function that asks a member at its own address for its list. L{answered} is told."""
+        """
+        Set the function that asks a member at its own address for its list; L{answered} gets the answer.
+        """
         self._ask = ask
 
     @property
     def members(self) -> dict[str, str]:
-        """The members as people are told: of the own log; of the start list while that tells none."""
+        """The members for people: of the own log; of the start list while that reports none."""
         return self._known.membership.addresses or dict(self._config.peers)
 
     @property
@@ -59,7 +61,7 @@ class Contacts:
         return found
 
     def has_moved(self, peer_id: str) -> bool:
-        """Whether a list that was told has another address of a member than the own log has."""
+        """Whether a list that was reported has another address of a member than the own log has."""
         told, own = self._known.introduced.get(peer_id), self._known.membership.addresses.get(peer_id)
         return told is not None and own is not None and told != own
 
@@ -84,7 +86,7 @@ class Contacts:
             self._changed()
 
     def _later(self, teller_id: str, group_id: str, configuration: str) -> Membership | None:
-        """The list that a known member tells, if it is later than that of the own log."""
+        """The list that a known member shows, if it is later than that of the own log."""
         own_id = self._greeting.group_id
         if not ((not own_id or group_id == own_id) and self._known.knows(teller_id)):
             return None

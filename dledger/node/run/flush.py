@@ -38,7 +38,7 @@ class LedgerFlusher:
         counters: Counters,
         report: Callable[[Report], None],
     ) -> None:
-        """@param report: is told about slow fsyncs."""
+        """@param report: is informed about slow fsyncs."""
         self._group = GroupFlush(store, run_in_thread)
         self._feed = feed
         self._seconds = seconds

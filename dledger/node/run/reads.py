@@ -44,7 +44,7 @@ from protocols.wire.ledger.messages import (
     PullResponse,
 )
 
-#: Bytes of records in one answer to a PULL, at most.
+#: Most bytes of records in one answer to a PULL.
 PULL_BYTES_MAX = 4 * 1024 * 1024
 
 #: A PULL waits at most this long for entries; at most this many PULLs and local callers wait.

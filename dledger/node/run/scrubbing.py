@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.node.test_scrubbing -*-
 """
 When a member scrubs its store, see L{dledger.storage.store.scrub}: small steps at a bounded rate, and a pause
-after each pass. Damage is a hole of the store from then on, which the core tells and repairs.
+after each pass. Damage is a hole of the store from then on, which the core reports and repairs.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ Rule 1: a member without tracing runs the plain L{Driver}; nothing of this is on
 Rule 2: at most L{SPANS_MAX} spans are open. One more is left out, and counted.
 Rule 3: every span ends: with its outcome, or when the member stops.
 
-The members of a group do not tell each other of spans: the wire has no room for it that Java would take. Term
-and index say which belong together.
+The members of a group do not inform each other of spans: the wire has no room for it that Java would take.
+Term and index say which belong together.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ class OpenSpans:
 
 
 class TracedDriver(Driver):
-    """A driver that tells a L{OpenSpans}."""
+    """A driver that reports to a L{OpenSpans}."""
 
     def __init__(
         self, core: Stepping, ledger: Ledger, terms: Terms, around: Surroundings, *, trace: OpenSpans
@@ -207,7 +207,6 @@ class TracedDriver(Driver):
         self._runners[fx.AnswerAppend] = self._answer
 
     def feed(self, *happened: ev.Input) -> None:
-        """See L{Driver.feed}."""
         if not self.is_stopped:
             for one in happened:
                 if isinstance(one, ev.AppendProposed):
@@ -215,7 +214,6 @@ class TracedDriver(Driver):
         super().feed(*happened)
 
     def stop(self) -> None:
-        """See L{Driver.stop}."""
         super().stop()
         self._trace.stop()
 

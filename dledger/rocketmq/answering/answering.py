@@ -208,7 +208,6 @@ class AnsweringSide(ListeningSide[CommandConnection]):
                           address=connection.address, reason=str(error), **repeated)
 
     def connection_lost(self, connection: CommandConnection, reason: str) -> None:
-        """See L{protocols.rocketmq.commands.CommandSink.connection_lost}."""
         super().connection_lost(connection, reason)
         self._unread.pop(connection, None)
         for group in self._groups:

@@ -39,7 +39,8 @@ def read_document(data: bytes) -> JsonObject:
     """
     One JSON object; integer keys become text.
 
-    @raise BodyError: it is no object, has half a surrogate pair, or more than L{DOCUMENT_BYTES_MAX} bytes.
+    @raise BodyError: it is not an object, has half a surrogate pair, or more than L{DOCUMENT_BYTES_MAX}
+        bytes.
     """
     if len(data) > DOCUMENT_BYTES_MAX:
         raise BodyError(f"document of {len(data)} bytes; {DOCUMENT_BYTES_MAX} are allowed")

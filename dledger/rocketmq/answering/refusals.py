@@ -155,7 +155,7 @@ class Fields:
     ) -> int:
         """
         @param default: value of an absent field; None: the field is required.
-        @raise Refused: the field is missing, or is no number from C{least} to C{most}.
+        @raise Refused: the field is missing, or is not a number from C{least} to C{most}.
         """
         text = self._fields.get(name)
         if text is None:

@@ -14,8 +14,9 @@ Rule 2: a failure at one name server does not delay the others. The registration
 that grows to the usual interval; the problem is logged when it begins and when it ends.
 Rule 3: the answer to a slave names its master; C{learned} is called once for every new pair of addresses.
 Rule 4: a name server of 5.x refuses a new broker with exactly one topic, so we never register exactly one.
-Rule 5: a new role is told at once, and again every few seconds for a while: the master of before, in a group
-of brokers, may tell its old role after it, and its new one later, which leaves the name server no master.
+Rule 5: a new role is reported at once, and again every few seconds for a while: the master of before, in a
+group of brokers, may report its old role after it, and its new one later, which leaves the name server no
+master.
 
 Source: BrokerOuterAPI.registerBrokerAll, BrokerController.start (4.9.8); RouteInfoManager (4.9.8, 5.3.3).
 """
@@ -49,7 +50,7 @@ TIMEOUT_S = 6.0
 UNREGISTER_TIMEOUT_S = 3.0
 #: Seconds between two registrations of a slave that does not know its master.
 SEEK_S = 2.0
-#: Seconds after a change of role in which it is told again every L{SEEK_S}.
+#: Seconds after a change of role in which it is informed again every L{SEEK_S}.
 UNSETTLED_S = 20.0
 TICK_S = 1.0
 #: More ticks at once than these are logged: the reactor was busy elsewhere.
@@ -173,7 +174,7 @@ class NameServerRegistrar:
         if self._looping.running and not self._is_stopped:
             for server in self._servers:
                 server.due_s = 0.0
-                # It tells of the old role; a name server answers in order, so the next one counts.
+                # It reports the old role; a name server answers in order, so the next one counts.
                 asking, server.asking, server.failed = server.asking, None, 0
                 if asking is not None:
                     asking.cancel()

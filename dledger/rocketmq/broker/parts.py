@@ -300,33 +300,27 @@ class BrokerParts(BrokerEvents):
     # -- events: see dledger.rocketmq.broker.basics.events -------------------------------------------------
 
     def grown(self) -> None:
-        """See L{BrokerEvents}."""
         defers = self.replication.grown()
         self.reads.grown()
         self.store.reput.wake(defers=defers)
 
     def cut(self, end_offset: int) -> None:
-        """See L{BrokerEvents}."""
         assert isinstance(self.store, CommitLogStore), "a raft log is cut where nothing is dispatched"
         self.store.log_was_cut(end_offset)
 
     def arrived(self, arrived: Arrived) -> None:
-        """See L{BrokerEvents}."""
         self.pulls.arrived(arrived)
         self.pops.arrived(arrived)
         self.schedule.arrived(arrived)
         self.timers.arrived(arrived)
 
     def acknowledged(self) -> None:
-        """See L{BrokerEvents}."""
         self.store.reput.release()
 
     def metadata_logged(self, record: bytes, offset: int, term: int) -> None:
-        """See L{BrokerEvents}."""
         self.replication.metadata_logged(record, offset, term)
 
     def keep_metadata(self) -> Deferred[None]:
-        """See L{BrokerEvents}."""
         return self.metadata.save(self._around.run_in_thread)
 
     def _save_and_settle(self) -> Deferred[None]:
@@ -334,14 +328,13 @@ class BrokerParts(BrokerEvents):
         return self.keep_metadata().addCallback(lambda _: self.replication.settled())
 
     def topics_changed(self) -> None:
-        """See L{BrokerEvents}."""
         # The next tick saves the table. A crash before that loses no topic, see LostTopics.
         self.registrar.topics_changed()
 
     # -- life cycle, except files and ports ----------------------------------------------------------
 
     def begin(self) -> None:
-        """The broker listens: follow the master, tell name servers, deliver delayed messages."""
+        """The broker listens: follow the master, register with name servers, deliver delayed messages."""
         self.replication.follow()
         self.registrar.start()
         if not self.config.is_slave:
@@ -364,7 +357,6 @@ class BrokerParts(BrokerEvents):
         self.checks_of_halves.stop()
 
     def role_changed(self) -> None:
-        """See L{BrokerEvents}."""
         self._stop_delivering()
         if not self.config.is_slave:
             # As it was copied from the last master: what is added below must not make it look younger.

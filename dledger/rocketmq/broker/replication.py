@@ -64,7 +64,7 @@ class ReplicationNeeds:
     """
     The parts of a broker that its replication uses.
 
-    @ivar events: hears what the replication tells.
+    @ivar events: hears what the replication reports.
     """
 
     config: BrokerConfig
@@ -92,7 +92,7 @@ class Replication(Protocol):
 
     @property
     def port(self) -> int:
-        """The port for slaves that name servers are told; it need not listen."""
+        """The port for slaves, as registered with name servers; it need not listen."""
 
     def commands(self) -> tuple[CommandGroup, ...]:
         """The requests that concern it."""
@@ -122,7 +122,7 @@ class Replication(Protocol):
         """
         The metadata were changed, and the change is to be acknowledged.
 
-        @return: fires when the next master will know it, as far as this replication can tell; fails with
+        @return: fires when the next master will know it, as far as this replication can say; fails with
             L{DLedgerError} if that is not certain.
         """
 

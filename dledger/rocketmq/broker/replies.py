@@ -72,7 +72,7 @@ class ReplyCommands(CommandGroup):
         try:
             send = self._long.read(connection, request)
             if len(send.messages) != 1:
-                raise ValueError("a batch is no reply")
+                raise ValueError("a batch is not a reply")
             (message,) = send.messages
             checked = self._pipeline.checked([message])
         except ValueError as error:

@@ -12,7 +12,7 @@ from protocols.rocketmq.commands import NotAsked
 from protocols.wire.remoting import RemotingCommand
 
 GET_ROUTE_BY_TOPIC = 105
-#: Seconds that a name server may take to tell a route.
+#: Seconds that a name server may take to report a route.
 ROUTE_TIMEOUT_S = 3.0
 
 

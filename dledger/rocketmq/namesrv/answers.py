@@ -70,7 +70,7 @@ class _Writer:
 
 
 def route_body(route: TopicRoute, *, order_conf: str | None, is_strict: bool, is_5: bool) -> bytes:
-    """GET_ROUTEINFO_BY_TOPIC. @param order_conf: queues of an ordered topic; None: not told."""
+    """GET_ROUTEINFO_BY_TOPIC. @param order_conf: queues of an ordered topic; None: not reported."""
     write = _Writer(is_strict=is_strict, is_5=is_5)
     queues = ",".join(
         f'{{"brokerName":{write.text(name)},"perm":{one.perm},"readQueueNums":{one.read_queue_nums},'

@@ -22,7 +22,7 @@ from dledger.rocketmq.namesrv.config import (
 )
 from protocols.wire.fastjson import shown
 
-#: Bytes of the request, at most.
+#: Most bytes of the request.
 UPDATE_BYTES_MAX = 64 * 1024
 
 

@@ -9,7 +9,7 @@ may ask for one. A broker registers from everywhere, and ends its own registrati
 unless they come over the connection on which the broker that they name has registered.
 Rule 4: the last registration of a name and an id counts, as in Java: a master that takes over must not wait
 for the end of the one before. If that one is still connected, from another host, the log warns, and the
-answer tells the address of that one. Where everybody shows a certificate, the certificate must name the
+answer names the address of that one. Where everybody shows a certificate, the certificate must name the
 broker then, or the registration is refused.
 
 Source: DefaultRequestProcessor, ClientRequestProcessor (4.9.8, 5.3.3).
@@ -129,7 +129,6 @@ class NameServerCommands(CommandGroup):
         self.uris_of: Callable[[CommandConnection], Collection[str]] | None = None
 
     def handlers(self) -> Handlers:
-        """See L{CommandGroup.handlers}."""
         handlers = {
             100: self._put_value, 101: self._get_value, 102: self._delete_value, 103: self._register,
             104: self._unregister, 105: self._route, 106: self._cluster, 205: self._wipe_write,

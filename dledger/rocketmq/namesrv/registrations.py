@@ -26,9 +26,9 @@ from protocols.wire.fastjson import INT_BITS, LONG_BITS, JsonObject, read_object
 
 #: Bytes of a body, compressed or not, at most; as a frame.
 BODY_BYTES_MAX = 16 * 1024 * 1024
-#: Characters of the name of a topic, a broker or a cluster, and of an address, at most.
+#: Most characters of the name of a topic, a broker or a cluster, and of an address.
 NAME_CHARACTERS_MAX = 255
-#: Filter servers of one broker, at most.
+#: Most filter servers of one broker.
 FILTER_SERVERS_MAX = 64
 
 #: Senders with a lower version have the old form of the body: V3_0_11.
@@ -76,7 +76,7 @@ def read_name(value: object, what: str) -> str:
     """
     A name or an address of bounded length.
 
-    @raise BodyError: it is no text, empty, or longer than L{NAME_CHARACTERS_MAX}.
+    @raise BodyError: it is not a text, empty, or longer than L{NAME_CHARACTERS_MAX}.
     """
     if isinstance(value, str) and value.isascii() and 0 < len(value) <= NAME_CHARACTERS_MAX:
         return value  # the usual case
@@ -87,7 +87,7 @@ def read_name(value: object, what: str) -> str:
 
 
 def read_data_version(value: object) -> DataVersion:
-    """A data version; fields that lack are 0. @raise BodyError: C{value} is no object."""
+    """A data version; fields that lack are 0. @raise BodyError: C{value} is not an object."""
     document = {} if value is None else to_object(value, "dataVersion")
 
     def number(name: str) -> int:
@@ -174,7 +174,7 @@ def _shared_queues(
     except KeyError:
         found = known[said] = _queues(document, 16, 6)
         return found
-    except TypeError:  # an object or a list, which is no number
+    except TypeError:  # an object or a list, which is not a number
         return _queues(document, 16, 6)
 
 
@@ -263,7 +263,7 @@ class _Pieces:
 
 
 def _json(piece: bytes, what: str) -> object:
-    """Any JSON value: the list of filter servers is no object. @raise BodyError: malformed."""
+    """Any JSON value: the list of filter servers is not an object. @raise BodyError: malformed."""
     if not piece:
         return None
     return read_object(b'{"value":' + piece + b"}").get("value") if piece[:1] == b"[" else read_object(piece)

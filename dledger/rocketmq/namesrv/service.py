@@ -70,7 +70,6 @@ class NameServerSide(AnsweringSide):
         return CommandConnection(self, self._turn, idle_s=self._idle_s, budgets=self.budgets)
 
     def commands_received(self, connection: CommandConnection, commands: list[RemotingCommand]) -> None:
-        """See L{AnsweringSide.commands_received}."""
         self.requests += len(commands)
         super().commands_received(connection, commands)
 

@@ -57,7 +57,7 @@ def whole_number(least: int, most: int) -> Callable[[str, str], int]:
         try:
             number = int(value.strip())
         except ValueError:
-            raise OptionError(f"option {name}={value!r} is no whole number") from None
+            raise OptionError(f"option {name}={value!r} is not a whole number") from None
         if not least <= number <= most:
             raise OptionError(f"option {name}={number} is outside {least}..{most}")
         return number
@@ -92,7 +92,7 @@ def as_facts(name: str, value: str) -> JsonObject:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise OptionError(f"option {name} is no object of JSON, such as "
+        raise OptionError(f"option {name} is not an object of JSON, such as "
                           '{"endpoint_url": "http://10.0.0.9:9000"}')
     return found
 

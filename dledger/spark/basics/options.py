@@ -168,7 +168,7 @@ class ScanOptions:
     @ivar envelopes: whether times and headers are columns, and bodies are without their envelopes.
     @ivar max_offsets_per_trigger, max_bytes_per_trigger, max_records_per_partition: 0 for no limit.
     @ivar min_offsets_per_trigger: 0: a batch may have one.
-    @ivar min_partitions: 0: one for each of C{processors}, which is no option, but none below a mebibyte.
+    @ivar min_partitions: 0: one for each of C{processors}, which is not an option, but none below a mebibyte.
     @ivar tls_certificate, tls_key, tls_authority: PEM files, all or none.
     @ivar tls_plain_members: ids of members that do without TLS.
     @ivar token_file: with the token of this reader; empty: none.
@@ -246,7 +246,7 @@ class ScanOptions:
                               "needs format=dledger")
         if self.include_control and self.format == ROCKETMQ:
             raise OptionError("option includeControl shows the log's own entries, which are no messages: it "
-                              "needs format=dledger; includeInternal shows what is no message")
+                              "needs format=dledger; includeInternal shows what is not a message")
         if self.envelopes and self.format == ROCKETMQ:
             raise OptionError("option envelopes shows times and headers of entries, and messages have their "
                               "own: it needs format=dledger")

@@ -17,7 +17,7 @@ from zlib import crc32
 from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE, MAGIC
 
 #: C{group_id}; C{term}, C{pos}, C{size} and C{crc} of a record; or C{bytes} and C{crc} of a range. The
-#: checksums are CRC-32s of the stored bytes, so they also tell Java's records apart, which have none.
+#: checksums are CRC-32s of the stored bytes, so they also distinguish Java's records, which have none.
 Proof: TypeAlias = Mapping[str, int | str]
 
 #: Before the name of the group: the key of the proof in an offset.

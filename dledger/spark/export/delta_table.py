@@ -61,11 +61,9 @@ class DeltaExport(ExportTable):
     _table: DeltaTable
 
     def is_there(self) -> bool:
-        """See L{ExportTable.is_there}."""
         return (self.path / _LOG_NAME).is_dir()
 
     def load(self) -> bool:
-        """See L{ExportTable.load}."""
         try:
             if not self.is_there() or not DeltaTable.is_deltatable(str(self.path)):
                 return False
@@ -75,7 +73,6 @@ class DeltaExport(ExportTable):
         return True
 
     def create(self) -> None:
-        """See L{ExportTable.create}."""
         DeltaTable.create(
             str(self.path), schema=self.form.schema, partition_by=list(self.form.partition_by),
             configuration=_CONFIGURATION,
@@ -83,7 +80,6 @@ class DeltaExport(ExportTable):
         self._sync_log(0)
 
     def recorded(self) -> TableState | None:
-        """See L{ExportTable.recorded}."""
         ends = self._table.transaction_version(APPLICATION)
         if ends is None:
             return None
@@ -102,7 +98,6 @@ class DeltaExport(ExportTable):
         )
 
     def layout(self) -> tuple[pa.Schema, tuple[str, ...], bool]:
-        """See L{ExportTable.layout}."""
         metadata = self._table.metadata()
         columns = metadata.partition_columns
         for name, value in metadata.configuration.items():
@@ -133,7 +128,6 @@ class DeltaExport(ExportTable):
         return True
 
     def append(self, part: ExportPart, added: list[pa.Field], properties: Mapping[str, str]) -> None:
-        """See L{ExportTable.append}."""
         staged = [pair for pair in part.files if (self.path / PENDING_NAME / pair[0]).exists()]
         if staged:
             sync_staged(self.path, staged)

@@ -153,10 +153,10 @@ class ExportSource:
         for name in partition_by:
             if name not in names:
                 raise ExportError(
-                    f"--partition-by {name}: it is none of the columns, which are {', '.join(names)}"
+                    f"--partition-by {name}: it is not one of the columns, which are {', '.join(names)}"
                 )
             if known[name] not in ("BIGINT", "INT", "STRING"):
-                raise ExportError(f"--partition-by {name}: a column of type {known[name]} is no partition")
+                raise ExportError(f"--partition-by {name}: a column of type {known[name]} is not a partition")
         if len(set(partition_by)) == len(names):
             raise ExportError("--partition-by names all columns, so no column is left for the files")
         if len(set(partition_by)) < len(partition_by):
@@ -483,7 +483,7 @@ def _message_at(log: ScannedLog, offset: int) -> dict[str, int | str]:
 
 
 def check_apart(out: str | os.PathLike[str], scan: Scan) -> None:
-    """@raise ExportError: C{out} is no directory, or the files would be in the directory of the log."""
+    """@raise ExportError: C{out} is not a directory, or the files would be in the directory of the log."""
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", os.fspath(out)):
         raise ExportError(
             f"{os.fspath(out)!r} looks like the address of an object store: an export needs a directory of a "

@@ -131,7 +131,6 @@ class IcebergExport(ExportTable):
     _opened: SqlCatalog | None = None
 
     def is_there(self) -> bool:
-        """See L{ExportTable.is_there}."""
         return (self.path / CATALOG_NAME).is_file()
 
     def _catalog(self) -> SqlCatalog:
@@ -143,13 +142,11 @@ class IcebergExport(ExportTable):
         return self._opened
 
     def close(self) -> None:
-        """See L{ExportTable.close}."""
         if self._opened is not None:
             self._opened.close()
         super().close()
 
     def load(self) -> bool:
-        """See L{ExportTable.load}."""
         if re.search(r"[?#%]", str(self.path)):
             raise ExportError(
                 f"{self.path} cannot hold an Iceberg table: allowed are paths without ?, # and %"
@@ -173,14 +170,12 @@ class IcebergExport(ExportTable):
         return True
 
     def said(self, error: Exception) -> str:
-        """See L{ExportTable.said}."""
         if isinstance(error, SQLAlchemyError) and "locked" in str(error):
             return (f"another program holds the lock of its catalog {CATALOG_NAME}, for more than "
                     f"{CATALOG_WAIT_S:g} s: end that program, then give the same command again")
         return super().said(error)
 
     def create(self) -> None:
-        """See L{ExportTable.create}."""
         catalog = self._catalog()
         catalog.create_namespace_if_not_exists(NAMESPACE)
         codec = _CODECS.get(self.form.compression, self.form.compression)
@@ -196,7 +191,6 @@ class IcebergExport(ExportTable):
         return ancestors_of(current, self._table.metadata) if current is not None else ()
 
     def recorded(self) -> TableState | None:
-        """See L{ExportTable.recorded}."""
         text = self._table.properties.get(STATE)
         if text is None:
             return None
@@ -214,7 +208,6 @@ class IcebergExport(ExportTable):
         return state
 
     def layout(self) -> tuple[pa.Schema, tuple[str, ...], bool]:
-        """See L{ExportTable.layout}."""
         schema = self._table.schema()
         fields = tuple(
             schema.find_column_name(field.source_id) if isinstance(field.transform, IdentityTransform)
@@ -238,7 +231,6 @@ class IcebergExport(ExportTable):
         return True
 
     def append(self, part: ExportPart, added: list[pa.Field], properties: Mapping[str, str]) -> None:
-        """See L{ExportTable.append}."""
         rows = pa.Table.from_batches(self._part.batches, schema=self.form.schema)
         change = self._table.transaction()
         if added:
@@ -287,7 +279,6 @@ class IcebergExport(ExportTable):
         return count
 
     def expire(self, days: float, now_s: float) -> int:
-        """See L{ExportTable.expire}."""
         limit_s = now_s - days * 86_400
         self._table.maintenance.expire_snapshots().older_than(
             datetime.fromtimestamp(limit_s, UTC)

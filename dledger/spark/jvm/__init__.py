@@ -31,7 +31,7 @@ def with_extension(settings: Mapping[str, str], spark_version: str) -> dict[str,
     Settings of a new session, with the extension if it is for this version of Spark.
 
     @param settings: the user's; C{spark.jars} and C{spark.sql.extensions} are added to.
-    @param spark_version: as PySpark tells it, 4.3.0.
+    @param spark_version: as PySpark reports it, 4.3.0.
     """
     found = dict(settings)
     if not spark_version.startswith(SPARK_SERIES) or found.get(SETTING) == "false":

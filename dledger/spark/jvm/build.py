@@ -38,7 +38,7 @@ def digest() -> str:
 
 
 def compiler() -> str:
-    """The version of C{javac}, as it tells it. @raise OSError: there is no compiler."""
+    """The version of C{javac}, as it reports it. @raise OSError: there is no compiler."""
     done = subprocess.run(["javac", "-version"], capture_output=True, text=True, check=True, timeout=_SECONDS)
     # The JVM's own remarks, on JAVA_TOOL_OPTIONS for example, are on standard error.
     return done.stdout.split()[-1]

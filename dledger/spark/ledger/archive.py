@@ -216,8 +216,8 @@ class ArchiveLog:
             else:
                 parts.append(LogPart(begin=first, end=last, size_bytes=size))
         if not parts:
-            return [LogPart(begin=begin, end=end, size_bytes=0)]  # reading it tells what is missing
-        # (what the archive lacks is told, too)
+            return [LogPart(begin=begin, end=end, size_bytes=0)]  # reading it says what is missing
+        # (what the archive lacks is reported, too)
         parts[0] = attrs.evolve(parts[0], begin=begin)
         parts[-1] = attrs.evolve(parts[-1], end=end)
         parts = self._at_least(-(-max(options.min_partitions, 1) // len(parts)), parts)
@@ -325,7 +325,7 @@ class ArchiveLog:
         digest = hashlib.sha256()
         for at in range(0, piece.size, self._options.fetch_bytes):
             digest.update(self._read(piece, at, min(at + self._options.fetch_bytes, piece.size)))
-        self._verified.add(piece.name)  # (told once, if damage is to be skipped)
+        self._verified.add(piece.name)  # (reported once, if damage is to be skipped)
         if digest.hexdigest() != piece.sha256:
             if self._options.fail_on_damage:
                 self._verified.discard(piece.name)
@@ -413,7 +413,7 @@ class ArchiveLog:
                 if walk.position - begin >= _SURE_BYTES:
                     return walk
             except DamageError:
-                pass  # it did not begin with a record, or the way from the begin tells the damage
+                pass  # it did not begin with a record, or the way from the begin reports the damage
         return self._walked(piece, self._begin_of(piece), index)
 
     def _walked(self, piece: ArchivePiece, walk: _Walk, index: int) -> _Walk:

@@ -3,7 +3,7 @@
 The files of an archive that C{dledger archive} made, in a directory or an object store: read only.
 
 Rule 1: a call that fails is tried again until C{requestTimeoutMs} are over; a call that does not return is
-given up after the same time. A file that is absent is told at once: an archive loses none.
+given up after the same time. A file that is absent is reported at once: an archive loses none.
 Rule 2: both slots of the manifest must be sound, as far as they were ever written: the damaged one may be the
 newer one, which has more entries. A slot that is being written looks damaged for a moment, so it counts only
 if it still does later.

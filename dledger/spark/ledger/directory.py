@@ -8,9 +8,9 @@ the index (L{dledger.spark.ledger.columns}). Files are read with C{pread}, which
 shrinks.
 
 Begin and end are those of L{dledger.spark.ledger.ends}: what is recorded as committed and cannot be read is
-damage. To tell a range that has expired meanwhile from damage, the beginning of the ledger is read again. A
-task may run where the directory is older than where it was planned: it waits until its range is committed
-there.
+damage. To distinguish a range that has expired meanwhile from damage, the beginning of the ledger is read
+again. A task may run where the directory is older than where it was planned: it waits until its range is
+committed there.
 
 Columns of the index alone are read from the index. Within a run of records the units confirm each other; the
 first and the last one, and those where the term changes, are compared with their records.

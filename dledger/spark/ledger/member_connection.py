@@ -260,7 +260,7 @@ class MemberConnection:
                 answer = connection.remoting_metadata()
         except Trouble:
             return trouble
-        # Only our members tell their role.
+        # Only our members report their role.
         return trouble if answer.role else NotNative("it answers remoting frames only, as Java members do")
 
     def remoting_metadata(self, token: str = "") -> MetadataResponse:

@@ -93,7 +93,7 @@ class MembersLog:
         self._pending = -1
         self._extent = Extent(begin=0, end=0)
         self._looked: dict[int, tuple[int, int]] = {}
-        #: The id of the group, asked for once; the records tell logs of one group apart.
+        #: The id of the group, asked for once; the records distinguish logs of one group.
         self._group_id = ""
         self._is_named = False
         self._said: set[str] = set()
@@ -135,7 +135,7 @@ class MembersLog:
         if not heard.answers:
             raise ReadError(f"no member of group {group!r} answers: {_listed(heard.problems)}")
         what = (f"only {', '.join(sorted(heard.answers))} of group {group!r} answered within "
-                f"{self._timeout_s:g} s (requestTimeoutMs), which is no majority, so later entries may be "
+                f"{self._timeout_s:g} s (requestTimeoutMs), which is not a majority, so later entries may be "
                 f"committed; not heard: {heard.unheard}")
         if self._options.fail_on_data_loss:
             raise ReadError(f"{what}. With option failOnDataLoss=false the entries that are known are read")

@@ -2,10 +2,10 @@
 """
 Which records of a chunk are the log's own entries, by the rule of L{protocols.wire.ledger.own.own_entries}.
 
-Where there is no data, the index tells all but two things: the C{channel}, and whether a record of a marker's
-size is one. Records that may have either are looked up, those that are near each other by one read; a record
-far from the others costs one read of what is needed of it. So the cost is that of the entries, whatever
-their sizes are.
+Where there is no data, the index shows all but two things: the C{channel}, and whether a record of a
+marker's size is one. Records that may have either are looked up, those that are near each other by one read;
+a record far from the others costs one read of what is needed of it. So the cost is that of the entries,
+whatever their sizes are.
 
 Nothing is left out because of damage: a C{channel} that does not fit the body, or that is not known here, is
 damage; and so is a marker of the sink whose body does not match its checksum any more.

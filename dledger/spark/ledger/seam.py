@@ -118,7 +118,7 @@ class JoinedLog:
                 raise self._foreign(
                     f"entry {last.last_index}, the last one of the archive, has term {last.last_term} and "
                     f"ends at byte {last.end_position} there; in the log it has term {term}, ends at byte "
-                    f"{position + size}, and has another content, or is damaged (dledger verify tells)"
+                    f"{position + size}, and has another content, or is damaged (dledger verify says which)"
                 )
         elif live.begin == last.last_index + 1 < live.end:
             self._check_adjoining(last, manifest.data_file_size, is_one_group=all(ids))
@@ -131,7 +131,8 @@ class JoinedLog:
         return None
 
     def _foreign(self, what: str) -> ReadError:
-        return ReadError(f"option archive={self._options.archive!r} is no archive of {self._options.source}: "
+        return ReadError(f"option archive={self._options.archive!r} is not an archive of "
+                         f"{self._options.source}: "
                          f"{what}. Name the archive of this log, or leave the option out")
 
     def _check_adjoining(self, last: ArchivePiece, file_size: int, *, is_one_group: bool) -> None:

@@ -41,7 +41,7 @@ from protocols.wire.rocketmq.message import decode_message
 _BLOCK_BYTES = 8 * 1024 * 1024
 #: Records at the end that are checked closely.
 _LAST_RECORDS = 64
-#: Blocks at the end that are read for their times, at most.
+#: Most blocks at the end that are read for their times.
 _LAST_BLOCKS = 8
 #: Of the magic in a message.
 _MAGIC_AT = 4
@@ -113,7 +113,7 @@ class SparkCommitLog:
         self._known_end = -1
         #: An end after which no message was found.
         self._clear_end = -1
-        #: What the store's other files tell is compared once, with the first end that is found.
+        #: What the store's other files report is compared once, with the first end that is found.
         self._is_compared = False
         #: Files that were searched to their ends once; a file that was empty then is read from its beginning.
         self._looked_through: set[int] = set()

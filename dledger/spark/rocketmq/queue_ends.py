@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.spark.test_commit_log -*-
 """
-How far a broker's commit log reached, as the files beside it tell: consume queues and the checkpoint.
+How far a broker's commit log reached, as the files beside it report: consume queues and the checkpoint.
 
 A commit log ends where no sound message follows, so files that are gone, cut or zeroed at its end are not
 missed by looking at it alone. A consume queue names places of messages, and is written after them: the log

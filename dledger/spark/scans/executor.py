@@ -4,7 +4,7 @@ What must be the same on the driver and on the machines of its executors: this p
 
 A reader is pickled with the build of the package that planned it. An executor compares the build with its
 own before it looks at the rest, which another version could misread. A build is a hash of the sources: an
-installed package and an archive of C{--py-files} may tell their versions differently, and two states of a
+installed package and an archive of C{--py-files} may report their versions differently, and two states of a
 source tree have the same version.
 
 Errors of a task name the machine: its directory and its package are not those of the driver.

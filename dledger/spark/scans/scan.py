@@ -114,7 +114,7 @@ def open_log(options: ScanOptions) -> ScannedLog:
         if directory is not None:
             return SparkCommitLog(options, directory)
     if options.by_queues:
-        raise OptionError(f"option byQueues: {options.path} is no broker's store with consume queues")
+        raise OptionError(f"option byQueues: {options.path} is not a broker's store with consume queues")
     return DirectoryLog(options)
 
 

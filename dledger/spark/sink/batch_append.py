@@ -5,7 +5,7 @@ Appends the rows of one batch, each once, no matter what happened to earlier att
     PIECE row row row     PIECE row row DONE        two requests; entries of others may lie between them
 
 A sink is a producer of the group (docs/exactly-once.md): its entries, rows and markers, are numbered, and the
-log takes each number once, in order. The number is no number of a row, because Spark promises no order of
+log takes each number once, in order. The number is not a number of a row, because Spark promises no order of
 rows when it runs a batch again.
 
 Rule 1: an attempt asks the group for the last number of the sink, and looks at that entry: a DONE says which
@@ -106,7 +106,7 @@ class BatchAppend:
         @param settle_s: pause after which no request of an earlier version is under way.
         @param frame_bytes: of rows in one request, but at least one row.
         @param search_from: where the group does not know the sink: no marker of it is in front of this index;
-            -1: not told, then batch 0 is searched for if a marker of the sink is among the newest entries.
+            -1: not known, then batch 0 is searched for if a marker of the sink is among the newest entries.
         @param is_new: nobody has used this name of a sink before.
         @param attempts_max: of attempts that others disturb.
         @param is_strict: false: where the proof is missing, warn and go on.

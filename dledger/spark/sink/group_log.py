@@ -4,7 +4,7 @@ The log of a group for the sink: appends at the leader, reads from any member; b
 
 Rule 1: one request is under way at a time, on one connection.
 Rule 2: numbered bodies are sent again until C{timeoutMs} is over, also after an outcome that is not known:
-the log takes each number once. The answer then tells that there was such an outcome.
+the log takes each number once. The answer then says that there was such an outcome.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class GroupLog:
         """See L{dledger.spark.sink.sink_log.SinkLog.last_sequence}."""
         answer, _ = self._asked(producer, SEQUENCE_MAX, (b"",))  # (Its body is never taken.)
         if answer.code not in _ABOUT_LAST:
-            raise SinkError(f"group {self._options.group!r} does not tell what it knows of {producer!r}")
+            raise SinkError(f"group {self._options.group!r} does not report what it knows of {producer!r}")
         return answer.last_sequence
 
     def append(self, producer: str, sequence: int, bodies: Sequence[bytes]) -> PlacedBodies:

@@ -64,7 +64,7 @@ def is_sink_id(text: str) -> bool:
 
 def _number(_marker: object, attribute: attrs.Attribute[int], value: int) -> None:
     if type(value) is not int or not 0 <= value <= _NUMBER_MAX:
-        raise ValueError(f"{attribute.name}={value!r} is no number from 0 to {_NUMBER_MAX}")
+        raise ValueError(f"{attribute.name}={value!r} is not a number from 0 to {_NUMBER_MAX}")
 
 
 def _hex(_marker: object, attribute: attrs.Attribute[str], value: str) -> None:
@@ -74,7 +74,7 @@ def _hex(_marker: object, attribute: attrs.Attribute[str], value: str) -> None:
 
 def _sink(_marker: object, attribute: attrs.Attribute[str], value: str) -> None:
     if type(value) is not str or not is_sink_id(value):
-        raise ValueError(f"{attribute.name}={value!r} is no name of a sink")
+        raise ValueError(f"{attribute.name}={value!r} is not a name of a sink")
 
 
 @attrs.frozen(kw_only=True)

@@ -31,16 +31,16 @@ class TakenOverError(SinkError):
 
 
 class OutOfStepError(Exception):
-    """The log has fewer entries of the producer than it told before: nothing was appended."""
+    """The log has fewer entries of the producer than it reported before: nothing was appended."""
 
 
 def digest_of(row: bytes) -> int:
-    """64 bits that tell rows apart."""
+    """64 bits that distinguish rows."""
     return int.from_bytes(blake2b(row, digest_size=8).digest())
 
 
 def digest_of_all(rows: Iterable[bytes]) -> int:
-    """64 bits that tell batches apart, in any order of their rows."""
+    """64 bits that distinguish batches, in any order of their rows."""
     return sum(map(digest_of, rows)) % _DIGEST_MAX
 
 
@@ -73,14 +73,14 @@ class SinkLog(Protocol):
     """The group's log, as far as a batch needs it."""
 
     def last_sequence(self, producer: str) -> int:
-        """The last sequence of a producer; -1: the group knows none. @raise SinkError: nobody tells."""
+        """The last sequence of a producer; -1: the group knows none. @raise SinkError: nobody says."""
 
     def append(self, producer: str, sequence: int, bodies: Sequence[bytes]) -> PlacedBodies:
         """
         Append numbered bodies as one piece, or find those that have these numbers.
 
         @raise OutOfStepError: the entry before is not in the log; nothing was appended.
-        @raise SinkError: they were not taken, or nobody has told in time whether they were.
+        @raise SinkError: they were not taken, or nobody has reported in time whether they were.
         """
 
     def first_index(self) -> int:

@@ -43,14 +43,14 @@ _LOCK_NAME = "lock"
 #: Bytes that are read, checked and written at a time, if a record is not longer.
 RUN_BYTES = 1024 * 1024
 
-#: Told the bytes that are done and those to do.
+#: Reported the bytes that are done and those to do.
 CopyProgress = Callable[[int, int], None]
 #: Called with each number of bytes read; may wait, so that the rate stays bounded.
 CopyPace = Callable[[int], None]
 
 
 def no_progress(done: int, total: int) -> None:
-    """Tell nobody."""
+    """Inform nobody."""
 
 
 def no_pace(count: int) -> None:
@@ -81,7 +81,7 @@ class BackupSource:
     A member's directory.
 
     @ivar reader: as it was found now; entries that commit later are of the next backup.
-    @ivar group, group_id, member_id: empty where the directory does not tell.
+    @ivar group, group_id, member_id: empty where the directory does not say.
     """
 
     reader: LogReader
@@ -97,7 +97,7 @@ class BackupSource:
         @param path: C{<store_base_dir>/dledger-<self_id>}.
         @param data_path: directory of the data files; empty: C{<path>/data}.
         @param may_be_empty: nothing need be committed.
-        @raise DirectoryError: this is no member's directory, or nothing is committed there.
+        @raise DirectoryError: this is not a member's directory, or nothing is committed there.
         @raise StoreError: it cannot be read.
         """
         reader = LogReader.open(path, data_path=data_path, disk=disk)

@@ -85,7 +85,8 @@ def _opened_archive(disk: Disk, directory: str, *, reads_all: bool = False) -> A
         if state.trouble:
             raise DirectoryError(f"{directory} has no sound manifest: {'; '.join(state.trouble)}. Put a "
                                  "copy of one back, or archive to another place")
-        raise DirectoryError(f"{directory} is no backup, and no archive: there is no {BACKUP_NAME}, and no "
+        raise DirectoryError(f"{directory} is neither a backup nor an archive: there is no {BACKUP_NAME}, "
+                             "and no "
                              f"{' or '.join(SLOT_NAMES)}")
     return state
 

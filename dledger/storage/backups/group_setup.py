@@ -129,7 +129,7 @@ def force_new_group(config: DLedgerConfig, disk: Disk, name: GroupName) -> int:
     store.identity.record_group(name)
     if store.repair_end_index >= 0:
         store.end_repair()
-    if store.identity.is_told_by_log:  # the log tells the members: it has to tell the new ones
+    if store.identity.is_told_by_log:  # the log names the members: it has to report the new ones
         store.append_configuration(Membership(voters=config.peers), max(store.ledger_end_term, 0))
     end_index = store.ledger_end_index
     store.clean_close()

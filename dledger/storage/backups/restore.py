@@ -35,7 +35,7 @@ from protocols.wire.ledger.entry import ENTRY_HEADER
 
 #: Directory in C{store_base_dir} in which a restore works.
 RESTORING_NAME = "restoring"
-#: Bytes between two times that all is brought to stable storage, about.
+#: Sync about every 64 MiB.
 _SYNC_BYTES = 64 * 1024 * 1024
 
 

@@ -49,7 +49,7 @@ def _unfit(index: int, what: str) -> DLedgerError:
 
 
 def _end_of(chunk: EntryChunk, number: int) -> tuple[int, int]:
-    """Position and size of the record of this number, as its index unit tells them."""
+    """Position and size of the record of this number, as its index unit reports them."""
     magic, position, size, index, term = INDEX_UNIT.unpack_from(chunk.units, number * INDEX_UNIT_SIZE)
     if (magic, index, term) != (MAGIC, chunk.first_index + number, chunk.term) or size < ENTRY_HEADER_SIZE:
         raise _unfit(chunk.first_index + number, f"index unit of magic={magic} index={index} term={term}")

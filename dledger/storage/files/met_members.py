@@ -62,11 +62,11 @@ class MetMembers:
 
     @property
     def met(self) -> Mapping[str, Lineage]:
-        """Member id to the lineage that it told last."""
+        """Member id to the lineage that it reported last."""
         return self._met
 
     def was_before(self, member_id: str, incarnation: int) -> bool:
-        """Whether the member had this incarnation before the one that it told last."""
+        """Whether the member had this incarnation before the one that it reported last."""
         now = self._met.get(member_id)
         return now is not None and now.incarnation != incarnation and any(
             one.incarnation == incarnation for one in self._past.get(member_id, ())

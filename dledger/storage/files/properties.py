@@ -80,7 +80,7 @@ def read_checkpoint(disk: Disk, directory: str) -> tuple[int, int] | None:
     """
     C{committedIndex} and C{endIndex} (-2 if absent) of the checkpoint; None if it is absent or malformed.
 
-    Nothing is lost without it: a leader tells the committed index again.
+    Nothing is lost without it: a leader reports the committed index again.
     """
     path = f"{directory}/{LEDGER_CHECKPOINT_NAME}"
     return decode_ledger_checkpoint(disk.read_file(path)) if disk.exists(path) else None

@@ -299,4 +299,4 @@ def _no_ledger(path: str, data_path: str, inside: list[str] | None) -> str:
     members = [name for name in inside if name.startswith("dledger-")]
     if members:
         return f"{path} holds members' directories: name one of them ({', '.join(members[:8])})"
-    return f"{path} is no member's directory: there is no {data_path}"
+    return f"{path} is not a member's directory: there is no {data_path}"

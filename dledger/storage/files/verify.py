@@ -5,7 +5,7 @@ Verification of a member's directory, without changing it.
 Checks each record (place, index, term, size, checksums), its index unit, each blank, the file names and
 lengths, checkpoint, commit mark and term file. Works on Java's directories, whose records have no
 checksums (such records are counted), and on those of live members: entries beyond the recorded end (mark or
-checkpoint) may still change, so a bad record there is taken for the end and is no finding.
+checkpoint) may still change, so a bad record there is taken for the end and is not a finding.
 """
 
 from __future__ import annotations

@@ -9,12 +9,12 @@ The manifest of an archive: what is in it, and how far the log in it goes.
 Rule 1: a file counts when a sound manifest lists it, with its length and SHA-256. Any other file in C{data}
 is what a run that was cut short has left.
 Rule 2: the sound manifest with the highest generation counts, wherever it is, and the next one goes to the
-other slot. So a store needs no atomic replacement: a manifest that was cut short is no manifest, and the one
-before counts.
+other slot. So a store needs no atomic replacement: a manifest that was cut short is not a manifest, and the
+one before counts.
 Rule 3: the first manifest lists no piece, and is there before the first piece. So an archive with pieces
 always has a sound manifest, or was damaged; and then nothing is written to it.
 Rule 4: a manifest is written below C{generations} first, under a name that must be free, then to its slot.
-So of two programs that go on from the same manifest one succeeds, where the place can tell; and older copies
+So of two programs that go on from the same manifest one succeeds, where the place can say; and older copies
 that are put in place of the slots do not count.
 
 Positions are those of the log (stream offsets), so the bytes of a piece are those of every member's segment.
@@ -75,7 +75,6 @@ class ArchivePiece(Piece):
     shipped_s: int = attrs.field(default=-1, eq=False)
 
     def difference(self, first_term: int, last_term: int, chain_crc: int | None) -> str:
-        """See L{Piece.difference}."""
         if (first_term, last_term) != (self.first_term, self.last_term):
             return (f"its terms are {first_term} to {last_term}, but the manifest says {self.first_term} to "
                     f"{self.last_term}")
@@ -189,7 +188,7 @@ def generation_name(generation: int) -> str:
 
 
 def generation_of(name: str) -> int:
-    """The generation that a name below C{generations} tells; -1 if it tells none."""
+    """The generation that a name below C{generations} shows; -1 if it reports none."""
     digits, dot, kind = name.partition(".")
     is_one = len(digits) == 20 and digits.isascii() and digits.isdecimal() and f"{dot}{kind}" == ".json"
     return int(digits) if is_one else -1
@@ -265,7 +264,7 @@ def read_archive(disk: Disk, directory: str, *, reads_all: bool = False) -> Arch
     """
     The manifest of an archive. Nothing is changed.
 
-    @param reads_all: read copies of what was read, too, so that each one that is damaged is told.
+    @param reads_all: read copies of what was read, too, so that each one that is damaged is reported.
     @raise DirectoryError: a manifest is whole, but of a later version, or says what cannot be.
     @raise ArchiveTargetError: one cannot be read.
     """

@@ -57,7 +57,7 @@ class ArchivePlace(Protocol):
     def create(self, name: str, data: bytes) -> None:
         """
         Write a small file whose name must be free, durably. Of several programs that try, one succeeds, as
-        far as the place can tell.
+        far as the place can say.
 
         @raise FileExistsError: the name is taken.
         """

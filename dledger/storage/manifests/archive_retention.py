@@ -35,7 +35,7 @@ class ArchiveRetention:
     What stays. A segment goes when one of the two says so.
 
     @ivar keep_s: a segment that was shipped longer ago goes, in seconds; None: no such rule. One of which the
-        manifest does not tell that stays, and so do those after it.
+        manifest does not say that stays, and so do those after it.
     @ivar keep_bytes: a segment goes if those after it have at least this many bytes; None: no such rule.
     """
 

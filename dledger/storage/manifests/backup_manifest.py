@@ -213,7 +213,7 @@ def field_in(content: JsonObject, name: str, kind: type[_Value]) -> _Value:
 
 
 def place_in(content: JsonObject, name: str, most: int) -> int:
-    """@raise ValueError: it is no number from 0 to C{most}."""
+    """@raise ValueError: it is not a number from 0 to C{most}."""
     value = field_in(content, name, int)
     if not 0 <= value <= most:
         raise MalformedManifest(f"{name} is {value}")

@@ -100,7 +100,7 @@ def _memberships_in(disk: Disk, path: str) -> tuple[Membership, ...]:
         )
     except (ValueError, KeyError, TypeError, BodyError, struct.error) as error:
         raise DirectoryError(
-            f"{path} is damaged ({error}): it tells who the members of the group are, and without it this "
+            f"{path} is damaged ({error}): it names the members of the group, and without it this "
             f"member could count a majority of the wrong ones. {WITHOUT_LIST}"
         ) from error
 
@@ -232,8 +232,8 @@ class ConfigurationList:
 
     def begin_anew(self, index: int, committed_index: int, told: tuple[Membership, ...]) -> None:
         """
-        The ledger begins at C{index} now: the memberships before are those that a leader told, and those that
-        are committed here.
+        The ledger begins at C{index} now: the memberships before are those that a leader reported, and those
+        that are committed here.
 
         @raise StoreError: the file could not be written.
         """

@@ -36,7 +36,7 @@ from dledger.storage.start.scanner import FoundLedger
 from dledger.values.errors import DirectoryError, StoreError
 
 LEDGER_LOCK_NAME = "lock"
-#: Bytes of a file that are reserved at a time, at most.
+#: Most bytes of a file that are reserved at a time.
 RESERVED_BYTES = 4 * 1024 * 1024
 _DATA_OPTION = "mapped_file_size_for_entry_data"
 _UNFIT = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR)

@@ -42,7 +42,7 @@ IDENTITY_NAME = "identity"
 UNSURE_NEW = 2
 #: C{unsure} of a directory that another member has met otherwise: C{bootstrap} does not end it.
 UNSURE_DOUBTED = 3
-#: In front of the recorded C{members}: the log tells the members, so the file L{MEMBERS_NAME} must exist. An
+#: In front of the recorded C{members}: the log names the members, so the file L{MEMBERS_NAME} must exist. An
 #: earlier version, which would count by C{--peers}, takes this for another list, and refuses the start.
 TOLD_BY_LOG = ";"
 
@@ -71,7 +71,7 @@ class Identity:
 
     @ivar boot_id: of the machine's boot under which the last process ran; empty if not known.
     @ivar group_id: id of the group, see L{dledger.core.election.naming}; empty if it has none yet.
-    @ivar members: as of L{listed_members}: of the start list; after L{TOLD_BY_LOG} if the log tells others.
+    @ivar members: as of L{listed_members}: of the start list; after L{TOLD_BY_LOG} if the log names others.
     @ivar was_async, unsure, has_terms, group_term, is_group_known, incarnation, starts, is_proven: see the
         declarations.
     """
@@ -143,7 +143,7 @@ def _room(config: DLedgerConfig) -> int:
 
 
 def is_listed(config: DLedgerConfig, disk: Disk) -> bool:
-    """Whether the directory has the list of members that the log tells."""
+    """Whether the directory has the list of members that the log shows."""
     return disk.exists(f"{config.self_path}/{MEMBERS_NAME}")
 
 
@@ -169,7 +169,7 @@ def recorded_identity(config: DLedgerConfig, disk: Disk) -> Identity | None:
                 f"start with {option} {recorded}, or give this member another directory. If the {what} was "
                 f"renamed on every member, remove {path}; then the directory is adopted"
             )
-    if is_listed(config, disk):  # the log tells the members
+    if is_listed(config, disk):  # the log names the members
         return identity
     if not identity.is_told_by_log:
         _check_members(config, identity)
@@ -229,7 +229,7 @@ def identity_now(
 
 
 def is_without_records(config: DLedgerConfig, disk: Disk) -> bool:
-    """Whether no file tells of a commit, a term or a vote."""
+    """Whether no file reports a commit, a term or a vote."""
     names = (COMMIT_MARK_NAME, TERM_FILE_NAME, TERM_TWIN_NAME)
     return not any(disk.exists(f"{config.self_path}/{name}") for name in names)
 
@@ -330,7 +330,7 @@ class MemberIdentity:
 
     @property
     def lineage(self) -> Lineage | None:
-        """What this member tells the others about its directory; None if it cannot be recorded."""
+        """What this member says to the others about its directory; None if it cannot be recorded."""
         now = self._now
         if self._file is None or self._run < 0:
             return None
@@ -362,7 +362,7 @@ class MemberIdentity:
 
     def told_by_log(self, is_told: bool) -> None:
         """
-        Record, durably, whether the log tells the members.
+        Record, durably, whether the log names the members.
 
         @raise StoreError: that failed; or the start list counts again, and C{--peers} is another one.
         """

@@ -62,7 +62,7 @@ class MarkWriter:
 
     def also_told(self, told: Callable[[bool], None]) -> Callable[[bool], None]:
         """
-        @param told: records whether the log tells the members.
+        @param told: records whether the log names the members.
         @return: does so, and then writes the mark with the version that fits, durably in both slots.
         """
         def record(is_told: bool) -> None:

@@ -201,7 +201,7 @@ class Scanner(RecordFinder):
         with it: a leader brings a dropped record back, but would not replace a wrong one.
         """
         if found.end_index == start_index:
-            # After a hole the two cannot be told apart: what is left is in front of it, and a start finds
+            # After a hole the two cannot be distinguished: what is left is in front of it, and a start finds
             # that.
             return found if found.holes else FoundLedger(why=found.why)
         last, before = self.unit(found.end_index), self.unit(found.end_index - 1)

@@ -13,7 +13,7 @@ Rule 1: nothing depends on these files. A row that is missing, torn or of other 
 entries are pushed one by one. So rows are not brought to stable storage, and trouble with these files ends
 their use, not the store's.
 Rule 2: what is cut from the ledger is cut here. Should a row of a former tail come back after a loss of
-power, its C{chain_crc}, which continues through all entries before, tells (L{ChunkSums.read}).
+power, its C{chain_crc}, which continues through all entries before, shows it (L{ChunkSums.read}).
 Rule 3: no chunk has a configuration entry, entries of two terms, or a hole.
 
 A row counts if the row before it in its file does; the file ends with the first that does not.
@@ -46,7 +46,7 @@ from protocols.wire.ledger.entry import (
 CHUNKS_NAME = "chunks"
 #: A chunk that ends early is recorded if it has at least this part of the wanted size.
 _SHORTEST_PART = 8
-#: Files whose rows stay in memory, at most.
+#: Most files whose rows stay in memory.
 _FILES_KEPT = 4
 
 CHUNK_ROW_DECLARATION = Struct(
@@ -118,7 +118,7 @@ class ChunkSums:
     Invariant: C{_rows} has rows of entries of the ledger only, rising; C{_names} has the offsets of the data
     files that have a file of rows.
 
-    @ivar trouble: why no sums are made and told any more; empty if all is well.
+    @ivar trouble: why no sums are made and reported any more; empty if all is well.
     """
 
     def __init__(self, ledger: OpenLedger) -> None:
@@ -319,7 +319,7 @@ class ChunkSums:
     def read(self, chunk: ChunkSum) -> EntryChunk | None:
         """
         The bytes of a chunk; the receiver compares them with the sums. None if the row is not of these bytes:
-        then it is not told again.
+        then it is not reported again.
 
         @raise StoreError: the files cannot be read.
         """
@@ -342,7 +342,7 @@ class ChunkSums:
         )
 
     def deny(self, first_index: int) -> None:
-        """The chunk that begins with this index is not told again by this process."""
+        """The chunk that begins with this index is not reported again by this process."""
         self._denied.add(first_index)
 
     # -- files -----------------------------------------------------------------------------------
@@ -399,7 +399,7 @@ def _upto(positions: Sequence[int], at: int, until: int, end_position: int, room
 
 
 def _is_of(chunk: ChunkSum, records: bytes, units: bytes) -> bool:
-    """Whether these bytes begin and end with the records that the row tells of."""
+    """Whether these bytes begin and end with the records that the row reports."""
     if len(units) != chunk.entries * INDEX_UNIT_SIZE:
         return False
     _, last, size, _, _ = INDEX_UNIT.unpack_from(units, len(units) - INDEX_UNIT_SIZE)

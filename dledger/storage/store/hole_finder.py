@@ -80,7 +80,7 @@ class HoleFinder:
         The record before C{hole} contradicts records that may belong into it: look whether it is damaged,
         too.
 
-        @param is_bare: it has no checksum that could tell, so it counts as damaged.
+        @param is_bare: it has no checksum that could say, so it counts as damaged.
         """
         before = hole.first_index - 1
         if before < self._ledger.begin_index:
@@ -94,7 +94,7 @@ class HoleFinder:
             self._ledger.holes.add(found)
 
     def error(self, index: int, what: str) -> DamagedEntryError:
-        """What a reader of a damaged entry is told."""
+        """What a reader of a damaged entry gets."""
         return DamagedEntryError(index, f"entry {index} is damaged: {what}; it is fetched from a peer")
 
     def examined(self, index: int) -> Hole | None:

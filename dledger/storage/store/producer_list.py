@@ -3,7 +3,7 @@
 The producers and the readers of a ledger: folded while it is written, saved beside it, folded again at a
 start.
 
-Rule 1: the log alone tells. The file has the last run of each producer up to a committed entry, so that a
+Rule 1: the log alone shows. The file has the last run of each producer up to a committed entry, so that a
 start need not read the log from its begin: it reads the entries after that one, and those that recovery has
 looked at.
 Rule 2: the file is there once the ledger has a producer entry. A file that is damaged is as good as none:
@@ -48,7 +48,7 @@ PRODUCERS_DECLARATION = Struct(
     "crc" / Int32ub,  # CRC-32 of the text, JSON, which follows
 )
 _HEADER = struct_of(PRODUCERS_DECLARATION)
-#: A file without open runs has the first version, and its rows do not tell them.
+#: A file without open runs has the first version, and its rows do not report them.
 _MAGIC, _VERSION, _OPEN_VERSION = 0x444C5054, 1, 2
 _WORD, _MEMBERS_WORD = PRODUCER_CHANNEL.to_bytes(4, "big"), CONFIGURATION_CHANNEL.to_bytes(4, "big")
 _CLOSED_COLUMNS = 5
@@ -109,7 +109,7 @@ class ProducerList:
         index = max(index, ledger.begin_index, 0)
         table = SequenceTable(PRODUCERS_MAX, gap_end)
         for run in saved:
-            if run.told_at < index:  # The log tells the others again.
+            if run.told_at < index:  # The log names the others again.
                 table.note(run)
         try:
             while index <= ledger.end_index:

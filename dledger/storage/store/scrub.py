@@ -119,7 +119,7 @@ class SegmentScrub:
         try:
             first = self._scanner.first_record(offset)
         except OSError:
-            return begin  # the pass tells about that file when it gets there
+            return begin  # the pass reports that file when it gets there
         if first is None or first[2] != offset or not begin.index < first[0] <= ledger.end_index:
             return begin
         return Walk(index=first[0], position=offset)

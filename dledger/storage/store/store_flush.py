@@ -5,10 +5,10 @@ The flushing part of a file store: flushes, and Java's checkpoint.
 L{StoreFlush.prepare_flush} captures a flush, any thread runs it, and it counts from
 L{StoreFlush.finish_flush} on. L{dledger.base.process.group_flush} says when, and what a failure means.
 
-The mark is written after each flush. A flush or checkpoint after it brings it to stable storage: every one
-with C{async} flushing, one in L{MARK_SYNC_EVERY} with C{sync}, and never before the entries that it records
-are acknowledged. What remains: if power fails I{and} a record after the newest durable mark is damaged on
-the medium although it was fsynced, it is taken for a torn tail. A killed process leaves no such window.
+The mark is written after each flush, and reaches stable storage with a later flush or checkpoint: with the
+next one if flushing is C{async}, with one in L{MARK_SYNC_EVERY} if it is C{sync}; the entries that it records
+are acknowledged before that. A window remains: if power fails I{and} a record after the newest durable mark
+is damaged on the medium although it was fsynced, it is taken for a torn tail. A killed process leaves none.
 
 The index is derived from the data, so a flush does not wait for it. A checkpoint does, and the mark records
 up to where.

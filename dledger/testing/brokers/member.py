@@ -49,7 +49,6 @@ class HADisk(SimDisk):
     death: MemberDied | None = None
 
     def before_change(self, path: str, kind: str) -> None:
-        """See L{SimDisk.before_change}."""
         if self.death is not None:
             raise self.death
         try:
@@ -219,7 +218,7 @@ class SimBroker:
             self._end("killed", power=False)
 
     def lose_power(self) -> None:
-        """The machine loses power; its peers are not told."""
+        """The machine loses power; its peers are not informed."""
         if self.is_up:
             self._end("power lost", power=True)
 

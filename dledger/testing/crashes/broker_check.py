@@ -90,11 +90,9 @@ class RunningStore(BrokerEvents):
         self.settle()
 
     def grown(self) -> None:
-        """See L{BrokerEvents.grown}."""
         self.store.reput.wake()
 
     def cut(self, end_offset: int) -> None:
-        """See L{BrokerEvents.cut}."""
         self.store.log_was_cut(end_offset)
 
     def settle(self) -> None:
@@ -203,7 +201,7 @@ def _without_holes(running: RunningStore, promise: StorePromise) -> None:
             running.settle()
             return
         why.append(f"it differs at {at}")
-    raise BadImage(f"the log {begin}..{log.end_offset} is none of the possible ones: {'; '.join(why)}")
+    raise BadImage(f"the log {begin}..{log.end_offset} is not one of the possible ones: {'; '.join(why)}")
 
 
 def check_store(disk: CrashDisk, promise: StorePromise, *, is_slave: bool) -> RunningStore:

@@ -1,11 +1,11 @@
 # -*- test-case-name: tests.sim.test_crashes -*-
 """
-A disk in memory that tells before every changing call, and knows every state that a power cut leaves there.
+An in-memory disk that reports each change before making it, and can produce every state after a power cut.
 
 A state of the disk is a value (L{DiskImage}) that shares everything unchanged with the states before it, so
 one is kept for each call. Between two syncs each write to a file, cut into sectors, is a separate L{Change},
 and so are the length of a new file and each change of a directory. A power cut keeps any subset of them,
-with three limits: of one name, no change is kept without the earlier ones; a renamed file loses its old name
+with three limits: changes of one name are kept in order; a renamed file loses its old name
 only if it has the new one, so a sync of the old directory brings the new name, too, to the platter; after a
 length that is lost no byte is kept. The end of a process keeps all.
 
@@ -252,7 +252,7 @@ class CrashDisk:
     """
     A file system in memory. See L{dledger.base.disk.disk.Disk}.
 
-    @ivar watcher: told before every changing call; None: nobody is.
+    @ivar watcher: called before every changing call; None: nobody is.
     @ivar number: of the last change.
     @ivar barrier: C{datasync} brings no change with a higher number to the platter.
     """
@@ -272,7 +272,7 @@ class CrashDisk:
         return DiskImage(dict(self.files), dict(self._directories), self.number)
 
     def tell(self, call: WatchedCall) -> None:
-        """Tell the watcher."""
+        """Call the watcher."""
         if self.watcher is not None:
             self.watcher(call)
 
@@ -282,7 +282,7 @@ class CrashDisk:
 
     @contextmanager
     def syncing_up_to(self, number: int) -> Iterator[None]:
-        """Within, C{datasync} acts as one that began after change C{number}: later ones may be lost."""
+        """Inside the block, C{datasync} covers only changes up to C{number}."""
         self.barrier = number
         try:
             yield

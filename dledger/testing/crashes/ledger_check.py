@@ -154,7 +154,7 @@ def check_ledger(
     except (DLedgerError, AssertionError) as error:
         raise BadImage(f"it cannot be read: {type(error).__name__}: {error}") from error
     why = [_differs(promise, log, store, found) for log in promise.logs]
-    demand("" in why, f"the ledger is none of the possible ones: {'; or '.join(why)}")
+    demand("" in why, f"the ledger is not one of the possible ones: {'; or '.join(why)}")
     end = store.ledger_end_index
     demand(end >= promise.floor, f"it ends at {end}, but entry {promise.floor} was on stable storage")
     if promise.owed < 0:
@@ -175,7 +175,7 @@ def check_ledger(
 
 
 def _check_chunks(store: FileStore) -> None:
-    """Every chunk that the store tells has the bytes of the ledger, and their checksums."""
+    """Every chunk that the store reports has the bytes of the ledger, and their checksums."""
     index = store.ledger_begin_index
     while 0 <= index <= store.ledger_end_index:
         chunk = store.chunk_from(index)

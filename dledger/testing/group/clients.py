@@ -268,8 +268,8 @@ class SimClient:
         assert isinstance(error, AppendError), error
         self._appended(calls, error.appended)
         told = sum(run.count for run in error.appended) + error.failed + error.unknown
-        require(told == len(calls), 7, f"{self.name} appended {len(calls)} bodies, told {told}: {error}")
-        # A call does not tell which bodies are unknown, only how many.
+        require(told == len(calls), 7, f"{self.name} appended {len(calls)} bodies, heard {told}: {error}")
+        # A call does not say which bodies are unknown, only how many.
         for call in calls:
             if call.outcome != "ok":
                 self._history.end(call, "unknown" if error.unknown else "failed")
@@ -277,7 +277,7 @@ class SimClient:
     def _answered(self, calls: list[Call], answer: Response) -> None:
         assert isinstance(answer, AppendResponse)
         if answer.code is ResponseCode.SUCCESS:
-            require(answer.count == len(calls), 7, f"{self.name} appended {len(calls)}, told {answer.count}")
+            require(answer.count == len(calls), 7, f"{self.name} appended {len(calls)}, heard {answer.count}")
             self._appended(calls, [Appended(index=answer.index, term=answer.term, pos=answer.pos,
                                             count=answer.count, offset=0)])
             return

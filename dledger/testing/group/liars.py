@@ -60,13 +60,11 @@ class LyingCluster(SimCluster):
         super().__init__(options, seed, make_invariants=ApartInvariants)
 
     def process_ended(self, member: SimMember, *, asked: bool) -> None:
-        """See L{SimCluster.process_ended}."""
         if not asked:
             raise InvariantError(0, f"{member.member_id} ended: {member.node.reason}")
         super().process_ended(member, asked=asked)
 
     def start_failed(self, member: SimMember) -> None:
-        """See L{SimCluster.start_failed}."""
         raise InvariantError(0, f"{member.member_id} cannot start: {member.start_error}")
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 #: Share of commands that the program numbers, and of queries with a bound on the age.
 NUMBERED, AGED = 0.4, 0.4
-#: A program asks so often for one result, at most.
+#: Most a program asks so often for one result.
 ATTEMPTS_MAX = 12
 
 

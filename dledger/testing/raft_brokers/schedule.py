@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.sim.test_raft_brokers -*-
 """
 One schedule of a group of brokers on a raft log: producers put messages, machines fail, and in the end every
-acknowledged message must be where its producer was told, on all brokers.
+acknowledged message must be at the place in its producer's answer, on all brokers.
 
     python -m dledger.testing.raft_brokers --seeds 1..100
 
@@ -49,7 +49,7 @@ class QueuesBroken(AssertionError):
 
 @attrs.frozen
 class Acked:
-    """The place of an acknowledged message, as its producer was told."""
+    """The place of an acknowledged message, as its producer knows it."""
 
     topic: str
     queue_id: int

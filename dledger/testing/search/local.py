@@ -241,7 +241,7 @@ class _Happenings:
         self.run.feed(ev.Ticked())
 
     def tick(self, _event: Event) -> None:
-        """A little time passed: idle followers are told the commit index."""
+        """A little time passed: idle followers are informed of the commit index."""
         self.run.feed(ev.Ticked())
 
     def late_push(self, event: Event) -> None:

@@ -406,7 +406,7 @@ def settle(member: SearchedMember) -> dict[int, tuple[str, int]]:
     state.last_heard_ms = dict.fromkeys(peers, NOW_MS)
     state.wire_versions = dict.fromkeys(peers, 1)
     state.capable = dict.fromkeys(peers, True)
-    state.refused_by.clear()  # nobody is told that it was removed
+    state.refused_by.clear()  # nobody is informed that it was removed
     state.leader_committed_index = -1
     elector = core._elector
     elector._deadline_ms = _FUTURE_MS

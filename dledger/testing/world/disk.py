@@ -140,7 +140,7 @@ class SimDisk:
     @ivar read_us: time that a read takes; C{lag_us} is that of all reads since the owner of the process took
         it, and stops the process for as long.
     @ivar failing_opens: number of the next calls that find no descriptor.
-    @ivar used_ratio: the used share of the disk as C{space} tells it, while it is not full.
+    @ivar used_ratio: the used share of the disk as C{space} reports it, while it is not full.
     @ivar keeps_failed_writes: writes that a failed sync did not bring to the platter stay in the cache.
     @ivar barrier, since: C{datasync} misses the writes with a number after C{barrier} up to C{since}.
     @ivar countdown: the process dies in this changing call, counted from now; 0: in none.

@@ -32,7 +32,6 @@ class MachineDisk(SimDisk):
         self.death: MemberDied | None = None
 
     def before_change(self, path: str, kind: str) -> None:
-        """See L{SimDisk.before_change}."""
         if self.death is None:
             try:
                 super().before_change(path, kind)
@@ -76,11 +75,9 @@ class MachineDisk(SimDisk):
         inode.durable = bytearray(data)
 
     def end_process(self) -> None:
-        """See L{SimDisk.end_process}."""
         self.death = None
         super().end_process()
 
     def lose_power(self) -> None:
-        """See L{SimDisk.lose_power}."""
         self.death = None
         super().lose_power()

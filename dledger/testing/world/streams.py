@@ -10,7 +10,7 @@ Rule 2: a link that is cut holds bytes back, ends of connections too; they arriv
 connection is made through it: an attempt is repeated, as SYNs are, and given up after L{CONNECT_US}.
 Rule 3: a connection breaks at its two ends at different times. Bytes sent before may arrive after the client
 has opened the next connection.
-Rule 4: a machine without power tells nobody. When it is up again, it resets the connections of before.
+Rule 4: a machine without power informs nobody. When it is up again, it resets the connections of before.
 """
 
 from __future__ import annotations
@@ -388,7 +388,7 @@ class ByteNetwork:
             self._tell_later(end, ConnectionLost())
 
     def close(self, end: StreamEnd, reason: Exception) -> None:
-        """One end closes: it is told in the next turn, the other one when all that was sent has arrived."""
+        """One end closes: it is notified in the next turn, the other one when all data have arrived."""
         self._post(end, Failure(reason))
         self.clock.after(1, end.process.run, end, end.learn, Failure(reason))
 
@@ -401,7 +401,7 @@ class ByteNetwork:
             self._links.pop(link.number, None)
 
     def died(self, host: str, process: SimProcess, *, silently: bool) -> None:
-        """A process of a machine is gone. @param silently: the machine, too; no peer is told."""
+        """A process of a machine is gone. @param silently: the machine, too; no peer is informed."""
         self.stop_listening(host, process)
         if silently:
             self._without_power.add(host)
@@ -496,14 +496,14 @@ class ByteNetwork:
         end.process.run(end, end.learn, Failure(ConnectionLost()))
 
     def darken(self, client: str, server: str) -> None:
-        """Whatever either end of C{client}'s connection sends vanishes, and neither is told."""
+        """Whatever either end of C{client}'s connection sends vanishes, and neither is informed."""
         link = self.link_of(client, server)
         if link is not None:
             for end in link.ends:
                 end.kept = -1
 
     def half_open(self, client: str, server: str) -> None:
-        """C{client} loses its connection; the server is not told, and hears no more of it."""
+        """C{client} loses its connection; the server is not notified, and hears no more of it."""
         link = self.link_of(client, server)
         if link is not None:
             self.darken(client, server)

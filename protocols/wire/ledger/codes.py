@@ -61,7 +61,7 @@ class PushType(IntEnum):
     TRUNCATE = 3
 
 
-#: Members of one group, voters and learners together, at most.
+#: Most members of one group, voters and learners together.
 MEMBERS_MAX = 64
 
 
@@ -132,6 +132,6 @@ def flush_time_flags(time_ms: float | None) -> int:
 
 
 def flush_time_of(wire_version: int) -> float | None:
-    """The flush time in a C{wire_version}, milliseconds; None: not told."""
+    """The flush time in a C{wire_version}, milliseconds; None: not reported."""
     code = wire_version >> WIRE_FLUSH_TIME_SHIFT & WIRE_FLUSH_TIME_MASK
     return None if not code else float(2 ** ((code - 1) / 4))

@@ -62,7 +62,7 @@ class Envelope(NamedTuple):
     What the body of a record says.
 
     @ivar body: the program's.
-    @ivar time_ms: milliseconds since 1970; None: not told.
+    @ivar time_ms: milliseconds since 1970; None: not reported.
     @ivar headers: by name, in the order of their writer.
     """
 
@@ -116,7 +116,7 @@ def envelope_head(time_ms: int | None, headers: Mapping[str, bytes]) -> bytes:
     """
     An envelope up to the program's body, which follows. It is the same for all bodies of one time.
 
-    @param time_ms: milliseconds since 1970; None: not told. Sound, as C{headers}.
+    @param time_ms: milliseconds since 1970; None: not reported. Sound, as C{headers}.
     """
     pieces = []
     for name, value in headers.items():
@@ -159,7 +159,7 @@ _BARE = envelope_head(None, {})
 
 
 def _headers_in(text: bytes) -> dict[str, bytes] | None:
-    """The headers that an envelope tells; None: they are malformed."""
+    """The headers that an envelope shows; None: they are malformed."""
     headers: dict[str, bytes] = {}
     at, end = 0, len(text)
     while at < end:

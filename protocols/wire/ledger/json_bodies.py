@@ -64,10 +64,10 @@ from protocols.wire.ledger.messages import (
 #: peer has ten for each entry, and may have L{VALUES_MAX}.
 REQUEST_VALUES_MAX = 1 << 16
 
-#: Bytes of a request that is not strict JSON, at most. No Java member or client writes loose JSON.
+#: Most bytes of a request that is not strict JSON. No Java member or client writes loose JSON.
 REQUEST_TOLERANT_BYTES_MAX = 1024
 
-#: Members in one METADATA answer, at most.
+#: Most members in one METADATA answer.
 PEERS_MAX = 1024
 
 

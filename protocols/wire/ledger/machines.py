@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.wire.test_machine_entries -*-
 """
-What a member tells of its state machine in METADATA: JSON in one text.
+What a member reports of its state machine in METADATA: JSON in one text.
 
 Members that know nothing of a field leave it out; those that know of more ignore the rest.
 """

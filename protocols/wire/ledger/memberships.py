@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.wire.test_configuration -*-
 """
 Memberships as JSON: in configuration entries (L{protocols.wire.ledger.own.configuration}), and as one text in
-METADATA, by which a member tells the memberships of its log.
+METADATA, by which a member reports the memberships of its log.
 
 Source: none, this is ours; docs/membership.md.
 """
@@ -21,9 +21,9 @@ from protocols.wire.ledger.codes import MEMBERS_MAX
 #: How the health of a member begins that the group has removed.
 REMOVED = "removed"
 
-#: Bytes of an id or an address, at most.
+#: Most bytes of an id or an address.
 MEMBER_TEXT_BYTES_MAX = 255
-#: Memberships in one METADATA, and characters of their text, at most.
+#: Most memberships in one METADATA, and characters of their text.
 TOLD_MAX = 2
 TOLD_CHARACTERS_MAX = TOLD_MAX * (MEMBERS_MAX * (2 * MEMBER_TEXT_BYTES_MAX + 16) + 256)
 
@@ -37,7 +37,7 @@ class MemberLists(NamedTuple):
 
 @attrs.frozen
 class ToldMembership:
-    """A membership as a member tells it in METADATA; C{index} and C{term} are those of its entry."""
+    """A membership as a member reports it in METADATA; C{index} and C{term} are those of its entry."""
 
     index: int
     term: int

@@ -74,11 +74,11 @@ class MetadataRequest(Request):
 
     @ivar group_id: I{ours}, only in JSON: the id of the sender's group, if it is a member and knows it.
     @ivar members: I{ours}, only in JSON: ids of the members in the sender's list, C{n0;n1;n2} in order; empty
-        if it is no member, or does not tell.
+        if it is not a member, or does not say.
     @ivar configuration: I{ours}, only in JSON: as of L{MetadataResponse}.
     @ivar lineage, met_lineage: I{ours}, only in JSON: the sender's directory and process, and those of the
-        receiver as the sender met them last (L{dledger.ledger.lineage}); empty if it is no member, or does
-        not tell.
+        receiver as the sender met them last (L{dledger.ledger.lineage}); empty if it is not a member, or does
+        not say.
     @ivar token: I{ours}, only in JSON: a client's, see L{dledger.base.serving.tokens}; empty for none. It is
         in no C{repr}.
     """
@@ -103,7 +103,7 @@ class MetadataResponse(Response):
         L{dledger.ledger.group_name.GroupName}.
     @ivar configuration: I{ours}, only in JSON: the memberships of the group's log, see
         L{protocols.wire.ledger.memberships.encode_told}; empty in a group that never changed its members.
-    @ivar health: I{ours}, only in JSON: reason why it does not serve; empty if it serves, or does not tell.
+    @ivar health: I{ours}, only in JSON: reason why it does not serve; empty if it serves, or does not say.
     @ivar lineage, met_lineage: I{ours}, only in JSON, to members: as of L{MetadataRequest}.
     @ivar machine: I{ours}, only in JSON: see L{protocols.wire.ledger.machines.decode_told_machine}.
     @ivar is_rival: I{ours}, only in JSON: another process than the one that asked answers at the address of

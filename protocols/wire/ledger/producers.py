@@ -3,7 +3,7 @@
 Producer entries: which entries after it are of which producer, and with which sequences.
 
 A producer entry is a record like any other, so Java and its tools read it as an entry. The C{channel} of its
-header tells it apart: L{PRODUCER_CHANNEL} (Java and our stores write 0 for every body of a client, so no
+header distinguishes it: L{PRODUCER_CHANNEL} (Java and our stores write 0 for every body of a client, so no
 append can make such an entry). It says something about the entries after it only as far as they have its
 term: those of a later leader came in their place.
 

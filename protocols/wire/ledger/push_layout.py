@@ -35,7 +35,7 @@ JSON_ONLY = frozenset({
     RequestCode.READER, RequestCode.SNAPSHOT, RequestCode.SKIP,
 })
 
-#: Bodies in one APPEND, members in one METADATA answer, and bytes of one text, at most.
+#: Most bodies in one APPEND, members in one METADATA answer, and bytes of one text.
 BODIES_MAX = 65536
 PEERS_MAX = 1024
 

@@ -28,13 +28,13 @@ READER_ENTRY_VERSION = 1
 READER_NAME_BYTES_MAX = 64
 #: Parts of one reader that are not done, at most: that many of its processes may read at once.
 READER_PARTS_MAX = 64
-#: Readers of one group, at most.
+#: Most readers of one group.
 READERS_MAX = 256
 #: The end of a part without an end, and the begin of a reader that begins after the log.
 NO_END = 1 << 62
 #: Bounds of a lease, milliseconds.
 LEASE_MS_MIN, LEASE_MS_MAX = 500, 3_600_000
-#: Entries of one part, at most.
+#: Most entries of one part.
 SHARE_MAX = 1_000_000
 
 READER_ENTRY_DECLARATION = Struct(

@@ -26,7 +26,7 @@ BROKER_WIRE_VERSION = 1
 CHALLENGE_CODE = 51102
 CHALLENGE_FIELD = "accessChallenge"
 
-#: Bodies in one PUT, at most.
+#: Most bodies in one PUT.
 PUT_BODIES_MAX = 65536
 
 

@@ -3,7 +3,7 @@
 RocketMQ's replication stream: offset reports one way, pieces of the commit log the other way.
 
 A slave sends only 8-byte offsets. A master sends a 12-byte header, then the number of raw bytes of its
-commit log that the header tells; a heartbeat has none. There is no greeting, no version and no checksum;
+commit log that the header shows; a heartbeat has none. There is no greeting, no version and no checksum;
 4.9 and 5.x (without controller) use the same format.
 
 Rule: bodies are not gathered. Each part of a body is handed on as a view of its read.

@@ -40,7 +40,7 @@ class HeldTests(SynchronousTestCase):
         self.assertNotIn(a_request(), self.table)
 
     def test_released(self) -> None:
-        """It is nowhere any more; the last one of a key is told, and leaves nothing."""
+        """It is nowhere any more; the last one of a key is reported, and leaves nothing."""
         self.assertFalse(self.table.release(self.first))
         self.assertNotIn(self.first, self.table)
         self.assertEqual((list(self.table.of("q")), self.table.of_connection(ONE)), ([self.second],) * 2)

@@ -51,7 +51,7 @@ class FieldsTests(SynchronousTestCase):
             self.assertIn("is not a number", self.refused(self.fields.number, name))
 
     def test_limits(self) -> None:
-        """A number outside its limits is told them; without any they are those of 32 bits."""
+        """A number outside its limits is refused with them; without any they are those of 32 bits."""
         self.assertEqual(self.refused(self.fields.number, "number", least=0, most=9),
                          "number=-7 is outside 0..9")
         self.assertIn("outside", self.refused(self.fields.number, "long"))

@@ -96,7 +96,7 @@ class AccountsTests(FileCase):
                          (True, False, False))
 
     def test_nothing_listed(self) -> None:
-        """An account without permissions has the defaults, which are none; it is no administrator."""
+        """An account without permissions has the defaults, which are none; it is not an administrator."""
         accounts = self.read("accounts:\n- {accessKey: abcdefg, secretKey: abcdefg}\n"
                              "- {accessKey: another, secretKey: abcdefg, defaultGroupPerm: SUB}\n")
         for name, may_group in (("abcdefg", False), ("another", True)):

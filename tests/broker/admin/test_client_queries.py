@@ -109,7 +109,7 @@ class ConsumerTests(Case):
             self.assertIn("not online", answer.remark or "")
 
     def test_silent(self) -> None:
-        """A consumer that does not answer, or leaves, is told of; the number of those asked is bounded."""
+        """A consumer that does not answer, or leaves, is reported; the number of those asked is bounded."""
         self.patch(client_queries, "ASKED_MAX", 1)
         self.admin.send(GET_CONSUMER_RUNNING_INFO, FIELDS)
         self.assertEqual(self.admin.ask(GET_CONSUMER_RUNNING_INFO, FIELDS).code, Code.SYSTEM_BUSY)

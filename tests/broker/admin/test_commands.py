@@ -65,7 +65,7 @@ class Case(SynchronousTestCase):
         self.client = asked.client()
 
     def tell(self) -> None:
-        """Name servers would be told."""
+        """Name servers would be informed."""
         self.told += 1
 
     def put_topic(self, **fields: object) -> RemotingCommand:
@@ -85,7 +85,7 @@ class ChangeTests(Case):
         self.build()
 
     def test_topic(self) -> None:
-        """It is made, changed, and name servers are told; fields of 5.x that we do not know stay."""
+        """It is made, changed, and name servers are informed; fields of 5.x that we do not know stay."""
         self.assertEqual(self.put_topic(attributes="+message.type=NORMAL").code, 0)
         made = self.asked.metadata.topics.get("t")
         assert made is not None
@@ -96,7 +96,7 @@ class ChangeTests(Case):
         self.assertEqual((made.perm, made.order, self.told), (4, True, 2))
 
     def test_types(self) -> None:
-        """The type of a topic is kept, changed, and told with the topic; MIXED needs an option."""
+        """The type of a topic is kept, changed, and reported with the topic; MIXED needs an option."""
         topics = self.asked.metadata.topics
         for text, kept in (("+message.type=FIFO", "FIFO"), ("", "FIFO"), ("+message.type=DELAY", "DELAY")):
             self.assertEqual(self.put_topic(attributes=text).code, 0)

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.broker.admin.test_damaged_records -*-
-"""A master tells of its damaged records, and takes sound copies from hosts whose slaves it accepts."""
+"""A master reports its damaged records, and takes sound copies from hosts whose slaves it accepts."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class DamagedRecordsTests(SynchronousTestCase):
         self.assertEqual(self.flushLoggedErrors(), [])
 
     def test_strangers(self) -> None:
-        """Only hosts whose slaves are accepted are told, or heard."""
+        """Only hosts whose slaves are accepted get answers, or are heard."""
         self.client = self.client_at("10.9.9.9")
         for answer in (self.ask(GET_DAMAGED_RECORDS), self.ask(OFFER_RECORD, self.copy, offset=self.offset)):
             self.assertEqual(answer.code, 16)

@@ -72,7 +72,7 @@ class ShowTests(ResolveCase):
         self.assertIsNotNone(self.slave.status().difference)
 
     def test_not_stopped(self) -> None:
-        """There is nothing to decide, and a master that does not tell its bounds is told so."""
+        """There is nothing to decide, and a master that does not report its bounds is named as such."""
         self.ranges = [fail(OSError("no answer"))]
         answer = json.loads(self.ask(action="show").body)
         self.assertEqual((answer["stopped"], answer["masterEnd"]), (False, -1))
@@ -81,7 +81,7 @@ class ShowTests(ResolveCase):
 
     def test_refused(self) -> None:
         """An unknown action; a master."""
-        self.assertIn("none of show, take-master, try-again", self.ask(action="cut").remark or "")
+        self.assertIn("not one of show, take-master, try-again", self.ask(action="cut").remark or "")
         master = Asked()
         self.addCleanup(master.close)
         broker = master.broker

@@ -58,7 +58,7 @@ class ResetTests(SynchronousTestCase):
         return b'{"offsetTable":{' + b",".join(keys) + b"}}"
 
     def test_to_a_time(self) -> None:
-        """Consumers are told where each queue was then, one way, and so is the administrator."""
+        """Consumers are informed where each queue was then, one way, and so is the administrator."""
         self.join()
         answer = self.reset(NOW_MS + 1000, offset=-1, queueId=-1)
         self.assertEqual((answer.code, answer.body), (0, self.table_of(1, 1)))
@@ -75,13 +75,13 @@ class ResetTests(SynchronousTestCase):
         self.assertEqual(self.reset(0, force=False).body, self.table_of(0, 0))
 
     def test_nobody_there(self) -> None:
-        """The administrator's tool is told, and does it itself."""
+        """The administrator's tool gets the offsets, and does it itself."""
         answer = self.reset(0)
         self.assertEqual(answer.code, CONSUMER_NOT_ONLINE)
         self.assertEqual(self.asked.metadata.consumer_offsets.query("g", "t", 0), 2)
 
     def test_refused(self) -> None:
-        """Each mistake by name; no consumer is told."""
+        """Each mistake by name; no consumer is informed."""
         self.join()
         self.asked.topic("new", queues=1)
         for fields, word in (
@@ -95,7 +95,9 @@ class ResetTests(SynchronousTestCase):
         self.assertEqual(self.consumer.received(), [])
 
     def test_to_an_offset(self) -> None:
-        """One queue: it is committed, and its consumers, if there are any, are told of this queue only."""
+        """
+        One queue: it is committed, and its consumers, if there are any, are informed of this queue only.
+        """
         one = b'{"offsetTable":{{"brokerName":"DEFAULT_BROKER","queueId":1,"topic":"t"}:3}}'
         answer = self.reset(0, queueId=1, offset=3)
         self.assertEqual((answer.code, answer.body), (0, one))
@@ -109,7 +111,7 @@ class ResetTests(SynchronousTestCase):
         self.assertEqual(answer.code, Code.SUBSCRIPTION_GROUP_NOT_EXIST)
 
     def test_of_a_pop(self) -> None:
-        """A group that pops in order holds nothing any more, and need not be told."""
+        """A group that pops in order holds nothing any more, and need not be reported."""
         infos = self.asked.metadata.order_info
         for queue_id in range(2):
             infos.put(("t", "g", queue_id), OrderInfo(pop_ms=NOW_MS, invisible_ms=9000, offsets=(1, 2)))

@@ -57,7 +57,7 @@ class ChangeTests(SynchronousTestCase):
         return error.remark
 
     def test_change(self) -> None:
-        """In RocketMQ's spelling and in ours; what is equal already is no change."""
+        """In RocketMQ's spelling and in ours; what is equal already is not a change."""
         lines = "fileReservedTime=24\n# a comment\nlong_polling_enable = false\ntopicsMax=20000"
         self.assertFalse(self.change(lines))
         self.assertEqual(self.config.store.file_reserved_time_h, 24)
@@ -80,7 +80,7 @@ class ChangeTests(SynchronousTestCase):
             self.assertEqual(option_value(self.config, name), other)
 
     def test_fixed(self) -> None:
-        """Others count from the start on; to name their present value is no change."""
+        """Others count from the start on; to name their present value is not a change."""
         reason = self.refused("listenPort=1\nbrokerPermission=4")
         self.assertIn("'listenPort' counts from the start on", reason)
         self.assertIn("broker_permission", self.refused("brokerRole=SLAVE"))
@@ -120,7 +120,7 @@ class ChangeTests(SynchronousTestCase):
         self.assertNotIn("delete_when", run_time_options(self.config))
 
     def test_permission(self) -> None:
-        """Name servers read the topics again; a slave has none to tell."""
+        """Name servers read the topics again; a slave has none to report."""
         version = self.metadata.topics.version
         self.assertTrue(self.change("brokerPermission=4"))
         self.assertFalse(self.metadata.topics.version.is_same(version))
@@ -170,7 +170,7 @@ class CommandTests(Case):
     """The request."""
 
     def test_answer(self) -> None:
-        """Answered when the change is on the disk; name servers are told where it concerns them."""
+        """Answered when the change is on the disk; name servers are informed where it concerns them."""
         self.build()
         self.assertEqual(self.client.ask(UPDATE_BROKER_CONFIG, {}, b"brokerPermission=4\n").code, 0)
         self.assertEqual((self.asked.config.broker_permission, self.told), (4, 1))

@@ -66,7 +66,7 @@ class AttributesTests(SynchronousTestCase):
             self.assertIn(word, error.remark)
 
     def test_kept(self) -> None:
-        """What is no text in an entry counts for nothing."""
+        """What is not a text in an entry counts for nothing."""
         self.assertEqual(read_attributes({}), {})
         self.assertEqual(read_attributes({"attributes": [1]}), {})
         self.assertEqual(read_attributes({"attributes": {"a": "b", "c": 1}}), {"a": "b"})

@@ -122,7 +122,7 @@ class LiveBroker(ServerFactory):
                 connection.answer(command, ext_fields={"brokerWireVersion": "1"})
 
     def natives_received(self, connection: BrokerConnection, requests: NativeRequests) -> None:
-        """Store, read, tell."""
+        """Store, read, report."""
         for ticket, request in requests:
             if isinstance(request, ReadRequest):
                 self._reads.read(connection, ticket, request)
@@ -216,7 +216,7 @@ class BrokerTests(SynchronousTestCase):
             self.assertEqual(broker.put_many("T1", [b"good"] * 9, window=4).count, 9)
 
     def test_follow(self) -> None:
-        """Over the end of the broker: what comes is seen once, and trouble is told."""
+        """Over the end of the broker: what comes is seen once, and trouble is reported."""
         troubles: list[str] = []
         with self.opened() as broker:
             tail = broker.tail("begin", follow=True, on_trouble=troubles.append)
@@ -245,7 +245,7 @@ class BrokerTests(SynchronousTestCase):
         self.assertIs(error.code, ResponseCode.NETWORK_ERROR)
 
     def test_java(self) -> None:
-        """It is told that this is for brokers of ours."""
+        """It is informed that this is for brokers of ours."""
         self.live.is_java = True
         broker = self.opened()
         self.assertIs(self.assertRaises(DLedgerError, broker.offsets).code, ResponseCode.UNSUPPORTED)

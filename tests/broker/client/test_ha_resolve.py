@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.broker.client.test_ha_resolve -*-
-"""What an operator is told of a slave that has stopped."""
+"""What an operator learns about a slave that has stopped."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class LinkTests(SynchronousTestCase):
                 self.assertEqual(said, None if "code" in answer else "0123")
 
     def test_refused(self) -> None:
-        """Nobody listens: all who wait are told, the next one tries again."""
+        """Nobody listens: all that wait are informed, the next one tries again."""
         self.broker.is_up = False
         waits = [self.link.ready()]
         for wait in waits:
@@ -103,7 +103,7 @@ class LinkTests(SynchronousTestCase):
         self.successResultOf(second)
 
     def test_lost(self) -> None:
-        """The owner is told once; who asks next gets another connection."""
+        """The owner is informed once; who asks next gets another connection."""
         ready = self.link.ready()
         self.broker.settle()
         self.successResultOf(ready)

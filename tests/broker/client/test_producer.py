@@ -321,7 +321,7 @@ class PutTests(SynchronousTestCase):
         self.assertEqual([type(one) for one in self.outcomes], [tuple] * 3)
 
     def test_calls_from_outcomes(self) -> None:
-        """Who is told may put again, for ever, and every message is told of once."""
+        """A producer that is informed may put again, for ever, and every message is reported once."""
         count = 200
 
         def again(outcome: Outcome) -> None:

@@ -291,7 +291,7 @@ class PullTailTests(SynchronousTestCase):
         self.assertEqual((self.found, self.troubles), (self.java.offsets(), []))
 
     def test_unreadable_topic(self) -> None:
-        """It is left out; who asks for it by name is told."""
+        """It is left out; a reader that asks for it by name is refused with the reason."""
         self.put(100)
         self.java.unreadable.add("B")
         self.read()

@@ -110,7 +110,7 @@ class MasterTests(SynchronousTestCase):
     """Whom a slave follows, and where."""
 
     def test_slave_has_an_id(self) -> None:
-        """1, unless told otherwise."""
+        """1, unless set otherwise."""
         self.assertEqual(configured(role="slave").broker_id, 1)
         self.assertEqual(configured(role="slave", brokerId="3").broker_id, 3)
 
@@ -124,7 +124,7 @@ class MasterTests(SynchronousTestCase):
         self.assertEqual(config.master_remoting_address, "m:7")
 
     def test_ha_port(self) -> None:
-        """Beside the listen port, unless told otherwise; any beside any."""
+        """Beside the listen port, unless set otherwise; any beside any."""
         self.assertEqual(configured().ha_port, 10912)
         self.assertEqual(configured(ha_listen_port=5).ha_port, 5)
         self.assertEqual(configured(listen_port=0).ha_port, 0)

@@ -62,7 +62,7 @@ class ConsumerTests(SynchronousTestCase):
         return list(json.loads(answer.body)["consumerIdList"]) if answer.code == 0 else []
 
     def notified(self, client: Client) -> int:
-        """How often a client was told of a change in its group; each is one-way and names it."""
+        """How often a client was informed of a change in its group; each is one-way and names it."""
         found = [one for one in client.received() if one.code == NOTIFY_CONSUMER_IDS_CHANGED]
         for command in found:
             self.assertTrue(command.is_oneway)
@@ -199,7 +199,10 @@ class ConsumerTests(SynchronousTestCase):
         self.assertIsNotNone(find_group(asked.metadata, asked.config, "g", NOW_MS))
 
     def test_full(self) -> None:
-        """Who does not fit is told so, and the others stay; with a place free it is taken."""
+        """
+        A client for which there is no place is informed of that, and the others stay; with a place free it is
+        taken.
+        """
         for bounds in ({"groups_max": 1}, {"members_max": 1}):
             table = ConsumerTable(**bounds)
             self.commands_of(self.asked, table)

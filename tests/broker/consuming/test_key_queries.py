@@ -161,7 +161,7 @@ class AnswerTests(QueryCase):
         self.assertEqual(self.bodies("a"), [b"1"])
 
     def test_disabled(self) -> None:
-        """Without an index the reason is told."""
+        """Without an index the reason is reported."""
         self.asked.store.indexing = None
         answer = self.ask("a")
         self.assertEqual(answer.code, Code.SYSTEM_ERROR)

@@ -103,7 +103,9 @@ class OffsetTests(SynchronousTestCase):
         self.assertIsNotNone(infos.get(place))
 
     def test_never_committed(self) -> None:
-        """A new group begins at 0 while that is not long past; otherwise it is told that there is none."""
+        """
+        A new group begins at 0 while that is not long past; otherwise the answer says that there is none.
+        """
         self.build(slow_bytes=1000)
         self.fill(2)
         self.assertEqual(self.offset(QUERY_CONSUMER_OFFSET), 0)

@@ -71,7 +71,7 @@ class ProducerTests(SynchronousTestCase):
         self.assertEqual(len(table), 0)
 
     def test_not_reading(self) -> None:
-        """A client that does not read is told nothing more."""
+        """A client that does not read learns nothing more."""
         self.assertTrue(reads(self.one))
         self.one.is_congested = True
         self.assertTrue(reads(self.one))

@@ -203,7 +203,7 @@ class PullTests(Case):
         self.table.register(self.client.connection, "c", data, now_ms=NOW_MS)
 
     def test_broadcast(self) -> None:
-        """A group that may not broadcast is told so."""
+        """A group that may not broadcast is informed of that."""
         self.register(parse_subscription("t", "*", version=1), model="BROADCASTING")
         self.assertEqual(self.pull(sysFlag=0).code, Code.PULL_NOT_FOUND)
         forbidden = GroupConfig(group_name="g", consume_broadcast_enable=False)
@@ -424,7 +424,7 @@ class UnreadTests(Case):
         self.assertEqual([client.received()[0].code for client in clients], [Code.SUCCESS] * 5)
 
     def test_no_place(self) -> None:
-        """Where nothing can be held it is told that the broker is busy."""
+        """Where nothing can be held the answer says that the broker is busy."""
         self.build(held_max=0)
         self.patch(pulls, "TURN_BYTES_MAX", 0)
         self.assertEqual(self.pull().code, Code.SYSTEM_BUSY)

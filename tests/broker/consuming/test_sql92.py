@@ -69,14 +69,14 @@ class ResultTests(SynchronousTestCase):
         self.assertLess(process_time() - began, 2)
 
     def test_kept(self) -> None:
-        """The same text is compiled once; so is one that is no expression."""
+        """The same text is compiled once; so is one that is not an expression."""
         self.assertIs(compiled("a = 1"), compiled("a = 1"))
         self.assertIsInstance(compiled("a ="), SqlError)
         self.assertIs(compiled("a ="), compiled("a ="))
 
 
 class RefusalTests(SynchronousTestCase):
-    """What is no expression, and why."""
+    """What is not an expression, and why."""
 
     def test_errors(self) -> None:
         """Where it is wrong, and what would be allowed there."""
@@ -88,7 +88,7 @@ class RefusalTests(SynchronousTestCase):
             ("a # 1", "at character 3: '# 1' begins no word"), ("a = 'open", "at character 5"),
             ("a IS 1", "expected NULL or NOT NULL"), ("a IN (1)", "a text in single quotes"),
             ("a IN ('1'", "expected , or )"), ("(a = 1", "expected )"), ("a BETWEEN 1", "the upper bound"),
-            ("a BETWEEN 2 AND 1", "the bounds are reversed"), ("a BETWEEN NULL AND 1", "NULL is no bound"),
+            ("a BETWEEN 2 AND 1", "the bounds are reversed"), ("a BETWEEN NULL AND 1", "NULL is not a bound"),
             ("a = NULL", "write IS NULL"), ("a > 'x'", "has no order"), ("a > (b = 1)", "has no order"),
             ("1", "neither true nor false"), ("-a", "neither true nor false"), ("1 IN ('1')", "a property"),
             ("a = 99999999999999999999", "a number up to 9223372036854775807"),

@@ -2,7 +2,7 @@
 """
 A commit log in memory, records to put into it, and transports that remember.
 
-The log flushes when it is told to, or at once.
+The log flushes when it is asked to, or at once.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class BadLog(MemoryLog):
 
 class HATransport(StringTransport):
     """
-    Remembers; can be full; ends when it is told, by L{disconnect}.
+    Remembers; can be full; ends when it is asked to, by L{disconnect}.
 
     @ivar unsent: what was written while it was full.
     """

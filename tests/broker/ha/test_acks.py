@@ -89,7 +89,7 @@ class MarkTests(SynchronousTestCase):
         self.assertEqual((acks.held(2), acks.held(3)), (4, -1))
 
     def test_silent_connection(self) -> None:
-        """Somebody who has not reported is no slave, and hides none."""
+        """Somebody who has not reported is not a slave, and hides none."""
         acks = acks_of(("a", 9), ("a", -2))
         self.assertEqual((len(acks), acks.marks(), acks.held(1)), (2, [9], 9))
 
@@ -114,7 +114,7 @@ class MarkTests(SynchronousTestCase):
         self.assertEqual((acks.held(1), acks.has_young), (9, False))
 
     def test_claims(self) -> None:
-        """What is only claimed tells who is in sync, and acknowledges nothing."""
+        """A claimed offset shows who is in sync, and acknowledges nothing."""
         acks = acks_of(("a", -2))
         acks.record(1, 0, 100)
         self.assertEqual((acks.claimed, acks.held(1)), (100, 0))

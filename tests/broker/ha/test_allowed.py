@@ -25,7 +25,7 @@ class AllowedTests(SynchronousTestCase):
             self.assertEqual(AllowedHosts(hosts).refusal(host, "10.0.0.9") == "", is_allowed, (hosts, host))
 
     def test_sentences(self) -> None:
-        """The rule is told at the start."""
+        """The rule is reported at the start."""
         self.assertIn("this host only", AllowedHosts(()).sentence())
         self.assertIn("anyone", AllowedHosts(("*",)).sentence())
         self.assertIn("10.0.0.0/8", AllowedHosts(("10.0.0.0/8",)).sentence())

@@ -53,7 +53,7 @@ class TransferTests(SynchronousTestCase):
         self.assertIs(self.successResultOf(put), OK)
 
     def test_different_needs(self) -> None:
-        """Each waits for as many as it was told."""
+        """Each waits for as many as it was asked to."""
         one = self.service.wait(100, needed=1, deadline_ms=10)
         three = self.service.wait(100, needed=3, deadline_ms=10)
         self.ack(1, 100)
@@ -196,7 +196,7 @@ class CommitTests(SynchronousTestCase):
         self.assertIs(self.successResultOf(self.service.wait(10, deadline_ms=1)), OK)
 
     def test_deadline(self) -> None:
-        """A slow disk is told as such; the flush goes on."""
+        """A slow disk is reported as such; the flush goes on."""
         put = self.put()
         self.service.expire(4999)
         self.assertNoResult(put)
@@ -206,7 +206,7 @@ class CommitTests(SynchronousTestCase):
         self.assertEqual(self.log.flushed_offset, 10)
 
     def test_failed(self) -> None:
-        """A flush that failed fails everybody, now and later; the owner is told first, once."""
+        """A flush that failed fails everybody, now and later; the owner is informed first, once."""
         puts = [self.put(), self.put()]
         self.log.finish_flush(StoreError("fsync"))
         puts.append(self.put())

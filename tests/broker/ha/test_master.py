@@ -54,7 +54,7 @@ class Slave:
         self.transport: HATransport = plug(connection, host, port)
 
     def report(self, offset: int) -> None:
-        """Tell the master."""
+        """Inform the master."""
         self.connection.dataReceived(encode_report(offset))
 
     def frames(self) -> list[tuple[int, bytes]]:
@@ -115,7 +115,7 @@ class StreamTests(MasterCase):
         self.assertEqual(b"".join(body for _, body in slave.frames()), log.data[1:])
 
     def test_empty_slave(self) -> None:
-        """It begins with the last file; or with the first one, if it is told so."""
+        """It begins with the last file; or with the first one, if it is asked to."""
         for option, start in ((False, 2 * FILE_SIZE), (True, 0)):
             self.make(2 * FILE_SIZE + 100, ha_start_at_first_file=option)
             slave = Slave(self)

@@ -68,7 +68,7 @@ class OffersCase(ClientCase):
 
 
 class OffersTests(OffersCase):
-    """The master tells of damaged records."""
+    """The master reports damaged records."""
 
     def test_offers_what_is_damaged(self) -> None:
         """The whole record, once in a round."""
@@ -100,7 +100,7 @@ class OffersTests(OffersCase):
         self.assertEqual([at for at, _ in self.desk.offered], places[:OFFERS_MAX])
 
     def test_refused_is_not_repeated(self) -> None:
-        """A refusal is told, and holds for an hour."""
+        """A refusal is reported, and holds for an hour."""
         self.desk.bad = [0]
         with capturedLogs() as events:
             self.rounds(PATIENCE_TICKS // ROUND_TICKS)

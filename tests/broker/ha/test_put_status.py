@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.broker.ha.test_put_status -*-
-"""What a producer is told."""
+"""What a producer hears."""
 
 from __future__ import annotations
 

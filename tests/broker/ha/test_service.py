@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.broker.ha.test_service -*-
-"""One broker in one role: what a put is told, and how the service lives and ends."""
+"""One broker in one role: what a put is answered, and how the service lives and ends."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class FakePort:
 
 
 class FakeListener:
-    """Listens when it is told to."""
+    """Listens when it is asked to."""
 
     def __init__(self) -> None:
         self.listening: Deferred[Any] = Deferred()
@@ -95,7 +95,7 @@ class ServiceCase(SynchronousTestCase):
 
 
 class PutTests(ServiceCase):
-    """What a producer is told."""
+    """What a producer hears."""
 
     def test_async_master(self) -> None:
         """At once."""
@@ -189,7 +189,7 @@ class PutTests(ServiceCase):
         self.assertIs(self.service.refusal(), PutStatus.SERVICE_NOT_AVAILABLE)
 
     def test_broken_disk(self) -> None:
-        """A flush that fails fails the put, ends the promises, and is told to the owner once."""
+        """A flush that fails fails the put, ends the promises, and is shown to the owner once."""
         self.make(flush_disk_type="SYNC_FLUSH")
         answer = self.put()
         self.commit_log.finish_flush(StoreError("fsync"))
@@ -212,7 +212,7 @@ class LifeTests(ServiceCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_cannot_listen(self) -> None:
-        """The owner is told."""
+        """The owner is informed."""
         self.listener = FakeListener()
         self.clock = Clock()
         service = HAService(
@@ -225,7 +225,7 @@ class LifeTests(ServiceCase):
         self.successResultOf(service.stopService())
 
     def test_master_flushes_by_the_clock(self) -> None:
-        """What nobody waits for is flushed, too; slaves that get flushed bytes only are told."""
+        """What nobody waits for is flushed, too; slaves that get flushed bytes only are informed."""
         self.make(ha_transfer_flushed_only=True, ha_flush_interval=500)
         slave = self.slave()
         slave.transport.take()
@@ -237,7 +237,7 @@ class LifeTests(ServiceCase):
         self.assertEqual(len(slave.transport.take()), 12 + 10)
 
     def test_slave(self) -> None:
-        """Connects to the master that it is told."""
+        """Connects to the master that it is given."""
         self.make(broker_role="SLAVE")
         endpoint = FakeEndpoint()
         self.service.follow(endpoint, "m:1")
@@ -274,7 +274,7 @@ class LifeTests(ServiceCase):
         self.successResultOf(stopped)
 
     def test_tick_that_fails(self) -> None:
-        """It is not silent: the owner is told."""
+        """It is not silent: the owner is informed."""
         self.make()
         assert self.service.master is not None
         self.patch(self.service.master, "tick", lambda: 1 / 0)

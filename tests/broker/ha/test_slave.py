@@ -83,7 +83,7 @@ class ClientCase(SynchronousTestCase):
 
 
 class ReportTests(ClientCase):
-    """What the master is told, and when."""
+    """The reports to the master, and when they are sent."""
 
     def test_at_once(self) -> None:
         """On connecting."""
@@ -300,7 +300,7 @@ class StoppedTests(ClientCase):
         return log
 
     def test_keeps_everything(self) -> None:
-        """Nothing is cut, nothing is tried again; the reason is told once, and in the status."""
+        """Nothing is cut, nothing is tried again; the reason is reported once, and in the status."""
         with capturedLogs() as events:
             log = self.other_log()
             self.pass_time(60_000)
@@ -312,7 +312,7 @@ class StoppedTests(ClientCase):
         self.assertIsNotNone(status.difference)
 
     def test_another_master_changes_nothing(self) -> None:
-        """A name server that tells of a master does not start it again, nor does a second start."""
+        """A name server that reports a master does not start it again, nor does a second start."""
         self.other_log()
         self.slave.follow(self.endpoint, "other:10912")
         self.slave.start()

@@ -85,7 +85,7 @@ class FollowTests(SynchronousTestCase):
             self.assertEqual(log.end_offset, 1000)
 
     def test_heartbeat_is_checked(self) -> None:
-        """A heartbeat that expects something else tells that we are not in step."""
+        """A heartbeat that expects another offset shows that we are not in step."""
         follower = self.follower()
         follower.begin()
         follower.take(0, memoryview(self.master.data[:50]))
@@ -93,7 +93,7 @@ class FollowTests(SynchronousTestCase):
         self.assertRaises(SessionEnded, follower.take, 49, memoryview(b""))
 
     def test_other_file_size(self) -> None:
-        """A frame that crosses the end of our file tells that the sizes differ."""
+        """A frame that crosses the end of our file says that the sizes differ."""
         follower = self.follower()
         follower.begin()
         follower.take(0, memoryview(self.master.data[:4000]))
@@ -228,7 +228,7 @@ class HistoryTests(SynchronousTestCase):
         self.assertEqual(self.log.data, master.data)
 
     def test_heartbeat_at_the_last_file(self) -> None:
-        """An idle master tells with a heartbeat where it begins."""
+        """An idle master reports with a heartbeat where it begins."""
         self.follower.begin()
         self.assertRaises(SessionEnded, self.follower.take, FILE_SIZE, memoryview(b""))
         self.follower.end()
@@ -425,14 +425,14 @@ class DifferenceTests(SynchronousTestCase):
             self.assertIn("repair the master", found.reason)
 
     def test_we_have_rot(self) -> None:
-        """Our own flipped byte is told apart, and stays, too."""
+        """Our own flipped byte is distinguished, and stays, too."""
         body = self.data.index(b"hello", self.record)
         found = self.stop(self.flipped(body), self.data)
         self.assertIn("bodyCRC", found.our_problem)
         self.assertEqual(found.master_problem, "")
 
     def test_rot_in_the_head(self) -> None:
-        """A damaged length or magic of the master is no record either."""
+        """A damaged length or magic of the master is not a record either."""
         for at in (1, 3, 5):
             found = self.stop(self.data, self.flipped(self.record + at))
             self.assertEqual((found.our_problem, found.master_problem != ""), ("", True), at)
@@ -451,7 +451,7 @@ class DifferenceTests(SynchronousTestCase):
         self.assertEqual((found.our_problem, found.master_problem), ("", ""))
 
     def test_never_reported(self) -> None:
-        """Bytes that nobody was told of are cut; a record that was reported is not."""
+        """Bytes that nobody was informed about are cut; a record that was reported is not."""
         other = self.data[: self.end] + stream(1000, at=7, start=self.end)
         for reported, is_cut in ((self.end, True), (self.end + 5, True), (len(self.data), False)):
             log = MemoryLog(self.data)
@@ -495,7 +495,7 @@ class DifferenceTests(SynchronousTestCase):
             for frame in (20, FRAME):
                 log = self.torn(at, 9)
                 if sum(byte.bit_count() for byte in self.data[at : at + 9]) < 2:
-                    continue  # it cannot be told from a flipped bit of the master's
+                    continue  # it cannot be distinguished from a flipped bit of the master's
                 follower, sessions = SlaveSession(log), 0
                 while log.data != self.data:
                     sessions += 1

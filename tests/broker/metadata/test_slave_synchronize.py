@@ -113,7 +113,9 @@ class SlaveTests(SynchronousTestCase):
         self.assertEqual((stall["log_level"], stall["seconds"]), (LogLevel.warn, 30.0))
 
     def test_kept_for_local_queues(self) -> None:
-        """A master that lost its tables takes no topic or group away that local queues need; told once."""
+        """
+        A master that lost its tables takes no topic or group away that local queues need; reported once.
+        """
         self.slave = SlaveSynchronize(
             self.metadata, self.master, own_address=lambda: "s:10911", clock=self.clock, run_in_thread=inline,
             local_topics=lambda: {"Mine", "Unknown"},
@@ -230,7 +232,7 @@ class SlaveTests(SynchronousTestCase):
         self.assertTrue(self.disk.exists("base/config/topics.json"))
 
     def test_log(self) -> None:
-        """A failure is told once, and so is its end."""
+        """A failure is reported once, and so is its end."""
         self.master.failing = {21: TimeoutError("late")}
         with capturedLogs() as events:
             self.round()

@@ -84,7 +84,7 @@ class CheckPointTests(SynchronousTestCase):
         self.assertIsNone(read("else", old))
 
     def test_malformed(self) -> None:
-        """They raise the error that is told."""
+        """They raise the error that they are given."""
         for tag, document in (
             ("ck", {}), ("ck", {"t": "T", "c": "G"}), ("ack", {"t": 1, "c": "G"}), ("ck", []),
             ("bAck", {"so": 7, "pt": 1, "q": 0, "t": "T", "c": "G", "aol": 5}),

@@ -250,7 +250,7 @@ class WaitingTests(OrderCase):
         self.assertEqual(self.ask(ask).ext_fields["hasMsg"], "false")
 
     def test_retries_are_not_asked_for(self) -> None:
-        """A pop in order gets no retries, so a question before it does not tell of them."""
+        """A pop in order gets no retries, so a question before it does not report them."""
         self.send(b"a")
         self.pop()
         self.wait(12)
@@ -264,7 +264,7 @@ class SettledTests(OrderCase):
     """On a raft log an ack is answered when a next master has it."""
 
     def test_answer_waits(self) -> None:
-        """The answer comes after the log has the change; an error is told."""
+        """The answer comes after the log has the change; an error is reported."""
         waiting: list[Deferred[None]] = []
 
         def settled() -> Deferred[None]:

@@ -56,7 +56,10 @@ class NamesTests(PopCase):
         self.assertEqual(self.popped("shop_eu", "orders"), [b"private"])
 
     def test_no_group_told(self) -> None:
-        """A record of before does not tell its group: it is given if there is only one that it may be of."""
+        """
+        A record of an earlier version does not name its group: it is given if there is only one that it may
+        be of.
+        """
         name = pop_retry_topic("orders", "shop_eu", version=1)
         self.put(b"old", topic=name)
         self.parts.metadata.groups.put(GroupConfig(group_name="shop_eu"), 1)

@@ -168,7 +168,7 @@ class StartTests(PopCase):
         self.assertIsNone(self.parts.revive._call)
 
     def test_crash_before_offsets(self) -> None:
-        """The offsets of the last seconds are lost: check points tell them, and nothing comes once more."""
+        """The offsets of the last seconds are lost: check points report them, and nothing comes once more."""
         self.send(b"a", b"b", b"c", b"d")
         self.pop(maxMsgNums=1)
         self.again()

@@ -150,7 +150,7 @@ class NativeTests(SynchronousTestCase):
         self.assertEqual((stored.topic, stored.queue_id), ("SCHEDULE_TOPIC_XXXX", 2))
 
     def test_delayed(self) -> None:
-        """It waits where messages wait; the producer is told the queue where it goes."""
+        """It waits where messages wait; the producer is informed of the queue where it goes."""
         (answer,) = self.ask(PutRequest(topic="T1", bodies=(b"a",), queue_id=1, properties=b"DELAY\x013\x02"))
         (stored,) = self.broker.stored()
         self.assertEqual((stored.topic, stored.queue_id), ("SCHEDULE_TOPIC_XXXX", 2))

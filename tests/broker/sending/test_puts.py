@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.broker.sending.test_puts -*-
-"""What is stored, what is refused, and when a put is told so."""
+"""What is stored, what is refused, and when a put is answered so."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class PutTests(PutCase):
         self.assertEqual(len(messages_in(writing.store.log)), 1)
 
     def test_no_slave(self) -> None:
-        """Told at once."""
+        """Reported at once."""
         put = self.make(broker_role="SYNC_MASTER").pipeline.put(plain([message()]))
         self.assertEqual(self.successResultOf(put.done), PutStatus.SLAVE_NOT_AVAILABLE)
 

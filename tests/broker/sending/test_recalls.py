@@ -26,7 +26,7 @@ class RecallTests(TimerCase):
         super().make(**{"recall_message_enable": True, **options})
 
     def handle(self, body: bytes, delay_ms: int, key: str = "K") -> str:
-        """Send a message. @return: what is told for its recall; empty: nothing."""
+        """Send a message. @return: the handle for its recall; empty: none."""
         properties = f"TIMER_DELAY_MS\x01{delay_ms}\x02UNIQ_KEY\x01{key}"
         (answer,) = self.producer.send(send_of(body, properties=properties))
         self.assertEqual(answer.code, 0)

@@ -106,7 +106,7 @@ class DeliveryTests(ScheduleCase):
         self.assertEqual(self.schedule.delivered, 3)
 
     def test_told(self) -> None:
-        """Where each message goes is told when it is delivered, and where and when it was stored."""
+        """Where each message goes is reported when it is delivered, and where and when it was stored."""
         self.put(delayed(b"one", 1, topic="T2", queue_id=3))
         self.assertEqual(self.told, [])
         self.wait(1.2)

@@ -32,7 +32,7 @@ class SendBackTests(SynchronousTestCase):
 
     def put(self, **fields: Any) -> int:
         """A message that somebody has consumed. @return: its offset."""
-        # Another broker stored it: test_the_copy tells the two apart.
+        # Another broker stored it: test_the_copy distinguishes the two.
         new = message(
             b"bad", topic="T1", store_host=Host.of("10.0.0.9", 10911),
             properties={"TAGS": "A", "DELAY": "7"}, **fields,
@@ -110,13 +110,13 @@ class SendBackTests(SynchronousTestCase):
         self.assertEqual(self.back(self.put()).code, Code.NO_PERMISSION)
 
     def test_no_retries(self) -> None:
-        """A group without queues for retries is told yes, and nothing comes."""
+        """A group without queues for retries is answered yes, and nothing comes."""
         self.broker.metadata.groups.put(GroupConfig(group_name="g", retry_queue_nums=0), WALL_MS)
         self.assertEqual(self.back(self.put()).code, 0)
         self.assertEqual(len(self.broker.stored()), 1)
 
     def test_refused(self) -> None:
-        """Nothing is stored, and the consumer is told why."""
+        """Nothing is stored, and the consumer is informed why."""
         offset = self.put()
         for fields, code, word in (
             ({"offset": 7}, Code.SYSTEM_ERROR, "look message by offset failed, 7"),

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.broker.sending.test_sends -*-
-"""What producers send, what is stored of it, and what they are told."""
+"""What producers send, what is stored of it, and what they are answered."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ class WaitTests(SendCase):
         self.assertEqual([(one.opaque, one.code) for one in answers], [(2, 0)])
 
     def test_codes(self) -> None:
-        """No slave, and a slave that is too late: stored, and told so with everything else."""
+        """No slave, and a slave that is too late: stored, and answered so with everything else."""
         broker = self.make(broker_role="SYNC_MASTER")
         answer = self.send()
         self.assertEqual(answer.code, Code.SLAVE_NOT_AVAILABLE)
@@ -208,7 +208,7 @@ class TopicTests(SendCase):
     """Topics are made on first use, where that is allowed."""
 
     def test_made(self) -> None:
-        """As many queues as the producer wants; told once; then it is there."""
+        """As many queues as the producer wants; logged once; then it is there."""
         self.assertEqual(self.send(defaultTopicQueueNums=3).code, 0)
         made = self.broker.metadata.topics.get("T1")
         assert made is not None
@@ -356,7 +356,7 @@ class DelayTests(SendCase):
         self.assertEqual((stored.topic, stored.queue_id, stored.properties["DELAY"]), ("T1", 2, "3"))
 
     def test_delayed(self) -> None:
-        """In the queue of its level; the producer is told its own."""
+        """In the queue of its level; the producer is informed of its own."""
         answer = self.send(queueId=2, properties="DELAY\x013\x02TAGS\x01A\x02UNIQ_KEY\x01u")
         (stored,) = self.broker.stored()
         self.assertEqual((stored.topic, stored.queue_id), ("SCHEDULE_TOPIC_XXXX", 2))
@@ -372,7 +372,7 @@ class DelayTests(SendCase):
         self.assertEqual((stored.queue_id, stored.properties["DELAY"]), (17, "18"))
 
     def test_no_delay(self) -> None:
-        """0 and less are none; what is no number is refused."""
+        """0 and less are none; what is not a number is refused."""
         self.send(properties="DELAY\x010")
         self.assertEqual(self.broker.stored()[0].topic, "T1")
         self.refused(Code.MESSAGE_ILLEGAL, "is not a number", properties="DELAY\x01soon")

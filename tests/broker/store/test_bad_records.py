@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.broker.store.test_bad_records -*-
-"""Damaged records are counted and told once each."""
+"""Damaged records are counted and reported once each."""
 
 from __future__ import annotations
 

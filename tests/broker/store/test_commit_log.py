@@ -190,7 +190,7 @@ class LogContract(_Case):
             self.assertEqual(slave.record_end, log.record_end)
 
     def test_slave_refuses(self) -> None:
-        """Another offset, too many bytes, what is no record: nothing has changed then."""
+        """Another offset, too many bytes, what is not a record: nothing has changed then."""
         log = self.open(is_slave=True)
         log.append_raw(LOG_SIZE * 3, make_record(LOG_SIZE * 3))
         self.assertEqual((log.begin_offset, log.end_offset), (LOG_SIZE * 3, LOG_SIZE * 3 + 123))

@@ -70,8 +70,8 @@ class QueueContract(_Case):
 
     def test_missing_file(self) -> None:
         """
-        A power cut took the name of a file, not those after it. What is before it stays; it is told, before
-        anything changes, if units that were known to be there are after it.
+        A power cut took the name of a file, not those after it. What is before it stays; it is reported,
+        before anything changes, if units that were known to be there are after it.
         """
         path = f"{self.root}/{200:020d}"
         for log_end, has_lost in ((300 * 10, False), (300 * 20 + 1, True)):
@@ -140,7 +140,7 @@ class QueueContract(_Case):
         self.assertEqual((queue.next_index, queue.misplaced), (4, 1))
 
     def test_begins_in_the_middle(self) -> None:
-        """What is before the first unit of its file is filled, and is no message."""
+        """What is before the first unit of its file is filled, and is not a message."""
         queue = self.open()
         self.assertTrue(queue.put(23, 7000, 100, 5))
         queue.write()

@@ -53,13 +53,13 @@ class ConsumeQueuesTests(SynchronousTestCase):
         self.assertEqual((self.queues.refused, self.disk.files), (11, {}))
 
     def test_foreign_entries(self) -> None:
-        """What is no topic's directory is named."""
+        """What is not a topic's directory is named."""
         self.disk.makedirs("base/consumequeue/T")
         self.disk.write_file("base/consumequeue/T/x", b"")
-        self.assertIn("T/x is no directory", str(self.assertRaises(DirectoryError, self.open)))
+        self.assertIn("T/x is not a directory", str(self.assertRaises(DirectoryError, self.open)))
         self.disk.unlink("base/consumequeue/T/x")
         self.disk.write_file("base/consumequeue/notes", b"")
-        self.assertIn("notes is no directory", str(self.assertRaises(DirectoryError, self.open)))
+        self.assertIn("notes is not a directory", str(self.assertRaises(DirectoryError, self.open)))
 
     def test_few_open(self) -> None:
         """Queues that were not used for longest give their files back; nothing is lost by it."""

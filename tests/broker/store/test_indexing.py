@@ -141,7 +141,7 @@ class SliceTests(SynchronousTestCase):
 
 
 class Dispatch:
-    """A dispatch that says what it is told to."""
+    """A dispatch that says what it is asked to."""
 
     offset = 0
     behind_bytes = 0
@@ -216,7 +216,7 @@ class PaceTests(SynchronousTestCase):
         self.assertIn("bad", self.made.index.why_failed)
 
     def test_damaged_log(self) -> None:
-        """What is no record any more is passed over."""
+        """What is not a record any more is passed over."""
         self.log.append([[message(properties={"KEYS": "k"})] * 3], 1)
         file = self.disk.open("base/commitlog/" + "0" * 20)
         file.pwrite(b"\0" * 8, 0)
@@ -265,7 +265,7 @@ class StoreTests(SynchronousTestCase):
         self.assertEqual(sorted(set(entries_of(index))), sorted(expected_of(messages)))
 
     def test_life(self) -> None:
-        """Closed, killed, opened: nothing is missing. The checkpoint tells Java how far the index is."""
+        """Closed, killed, opened: nothing is missing. The checkpoint shows Java how far the index is."""
         disk = MemoryDisk()
         opened = self.open(disk)
         self.put(opened, 0, 50)

@@ -301,7 +301,7 @@ class LogReadsTests(SynchronousTestCase):
             self.assertEqual([len(messages_of(answer)) for answer in self.answers(transport)], [1])
 
     def test_close(self) -> None:
-        """All who wait are told that there is nothing."""
+        """All who wait are informed that there is nothing."""
         self.ask(0, 1000)
         self.reads.answer_waiting()
         self.assertEqual([answer.records for answer in self.answers()], [b""])

@@ -41,7 +41,7 @@ class QueriesTests(SynchronousTestCase):
         return unit.offset
 
     def test_damaged(self) -> None:
-        """A consumer gets the messages around it; it is told once, and by its offset there is an error."""
+        """A consumer gets the messages around it; it is logged once, and by its offset there is an error."""
         offset = self.damage(5)
         with capturedLogs() as events:
             for _ in range(2):

@@ -334,7 +334,7 @@ class ServiceTests(Rig):
         self.assertEqual((self.dispatcher.offset, self.clock.getDelayedCalls()), (self.log.record_end, []))
 
     def test_damage(self) -> None:
-        """The owner is told once; nothing more is scheduled, and nobody waits for ever."""
+        """The owner is informed once; nothing more is scheduled, and nobody waits for ever."""
         self.disk.open(f"base/commitlog/{0:020d}").pwrite(b"\1\2\3\4", 4)
         self.service.start()
         caught_up = self.service.caught_up()

@@ -132,7 +132,9 @@ class ScrubTests(SynchronousTestCase):
         self.assertEqual(self.bad.count, 0)
 
     def test_cannot_be_read(self) -> None:
-        """A file that cannot be read is told once and passed over; one that has expired is not told."""
+        """
+        A file that cannot be read is reported once and passed over; one that has expired is not reported.
+        """
         reads = self.disk.open
 
         def fail(path: str, **options: Any) -> Any:

@@ -98,7 +98,7 @@ class SetAsideTests(SynchronousTestCase):
         self.assertEqual(self.successResultOf(first), f"{LOG}.set-aside-1")
         kept = content(disk, f"{LOG}.set-aside-1")
         self.assertEqual(kept[0], DATA[:LOG_SIZE])
-        filled(self.log)  # so that only the number of its cuts tells that the log has changed
+        filled(self.log)  # so that only the number of its cuts says that the log has changed
         threads.run()
         self.failureResultOf(second, DLedgerError)
         self.assertEqual(content(disk, f"{LOG}.set-aside-1"), kept)

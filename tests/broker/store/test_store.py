@@ -329,7 +329,7 @@ class LifeTests(SynchronousTestCase):
         store.append_plain(plain([message()]), 1)
 
     def test_failed_fsync(self) -> None:
-        """The owner is told once; what was there is not closed as if in order."""
+        """The owner is informed once; what was there is not closed as if in order."""
         disk = SimDisk(random.Random(1))
         opened = Opened(disk)
         opened.settle()

@@ -111,7 +111,7 @@ class EndTests(TransactionCase):
         self.assertEqual((self.of("T1"), self.ended), ([], []))
 
     def test_immunity(self) -> None:
-        """Whatever is no number of seconds means the default."""
+        """Whatever is not a number of seconds means the default."""
         for text, expected in ((None, 6000), ("", 6000), ("5", 5000), ("-1", 6000), ("x", 6000),
                                ("9" * 99, 6000), ("\u0665", 6000)):
             self.assertEqual(immunity_ms(text, 6000), expected)

@@ -118,7 +118,7 @@ class OnceTests(EndCase):
         self.assertEqual(self.end(half, ROLLBACK).code, 0)
 
     def test_of_java(self) -> None:
-        """An op message of RocketMQ does not tell the kind: then each further end is refused."""
+        """An op message of RocketMQ does not report the kind: then each further end is refused."""
         half = self.half()
         host = Host.of("127.0.0.1", 1)
         message = op_message(half.queue_offset, host, 1, end=COMMIT)

@@ -21,7 +21,7 @@ from dledger.rocketmq.broker.access.yaml_text import read_yaml
 from protocols.rocketmq.signing import KEY_LENGTH_MIN, Credentials
 from protocols.wire.fastjson import shown
 
-#: Bytes of one file, at most.
+#: Most bytes of one file.
 FILE_BYTES_MAX = 1 << 20
 #: A group's permissions are those of this topic.
 RETRY = "%RETRY%"

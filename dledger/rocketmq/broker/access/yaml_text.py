@@ -32,7 +32,7 @@ _NULLS = ("", "~", "null", "Null", "NULL")
 def read_yaml(data: bytes) -> object:
     """
     @return: text, None, lists of these, and dicts from text to these.
-    @raise ValueError: it is no YAML, or more than lists, names and values; the text names the line.
+    @raise ValueError: it is not YAML, or more than lists, names and values; the text names the line.
     @raise ImportError: the package is missing.
     """
     import yaml

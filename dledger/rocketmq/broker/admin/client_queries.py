@@ -7,7 +7,8 @@ Questions of administrators about clients, and to them.
 
 The last two go on to a consumer, and its answer back to the administrator.
 
-Rule 1: a consumer answers within L{ANSWER_S}, or the administrator is told so; at most L{ASKED_MAX} wait.
+Rule 1: a consumer answers within L{ANSWER_S}, or the administrator is informed of that; at most L{ASKED_MAX}
+wait.
 Rule 2: the administrator's signature is not passed on.
 
 Source: AdminBrokerProcessor.callConsumer, Broker2Client.callClient, ProducerManager (4.9.8, 5.3.3).

@@ -189,7 +189,7 @@ class AdminCommands(CommandGroup):
         self._refuse_system(name)
         if filter_type not in FILTER_TYPES:
             raise Refused(
-                Code.SYSTEM_ERROR, f"topicFilterType={shown(filter_type)} is none of {FILTER_TYPES}"
+                Code.SYSTEM_ERROR, f"topicFilterType={shown(filter_type)} is not one of {FILTER_TYPES}"
             )
         for word, number, most in (
             ("readQueueNums", topic.read_queue_nums, QUEUES_MAX),
@@ -319,7 +319,7 @@ def _listed(body: bytes, name: str) -> list[JsonObject]:
     try:
         items = read_document(body).get(name)
         if not isinstance(items, list) or not 0 < len(items) <= LIST_MAX:
-            raise BodyError(f"{name} is no list of 1 to {LIST_MAX}")
+            raise BodyError(f"{name} is not a list of 1 to {LIST_MAX}")
         return [to_object(item, f"item of {name}") for item in items]
     except BodyError as error:
         raise Refused(Code.SYSTEM_ERROR, str(error)) from error

@@ -2,7 +2,7 @@
 """
 A master's damaged records, and the sound copies that slaves offer: requests of our own.
 
-    90908   tells the offsets of the damaged records: {"offsets": [...]}, at most L{TOLD_MAX}
+    90908   reports the offsets of the damaged records: {"offsets": [...]}, at most L{TOLD_MAX}
     90909   offers a copy: C{offset}, and the bytes of the whole record as the body
 
 Rule: both are answered only to hosts whose slaves this master accepts (C{ha_allowed_hosts}). Whether a copy

@@ -3,7 +3,7 @@
 An operator's decision about a slave whose replication has stopped: request 90907, a code of our own.
 
 C{action} is C{show} (the default; changes nothing), C{take-master} or C{try-again}. C{take-master} names the
-two offsets that C{show} told, C{commonEnd} and C{ourEnd}: a decision about another state is refused.
+two offsets that C{show} reported, C{commonEnd} and C{ourEnd}: a decision about another state is refused.
 
 Rule 1: our sound record is never given up for a record of the master that is not sound.
 Rule 2: the files of the log that are given up are kept; see
@@ -61,7 +61,7 @@ class HAResolve(CommandGroup):
         fields = Fields(request.ext_fields)
         action = fields.text("action", SHOW)
         if action not in ACTIONS:
-            raise Refused(Code.SYSTEM_ERROR, f"action={shown(action)} is none of {', '.join(ACTIONS)}")
+            raise Refused(Code.SYSTEM_ERROR, f"action={shown(action)} is not one of {', '.join(ACTIONS)}")
         slave = self._ha.slave
         if slave is None:
             raise Refused(Code.SYSTEM_ERROR, "this broker is a master: ask its slave")
@@ -90,8 +90,8 @@ class HAResolve(CommandGroup):
         status, log = slave.status(), self._store.log
         try:
             master = await self._master_range()
-        except Exception as error:  # any error: the rest is still told
-            self.log.info("the master does not tell the bounds of its log: {reason}", reason=str(error))
+        except Exception as error:  # any error: the rest is still reported
+            self.log.info("the master does not report the bounds of its log: {reason}", reason=str(error))
             master = LogRange()
         document: JsonObject = {
             "master": status.master, "problem": status.problem, "connected": status.is_connected,

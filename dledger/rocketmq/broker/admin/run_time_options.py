@@ -19,7 +19,7 @@ from dledger.rocketmq.broker.metadata.changed_options import ChangedOptions, Opt
 from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.values.option_values import read_properties
 
-#: Bytes of the request, at most.
+#: Most bytes of the request.
 UPDATE_BYTES_MAX = 64 * 1024
 #: Options that RocketMQ does not let a client change.
 BLACK_LIST = frozenset(("configBlackList", "brokerConfigPath", "rocketmqHome"))

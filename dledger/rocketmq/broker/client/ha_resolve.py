@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.client.test_ha_resolve -*-
 """
-Asks a slave of ours about its stopped replication, and tells it an operator's decision (request 90907).
+Asks a slave of ours about its stopped replication, and sends it an operator's decision (request 90907).
 
 L{dledger.rocketmq.broker.admin.ha_resolve} answers.
 """
@@ -106,7 +106,7 @@ async def show_stopped(ask: Ask, address: str) -> StoppedReplication:
     """
     Both sides of a slave's replication; changes nothing.
 
-    @raise DLedgerError: it does not answer, or is no slave of ours; C{reason} says so.
+    @raise DLedgerError: it does not answer, or is not a slave of ours; C{reason} says so.
     """
     answer = await _asked(ask, address, {"action": "show"})
     try:

@@ -67,19 +67,20 @@ class HASlave:
 @attrs.frozen(kw_only=True)
 class HAReport:
     """
-    Report of one broker. Numbers that it does not tell are -1.
+    Report of one broker. Numbers that it does not report are -1.
 
     @ivar cluster, broker_name, broker_id: names and id from a name server, or else from the broker.
     @ivar has_ha_status: whether it knows 907; of other brokers only the begin and end of the log are known.
-    @ivar is_master: whether it is a master; None: not told.
+    @ivar is_master: whether it is a master; None: not reported.
     @ivar max_offset: end of its log.
     @ivar slaves: slaves of a master.
     @ivar master: for a slave, the address of its master.
-    @ivar is_connected: for a slave, whether it is connected to its master; None: not told.
+    @ivar is_connected: for a slave, whether it is connected to its master; None: not reported.
     @ivar last_read_ms, last_write_ms: for a slave, the time of the last bytes from its master, and of its
         last report, in ms since 1970; 0: never.
     @ivar lack_bytes: for a slave, the distance from its log's end to its master's, from separate requests.
-    @ivar trouble: why its replication is not in order, as our brokers tell; empty if it is, or not told.
+    @ivar trouble: why its replication is not in order, as our brokers report; empty if it is, or not
+        reported.
     @ivar is_stopped: whether only an operator can start its replication again; see C{dledger ha-resolve}.
     @ivar problem: reason why nothing is known; empty if the broker answered.
     """
@@ -151,7 +152,7 @@ def read_ha_info(address: str, body: bytes) -> HAReport:
             last_read_ms=_long(info, "lastReadTimestamp", 0),
             last_write_ms=_long(info, "lastWriteTimestamp", 0),
             master_flush_offset=_long(info, "masterFlushOffset"),
-            # Java never sets the field, so False means nothing; only our brokers tell the next offset.
+            # Java never sets the field, so False means nothing; only our brokers report the next offset.
             is_connected=activated is True if activated is True or "masterNextOffset" in info else None,
             trouble=_words(info, "problem"), is_stopped=info.get("stopped") is True,
         )
@@ -281,7 +282,7 @@ async def report_of(ask: Ask, known: HAReport) -> HAReport:
 
 
 async def _named(ask: Ask, known: HAReport) -> HAReport:
-    """C{known} with the broker's name, if it tells it; its replication status is valid without a name."""
+    """C{known} with the broker's name, if it reports it; its replication status is valid without a name."""
     try:
         answer = await ask(known.address, RemotingCommand(code=GET_BROKER_CONFIG, opaque=0))
         return _checked(answer, known.address, read_config)

@@ -2,7 +2,7 @@
 """
 The link to one broker: at most one connection, made on demand, and the broker's wire version.
 
-Rule 1: a connection is handed out only after the broker has told whether it knows our native frames; Java
+Rule 1: a connection is handed out only after the broker has said whether it knows our native frames; Java
 brokers do not.
 Rule 2: a connection attempt has a deadline, and a caller that stops waiting does not disturb the others.
 Rule 3: when a connection ends, every request on it has failed before C{lost} is called.
@@ -84,7 +84,7 @@ class BrokerLink(OnlyAsking):
 
     @property
     def connection(self) -> BrokerConnection | None:
-        """The connection, once the broker has told its wire version; None without one."""
+        """The connection, once the broker has reported its wire version; None without one."""
         return self._keeper.connection
 
     def ready(self) -> Deferred[BrokerConnection]:

@@ -160,7 +160,7 @@ class BrokerProducer:
         As L{put_many}. C{done} is called once, and within this call only if there are no messages or they are
         refused here. The sequence must not be changed afterwards.
 
-        @raise TypeError, ValueError: C{queue_id} or C{flag} is no number, or out of range.
+        @raise TypeError, ValueError: C{queue_id} or C{flag} is not a number, or out of range.
         """
         if not (type(queue_id) is type(flag) is int and -1 <= queue_id <= _INT_MAX >= abs(flag)):
             queue_id = whole("queue_id", queue_id, -1, _INT_MAX)

@@ -5,8 +5,8 @@ a put.
 
 Rule: a put that may be in the log is never reported as refused. L{PutRefused} says "certainly not stored",
 L{PutUnknown} says "may be stored"; there is no third kind. RocketMQ stores messages that it
-answers with FLUSH_DISK_TIMEOUT, SLAVE_NOT_AVAILABLE or FLUSH_SLAVE_TIMEOUT: these are results, told apart by
-C{status}.
+answers with FLUSH_DISK_TIMEOUT, SLAVE_NOT_AVAILABLE or FLUSH_SLAVE_TIMEOUT: these are results, distinguished
+by C{status}.
 """
 
 from __future__ import annotations
@@ -146,9 +146,9 @@ class LogOffsets:
 
     @ivar begin_offset: first offset in the log.
     @ivar end_offset: offset after the last whole record.
-    @ivar flushed_offset: everything below is on stable storage; -1 if not told.
-    @ivar file_size: bytes of each file; 0 if not told.
-    @ivar role: C{ASYNC_MASTER}, C{SYNC_MASTER}, C{SLAVE}; empty if not told.
+    @ivar flushed_offset: everything below is on stable storage; -1 if not reported.
+    @ivar file_size: bytes of each file; 0 if not reported.
+    @ivar role: C{ASYNC_MASTER}, C{SYNC_MASTER}, C{SLAVE}; empty if not reported.
     """
 
     begin_offset: int

@@ -84,7 +84,7 @@ class BrokerConfig:
     runs, so their users ask for them each time.
 
     @ivar store, ha, raft: the options of its store, of replication by slaves, and of a raft log.
-    @ivar broker_name: the same for a master and its slaves.
+    @ivar broker_name, broker_cluster_name: the same for a master and its slaves.
     @ivar broker_id: 0 for a master, above 0 for a slave.
     @ivar broker_ip1: address for clients, registered with name servers, or a host's name, whose address is
         looked up at the start; empty: detected at the start.
@@ -96,6 +96,8 @@ class BrokerConfig:
         the port below C{ha_master_address}.
     @ivar namesrv_addr: C{host:port} of each name server, separated by semicolons; empty for none.
     @ivar auto_create_topic_enable: a message creates its topic, with the settings of C{TBW102}.
+    @ivar auto_create_subscription_group: a consumer creates its group with its first request.
+    @ivar cluster_topic_enable, broker_topic_enable: clients may use the topic of that name.
     @ivar default_topic_queue_nums: queues of C{TBW102}, the maximum for a topic that a message creates.
     @ivar connections_share: percent of the connections for clients that one address may have.
     @ivar topics_max: number of topics from which on no message makes another one; an administrator may.
@@ -128,8 +130,7 @@ class BrokerConfig:
     @ivar tls_slave_auth: C{role}: that of a slave must say that it is one; C{any}: it need not.
     @ivar tls_enable: a slave connects to its master by TLS.
     @ivar tls_namesrv_enable: it connects to name servers by TLS.
-    @ivar tls_members_enable: the member that has the raft log speaks TLS: with the other members, and with
-        clients at its port.
+    @ivar tls_members_enable: the member of a raft log speaks TLS with the other members and its clients.
     @ivar client_token_file: hashes of tokens for clients at the port of that member, as of a member.
     @ivar tls_certificate, tls_key, tls_authority: PEM files, see L{dledger.values.tls_files.TlsFiles}.
     @ivar admin_tls, admin_token_file, admin_token_reads, insecure: of its pages, as of a member's.
@@ -137,8 +138,7 @@ class BrokerConfig:
         there are no accounts, besides this machine's loopback interface; C{*} for all.
     @ivar acl_enable: requests must be signed with an account of C{acl_file}.
     @ivar acl_file: a file in the form of C{plain_acl.yml}, or a directory of them.
-    @ivar acl_credentials_file: a file in the form of C{tools.yml}; the broker signs its own requests, such as
-        a slave's to its master, with this account. Empty: they are not signed.
+    @ivar acl_credentials_file: a file as C{tools.yml}: the account that signs its own requests; empty: none.
     @ivar stop_timeout: time for the answers to waiting sends when the broker stops.
     @ivar ignored: options of RocketMQ that were given and have no meaning here.
     @ivar role: its role now; the options give the first one.

@@ -190,7 +190,7 @@ def is_rocketmq_option(name: str) -> bool:
 
 def check_ignored(name: str, value: object) -> bool:
     """
-    Check a property that is no option of ours.
+    Check a property that is not an option of ours.
 
     @param value: text from a file, or a value of TOML.
     @return: whether it has no meaning here, so that the log should name it; False if it says what we do.

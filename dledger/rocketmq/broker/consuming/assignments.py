@@ -9,7 +9,7 @@ the queues of all brokers, by one of RocketMQ's two rules; those that pop may sh
 C{popShareQueueNum} of 0, or of as many as there are other consumers, each pops from all queues of all brokers
 (queue -1).
 
-Rule 1: the queues of a topic are those that a name server tells, of all brokers. Without an answer the
+Rule 1: the queues of a topic are those that a name server shows, of all brokers. Without an answer the
 assignment is empty, which a consumer passes over: it keeps its queues.
 Rule 2: a route is believed for L{ROUTE_S}; at most L{ROUTES_MAX} are kept, and at most L{ASKED_MAX} questions
 wait for a name server.

@@ -5,7 +5,7 @@ QUERY_MESSAGE (12): the messages of a topic with a key, that were stored within 
     0   messages follow, the oldest first
     22  there is none; or the index has not got so far
 
-Every answer tells the time and the offset of the last message in the index. Masters and slaves answer.
+Every answer names the time and the offset of the last message in the index. Masters and slaves answer.
 
 Rule 1: a record is answered only if its topic and one of its keys are those asked for: the index has
 only hashes of them.

@@ -4,7 +4,7 @@ The groups of producers and their connections, by their heartbeats: a broker ask
 transaction ended, and passes replies on to the one that waits.
 
 Rule 1: the table is bounded. What does not fit is not known; its producers are asked nothing.
-Rule 2: with access control, a producer is told nothing that its account may not know (L{ProducerRights}).
+Rule 2: with access control, a producer learns nothing that its account may not know (L{ProducerRights}).
 
 Source: ProducerManager (4.9.8).
 """
@@ -21,7 +21,7 @@ EXPIRED_MS = 120_000
 
 #: The most members of all groups together, and groups of one member.
 PRODUCERS_MAX = 65_536
-#: Bytes that wait for a client, from which on it is told nothing more.
+#: Bytes that wait for a client, from which on it learns nothing more.
 UNSENT_BYTES_MAX = 4 * 1024 * 1024
 
 
@@ -45,7 +45,7 @@ class Member(Protocol):
 
 
 def reads(member: Member) -> bool:
-    """Whether a member may be told more: it reads, or little waits for it."""
+    """Whether a member may be sent more: it reads, or little waits for it."""
     return not member.is_congested or member.unsent_bytes < UNSENT_BYTES_MAX
 
 

@@ -60,7 +60,7 @@ _JAVA_FLOAT = re.compile(
 
 
 class SqlError(ValueError):
-    """The text is no expression; says where, and what would be allowed."""
+    """The text is not an expression; says where, and what would be allowed."""
 
 
 class _Incomparable(Exception):
@@ -408,7 +408,7 @@ def _between(node: _Node, low: _Node, high: _Node, *, is_not: bool) -> _Node:
         return _combined([_ordered("<", node, low), _ordered(">", node, high)], True)
     if low.kind == high.kind == "constant":
         if low.value is None or high.value is None:
-            raise SqlError("NULL is no bound of BETWEEN")
+            raise SqlError("NULL is not a bound of BETWEEN")
         try:
             is_empty = _compare(high.value, low.value) < 0
         except _Incomparable as error:

@@ -87,7 +87,8 @@ def filter_of(subscription: Subscription, *, is_enabled: bool) -> SqlFilter | No
     The expression of a subscription; None if it has tags.
 
     @param is_enabled: whether expressions are allowed here.
-    @raise Refused: SYSTEM_ERROR: the kind is not supported. SUBSCRIPTION_PARSE_FAILED: it is no expression.
+    @raise Refused: SYSTEM_ERROR: the kind is not supported. SUBSCRIPTION_PARSE_FAILED: it is not an
+        expression.
     """
     if subscription.kind == TAG:
         return None

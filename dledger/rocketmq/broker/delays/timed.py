@@ -9,7 +9,7 @@ Messages with a delivery time of their own, as in 5.x: what a producer asks for,
 They wait in a topic of our own, L{TIMED_TOPIC}: RocketMQ's timer would not know which of them are delivered,
 nor would we of its own. Their delivery is noted in L{DONE_TOPIC}.
 
-Rule 1: a time that has passed is no delay. A delay level counts more than a time.
+Rule 1: a time that has passed is not a delay. A delay level counts more than a time.
 Rule 2: a time is at most C{timerMaxDelaySec} away, and no further than a file of the log is kept.
 
 Source: HookUtils.transformTimerMessage (5.3.3).
@@ -66,7 +66,7 @@ def timed(message: NewMessage, config: BrokerConfig, now_ms: int) -> NewMessage:
 
 
 def _time_of(properties: bytes, now_ms: int) -> int:
-    """@raise ValueError: it is no number."""
+    """@raise ValueError: it is not a number."""
     deliver, seconds, milliseconds = (property_of(properties, name) for name in TIMERS)
     value = next(one for one in (seconds, milliseconds, deliver) if one is not None)
     if not (value.isdigit() and len(value) <= 15):

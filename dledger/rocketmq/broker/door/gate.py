@@ -175,7 +175,6 @@ class AccessGate(CommandGroup):
     # -- CommandGroup: hears of connections ---------------------------------------------------------
 
     def handlers(self) -> Handlers:
-        """See L{CommandGroup.handlers}."""
         return {CHALLENGE_CODE: self._challenge}
 
     def _challenge(self, connection: CommandConnection, request: RemotingCommand) -> None:
@@ -183,7 +182,6 @@ class AccessGate(CommandGroup):
         connection.answer(request, ext_fields={CHALLENGE_FIELD: challenge})
 
     def connection_lost(self, connection: CommandConnection) -> None:
-        """See L{CommandGroup.connection_lost}."""
         self._native.pop(connection, None)
         self._challenges.pop(connection, None)
         self._release(connection)
@@ -348,7 +346,8 @@ class AccessGate(CommandGroup):
                 if not self._may(account, resource, right):
                     return _denied(resource, account)
         elif isinstance(request, ReadRequest) and not account.may_everything:
-            return (f"account {shown(key)} is no administrator, or one with lists, and the whole log has the "
+            return (f"account {shown(key)} is not an administrator, or one with lists, and the whole log "
+                    f"has the "
                     "messages of all topics: consume topics")
         return ""
 

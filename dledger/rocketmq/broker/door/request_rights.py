@@ -48,7 +48,7 @@ PULL, QUERY, UPDATE_OFFSET, VIEW, HEART_BEAT = (11, 361), 12, 15, 33, 34
 #: POP: messages, acks, invisible times, questions; the batch of acks; and which name the topic of retries.
 POP, POP_ACKS = (200_050, 200_051, 200_052, 200_053, 200_054, 200_055), 200_151
 _OF_POPPED = (200_051, 200_053)
-#: Which give messages of the named topic, or tell of them.
+#: Which give messages of the named topic, or report them.
 POP_MESSAGES = (200_050, 200_054, 200_055)
 UNREGISTER, SEND_BACK, END_TRANSACTION, LIST_GROUP, LOCKS = 35, 36, 37, 38, (41, 42)
 RUNNING_INFO, RECALL, ASSIGNMENT = 307, 370, 400
@@ -147,7 +147,7 @@ RULES: Mapping[int, RequestRule] = {
     401: RequestRule("SET_MESSAGE_REQUEST_MODE", _ADMIN),
     402: RequestRule("GET_ALL_MESSAGE_REQUEST_MODE", Answered.NAMES),
     907: RequestRule("GET_BROKER_HA_STATUS", Answered.FIGURES),
-    200_050: RequestRule("POP_MESSAGE", f"{_PULL_NEEDS}; the topic is none of retries or dead letters"),
+    200_050: RequestRule("POP_MESSAGE", f"{_PULL_NEEDS}; the topic is not for retries or dead letters"),
     200_051: RequestRule("ACK_MESSAGE", _PULL_NEEDS),
     200_053: RequestRule("CHANGE_MESSAGE_INVISIBLETIME", _PULL_NEEDS),
     200_054: RequestRule("NOTIFICATION", _PULL_NEEDS),
@@ -164,7 +164,7 @@ RULES: Mapping[int, RequestRule] = {
 
 #: Requests for which any signature is enough.
 SIGNED_CODES = frozenset(code for code, rule in RULES.items() if isinstance(rule.needs, Answered))
-#: Requests whose rights are told by L{needs_of}, or by the message at an offset.
+#: Requests whose rights are reported by L{needs_of}, or by the message at an offset.
 NAMING = frozenset(RULES) - SIGNED_CODES - {code for code, rule in RULES.items() if rule.needs == _ADMIN}
 
 #: Requests for the message that begins at the offset in this field, and the right to its topic.

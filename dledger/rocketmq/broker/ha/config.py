@@ -45,6 +45,9 @@ class HAConfig:
     @ivar slave_timeout: longest wait of a put for slaves.
     @ivar sync_flush_timeout: longest wait of a put for the disk.
     @ivar pending_max: maximum number of waiting puts; more are refused before they are stored.
+    @ivar ha_send_heartbeat_interval: time between two messages on an idle connection.
+    @ivar ha_housekeeping_interval: a connection that is silent for this long ends.
+    @ivar ha_transfer_batch_size: most bytes of the log in one message to a slave.
     @ivar ha_start_at_first_file: an empty slave is sent the whole log, not only its last file.
     @ivar ha_transfer_flushed_only: send slaves only bytes that are on the master's stable storage.
     @ivar ha_slaves_max: maximum number of slave connections.
@@ -55,6 +58,8 @@ class HAConfig:
     @ivar ha_verify_size: minimum that a slave compares with its master before it appends.
     @ivar ha_verify_size_at_start: the same for its first connection, after a possible power cut.
     @ivar ha_flush_interval: time between two flushes with C{ASYNC_FLUSH}.
+    @ivar ha_reconnect_min, ha_reconnect_max: a slave waits for the first time before it connects again, and
+        after each failure for twice as long, at most for the second.
     """
 
     broker_role: str = attrs.field(default=ASYNC_MASTER, validator=in_((ASYNC_MASTER, SYNC_MASTER, SLAVE)))

@@ -28,7 +28,7 @@ from protocols.wire.rocketmq.layout import MAGIC_BLANK, START, START_SIZE
 
 ROUND_TICKS = 10
 PATIENCE_TICKS = 3600
-#: Records that are offered in one round, at most.
+#: Most records that are offered in one round.
 OFFERS_MAX = 16
 
 
@@ -126,7 +126,9 @@ class RecordOffers:
         return b"" if magic == MAGIC_BLANK else log.read(offset, size)
 
     def _failed(self, failure: Failure) -> None:
-        """The master cannot be asked, or our log cannot be read: told once, the next round tries again."""
+        """
+        The master cannot be asked, or our log cannot be read: reported once, the next round tries again.
+        """
         problem = failure.getErrorMessage() or str(failure.type)
         if problem != self._problem:
             self.log.info("damaged records of the master: {reason}", reason=problem)

@@ -94,7 +94,7 @@ class LogPort(Protocol):
         Check the record or blank that begins at C{offset}, by its lengths and checksum.
 
         @param data: the bytes from there on, as another broker has them; None: ours.
-        @return: why it is not sound; empty for a sound one; None if there are too few bytes to tell.
+        @return: why it is not sound; empty for a sound one; None if there are too few bytes to say.
         """
 
     def set_aside(self, offset: int) -> Deferred[str]:

@@ -86,7 +86,7 @@ class FollowerStatus:
 
 @attrs.frozen(kw_only=True)
 class LogRange:
-    """The bounds of a master's log, as it tells them; -1: not told."""
+    """The bounds of a master's log, as it reports them; -1: not reported."""
 
     begin_offset: int = -1
     end_offset: int = -1
@@ -234,7 +234,7 @@ class HAFollower(Factory):
 
     def to_decide(self) -> Difference | None:
         """
-        What an operator can decide about: the difference that stopped replication, or a master that tells
+        What an operator can decide about: the difference that stopped replication, or a master that says
         that its log ends before bytes that we reported. None if all is well, or if the master is silent.
         """
         follower, log = self.follower, self._commit_log
@@ -372,7 +372,6 @@ class HAFollower(Factory):
         self._ended(f"cannot connect: {failure.getErrorMessage()}", is_news=False)
 
     def buildProtocol(self, address: IAddress | None) -> HAClient:
-        """See L{Factory.buildProtocol}."""
         return HAClient(self)
 
     def connected(self, client: HAClient) -> None:
@@ -456,7 +455,7 @@ class HAFollower(Factory):
         self._flush_if_due(self._heard_ms)
 
     def _misfits(self, client: HAClient, reason: str) -> None:
-        if reason != self._misfit:  # told once: the next sessions may end in the same way
+        if reason != self._misfit:  # reported once: the next sessions may end in the same way
             self.log.error("slave of {master}: {reason}", master=self._master, reason=reason)
         self._misfit = reason
         self._was_fruitful = False

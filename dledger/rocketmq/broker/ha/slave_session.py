@@ -62,7 +62,8 @@ _CHUNK = 512
 
 def _has_holes(ours: bytes, theirs: bytes | bytearray) -> bool:
     """
-    Whether our bytes are theirs, except for zeroes. A single bit is no hole: it may have flipped in theirs.
+    Whether our bytes are theirs, except for zeroes. A single bit is not a hole: it may have flipped in
+    theirs.
     """
     bits = 0
     for at in range(0, len(ours), _CHUNK):
@@ -77,7 +78,7 @@ def _has_holes(ours: bytes, theirs: bytes | bytearray) -> bool:
 
 class SessionEnded(Exception):
     """
-    The connection must be closed, and another one opened. The message tells the reason.
+    The connection must be closed, and another one opened. The message names the reason.
     """
 
 

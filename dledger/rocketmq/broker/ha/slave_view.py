@@ -108,7 +108,8 @@ class SlaveView:
                 self.transfer_offset = begin if starts_at_first_file else last_file_offset(log)
         elif offset < self.request_offset:
             return (
-                f"it reports {offset} after {self.request_offset}: it is no slave of RocketMQ's usual mode "
+                f"it reports {offset} after {self.request_offset}: it is not a slave of RocketMQ's "
+                f"usual mode "
                 "(the handshake of controller mode looks like this)"
             )
         elif offset > self.transfer_offset:

@@ -85,4 +85,4 @@ class ChangedOptions:
 def _option_value(value: object, name: str) -> OptionValue:
     if isinstance(value, (str, int, float)):
         return value
-    raise BodyError(f"{name}: {shown(value)} is no text, number or truth value")
+    raise BodyError(f"{name}: {shown(value)} is not a text, number or truth value")

@@ -90,7 +90,7 @@ class OrderInfo:
         listed, attempt = document.get("o"), document.get("a") or ""
         is_sound = isinstance(listed, list) and 0 < len(listed) <= MESSAGES_MAX
         if not isinstance(listed, list) or not is_sound or not isinstance(attempt, str):
-            raise BodyError(f"o is no list of 1 to {MESSAGES_MAX} offsets, or a is no text")
+            raise BodyError(f"o is not a list of 1 to {MESSAGES_MAX} offsets, or a is not a text")
         first, *away = (to_long(one, "item of o") for one in listed)
         offsets = (first, *(first + one for one in away))
         done = to_long(document.get("cm") or 0, "cm")

@@ -39,7 +39,7 @@ from protocols.wire.fastjson import INT_BITS, JsonObject, shown, to_int
 #: Bits of a topic's C{perm}.
 PERM_READ, PERM_WRITE, PERM_INHERIT = 4, 2, 1
 
-#: Topic whose settings new topics inherit; its name tells producers that they may be created on first use.
+#: Topic whose settings new topics inherit; by its name producers know that they may create topics.
 AUTO_CREATE_TOPIC = "TBW102"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 RETRY_PREFIX = "%RETRY%"

@@ -285,7 +285,7 @@ def batch_acks(body: bytes, own_broker: str) -> dict[Ack, int]:
     document = read_document(body)
     broker, items = document.get("brokerName") or own_broker, document.get("acks")
     if not isinstance(items, list) or not isinstance(broker, str) or len(items) > BATCH_MAX:
-        raise BodyError(f"acks is not an array of at most {BATCH_MAX}, or brokerName is no text")
+        raise BodyError(f"acks is not an array of at most {BATCH_MAX}, or brokerName is not a text")
     found = {}
     for item in (to_object(one, "item of acks") for one in items):
         topic, group, retry = item.get("t"), item.get("c"), item.get("r") or "0"

@@ -70,7 +70,7 @@ def popped_places(
     name: str, *, groups: Container[str], topics: Container[str]
 ) -> Iterator[tuple[str, str]]:
     """
-    The groups and topics whose retries of POP a topic may hold: its name does not tell where the group ends.
+    The groups and topics whose retries of POP a topic may hold: its name does not say where the group ends.
 
     @param name: of the topic. @param groups, topics: those that there are.
     """
@@ -147,7 +147,7 @@ class Receipt(NamedTuple):
         start, pop_ms, invisible_ms, queue, kind, broker, queue_id = words[:7]
         numbers = (start, pop_ms, invisible_ms, queue, queue_id)
         if not all(word.isascii() and word.isdigit() and len(word) < 19 for word in numbers):
-            raise ValueError(f"the receipt {shown(text)} has a word that is no number")
+            raise ValueError(f"the receipt {shown(text)} has a word that is not a number")
         own = 2 if kind == "2" else 0
         return cls(int(start), int(pop_ms), int(invisible_ms), int(queue), broker, int(queue_id), own)
 

@@ -19,7 +19,7 @@ from dledger.rocketmq.broker.popping.check_points import Ack, CheckPoint, PopKey
 
 #: Topic, group and number of a queue.
 GroupQueue = tuple[str, str, int]
-#: Finished check points that may wait for their time or for their turn, besides as many as are unfinished.
+#: Most finished check points that are kept, beyond the number of unfinished ones.
 SPARE_MAX = 1_024
 
 
@@ -143,7 +143,7 @@ class PoppedTable:
             self._trim()
 
     def _trim(self) -> None:
-        """Finished check points go when they are most, not only when their time has come: it may be hours."""
+        """Drop finished check points when they are the majority: their own time may be hours away."""
         most = 2 * len(self._by_key) + SPARE_MAX
         if len(self._due) > most:
             self._due = [one for one in self._due if not one[2].is_finished]

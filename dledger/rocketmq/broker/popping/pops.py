@@ -110,7 +110,7 @@ class _Pop(NamedTuple):
 
     @ivar queue_id: -1: all.
     @ivar codes, matches: see L{get_messages}.
-    @ivar takes: it is no notification.
+    @ivar takes: it is not a notification.
     @ivar in_order: messages of a queue go to one consumer at a time.
     @ivar attempt: see L{dledger.rocketmq.broker.metadata.order_info.OrderInfo}.
     """

@@ -8,7 +8,7 @@ The topics of a group's retries, and what lies in them for it.
                           and of the topic for the retries of a group that pulls
 
 Rule 1: of a topic of version 1 a group gets the messages whose own group it is (C{ORIGIN_GROUP}); those that
-do not tell, if no other group, and no other topic, can be meant.
+do not say, if no other group, and no other topic, can be meant.
 Rule 2: retries that could not be stored are refused before the first delivery.
 """
 

@@ -27,7 +27,7 @@ OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 DISCARDED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 #: Queue of all three topics.
 HALF_QUEUE = 0
-#: The broker's own group: its offsets in the two topics tell from where on halves have not ended.
+#: The broker's own group: its offsets in the two topics report from where on halves have not ended.
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 
 REAL_TOPIC, REAL_QUEUE = "REAL_TOPIC", "REAL_QID"
@@ -146,7 +146,7 @@ def op_message(offset: int, host: Host, now_ms: int, *, end: int) -> NewMessage:
 
 def ended_offsets(op: Message) -> list[int]:
     """
-    The offsets of the half messages that an op message tells of; 5.x joins several with commas. What is no
+    The offsets of the half messages that an op message reports; 5.x joins several with commas. What is no
     number counts for nothing.
     """
     numbers = op.body.split(b",") if len(op.body) <= _OP_BYTES_MAX else []

@@ -31,7 +31,7 @@ _OF_EVERY_BROKER = ("CLUSTER", "MSG_REGION", "TRACE_ON")
 #: Each of L{_OF_BROKERS} has one of these in its name.
 _OF_BROKERS_1, _OF_BROKERS_2 = b"POP_", b"ORIGIN_G"
 
-#: Bytes that must be left: a receipt with a name of a broker, a group and a topic have 255 each, at most.
+#: Most bytes that must be left: a receipt with a name of a broker, a group and a topic have 255 each.
 PROPERTIES_ROOM = 1024
 
 #: The topic of a message that waits among the retries or the dead letters of a group: consumers see this one.
@@ -78,7 +78,7 @@ def delay_level(properties: bytes) -> int:
     """
     The delay level (property C{DELAY}); 0 for no delay.
 
-    @raise ValueError: it is no number of 32 bits.
+    @raise ValueError: it is not a number of 32 bits.
     """
     if _DELAY not in properties:
         return 0

@@ -97,7 +97,6 @@ class NativeCommands(CommandGroup):
         self._own = own
 
     def handlers(self) -> Handlers:
-        """See L{CommandGroup.handlers}."""
         return {WIRE_VERSION_CODE: self._say_version}
 
     def _say_version(self, connection: CommandConnection, request: RemotingCommand) -> None:

@@ -125,7 +125,6 @@ class CommitLogStore(MessageStore):
             raise
 
     def start(self) -> Deferred[None]:
-        """See L{MessageStore.start}."""
         if self.log.why_recovered:
             self.log_events.warn(
                 "commit log ends at {offset}: {reason}",
@@ -176,7 +175,6 @@ class CommitLogStore(MessageStore):
             self.log.queue_offsets = self.queues.next_indexes()
 
     def facts(self) -> dict[str, object]:
-        """See L{MessageStore.facts}."""
         return {
             **super().facts(), "mendedRecords": self.mending.mended, "scrubOffset": self.scrub.offset,
             "scrubRounds": self.scrub.rounds,
@@ -252,7 +250,6 @@ class CommitLogStore(MessageStore):
             self._checkpoint = content
 
     def idle(self) -> Deferred[None]:
-        """See L{MessageStore.idle}."""
         return self.log.idle()
 
     def _close_log(self) -> None:

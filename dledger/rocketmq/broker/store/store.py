@@ -158,7 +158,7 @@ class MessageStore:
             if length != size or own != offset:
                 problem = f"log at {offset}: size={length} and own offset {own}, not {size} and {offset}"
             elif magic not in (MAGIC_V1, MAGIC_V2):  # readers of ours would fail for all that came with it
-                problem = f"log at {offset}: magic={magic & 0xFFFFFFFF:08x} is none of a message"
+                problem = f"log at {offset}: magic={magic & 0xFFFFFFFF:08x} is not that of a message"
             else:
                 problem = body_problem(record, 0, offset)
         if problem:
@@ -183,7 +183,7 @@ class MessageStore:
         return self.log.record_end - self.reput.behind_bytes >= offset
 
     def facts(self) -> dict[str, object]:
-        """What a broker tells of its log besides, by the names of its runtime table."""
+        """What a broker reports of its log besides, by the names of its runtime table."""
         if self.indexing is None:
             return {}
         return {

@@ -102,7 +102,7 @@ class _Copy(NamedTuple):
 class TransactionCheckService:
     """
     Invariant: C{_call} is the scheduled turn, or None: it does not run, or a put is under way. Half messages
-    before C{_half_at} have ended, and so have those that the op messages before C{_op_at} tell of.
+    before C{_half_at} have ended, and so have those that the op messages before C{_op_at} report.
 
     @ivar asked, discarded: numbers of half messages so far.
     """
@@ -305,7 +305,7 @@ class TransactionCheckService:
         try:
             return None if record is None else decode_message(record)
         except WireError as error:
-            self.log.error("a message of a transaction, at {offset}, is passed over: {reason}",
+            self.log.error("skipping the message of a transaction at {offset}: {reason}",
                            offset=unit.offset, reason=str(error))
             return None
 

@@ -26,7 +26,6 @@ class OwnInvariants(GroupInvariants):
     is_wire_sound = False
 
     def started(self, member: CheckedMember) -> None:
-        """See L{GroupInvariants.started}."""
         known = member.ledger.committed_index
         self.committed = {index: term for index, term in self.committed.items() if index <= known}
         self.last_committed = max(self.committed, default=-1)
@@ -82,75 +81,57 @@ class ApartInvariants(GroupInvariants):
 
     @property
     def elections(self) -> int:
-        """See L{GroupInvariants.elections}."""
         return max(own.elections for own in self._own.values())
 
     def add(self, member: CheckedMember) -> None:
-        """See L{GroupInvariants.add}."""
         self._own[member.member_id].add(member)
 
     def mirror(self, member_id: str) -> Mirror:
-        """See L{GroupInvariants.mirror}."""
         return self._own[member_id].mirror(member_id)
 
     def record_size(self, member_id: str, index: int) -> int:
-        """See L{GroupInvariants.record_size}."""
         return self._own[member_id].record_size(member_id, index)
 
     def is_safe(self, member_id: str, index: int) -> bool:
-        """See L{GroupInvariants.is_safe}."""
         return self._own[member_id].is_safe(member_id, index)
 
     def started(self, member: CheckedMember) -> None:
-        """See L{GroupInvariants.started}."""
         self._own[member.member_id].started(member)
 
     def holes_changed(self, member: CheckedMember) -> None:
-        """See L{GroupInvariants.holes_changed}."""
         self._own[member.member_id].holes_changed(member)
 
     def written(self, member: CheckedMember, first_index: int, count: int) -> None:
-        """See L{GroupInvariants.written}."""
         self._own[member.member_id].written(member, first_index, count)
 
     def truncated(self, member: CheckedMember, end_index: int) -> None:
-        """See L{GroupInvariants.truncated}."""
         self._own[member.member_id].truncated(member, end_index)
 
     def expired(self, member: CheckedMember) -> None:
-        """See L{GroupInvariants.expired}."""
         self._own[member.member_id].expired(member)
 
     def stepped(self, member: CheckedMember, state: MemberState) -> None:
-        """See L{GroupInvariants.stepped}."""
         own = self._own[member.member_id]
         own.stepped(member, state)
         self.last_committed = max(self.last_committed, own.last_committed)
 
     def settled(self, member: CheckedMember, state: MemberState) -> None:
-        """See L{GroupInvariants.settled}."""
         self._own[member.member_id].settled(member, state)
 
     def asks(self, member: CheckedMember, request: Request) -> None:
-        """See L{GroupInvariants.asks}."""
         self._own[member.member_id].asks(member, request)
 
     def answers(self, member: CheckedMember, request: Request, response: Response) -> None:
-        """See L{GroupInvariants.answers}."""
         self._own[member.member_id].answers(member, request, response)
 
     def persisted(self, member: CheckedMember, term: int, voted_for: str | None) -> None:
-        """See L{GroupInvariants.persisted}."""
         self._own[member.member_id].persisted(member, term, voted_for)
 
     def bounded(self, member: CheckedMember) -> None:
-        """See L{GroupInvariants.bounded}."""
         self._own[member.member_id].bounded(member)
 
     def acknowledged(self, member: CheckedMember, first_index: int, bodies: tuple[bytes, ...]) -> None:
-        """See L{GroupInvariants.acknowledged}."""
         self._own[member.member_id].acknowledged(member, first_index, bodies)
 
     def shows(self, member: CheckedMember, read_index: int, known_index: int) -> None:
-        """See L{GroupInvariants.shows}."""
         self._own[member.member_id].shows(member, read_index, -1)

@@ -4,7 +4,7 @@ Checks the chunks that simulated members push: rules beside the numbered invaria
 entries of a chunk as for all others.
 
 A leader pushes a chunk only of entries that it knows to be committed, and never one with a configuration
-entry. A follower refuses none unless something rots in this run: a leader that tells stale checksums
+entry. A follower refuses none unless something rots in this run: a leader that reports stale checksums
 repairs itself, but has work that it should not have.
 """
 

@@ -387,7 +387,7 @@ class GroupInvariants:
     def _is_elected(self, member_id: str, state: MemberState) -> None:
         """The voters of the leader's own list have elected it: a majority, or all with the unsure ones."""
         term, voters = state.term, self.membership_of(member_id).voters
-        require(member_id in voters, 9, f"{member_id} leads term {term}, and is no voter of {sorted(voters)}")
+        require(member_id in voters, 9, f"{member_id} leads term {term}, not a voter of {sorted(voters)}")
         unsure = {one for one in voters if (one, term) in self._unsure_votes}
         gave = {one for one in voters if self._votes.get((one, term)) == member_id} - unsure
         if len(voters) == 1 or not (gave or unsure):
@@ -480,7 +480,7 @@ class GroupInvariants:
                 self._unsure_votes.discard(vote)
             voters = self.membership_of(member.member_id).voters
             require(member.member_id in voters, 9,
-                    f"{member.member_id} stands in term {request.term}, and is no voter of {sorted(voters)}")
+                    f"{member.member_id} stands in term {request.term}, not a voter of {sorted(voters)}")
         require(request.term <= member.persisted_term, 6,
                 f"{member.member_id} speaks in term {request.term}, its disk has {member.persisted_term}")
 

@@ -272,13 +272,13 @@ class MachineRules:
     # -- clients ------------------------------------------------------------------------------
 
     def answered(self, index: int, chain: int) -> None:
-        """A client was told the result of its command."""
+        """A client was informed of the result of its command."""
         self.results += 1
         due = {fold.chains[index] for fold in self._may_be(index)}
         require(chain in due, 10, f"the command at {index} was answered {chain}, not {sorted(due)}")
 
     def refused(self, index: int, reason: str) -> None:
-        """A client was told that its command was refused."""
+        """A client was informed that its command was refused."""
         self.results += 1
         self._scan(index)
         is_skipped = reason.startswith("skipped") and index in self._ordered()

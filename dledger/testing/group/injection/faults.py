@@ -212,7 +212,7 @@ class Nemesis:
         self._cluster.network.twice = 0.0
 
     def _speak(self) -> None:
-        """Somebody who is no member speaks to one."""
+        """Somebody who is not a member speaks to one."""
         self._stranger.speak()
 
     # -- processes and machines ---------------------------------------------------------------------------

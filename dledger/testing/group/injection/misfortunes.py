@@ -274,7 +274,7 @@ class Misfortunes:
 
 def _fits(copy: bytes, now: bytes) -> bool:
     """
-    Whether an older mark tells of the same beginning, and forgets no repair: retention may have deleted the
+    Whether an older mark reports the same beginning, and forgets no repair: retention may have deleted the
     beginning, and nothing else remembers an owed end.
     """
     before, after = decode_mark(copy), decode_mark(now)

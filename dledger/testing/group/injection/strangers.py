@@ -2,7 +2,7 @@
 """
 A stranger who speaks to the members of a group: well-formed requests of any content, and garbage.
 
-It is no member, and says so or nothing; it must disturb nobody.
+It is not a member, and says so or nothing; it must disturb nobody.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class _Voice(Protocol):
 
 
 class Stranger:
-    """A host that is no member."""
+    """A host that is not a member."""
 
     is_dying = False
 

@@ -179,7 +179,7 @@ class SimCluster:
 
     @property
     def active(self) -> list[SimMember]:
-        """The members of the group, as its log tells: not those that were removed, or not yet added."""
+        """The members of the group, as its log reports: not those that were removed, or not yet added."""
         known = self.invariants.membership.addresses
         return [member for member in self.members.values() if member.member_id in known]
 

@@ -47,7 +47,6 @@ class GroupNetwork(ByteNetwork):
         self.rewriters: list[Rewriter] = []
 
     def on_the_way(self, end: StreamEnd, data: bytes) -> bytes:
-        """See L{ByteNetwork.on_the_way}."""
         changes = self.hides_make or self.twice or self.rewriters
         if changes and end.host in self.members and end.other.host in self.members:
             for rewriter in self.rewriters:

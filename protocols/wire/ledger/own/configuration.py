@@ -1,10 +1,10 @@
 # -*- test-case-name: tests.wire.test_configuration -*-
 """
-The body of a configuration entry: the members of a group, as an entry of its log tells them.
+The body of a configuration entry: the members of a group, as an entry of its log reports them.
 
-A configuration entry is a record like any other, so Java and its tools read it as an entry. Two things tell
-it apart: the C{channel} of its header is L{CONFIGURATION_CHANNEL} (Java and our stores write 0 for every body
-of a client, so no append can make such an entry), and its body begins with a header of its own.
+A configuration entry is a record like any other, so Java and its tools read it as an entry. Two things
+distinguish it: the C{channel} of its header is L{CONFIGURATION_CHANNEL} (Java and our stores write 0 for
+every body of a client, so no append can make such an entry), and its body begins with a header of its own.
 
 The text is JSON: C{{"learners":{"n3":"host:port"},"voters":{"n0":"host:port"}}}.
 

@@ -195,7 +195,7 @@ class KeyIndexing:
             return SCARCE_S
         except WireError as error:
             self.log_events.warn(
-                "index: the records from {offset} to {end} are passed over: {reason}",
+                "index: skipping the records from {offset} to {end}: {reason}",
                 offset=self.index.offset, end=bound, reason=str(error),
             )
             self.index.put((), bound)

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.store.test_key_index -*-
 """
-The index of messages by key: all its files, and a mark of ours that tells up to where they are complete.
+The index of messages by key: all its files, and a mark of ours that reports up to where they are complete.
 
 Everything here can be built again from the log. So damage never stops the broker: a damaged file goes, with
 the files after it, and the records from its beginning on are put again.
@@ -135,7 +135,7 @@ class KeyIndex:
         timestamp: int,
     ) -> KeyIndex:
         """
-        Open the files, and bring them into the state of which L{offset} tells.
+        Open the files, and bring them into the state that L{offset} names.
 
         @param log_end: end of the log's records.
         @param crashed: the last run of the store did not end in order.

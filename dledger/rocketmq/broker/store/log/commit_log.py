@@ -413,7 +413,7 @@ class CommitLog:
         Check the record or blank that begins at C{offset}.
 
         @param data: the bytes from there on, as another broker has them; None: ours.
-        @return: why it is not sound; empty for a sound one; None if there are too few bytes to tell.
+        @return: why it is not sound; empty for a sound one; None if there are too few bytes to say.
         @raise OSError: reading failed.
         """
         room = self.file_size - offset % self.file_size
@@ -534,7 +534,7 @@ def _clear_left_over(disk: Disk, segments: LogSegments, seen: LogSeen) -> str:
 
 
 def _record_follows(segments: LogSegments, end: int, size: int) -> bool:
-    """Whether a record seems to begin in the C{size} bytes after C{end}, which is no torn write then."""
+    """Whether a record seems to begin in the C{size} bytes after C{end}, which is not a torn write then."""
     at = end
     while at < end + size:
         data = segments.pread(end + size - at, at)

@@ -145,7 +145,7 @@ class Scrub:
         self._problem = ""
 
     def _failed(self, failure: Failure) -> None:
-        """A file that cannot be read is passed over; told once."""
+        """A file that cannot be read is passed over; reported once."""
         failure.trap(OSError)
         problem = failure.getErrorMessage()
         if isinstance(failure.value, FileNotFoundError):

@@ -20,7 +20,7 @@ Rule 4: a record with index 0 after others means that its topic was deleted and 
 restarts with it. RocketMQ then skips everything up to the old end, on slaves and after a rebuild.
 Rule 5: units that the disk cannot read are made again from the log
 (L{dledger.rocketmq.broker.store.queues.unit_mending}); until then they are neither served nor passed over. If
-a start cannot tell where the queue ends, it keeps the units before, and all records are dispatched again.
+a start cannot say where the queue ends, it keeps the units before, and all records are dispatched again.
 
 Source: ConsumeQueue.java (4.9.8, 5.3.3).
 """

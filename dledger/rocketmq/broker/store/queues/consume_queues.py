@@ -147,10 +147,10 @@ class ConsumeQueues:
             try:
                 names = disk.listdir(f"{root}/{topic}")
             except NotADirectoryError:
-                raise DirectoryError(f"{root}/{topic} is no directory of a topic: move it away") from None
+                raise DirectoryError(f"{root}/{topic} is not a directory of a topic: move it away") from None
             for name in names:
                 if not (is_topic(topic) and name.isascii() and name.isdecimal() and len(name) <= 10):
-                    raise DirectoryError(f"{root}/{topic}/{name} is no directory of a queue: move it away")
+                    raise DirectoryError(f"{root}/{topic}/{name} is not a directory of a queue: move it away")
                 yield topic, int(name)
 
     def _lost(self) -> frozenset[QueueKey]:

@@ -26,7 +26,7 @@ _SHORT = BODY_PART.size
 class BodyCheck:
     """
     Invariant: the current record ends at C{_end}; C{_left} bytes of its body are missing, and C{_crc} is the
-    checksum of the others. C{_head} holds the bytes of the next record while they are too few to tell the
+    checksum of the others. C{_head} holds the bytes of the next record while they are too few to show the
     length of its body.
 
     @ivar fed: offset after the bytes taken so far.

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.store.test_checkpoint -*-
 """
-Two small files that tell the next start how the last run ended: C{checkpoint} and C{abort}.
+Two small files that show the next start how the last run ended: C{checkpoint} and C{abort}.
 
 C{abort} exists while a store is open: a start that finds it knows that the last run crashed. C{checkpoint}
 has 4096 bytes, of which five numbers are used; the first three are store timestamps of the last record

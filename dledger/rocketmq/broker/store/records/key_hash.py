@@ -21,7 +21,7 @@ QUAD_SIZE = TAIL_SIZE // 2
 QUAD_FACTOR = 31**QUAD_SIZE
 #: Bytes of a unique key that RocketMQ's client makes on a host with an IPv4 address.
 USUAL_SIZE = 32
-#: Beginnings of keys, and halves of tails, whose hashes are kept, at most.
+#: Most beginnings of keys, and halves of tails, whose hashes are kept.
 HEADS_MAX = 16_384
 QUADS_MAX = 131_072
 

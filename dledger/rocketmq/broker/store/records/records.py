@@ -165,7 +165,7 @@ def _measure(
     size, magic = START.unpack_from(data, at)
     length_form = _TOPIC_LENGTH.get(magic)
     if length_form is None:
-        raise WireError(f"log at {offset}: magic={magic & 0xFFFFFFFF:08x} is none of a message")
+        raise WireError(f"log at {offset}: magic={magic & 0xFFFFFFFF:08x} is not that of a message")
     if not MIN_MESSAGE_SIZE <= size <= left:
         raise WireError(f"log at {offset}: size={size} outside {MIN_MESSAGE_SIZE}..{left}")
     sys_flag = int.from_bytes(data[at + 36 : at + 40], "big")
@@ -220,7 +220,7 @@ def problem_of(data: bytes | bytearray, offset: int, room: int, size_max: int) -
     @param offset: of the record in the log.
     @param room: bytes from there to the end of its file.
     @param size_max: a record is not longer.
-    @return: why it is not sound; empty for a sound one; None if C{data} is too short to tell.
+    @return: why it is not sound; empty for a sound one; None if C{data} is too short to say.
     """
     if len(data) < START_SIZE:
         return None
@@ -228,7 +228,7 @@ def problem_of(data: bytes | bytearray, offset: int, room: int, size_max: int) -
     if magic == MAGIC_BLANK:
         return ""
     if magic not in _TOPIC_LENGTH:
-        return f"log at {offset}: magic={magic & 0xFFFFFFFF:08x} is none of a message"
+        return f"log at {offset}: magic={magic & 0xFFFFFFFF:08x} is not that of a message"
     most = min(room - MIN_BLANK_SIZE, size_max)
     if not MIN_MESSAGE_SIZE <= size <= most:
         return f"log at {offset}: size={size} outside {MIN_MESSAGE_SIZE}..{most}"
@@ -369,7 +369,7 @@ class RecordWalk:
     """
     Tracks where the records of a stream begin and end, for pieces of any size.
 
-    Invariant: C{_head} holds all bytes from C{end} on while they are too few to tell where the record ends;
+    Invariant: C{_head} holds all bytes from C{end} on while they are too few to say where the record ends;
     C{_next} is the end of the current record, or C{end} if that is unknown.
 
     @ivar end: end of the last whole record or blank.
@@ -453,7 +453,7 @@ class RecordWalk:
             raise WireError(f"log at {at}: no blank in the last {room} bytes of the file")
         size, magic, offset = WALKED.unpack_from(data, index)
         if magic not in _TOPIC_LENGTH:
-            raise WireError(f"log at {at}: magic={magic & 0xFFFFFFFF:08x} is none of a message or blank")
+            raise WireError(f"log at {at}: magic={magic & 0xFFFFFFFF:08x} is not that of a message or blank")
         if not MIN_MESSAGE_SIZE <= size <= room:
             raise WireError(f"log at {at}: size={size} outside {MIN_MESSAGE_SIZE}..{room}")
         raise WireError(f"log at {at}: the record's own offset is {offset}")

@@ -65,8 +65,12 @@ class StoreConfig:
     L{EXPIRY_OPTIONS} may change while a store without a raft log is open.
 
     @ivar store_path_root_dir: holds everything except, if C{store_path_commit_log} is set, the commit log.
+    @ivar store_path_commit_log: directory of the commit log; empty: C{commitlog} below that directory.
     @ivar mapped_file_size_commit_log: length of each commit log file; one for a master and its slaves.
     @ivar mapped_file_size_consume_queue: length of each consume queue file, whole units of 20 bytes.
+    @ivar max_message_size: longest body of a message.
+    @ivar message_delay_level: the delays of the levels 1, 2 and so on of delayed messages, with a unit each:
+        C{s}, C{m}, C{h} or C{d}.
     @ivar file_reserved_time_h: hours after its last write when a commit log file may be deleted.
     @ivar delete_when: hours of the day in which old files are deleted, separated by semicolons.
     @ivar disk_max_used_space_ratio: percent of the disk in use above which old files are deleted at any hour.

@@ -1,1 +1,0 @@
-The administration has limits: one request of a connection a turn, no bodies, known hosts only (`admin_hosts`), no access log unless `admin_access_log` is set, and pages that are made at most four times a second.

@@ -1,1 +1,0 @@
-Admin pages can be by TLS (`admin_tls`) and take tokens (`admin_token_file`, made by `dledger token`) for what changes something: `POST /transfer` and `POST /flush` of members. `dledger` asks `https` administrations (`--admin-authority`, `--admin-token-file`), and `dledger flush` flushes members.

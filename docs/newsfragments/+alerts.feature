@@ -1,1 +1,0 @@
-`deploy/` has alert rules for Prometheus and a dashboard for Grafana.

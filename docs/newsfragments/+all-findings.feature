@@ -1,1 +1,0 @@
-A configuration with several mistakes is refused with all of them at once, one line each. Refused are also `join` with `bootstrap`, `never_lead` for a preferred leader, deadlines within one tick, and forced deletion below the ratio for expired files.

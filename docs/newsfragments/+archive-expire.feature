@@ -1,1 +1,0 @@
-`dledger archive --expire TARGET --keep-days N --keep-bytes N` tells which first segments of an archive would go, and with `--delete` removes them, after two manifests without them; never the newest, and off by default.

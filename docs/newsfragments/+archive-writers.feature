@@ -1,1 +1,0 @@
-Two programs may write to one archive, in a directory whose lock both see, on S3 and on GCS: each manifest takes a free name below `generations/` by a conditional write, the second writer is told so, one that was killed keeps nobody out, and `dledger archive --follow` goes on behind the other.

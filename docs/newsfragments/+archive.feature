@@ -1,1 +1,0 @@
-`dledger archive` ships the closed segments of a running member to a directory or an object store (extra `archive`), once or with `--follow`, and verifies an archive; `dledger restore` takes one, and with `--join` makes a member that has lost its files begin with it and go on from its peers.

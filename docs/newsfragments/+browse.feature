@@ -1,1 +1,0 @@
-The pages of a member show its entries from an index or a time on (`/entries`), those of a broker its queues (`/topics`) and its messages by queue and offset, time, key or position (`/messages`): in a browser by the link `browse`, for programs as JSON; they need a token where clients need rights.

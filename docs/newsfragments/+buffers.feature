@@ -1,1 +1,0 @@
-`append` and `put` take `bytearray` and `memoryview`, too; a copy is made at once.

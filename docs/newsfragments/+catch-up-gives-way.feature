@@ -1,1 +1,0 @@
-A follower that catches up gives way to appends: while the group serves them, the leader pushes in small portions, at a rate that it halves when appends become slow beside it, and raises otherwise; with a floor above the rate of the appends.

@@ -1,1 +1,0 @@
-`dledger certs` names the IP addresses in `--members` and the hosts of `--host NAME=HOST` in certificates, for browsers, Prometheus and `dledger --admin https://...`.

@@ -1,1 +1,0 @@
-A follower that is far behind is pushed chunks of closed log with checksums (`push_chunk_bytes`, `push_chunk_behind_bytes`): it catches up at the rate of a plain copy of the files, or a good part of it, instead of record by record.

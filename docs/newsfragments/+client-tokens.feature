@@ -1,1 +1,0 @@
-Clients of a log may show a token instead of a certificate: `client_token_file` of members has hashes with roles and groups, `dledger token --role` makes them; `dledger.connect(token=...)`, `aio.Log`, `LogService` and `--token-file` show one.

@@ -1,1 +1,0 @@
-`dledger completion` for bash, zsh and fish, and `dledger help`.

@@ -1,1 +1,0 @@
-`dledger config check` says everything that is wrong with the configuration of a member, a broker or a name server, and `dledger config show` shows it with the place of each value. A broker whose port for slaves is one of its other ports is refused.

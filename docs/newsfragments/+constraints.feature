@@ -1,1 +1,0 @@
-`constraints.txt` has the versions with which a release was tested.

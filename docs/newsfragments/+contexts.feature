@@ -1,1 +1,0 @@
-`dledger` takes addresses, group, and the paths of keys and tokens from a named context in `~/.config/dledger/contexts.toml`; `--context` or `DLEDGER_CONTEXT` chooses one, and `dledger context list|show|use|set|remove` keeps the file.

@@ -1,1 +1,0 @@
-A browser at a member's administration shows a dashboard: the group with roles, indexes, lags and reasons, curves of the last five minutes, the member's own numbers and its last events. It loads nothing from elsewhere and works without JavaScript as tables.

@@ -1,1 +1,0 @@
-Entries have times and headers on request: ``dledger.connect(peers, envelope=True)``, ``log.append(body, headers={"type": b"order"})``, ``entry.timestamp``, ``entry.headers``, in all faces of the client. The time is that of the client's clock. Java reads the record as one body, and a program reads the bytes that it has appended.

@@ -1,1 +1,0 @@
-Records of one size are checked together: a follower that catches up, a leader that reads for it and a member that starts need about half of the processor time per entry. `python -m benchmarks.catch_up` measures it.

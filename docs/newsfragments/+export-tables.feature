@@ -1,1 +1,0 @@
-`dledger export --to delta` and `--to iceberg` (extra `tables`) write a log into a table, each row once: every commit records its range of offsets and the proof of the log, tables with a time are partitioned by day, and `--compact` and `--expire-snapshots` tidy up on request.

@@ -1,1 +1,0 @@
-`dledger health` says of each member whether it serves, `dledger cluster` shows the whole group with its versions, `dledger top` does so every second with rates, `dledger events` shows what happened lately. `status` and `/cluster` tell members that do not agree on who the members are; `/status` has the version.

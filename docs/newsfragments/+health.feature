@@ -1,1 +1,0 @@
-`/healthz`, the metrics `is_healthy`, `is_unsure` and `commit_lag_entries`, `/cluster` and `dledger status` say why a member does not serve: diverged, repairing, disk full, unsure, or more than `healthy_lag_entries` behind; METADATA carries it.

@@ -1,1 +1,0 @@
-A damaged record costs that record: the sound rest stays, a read of it is answered 414, and the member fetches it from its peers while it votes, serves and leads. Damage at different places of several members heals by itself.

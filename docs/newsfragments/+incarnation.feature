@@ -1,1 +1,0 @@
-Members tell each other the incarnation and the starts of their directories, and notice one that was made anew with `bootstrap` beside an existing group, put back from an older copy, or started twice: it joins without a vote of its own, or is turned away.

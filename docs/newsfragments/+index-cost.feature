@@ -1,1 +1,0 @@
-The index of keys takes a third of the time that it took with small messages.

@@ -1,1 +1,0 @@
-Alert rules for a state machine that has stopped and for snapshots that fail, and `benchmarks/programs.py`.

@@ -1,1 +1,0 @@
-Members compare digests of the states of their machines behind the same entries: a difference is a warning with the names, and the minority is not healthy, hands over, and finishes and sends no snapshots. Snapshots by entries are taken at the same indexes everywhere; a machine may offer a `digest()`.

@@ -1,1 +1,0 @@
-A leader whose state machine has failed, or has no state, hands leadership over to a member whose machine runs, and stands last. A machine may take snapshots of older versions (`oldest_version`, `restore(chunks, version)`); members compare name and version of their machines and warn, and with `newest_only` only those with the highest version answer queries.

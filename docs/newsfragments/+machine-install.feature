@@ -1,1 +1,0 @@
-A member whose log begins behind the state of its machine (new, with a lost directory, long away) is sent a snapshot by another member in throttled, checksummed pieces, and follows the log from there; before, its machine stopped.

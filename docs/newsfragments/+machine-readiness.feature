@@ -1,1 +1,0 @@
-`/readyz` waits for a state machine that takes up its snapshot or is far behind.

@@ -1,1 +1,0 @@
-`raise dledger.machine.Refused("why")` in `apply` is the answer to a command, at every member alike, and the machine goes on; clients get `CommandRefused`. `dledger machine skip INDEX` lets all members pass over an entry that no machine can apply, by an order in the log, and `dledger machine status` shows the machine of each member.

@@ -1,1 +1,0 @@
-A state machine runs in a thread of its own: a slow `apply` costs commands and queries, and no longer heartbeats, votes or appends. A call that lasts is told while it does, with its entry: in the log, `/status`, `/healthz` and `dledger_machine_busy_seconds`.

@@ -1,1 +1,0 @@
-Memory that strangers can take is bounded: unread answers (8 MiB a connection, 256 MiB a process), unfinished frames (64 MiB, 30 s), waiting PULLs of one connection; a turn of the reactor serves at most 256 reads or 8 MiB.

@@ -1,1 +1,0 @@
-A broker on a raft log carries topics, groups and offsets in the log: a new master of ours knows every acknowledged one. The file ``dispatched`` has another form, so all queues are built again at the first start.

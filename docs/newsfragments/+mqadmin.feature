@@ -1,1 +1,0 @@
-``mqadmin`` shows producers (204, 328), asks consumers (307, 309), shows the offsets of all groups (317), units of queues (321) and true rates (315), exports metadata (305) and tidies up (306, 316, 329); requests for parts that a broker does not have are refused with their name.

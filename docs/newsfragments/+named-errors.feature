@@ -1,1 +1,0 @@
-Errors have names that programs can catch: ``dledger.NotLeader``, ``Timeout``, ``NotYet``, ``Expired``; ``dledger.Refused`` and ``dledger.Unknown`` are short for the two outcomes of an append that failed.

@@ -1,1 +1,0 @@
-Named readers: ``log.reader("billing")`` goes on behind its last commit after any crash; the group keeps its place, several processes of one name share work by leases with fencing tokens, and retention keeps what a reader has not done, up to ``readers_hold_bytes``. ``dledger readers`` and ``/metrics`` show the lag.

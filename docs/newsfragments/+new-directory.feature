@@ -1,1 +1,0 @@
-A member with a new directory (a lost or unmounted disk) votes only together with all members, until it holds all that a leader has; `--bootstrap` and `dledger group create` begin a group without waiting for all.

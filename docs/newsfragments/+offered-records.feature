@@ -1,1 +1,0 @@
-A master gets a damaged record back from a slave: slaves ask every 10 s and offer sound copies, the old bytes are kept in `commitlog.damaged`, and a slave that had stopped at the record goes on by itself (`mendedRecords`).

@@ -1,1 +1,0 @@
-One append at a time costs a group about an eighth fewer steps of the interpreter: checks that matter only for several entries, for rare requests or for trouble are left out where there is one sound entry.

@@ -1,1 +1,0 @@
-One TOML file may have the options of member, broker and name server, in tables `[member]`, `[broker]` and `[namesrv]`; `dledger config check` looks at all of them, and files of brokers and name servers may have their endpoints (`listen`, `admin` and so on), too.

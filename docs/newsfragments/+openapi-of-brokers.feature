@@ -1,1 +1,0 @@
-`/openapi.json` of brokers and name servers describes their admin pages as OpenAPI 3.1.

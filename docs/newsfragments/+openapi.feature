@@ -1,1 +1,0 @@
-`/openapi.json` describes a member's admin pages as OpenAPI 3.1.

@@ -1,1 +1,0 @@
-`python -m benchmarks.append --peers nats,etcd,redis` measures NATS JetStream, etcd and Redis beside ours, with the promise behind each figure; `python -m benchmarks.table` makes the documents' tables from its files.

@@ -1,1 +1,0 @@
-Brokers find messages by their keys: index files as RocketMQ writes them (`messageIndexEnable`, `maxHashSlotNum`, `maxIndexNum`), QUERY_MESSAGE (12), `mqadmin queryMsgByKey` and `queryMsgByUniqueKey`; on masters, slaves and brokers on a raft log.

@@ -1,1 +1,0 @@
-`make test` has every kind of check in under 15 minutes, and looks at a failed test once more, alone (`unsteady`); `make test-all` has every check there is and goes on where it stopped (`RESUME=1`); `make steady` counts how often tests fail; `build/test-report.json` is for machines.

@@ -1,1 +1,0 @@
-A broker whose log is a raft group (`enableDLegerCommitLog=true`), among our own brokers or together with those of RocketMQ 4.9 and 5.x: a lost leader is replaced by itself, queue offsets stay dense, and no acknowledged message is lost with a minority.

@@ -1,1 +1,0 @@
-`python -m dledger.testing.raft_brokers` plays schedules of kills, power cuts, frozen processes and cut networks with whole brokers on raft logs, and checks every acknowledged message at its place on every broker.

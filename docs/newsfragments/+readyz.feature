@@ -1,1 +1,0 @@
-Members and name servers have `/readyz`, which names every reason why they are not ready to serve, and `/config`, the options in force with the place where each was given. Members have `/events`: their last 256 events.

@@ -1,1 +1,0 @@
-A broker counts refused sends, too, and `mqadmin brokerStatus` shows all refusals as `refusedRequests`; `rejectTransactionMessage=false` is accepted; topics for retries are bounded by twice `topicsMax`.

@@ -1,1 +1,0 @@
-A tail, in every client and in `dledger tail`, and a named reader end with the error `Restored` when the members have another group's log than before (restored from a backup, or forced to begin anew). Before, such a reader missed entries without a word.

@@ -1,1 +1,0 @@
-`python -m dledger.testing.search` visits every state of three real members within given bounds (terms, entries, crashes, lost and repeated messages) and checks the invariants in each; see `docs/model.md`.

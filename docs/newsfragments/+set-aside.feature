@@ -1,1 +1,0 @@
-Data that leaves the ledger other than by retention (a damaged tail, a new beginning, a long truncation, files left behind by a crash) is set aside in `data.set-aside`, reported and counted, and never deleted. A missing first data file is refused, not taken for expiry.

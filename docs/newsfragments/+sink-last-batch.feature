@@ -1,1 +1,0 @@
-The Spark sink finds its last batch by one look at one entry; before, it read the log back, all of it for a new query. Batches that an earlier version has appended are searched for once; `searchFrom` has no default any more.

@@ -1,1 +1,0 @@
-The Spark sink numbers its entries as a producer of the group, so each row is there once also where a driver that was taken for dead wakes, or a request comes late; before, up to `frameBytes` of rows could be there twice.

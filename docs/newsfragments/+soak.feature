@@ -1,1 +1,0 @@
-`make soak MINUTES=30` plays faults of some thirty kinds on real members (kills, freezes, cut links, full and failing disks, damage) while clients work, and judges the history; porcupine does, too, where Go is installed.

@@ -1,1 +1,0 @@
-The Spark source, `dledger export` and its sidecar read an archive that `dledger archive` made, in a directory or an object store (`path`), and option `archive` joins one with a live log: entries that have expired at the members come from the archive, each entry once.

@@ -1,1 +1,0 @@
-`dledger.spark.read(...)` is a log as a stream of Arrow for pyarrow, pandas, Polars and DuckDB, without Spark. The documents have recipes for JSON, Avro, Protobuf, the prefix of a schema registry, and groups that come later.

@@ -1,1 +1,0 @@
-Spark and `dledger export`, with `format=rocketmq`: option `byQueues` reads the messages of option `topics` by the consume queues of the store, which are checked against the log, and plans no tasks for parts without one.

@@ -1,1 +1,0 @@
-Spark on clusters: an executor without the package, or with another version of it, is an error that names the versions, the machine and the remedy; errors of tasks name the machine; the extra `spark` has pandas, and the extra `connect` has a client of Spark Connect.

@@ -1,1 +1,0 @@
-Spark streams have `minOffsetsPerTrigger` and `maxTriggerDelay`, as Kafka's source: a stream waits for the first to collect, but not longer than the second.

@@ -1,1 +1,0 @@
-Spark and `dledger export` read all columns of RocketMQ messages a third to a half faster: names of properties that all messages of a block share are compared, not looked up, and what lies at fixed places is taken in one step.

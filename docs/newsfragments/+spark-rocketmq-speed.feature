@@ -1,1 +1,0 @@
-Spark and `dledger export` read messages of RocketMQ twice to four times as fast: the records of a commit log are found a block at a time, no file is read from its beginning again, and properties are decoded as arrays.

@@ -1,1 +1,0 @@
-Spark, `dledger export` and `twistd dledger-export` read from members by TLS: options `tlsCertificate`, `tlsKey`, `tlsAuthority`, `tlsPlainMembers`.

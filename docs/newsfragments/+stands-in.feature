@@ -1,1 +1,0 @@
-A member with `never_lead` that alone holds entries which the surviving candidate lacks leads just long enough to bring that one up, takes no appends, and hands over; before, the group had no leader until the lost member came back.

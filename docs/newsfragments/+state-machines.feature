@@ -1,1 +1,0 @@
-A member runs a state machine over its log (`twistd dledger --machine package.module:factory`): committed entries in bounded batches, snapshots beside the log, SUBMIT and QUERY with linearizable reads or a bound on the age; see docs/machines.md.

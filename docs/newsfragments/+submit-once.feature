@@ -1,1 +1,0 @@
-`submit` is applied exactly once: the client sends a command again after a lost answer, and gets the first result; over changes of leaders, restarts and snapshots. With `producer` and `sequence` a program may ask again itself. The first command into a new group is no longer told as unknown for nothing.

@@ -1,1 +1,0 @@
-``dledger tail --since TIME`` begins at a time where entries have times, ``--headers`` shows times and headers, and JSON has both; ``dledger append --header NAME=VALUE --envelope`` writes them; ``dledger get --headers`` shows them, too.

@@ -1,1 +1,0 @@
-A broker whose name and id another one has registered from elsewhere says so and counts it (`overtaken`), as the name server does (`overtaken_total`). A name server that asks everybody for a certificate refuses that, unless the certificate names the broker: `dledger certs --broker NAME=BROKERNAME`, `--raft-broker`.

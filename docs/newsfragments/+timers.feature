@@ -1,1 +1,0 @@
-Messages may have a delivery time of their own, as in 5.x (``TIMER_DELIVER_MS``, ``TIMER_DELAY_SEC``, ``TIMER_DELAY_MS``), up to three days away; topics of the type ``DELAY`` work with RocketMQ's proxy.

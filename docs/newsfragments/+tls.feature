@@ -1,1 +1,0 @@
-TLS between members and with clients, mutual: `tls_certificate`, `tls_key`, `tls_authority` (or a table `[tls]`), `dledger.TlsFiles` and `--tls-...` for clients. Certificates name the members for which a process may speak and the roles of a client (`read`, `append`, `admin`); `dledger certs` makes them. See docs/security.md.

@@ -1,1 +1,0 @@
-A member with `tracing = true` and the extra `tracing` hands spans of its appends, writes, commits, applied entries and flushes to OpenTelemetry, whose environment variables say where they go; without the option nothing of it is loaded.

@@ -1,1 +1,0 @@
-Brokers take transactions of producers: half messages, their commit and rollback, and questions to the producers of those without an end, as RocketMQ's brokers, which continue them on the same directory.

@@ -1,1 +1,0 @@
-No public signature has `Any`, except where a library has it: JSON values are `object`, reactors, transports, options and the fields of messages have types, so type checkers find mistakes in programs that use them.

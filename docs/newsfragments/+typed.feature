@@ -1,1 +1,0 @@
-`dledger.connect` is typed: `mypy --strict` checks programs that use it. `Log`, `Entry`, the values and the errors of the client are imported from `dledger`, those of a broker's client from `dledger.rocketmq.broker.client`.

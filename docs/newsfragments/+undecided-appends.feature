@@ -1,1 +1,0 @@
-A member that loses leadership waits for the outcome of its pending appends under the next leader, and answers success or "certainly not in the log"; before, all of them were answered 501 (unknown). An orderly stop waits for them, too.

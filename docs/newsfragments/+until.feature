@@ -1,1 +1,0 @@
-`dledger tail --until TIME`, `dledger get --at TIME`, and times such as `10m` ago.

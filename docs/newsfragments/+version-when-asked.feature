@@ -1,1 +1,0 @@
-The version of the package is looked up when it is asked for: members and commands start 5 % sooner.

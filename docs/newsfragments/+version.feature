@@ -1,1 +1,0 @@
-The version is 0.2.0.dev0, with the commit where it is known (`+g0123456789ab`): in a work tree, and in what is built from one. `dledger version`, `/status`, `dledger_build_info` and the metadata of the package have it.

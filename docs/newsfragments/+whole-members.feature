@@ -1,1 +1,0 @@
-The simulator runs whole members and clients (`MemberService`, `LogClient`) over simulated byte streams, with faults of clocks, clients, descriptors, full disks and changed options, and checks liveness while faults run.
