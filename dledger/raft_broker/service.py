@@ -27,6 +27,7 @@ from dledger.base.process.timing import within
 from dledger.ledger.config import DLedgerConfig
 from dledger.node.broker_hooks import Embedding
 from dledger.node.node import Node
+from dledger.node.reporting.status import NodeStatus
 from dledger.node.service import MemberService
 from dledger.raft_broker.config import member_config
 from dledger.raft_broker.raft_log import RaftLog
@@ -139,6 +140,11 @@ class RaftBrokerService(Service):
             failed=failed, kind=self._kind, threads=threads, endpoint_of=endpoint_of,
             make_admin=make_admin,
         )
+
+    def member_status(self) -> NodeStatus:
+        """The status of the member, which is open before the broker starts."""
+        assert self.member.node is not None, "the pages begin with the broker"
+        return self.member.node.status()
 
     def startService(self) -> None:
         """See L{IService.startService}. Failures are reported to C{failed}."""

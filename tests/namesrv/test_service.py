@@ -257,6 +257,8 @@ class HostileTests(ServiceCase):
             self.assertIn("Failed to decode RegisterBrokerBody", answer.remark)
         self.assertEqual(service.status().brokers, 0)
         self.assertEqual(self.ask(peer, 206).body, b'{"topicList":[]}')
+        self.ask(peer, 99_999)
+        self.assertEqual({code: n for code, n in service.requests().items() if n}, {103: 7, 206: 1})
         self.assertEqual(service.status().failed_requests, 0)
         self.stop(service)
 

@@ -173,6 +173,22 @@ class RoleTests(RaftCase):
         self.assertEqual((answer.code, answer.ext_fields["queueOffset"]), (0, "0"))
         self.stop()
 
+    def test_measures(self) -> None:
+        """The changes of its role are counted; its member's status is there for the same page."""
+        self.start()
+        self.ask(send_of(b"one"))
+        measures = self.service.measures()
+        assert measures is not None
+        self.assertEqual((measures.role_changes, measures.puts.count), (1, 1))
+        self.assertEqual(self.raft.member_status().member.role, "leader")
+        self.lose()
+        self.settle(0.02)
+        measures = self.service.measures()
+        assert measures is not None
+        self.assertEqual(measures.role_changes, 2)
+        self.settle(3.0)
+        self.stop()
+
     def test_transactions(self) -> None:
         """A slave neither ends half messages nor asks about them; a new master asks about earlier ones."""
         self.start(transactionCheckInterval="1000", transactionTimeOut="100")

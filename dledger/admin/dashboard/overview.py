@@ -13,9 +13,10 @@ from typing import TypedDict
 import attrs
 
 from dledger.admin.basics.cluster import MemberReport, group_problems
+from dledger.base.process.histogram import HistogramStatus
 from dledger.node.reporting.health import health_problem
 from dledger.node.reporting.reports import SeenEvent
-from dledger.node.reporting.status import HistogramStatus, NodeStatus
+from dledger.node.reporting.status import NodeStatus
 from protocols.wire.fastjson import JsonObject
 
 #: Events that the page lists, and elections that it draws.

@@ -321,7 +321,10 @@ def _name_server(config: NameServerConfig, listen: str, reactor: Reactor) -> Nam
     )
 
 
-def _admin_maker(options: Options, reactor: Reactor) -> Callable[[BrokerService], IService] | None:
+def _admin_maker(
+    options: Options, reactor: Reactor, member: Callable[[], object] | None = None
+) -> Callable[[BrokerService], IService] | None:
+    """@param member: returns the C{NodeStatus} of the member that keeps the log, if one does."""
     if not options["admin"]:
         return None
     try:
@@ -336,7 +339,8 @@ def _admin_maker(options: Options, reactor: Reactor) -> Callable[[BrokerService]
             contents_need_token=broker.config.acl_enable or bool(broker.config.tls_certificate),
         )
         administration: IService = pages.make_broker_pages(
-            broker, options["admin"], reactor, wall_s=time.time, access=access, settings=options.settings_now
+            broker, options["admin"], reactor, wall_s=time.time, access=access, settings=options.settings_now,
+            member=member,
         )
         return administration
 
@@ -357,10 +361,11 @@ def make_service(options: Options, reactor: Reactor) -> BrokerService | RaftBrok
     )
     rng, failed = seeded_chance(f"broker {broker.broker_name}"), end_process(reactor, lambda: exit_with(1))
     if broker.raft.enable_dleger_commit_log:
-        return RaftBrokerService(
+        both = RaftBrokerService(
             broker, reactor, ports, disk=OsDisk(), rng=rng, wall_s=time.time, failed=failed,
-            boot_id=read_boot_id(), make_admin=_admin_maker(options, reactor),
+            boot_id=read_boot_id(), make_admin=_admin_maker(options, reactor, lambda: both.member_status()),
         )
+        return both
     return BrokerService(
         broker, reactor, ports, disk=OsDisk(), rng=rng, wall_s=time.time, failed=failed,
         make_admin=_admin_maker(options, reactor),

@@ -144,7 +144,9 @@ class BrokerParts(BrokerEvents):
             config=config, around=around, metadata=self.metadata, client=self.client, own=self.own,
             events=self,
         ))
-        self.pipeline = PutPipeline(self.replication.writer, wall_ms=self.wall_ms, failed=around.failed)
+        self.pipeline = PutPipeline(
+            self.replication.writer, wall_ms=self.wall_ms, seconds=clock.seconds, failed=around.failed
+        )
         self.checks = TopicChecks(self.metadata, config, wall_ms=self.wall_ms, events=self)
         self.browser = MessageBrowser(self.store, clock)
         self.reads = LogReads(

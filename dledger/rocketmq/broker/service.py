@@ -41,9 +41,10 @@ from dledger.rocketmq.broker.browsing import MessageBrowser
 from dledger.rocketmq.broker.common.config import BrokerConfig
 from dledger.rocketmq.broker.describing import describe
 from dledger.rocketmq.broker.door.tls_ports import BrokerTls
+from dledger.rocketmq.broker.measuring import measure
 from dledger.rocketmq.broker.parts import BrokerParts
 from dledger.rocketmq.broker.replication import BrokerSurroundings, LogKind
-from dledger.rocketmq.broker.status import BrokerStatus
+from dledger.rocketmq.broker.status import BrokerMeasures, BrokerStatus
 from dledger.values.addresses import is_loopback, parse_address
 from dledger.values.errors import StoreError
 
@@ -132,6 +133,11 @@ class BrokerService(Service):
             self.broker, self.config, problem=self._problem(), tls_expires_s=self._key_watch.expires_s,
             uptime_s=self._reactor.seconds() - self._began_s,
         )
+
+    def measures(self) -> BrokerMeasures | None:
+        """Its further figures, for C{/metrics}; None while its store is not open."""
+        broker = self.broker
+        return measure(broker) if broker is not None and self.running and not self._has_failed else None
 
     @property
     def browser(self) -> MessageBrowser | None:

@@ -54,7 +54,7 @@ class NameServerSide(AnsweringSide):
     """
     The listening side.
 
-    @ivar requests: requests received.
+    @ivar requests: requests received. C{by_code}: the same of each code that has a handler.
     """
 
     def __init__(self, turn: Turn, commands: NameServerCommands, config: NameServerConfig) -> None:
@@ -65,6 +65,7 @@ class NameServerSide(AnsweringSide):
         )
         self._idle_s = float(config.server_channel_max_idle_time_seconds)
         self.requests = 0
+        self.by_code = dict.fromkeys(self.codes, 0)
 
     def _make_connection(self) -> CommandConnection:
         return CommandConnection(self, self._turn, idle_s=self._idle_s, budgets=self.budgets)
@@ -72,6 +73,9 @@ class NameServerSide(AnsweringSide):
     def commands_received(self, connection: CommandConnection, commands: list[RemotingCommand]) -> None:
         """See L{AnsweringSide.commands_received}."""
         self.requests += len(commands)
+        for command in commands:
+            if command.code in self.by_code:
+                self.by_code[command.code] += 1
         super().commands_received(connection, commands)
 
 
@@ -299,6 +303,10 @@ class NameServerService(Service):
             tls_expires_s=self._key_watch.expires_s,
             refusals={f"{code}:{answer}": number for (code, answer), number in sorted(counts.items())},
         )
+
+    def requests(self) -> dict[int, int]:
+        """The number of requests with each code that it answers."""
+        return dict(self.side.by_code)
 
     def brokers(self) -> tuple[LiveBrokerStatus, ...]:
         """The brokers that live."""
