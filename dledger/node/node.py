@@ -162,6 +162,12 @@ class Node:
         self._house.keep()
         self._driver.feed(ev.Started())
 
+    def reread(self, config: DLedgerConfig) -> None:
+        """Go on with these options. @param config: from L{dledger.node.changing.with_changes}."""
+        self.config = config
+        if self.state == "running":
+            self._house.reread(config)
+
     def stop(self) -> Deferred[None]:
         """
         Hand leadership over, answer pending requests, then stop.

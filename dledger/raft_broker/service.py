@@ -12,7 +12,7 @@ Rule: if one of the two cannot go on, neither does.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import attrs
 from twisted.application.service import IService, Service
@@ -38,6 +38,7 @@ from dledger.rocketmq.broker.basics.events import BrokerEvents
 from dledger.rocketmq.broker.common.config import BrokerConfig
 from dledger.rocketmq.broker.replication import BrokerSurroundings, ReplicationNeeds
 from dledger.rocketmq.broker.service import BrokerPorts, BrokerService
+from dledger.rocketmq.broker.store.records.store_config import EXPIRY_OPTIONS
 from dledger.rocketmq.broker.store.store import MessageStore
 
 #: Seconds that a follower may take to become the leader when this broker stops.
@@ -140,6 +141,17 @@ class RaftBrokerService(Service):
             failed=failed, kind=self._kind, threads=threads, endpoint_of=endpoint_of,
             make_admin=make_admin,
         )
+
+    def reread(self, config: BrokerConfig, wanted: Mapping[str, object]) -> frozenset[str]:
+        """
+        See L{BrokerService.reread}; the member takes the rules of expiry.
+
+        @param config: the whole configuration, as it is now.
+        @raise ValueError: options do not fit together.
+        """
+        taken = self.broker.reread(wanted)
+        of_member = self.member.reread(member_config(config))
+        return taken | (EXPIRY_OPTIONS & wanted.keys() if of_member else frozenset())
 
     def member_status(self) -> NodeStatus:
         """The status of the member, which is open before the broker starts."""

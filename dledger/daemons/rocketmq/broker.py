@@ -16,6 +16,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Callable, Mapping
+from functools import partial
 from ipaddress import ip_network
 
 import attrs
@@ -39,12 +40,12 @@ from dledger.daemons.basics.common import (
     end_process,
     endpoint_of,
     exit_with,
-    prepare_process,
     seeded_chance,
     tcp_endpoint,
     usage_error,
     with_port,
 )
+from dledger.daemons.basics.rereading import Rereading, prepare_process
 from dledger.raft_broker.config import member_config
 from dledger.raft_broker.service import RaftBrokerService
 from dledger.rocketmq.broker.common.config import (
@@ -285,12 +286,30 @@ def makeService(options: Options) -> BrokerService | RaftBrokerService | BrokerW
     from twisted.internet import reactor as global_reactor
 
     reactor = whole_reactor(global_reactor)
-    prepare_process(reactor, options.reread)
+    rereading = Rereading(options)
+    prepare_process(reactor, rereading.now)
+    service = make_service(options, reactor)
+    rereading.take = partial(take_options, service)
     if options.name_server is None:
-        return make_service(options, reactor)
+        return service
     return BrokerWithNameServer(
-        _name_server(options.name_server, options["namesrv-listen"], reactor), make_service(options, reactor)
+        _name_server(options.name_server, options["namesrv-listen"], reactor), service
     )
+
+
+def take_options(
+    service: BrokerService | RaftBrokerService, options: Options, changed: Mapping[str, object]
+) -> frozenset[str]:
+    """
+    Let a broker take those options that may change while it runs.
+
+    @param options: as they are written now. @param changed: those of them that are others than before.
+    @return: the names of those that it takes.
+    @raise ValueError: they do not fit together; it takes none.
+    """
+    if isinstance(service, RaftBrokerService):
+        return service.reread(options.broker, changed)
+    return service.reread(changed)
 
 
 class BrokerWithNameServer(MultiService):

@@ -279,6 +279,14 @@ class NameServerService(Service):
             self._lock.close()
         self.log.info("name server stopped")
 
+    def reread(self, wanted: NameServerConfig) -> frozenset[str]:
+        """Take those options that may change while it runs, and look at its keys at once: their names."""
+        taken = self.options.reread(wanted)
+        config = self.options.config
+        self.side.limit(connections_allowed(config.connections_max), config.connections_share)
+        self._key_watch.check(self._wall_s())
+        return taken
+
     # -- facts ----------------------------------------------------------------------------------
 
     def status(self) -> NameServerStatus:
