@@ -147,6 +147,23 @@ class FileTests(SynchronousTestCase):
             self.assertRegex(str(error), f"--config {path}: it .*{said}")
             self.assertEqual(tables_in(path), ())
 
+    def test_engines(self) -> None:
+        """Variables that a container engine made of the name of a service are no options; ours stay."""
+        service = {
+            "DLEDGER_MEMBER__X_SERVICE_HOST": "10.0.0.1", "DLEDGER_MEMBER__X_SERVICE_PORT": "80",
+            "DLEDGER_MEMBER__X_SERVICE_PORT_HTTP": "80", "DLEDGER_MEMBER__X_PORT": "tcp://10.0.0.1:80",
+            "DLEDGER_MEMBER__X_PORT_80_TCP": "tcp://10.0.0.1:80",
+            "DLEDGER_MEMBER__X_PORT_80_TCP_PROTO": "tcp",
+            "DLEDGER_MEMBER__X_PORT_80_TCP_PORT": "80", "DLEDGER_MEMBER__X_PORT_80_TCP_ADDR": "10.0.0.1",
+        }
+        self.assertEqual(option_files.variables_of_engines(service), service.keys())
+        ours = {"DLEDGER_BROKER__LISTEN_PORT": "10911", "DLEDGER_MEMBER__TICK_MS": "30"}
+        self.assertEqual(option_files.variables_of_engines(ours), frozenset())
+        self.patch(ConfigurationOptions, "environ", {**service, **ours})
+        options = Options()
+        options.parseOptions([])
+        self.assertEqual(options.environment, {"tick_ms": "30"})
+
     def test_whole(self) -> None:
         """A file of the largest size is read."""
         path = self.mktemp()

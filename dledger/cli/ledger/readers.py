@@ -38,8 +38,9 @@ def readers(context: click.Context, as_json: bool) -> None:
 @readers.command("move")
 @click.argument("name")
 @click.argument("to", metavar="INDEX|begin|end")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
-def move_reader(target: Target, name: str, to: str) -> None:
+def move_reader(target: Target, name: str, to: str, as_json: bool) -> None:
     """
     Let reader NAME go on at an entry: INDEX, the begin or the end of the log.
 
@@ -51,18 +52,30 @@ def move_reader(target: Target, name: str, to: str) -> None:
             raise click.UsageError(f"{to!r}: write the index of an entry, begin or end")
         index = int(to)
     with target.open() as log:
-        click.echo(f"{name} goes on at {log.move_reader(name, index)}")
+        following = log.move_reader(name, index)
+    if as_json:
+        write_json({"name": name, "next_index": following})
+    else:
+        click.echo(f"{name} goes on at {following}")
 
 
 @readers.command("forget")
 @click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
-def forget_reader(target: Target, name: str) -> None:
+def forget_reader(target: Target, name: str, as_json: bool) -> None:
     """
     Forget reader NAME: it holds no entry back any more.
 
     The leases of its processes end. A program that reads under this name later begins anew.
     """
     with target.open() as log:
+        known = [one.name for one in log.readers()]
+        if name not in known:
+            there = ", ".join(sorted(known)) or "there are none"
+            raise click.ClickException(f"no reader has the name {name!r}, and nothing has changed: {there}")
         log.forget_reader(name)
-    click.echo(f"{name} is forgotten")
+    if as_json:
+        write_json({"name": name, "is_forgotten": True})
+    else:
+        click.echo(f"{name} is forgotten")

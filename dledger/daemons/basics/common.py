@@ -27,7 +27,7 @@ from twisted.python.usage import Options as UsageOptions
 from dledger.base.process.log_lines import LogLevels
 from dledger.base.process.reactor import Reactor
 from dledger.daemons.basics.logs import LOG_NAMES, LOG_PARAMETERS, LogOptions
-from dledger.daemons.basics.option_files import read_options_file
+from dledger.daemons.basics.option_files import read_options_file, variables_of_engines
 from dledger.values.option_values import (
     Setting,
     check_type,
@@ -169,14 +169,12 @@ class ConfigurationOptions(OptionsOnly):
         return finding
 
     def _read_environment(self) -> None:
-        """
-        C{DLEDGER_MEMBER__TICK_MS} is the option C{tick_ms} of a member. (Two underscores: container engines
-        make variables with one of them from the names of services.)
-        """
+        """C{DLEDGER_MEMBER__TICK_MS} is C{tick_ms} of a member; others see L{variables_of_engines}."""
         prefix = self._prefix
         found: dict[str, object] = {
-            name.removeprefix(prefix).lower(): value
-            for name, value in sorted(self.environ.items()) if name.startswith(prefix) and value
+            name.removeprefix(prefix).lower(): self.environ[name]
+            for name in sorted(self.environ.keys() - variables_of_engines(self.environ))
+            if name.startswith(prefix) and self.environ[name]
         }
         config = found.pop("config", None)
         if self["config"] is None:

@@ -1,11 +1,35 @@
 # -*- test-case-name: tests.twistd.test_rereading -*-
-"""Reads files with options."""
+"""Where options are: their files, and which variables of the environment are none."""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
+from collections.abc import Mapping
+
+#: A variable by which a container engine tells where a service is, and the names that it makes beside it.
+_PLACE = re.compile(r"(tcp|udp|sctp)://")
+_BESIDE = re.compile(
+    r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?|NAME)"
+)
+
+
+def variables_of_engines(environ: Mapping[str, str]) -> frozenset[str]:
+    """
+    The names of variables that a container engine has made of the names of services: C{X_PORT} with a URL of
+    a transport, and those beside it. A service named C{dledger-member--x} has variables that look like ours.
+    """
+    services = [
+        name.removesuffix("_PORT") for name, value in environ.items()
+        if name.endswith("_PORT") and _PLACE.match(value)
+    ]
+    return frozenset(
+        name for service in services for name in environ
+        if name.startswith(service) and _BESIDE.fullmatch(name, len(service))
+    )
+
 
 #: Bytes of a file, at most.
 FILE_BYTES_MAX = 4 * 1024 * 1024
