@@ -144,3 +144,11 @@ def plotted_numbers(overview: Overview) -> JsonObject:
 
 def _times(one: HistogramStatus) -> JsonObject:
     return {"bounds": list(one.bounds), "counts": list(one.counts)}
+
+
+def not_leader(status: NodeStatus) -> str:
+    """That the member does not lead, and who does; empty at the leader."""
+    member = status.member
+    if member.role == "leader":
+        return ""
+    return f"{member.self_id} does not lead; {member.leader_id or 'no member that it knows'} does"
