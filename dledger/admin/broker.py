@@ -210,7 +210,7 @@ class BrokerPages:
             return problem_page(request, problem, lambda why: message_page(name, Query({}), None, why))
         if wants_html(request):
             return send_html(request, message_page(name, query, shown))
-        return json_page(request, 200, attrs.asdict(told_messages(shown)))
+        return json_page(request, 200, attrs.asdict(told_messages(shown, query.style())))
 
     @app.route("/config", methods=["GET"])
     def config(self, request: IRequest) -> bytes:

@@ -17,7 +17,7 @@ from dledger.admin.actions.effects import ACTIONS, Effects
 from dledger.admin.basics.cluster import MemberReport
 from dledger.admin.basics.guard import ACTION_PATHS, CONTENT_PATHS, OPEN_PATHS
 from dledger.admin.browsing.entries import ShownEntries
-from dledger.admin.browsing.query import COUNT_MAX, INDEX_MAX, LAST
+from dledger.admin.browsing.query import COUNT_MAX, INDEX_MAX, LAST, STYLES
 from dledger.admin.status_document import status_kinds
 from dledger.base.process.log_lines import LEVELS, ROOM_CHARS_MAX
 from dledger.node.reporting.reports import SeenEvent
@@ -153,6 +153,8 @@ def _asked(name: str, description: str, schema: JsonObject, *, is_needed: bool =
 
 _COUNT = _asked("count", "how many are shown", {"type": "integer", "minimum": 1, "maximum": COUNT_MAX})
 _TIME = _asked("time", "in ISO 8601, or seconds or milliseconds since 1970; not with from", _TEXT)
+_AS = _asked("as", "how bodies are shown; by default as text, or in hexadecimal where they are none",
+             {"enum": list(filter(None, STYLES))})
 _FROM: JsonObject = {"anyOf": [{"type": "integer", "minimum": 0, "maximum": INDEX_MAX}, {"const": LAST}]}
 _PLACE: JsonObject = {"type": "integer", "minimum": 0}
 _TOPIC = _asked("topic", "name of a topic", _TEXT)
@@ -172,7 +174,8 @@ _QUERIES: Mapping[str, list[JsonObject]] = {
         _asked("room", "a module or the beginning of its name, such as dledger.node; without it: all that "
                "have no level of their own", {**_TEXT, "maxLength": ROOM_CHARS_MAX}),
     ],
-    "/entries": [_asked("from", "first index; by default the last entries are shown", _FROM), _TIME, _COUNT],
+    "/entries": [_asked("from", "first index; by default the last entries are shown", _FROM), _TIME, _COUNT,
+                 _AS],
     "/topics": [_TOPIC],
     "/messages": [
         _TOPIC, _asked("queue", "number of a queue; 0 by default", _PLACE),
@@ -180,6 +183,7 @@ _QUERIES: Mapping[str, list[JsonObject]] = {
         _asked("key", "a word of KEYS, or a unique key; not with from or time", _TEXT),
         _asked("position", "of one message in the log, in bytes; alone", _PLACE),
         _COUNT,
+        _AS,
     ],
 }
 _REFUSED = {401: _ERROR, 403: _ERROR}
