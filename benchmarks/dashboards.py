@@ -5,7 +5,9 @@ What open dashboards cost a member under full load.
     python -m benchmarks.dashboards --rounds 5
 
 One client keeps 1000 appends outstanding at a group of three. Round after round it is measured without and
-with browsers: each asks the leader's page of numbers every two seconds, as the page's script does.
+with browsers: each asks the leader's page of numbers every two seconds, as the page's script does. Besides
+the rates it compares the processor time of the leader for each append, which other programs of the machine
+change less, and reports the share of a processor that the browsers take of a leader that does nothing else.
 """
 
 from __future__ import annotations
@@ -13,9 +15,11 @@ from __future__ import annotations
 import http.client
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 
 import click
 
@@ -65,7 +69,22 @@ def browsing(port: int, count: int) -> Iterator[list[Browser]]:
             one.thread.join(timeout=15)
 
 
-def _measured(group: Group, leader_id: str, window: int, seconds: float) -> Sample:
+def idle_share(member: Member, seconds: float) -> float:
+    """The share of a processor that a member takes for some seconds."""
+    before_s, began_s = member.cpu_seconds(), time.monotonic()
+    time.sleep(seconds)
+    return (member.cpu_seconds() - before_s) / (time.monotonic() - began_s)
+
+
+def _measured(group: Group, leader_id: str, window: int, seconds: float) -> tuple[Sample, float]:
+    """@return: also, processor time of the leader for each append, seconds."""
+    leader = group.members[leader_id]
+    before_s = leader.cpu_seconds()
+    sample = _load(group, leader_id, window, seconds)
+    return sample, (leader.cpu_seconds() - before_s) / max(sample.acknowledged, 1)
+
+
+def _load(group: Group, leader_id: str, window: int, seconds: float) -> Sample:
     return load_in_child(
         address=group.peers[leader_id], remote_id=leader_id, group=group.name, wire="client", window=window,
         body_bytes=100, warm_up_s=0.5, seconds=seconds, peers=group.peers_text,
@@ -95,7 +114,9 @@ def main(rounds: int, seconds: float, browsers: int, window: int) -> None:
         with ending(*group.members.values()):
             group.start()
             leader_id = group.leader()
-            alone, watched, answers = [], [], 0
+            alone: list[tuple[Sample, float]] = []
+            watched: list[tuple[Sample, float]] = []
+            answers = 0
             for number in range(rounds):
                 for is_watched in (number % 2 == 0, number % 2 == 1):
                     if not is_watched:
@@ -104,11 +125,21 @@ def main(rounds: int, seconds: float, browsers: int, window: int) -> None:
                     with browsing(ports[leader_id], browsers) as open_pages:
                         watched.append(_measured(group, leader_id, window, seconds))
                     answers += sum(one.answers for one in open_pages)
+                (one, one_s), (other, other_s) = alone[-1], watched[-1]
                 console.print(
-                    f"round {number + 1}: alone {alone[-1].throughput_per_s:,.0f}/s, with {browsers} "
-                    f"dashboards {watched[-1].throughput_per_s:,.0f}/s"
+                    f"round {number + 1}: alone {one.throughput_per_s:,.0f}/s, {one_s * 1e6:.2f} us each, "
+                    f"with {browsers} dashboards {other.throughput_per_s:,.0f}/s, {other_s * 1e6:.2f} us each"
                 )
-    console.print(f"median of the ratios: {paired_ratio(watched, alone):.3f}; {answers} pages were answered")
+            leader = group.members[leader_id]
+            idle = idle_share(leader, 2 * seconds)
+            with browsing(ports[leader_id], browsers):
+                shown = idle_share(leader, 2 * seconds)
+    rates = paired_ratio([one for one, _ in watched], [one for one, _ in alone])
+    times = median(seen_s / alone_s for (_, seen_s), (_, alone_s) in zip(watched, alone, strict=True))
+    console.print(
+        f"medians of the ratios: rate {rates:.3f}, processor time an append {times:.3f}; {answers} "
+        f"pages were answered. An idle leader takes {idle:.1%} of a processor, with them {shown:.1%}"
+    )
 
 
 if __name__ == "__main__":

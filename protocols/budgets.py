@@ -99,6 +99,13 @@ class Budgets:
         self.strangers = ByteBudget(unfinished // 4)
         self.waiting = ByteBudget(unfinished // 2)
 
+    def limit(self, *, answers: int, unfinished: int) -> None:
+        """Other budgets from now on; what is held beyond them stays until it is given back."""
+        self.answers.bytes_max = answers
+        self.unfinished.bytes_max = unfinished
+        self.strangers.bytes_max = unfinished // 4
+        self.waiting.bytes_max = unfinished // 2
+
     @property
     def is_exhausted(self) -> bool:
         """Whether the largest answer does not fit twice."""

@@ -328,6 +328,13 @@ LAYERS: tuple[Layer, ...] = (
         refused=("twisted.web", "logging", "asyncio"),
     ),
     Layer(
+        name="broker verification",
+        covers=("dledger.rocketmq.broker.verify",),
+        ours=(*BROKER, *_broker("metadata", "store")),
+        third=ATTRS,
+        refused=("twisted", "logging", "asyncio"),
+    ),
+    Layer(
         name="broker access",
         covers=("dledger.rocketmq.broker.access",),
         ours=(*VALUES, "protocols.rocketmq", *ROCKETMQ_WIRE),
@@ -448,6 +455,7 @@ LAYERS: tuple[Layer, ...] = (
         covers=("dledger.cli.rocketmq",),
         ours=(
             *LEDGER, "dledger.base", "dledger.cli.basics", "dledger.client", "dledger.rocketmq.broker.client",
+            "dledger.rocketmq.broker.store.records.store_config", "dledger.rocketmq.broker.verify",
             "dledger.storage.files", *LEDGER_WIRE, "protocols.rocketmq.signing", "protocols.wire.rocketmq",
         ),
         third=(*ATTRS, "twisted", "click", "rich"),

@@ -22,9 +22,10 @@ import click
 from prometheus_client.core import Metric
 from twisted.python.usage import Options
 
-from dledger.admin.broker import BrokerCollector
+from dledger.admin.broker_metrics import MEASURED_COUNTERS, BrokerCollector
 from dledger.admin.metrics import make_registry
 from dledger.admin.name_server import NameServerCollector
+from dledger.base.process.histogram import HistogramStatus
 from dledger.cli.basics.common import EXIT_STATUSES
 from dledger.cli.main import cli
 from dledger.daemons.basics.logs import LOG_PARAMETERS
@@ -37,7 +38,7 @@ from dledger.ledger.option_help import OPTION_HELP
 from dledger.rocketmq.broker.common.config import BrokerConfig
 from dledger.rocketmq.broker.common.raft_options import RaftOptions
 from dledger.rocketmq.broker.ha.config import HAConfig
-from dledger.rocketmq.broker.status import BrokerStatus
+from dledger.rocketmq.broker.status import BrokerMeasures, BrokerStatus, Waiting
 from dledger.rocketmq.broker.store.records.store_config import StoreConfig
 from dledger.rocketmq.namesrv.config import NameServerConfig
 from dledger.rocketmq.namesrv.status import NameServerStatus
@@ -235,6 +236,18 @@ def blank(kind: type[Any]) -> Any:
     })
 
 
+def _blank_measures() -> BrokerMeasures:
+    """The figures of a broker in which nothing has happened."""
+    nothing = HistogramStatus(bounds=(), counts=(0,), total=0.0)
+    measures: BrokerMeasures = attrs.evolve(
+        blank(BrokerMeasures), puts=nothing, gets=nothing, waiting=blank(Waiting),
+        totals=dict.fromkeys((key for _, _, key in MEASURED_COUNTERS), 0),
+        rates=dict.fromkeys(("put", "found", "missed", "got"), 0.0),
+        mornings=dict.fromkeys(("put", "got"), (0, 0, 0)),
+    )
+    return measures
+
+
 class _BlankServer:
     """A name server in which nothing has happened."""
 
@@ -246,6 +259,10 @@ class _BlankServer:
     def brokers(self) -> tuple[()]:
         """None."""
         return ()
+
+    def requests(self) -> dict[str, int]:
+        """None."""
+        return {}
 
 
 def _service_metrics(metrics: Iterable[Metric], prefix: str) -> str:
@@ -272,7 +289,7 @@ PRINTED: Mapping[str, Callable[[], str]] = {
     "command details": command_details,
     "member metrics": metrics,
     "broker metrics": lambda: _service_metrics(
-        BrokerCollector(lambda: blank(BrokerStatus)).collect(), "dledger_broker_"
+        BrokerCollector(lambda: blank(BrokerStatus), _blank_measures).collect(), "dledger_broker_"
     ),
     "name server metrics": lambda: _service_metrics(
         NameServerCollector(_BlankServer()).collect(), "dledger_namesrv_"

@@ -46,7 +46,7 @@ BOXES: dict[str, tuple[int, tuple[str, ...]]] = {
         "RocketMQ", "RocketMQ answers", "name server", "broker", "broker access", "broker administration",
         "broker basics", "broker client", "broker common", "broker consuming", "broker delays",
         "broker metadata", "broker popping", "broker puts", "broker replication", "broker sending",
-        "broker store", "broker transactions",
+        "broker store", "broker transactions", "broker verification",
     )),
     "raft broker": (3, ("raft broker",)),
     "Spark, archives": (3, ("spark", "spark export", "spark by name", "remote stores")),

@@ -16,14 +16,12 @@ No page changes anything. The limits are those of L{AdminSite <dledger.admin.bas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import attrs
 from klein import Klein
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from twisted.application.internet import StreamServerEndpointService
 from twisted.internet.endpoints import serverFromString
 from twisted.logger import Logger
@@ -42,6 +40,7 @@ from dledger.admin.basics.pages import (
     json_page,
     send_page,
 )
+from dledger.admin.broker_metrics import BrokerCollector
 from dledger.admin.browsing.message_page import message_page, topics_page
 from dledger.admin.browsing.messages import (
     NAMES,
@@ -55,14 +54,14 @@ from dledger.admin.browsing.messages import (
 from dledger.admin.browsing.query import Query, QueryProblem, problem_page, query_of
 from dledger.admin.dashboard.broker_page import broker_page
 from dledger.admin.dashboard.frame import send_html, wants_html
+from dledger.admin.metrics import MemberStatusSource, NodeCollector
 from dledger.admin.openapi import searched_pages, service_document, status_schema
 from dledger.base.process.reactor import Reactor
 from dledger.base.serving.admin_ports import loopback_unless_told
-from dledger.rocketmq.broker.status import BrokerStatus
+from dledger.rocketmq.broker.status import BrokerMeasures, BrokerStatus
 from dledger.values.option_values import Setting
 from protocols.wire.fastjson import JsonObject
 
-_PREFIX = "dledger_broker_"
 _PAGES = {
     "/live": "the dashboard, for browsers",
     "/status": "the numbers of this broker, and the lag of its consumer groups",
@@ -77,31 +76,6 @@ _PAGES = {
 }
 #: Seconds for which a page is sent again.
 KEPT_S = 1.0
-#: Consumer groups in topics that have a metric of their own; the largest lags come first.
-GROUPS_MEASURED = 500
-
-#: Name and help of the numbers that rise and fall, and of those that only rise.
-BROKER_GAUGES: tuple[tuple[str, str], ...] = (
-    ("connections", "Open connections of clients."),
-    ("begin_offset", "First byte of the log; -1 before the store is open."),
-    ("end_offset", "End of the log, bytes; -1 before the store is open."),
-    ("flushed_offset", "End of the log on stable storage, bytes."),
-    ("undispatched_bytes", "Bytes of messages that are in no consume queue yet."),
-    ("topics", "Topics."),
-    ("groups", "Subscription groups."),
-    ("waiting_puts", "Puts that wait for slaves or for the disk."),
-    ("waiting_pulls", "Pulls that wait for messages."),
-)
-BROKER_COUNTERS: tuple[tuple[str, str], ...] = (
-    ("stored", "Messages stored."),
-    ("delivered", "Messages given to consumers."),
-    ("pulls_empty", "Pulls that found no message."),
-    ("bad_records", "Damaged messages seen."),
-    ("overtaken", "Times that another broker had the name and id of this one at a name server."),
-    ("wire_errors", "Connections ended because of malformed bytes."),
-    ("connections_refused", "Connections refused."),
-)
-
 
 class BrokerSource(Protocol):
     """The part of a broker that this module needs."""
@@ -109,67 +83,12 @@ class BrokerSource(Protocol):
     def status(self) -> BrokerStatus:
         """The present state."""
 
+    def measures(self) -> BrokerMeasures | None:
+        """Its further figures; None while its store is not open."""
+
     @property
     def browser(self) -> MessageSource | None:
         """Reads its messages; None before its store is open, and after it was closed."""
-
-
-class BrokerCollector(Collector):
-    """Makes the metrics of one broker from one status."""
-
-    def __init__(self, status: Callable[[], BrokerStatus]) -> None:
-        self._status = status
-
-    def collect(self) -> Iterator[Metric]:
-        """Every metric family."""
-        status = self._status()
-        for name, text in BROKER_GAUGES:
-            yield GaugeMetricFamily(_PREFIX + name, text, value=float(getattr(status, name)))
-        yield GaugeMetricFamily(_PREFIX + "is_healthy", "1 while it serves.", value=float(not status.problem))
-        yield GaugeMetricFamily(_PREFIX + "is_master", "1 for a master.", value=float(status.role != "SLAVE"))
-        yield GaugeMetricFamily(
-            _PREFIX + "is_replicating", "0 if a slave is not in order, else 1.",
-            value=float(not status.replication_problem),
-        )
-        yield GaugeMetricFamily(
-            _PREFIX + "tls_certificate_end_seconds",
-            "End of its TLS certificate, seconds since 1970; -1 without TLS.", value=status.tls_expires_s,
-        )
-        yield GaugeMetricFamily(_PREFIX + "uptime_seconds", "Seconds since its start.", value=status.uptime_s)
-        for name, text in BROKER_COUNTERS:
-            yield CounterMetricFamily(f"{_PREFIX}{name}_total", text, value=float(getattr(status, name)))
-        yield from _by_others(status)
-
-    def describe(self) -> Iterator[Metric]:
-        """Nothing in advance: the broker may not have started."""
-        return iter(())
-
-
-def _by_others(status: BrokerStatus) -> Iterator[Metric]:
-    refusals = CounterMetricFamily(
-        _PREFIX + "refusals_total", "Requests refused, by request code and code of the answer.",
-        labels=("request", "code"),
-    )
-    for pair, times in status.refusals.items():
-        request, _, code = pair.partition(":")
-        refusals.add_metric((request, code), float(times))
-    yield refusals
-    slaves = GaugeMetricFamily(
-        _PREFIX + "slave_lag_bytes", "Bytes that a slave has not reported as held.", labels=("slave",)
-    )
-    for slave in status.slaves:
-        slaves.add_metric((slave.address,), float(slave.gap_bytes))
-    yield slaves
-    lags = GaugeMetricFamily(
-        _PREFIX + "consumer_lag_messages", "Messages stored, and not committed as consumed.",
-        labels=("group", "topic"),
-    )
-    for lag in status.lags[:GROUPS_MEASURED]:
-        lags.add_metric((lag.group, lag.topic), float(lag.messages))
-    yield lags
-    info = InfoMetricFamily(_PREFIX + "build", "Version of the software, role and kind of log.")
-    info.add_metric((), {"version": dledger.__version__, "role": status.role, "log": status.log})
-    yield info
 
 
 class BrokerPages:
@@ -180,13 +99,14 @@ class BrokerPages:
 
     def __init__(
         self, broker: BrokerSource, seconds: Callable[[], float], settings: Iterable[Setting] = (), *,
-        wall_s: Callable[[], float], is_public: bool = True,
+        wall_s: Callable[[], float], is_public: bool = True, member: MemberStatusSource | None = None,
     ) -> None:
         """
         @param seconds: a monotonic clock.
         @param settings: the options of the broker.
         @param wall_s: seconds since 1970.
         @param is_public: whether C{/} may show numbers: reading needs no token.
+        @param member: the status of the member that keeps its log, for C{/metrics}; None: it has none.
         """
         self._broker = broker
         self._seconds = seconds
@@ -197,7 +117,10 @@ class BrokerPages:
         self._looked: tuple[float, BrokerStatus] | None = None
         self._queries = MessageQueries()
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(BrokerCollector(self._status))
+        self._registry.register(BrokerCollector(self._status, broker.measures))
+        ProcessCollector(registry=self._registry)
+        if member is not None:
+            self._registry.register(NodeCollector(member))
 
     def _status(self) -> BrokerStatus:
         """The state of within L{KEPT_S}: its lags cost a look at each queue."""
@@ -287,7 +210,7 @@ class BrokerPages:
             return problem_page(request, problem, lambda why: message_page(name, Query({}), None, why))
         if wants_html(request):
             return send_html(request, message_page(name, query, shown))
-        return json_page(request, 200, attrs.asdict(told_messages(shown)))
+        return json_page(request, 200, attrs.asdict(told_messages(shown, query.style())))
 
     @app.route("/config", methods=["GET"])
     def config(self, request: IRequest) -> bytes:
@@ -326,6 +249,7 @@ def _status_json(status: BrokerStatus) -> JsonObject:
 def make_broker_pages(
     broker: BrokerSource, endpoint: str, reactor: Reactor, *, wall_s: Callable[[], float],
     access: PagesAccess | None = None, settings: Iterable[Setting] = (),
+    member: MemberStatusSource | None = None,
 ) -> StreamServerEndpointService:
     """
     The service that serves the pages.
@@ -333,11 +257,13 @@ def make_broker_pages(
     @param endpoint: endpoint string such as C{tcp:8080}; on the loopback interface unless it names one.
     @param wall_s: seconds since 1970.
     @param settings: the options of the broker.
+    @param member: see L{BrokerPages}.
     @raise ValueError: the file of tokens is missing, or not sound.
     """
     access = access or PagesAccess()
     pages = BrokerPages(
-        broker, reactor.seconds, settings, wall_s=wall_s, is_public=not access.reads_need_token
+        broker, reactor.seconds, settings, wall_s=wall_s, is_public=not access.reads_need_token,
+        member=member,
     )
     site = access.site(pages.app.resource(), reactor, wall_s=wall_s)
     return StreamServerEndpointService(

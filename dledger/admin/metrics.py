@@ -17,13 +17,16 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 import dledger
+from dledger.base.process.histogram import HistogramStatus
 from dledger.node.reporting.health import health_problem
-from dledger.node.reporting.status import HistogramStatus, MachineStatus, NodeStatus
+from dledger.node.reporting.status import MachineStatus, NodeStatus
 
 _PREFIX = "dledger_"
 PEER_STATES = ("compare", "truncate", "append", "unknown")
 
 _Number = Callable[[NodeStatus], float]
+#: Returns the status of a member.
+MemberStatusSource = Callable[[], NodeStatus]
 
 
 def _damaged_entries(status: NodeStatus) -> float:
@@ -123,7 +126,7 @@ class NodeCollector(Collector):
     @param status: returns the node's current status.
     """
 
-    def __init__(self, status: Callable[[], NodeStatus]) -> None:
+    def __init__(self, status: MemberStatusSource) -> None:
         self._status = status
 
     def collect(self) -> Iterator[Metric]:
@@ -146,7 +149,7 @@ class NodeCollector(Collector):
             yield counter
         yield _info_gauge("build_info", "1.", names, who)
         for name, text, histogram in HISTOGRAMS:
-            yield _histogram(name, text, names, who, histogram(status))
+            yield histogram_family(_PREFIX + name, text, names, who, histogram(status))
         yield from _peers(status, names, who)
         yield from _readers(status, (*names, "reader"), who)
         if status.machine is not None:
@@ -159,10 +162,15 @@ def _info_gauge(name: str, text: str, names: tuple[str, ...], who: tuple[str, ..
     return family
 
 
-def _histogram(
+def histogram_family(
     name: str, text: str, names: tuple[str, ...], who: tuple[str, ...], status: HistogramStatus
 ) -> Metric:
-    family = HistogramMetricFamily(_PREFIX + name, text, labels=names)
+    """
+    A histogram with one row.
+
+    @param names, who: its labels.
+    """
+    family = HistogramMetricFamily(name, text, labels=names)
     buckets: list[tuple[str, float]] = []
     total = 0
     for bound, count in zip((*status.bounds, float("inf")), status.counts, strict=True):
@@ -246,7 +254,7 @@ def _machine(status: MachineStatus, names: tuple[str, ...], who: tuple[str, ...]
         yield counter
 
 
-def make_registry(status: Callable[[], NodeStatus]) -> CollectorRegistry:
+def make_registry(status: MemberStatusSource) -> CollectorRegistry:
     """A registry for this node only: one process may run several nodes."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(NodeCollector(status))

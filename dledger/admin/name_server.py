@@ -17,12 +17,12 @@ L{AdminSite <dledger.admin.basics.site.AdminSite>}.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
 import attrs
 from klein import Klein
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from twisted.application.internet import StreamServerEndpointService
@@ -101,6 +101,9 @@ class NameServerSource(Protocol):
     def brokers(self) -> tuple[LiveBrokerStatus, ...]:
         """The brokers that live."""
 
+    def requests(self) -> Mapping[int, int]:
+        """The number of requests with each code that it answers."""
+
 
 class NameServerCollector(Collector):
     """Makes the metrics of one name server from one status."""
@@ -128,6 +131,12 @@ class NameServerCollector(Collector):
         for pair, number in status.refusals.items():
             refusals.add_metric(pair.split(":"), float(number))
         yield refusals
+        requests = CounterMetricFamily(
+            _PREFIX + "requests_by_code_total", "Requests with each code that it knows.", labels=("request",)
+        )
+        for code, number in self._server.requests().items():
+            requests.add_metric((str(code),), float(number))
+        yield requests
 
 
 class NameServerPages:
@@ -142,6 +151,7 @@ class NameServerPages:
         self._settings = settings
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(NameServerCollector(server))
+        ProcessCollector(registry=self._registry)
 
     @app.route("/", methods=["GET"])
     def index(self, request: IRequest) -> bytes:

@@ -13,10 +13,11 @@ from collections.abc import Mapping
 import attrs
 
 import dledger
+from dledger.admin.actions.effects import ACTIONS, Effects
 from dledger.admin.basics.cluster import MemberReport
-from dledger.admin.basics.guard import CONTENT_PATHS, OPEN_PATHS
+from dledger.admin.basics.guard import ACTION_PATHS, CONTENT_PATHS, OPEN_PATHS
 from dledger.admin.browsing.entries import ShownEntries
-from dledger.admin.browsing.query import COUNT_MAX, INDEX_MAX, LAST
+from dledger.admin.browsing.query import COUNT_MAX, INDEX_MAX, LAST, STYLES
 from dledger.admin.status_document import status_kinds
 from dledger.base.process.log_lines import LEVELS, ROOM_CHARS_MAX
 from dledger.node.reporting.reports import SeenEvent
@@ -112,6 +113,8 @@ def _pages() -> dict[str, dict[int, JsonObject]]:
         "/events": {200: object_schema({"self_id": _TEXT, "events": listed_schema(json_schema(SeenEvent))})},
         "/live": {200: {}},
         "/browse": {200: {}},
+        "/actions": {200: {}},
+        "/effects": {200: json_schema(Effects), 400: _ERROR},
         "/entries": searched_pages(ShownEntries),
     }
 
@@ -129,13 +132,17 @@ def _actions() -> dict[str, dict[int, JsonObject]]:
         "/log-level": {
             200: object_schema({"log_level": _TEXT}), 400: object_schema(error), 409: object_schema(error),
         },
+        "/skip": {
+            200: object_schema({"index": _WHOLE, "order_index": _WHOLE}), 400: object_schema(error),
+            409: object_schema({**error, "leader_id": json_schema(str | None)}),
+        },
         "/flush": {200: object_schema(ends), 504: object_schema({**error, **ends})},
     }
 
 
 #: The media types of the pages that are no JSON.
 _TYPES: Mapping[str, str] = {
-    "/live": "text/html", "/browse": "text/html", "/metrics": "text/plain",
+    "/live": "text/html", "/browse": "text/html", "/actions": "text/html", "/metrics": "text/plain",
 }
 
 
@@ -146,11 +153,19 @@ def _asked(name: str, description: str, schema: JsonObject, *, is_needed: bool =
 
 _COUNT = _asked("count", "how many are shown", {"type": "integer", "minimum": 1, "maximum": COUNT_MAX})
 _TIME = _asked("time", "in ISO 8601, or seconds or milliseconds since 1970; not with from", _TEXT)
+_AS = _asked("as", "how bodies are shown; by default as text, or in hexadecimal where they are none",
+             {"enum": list(filter(None, STYLES))})
 _FROM: JsonObject = {"anyOf": [{"type": "integer", "minimum": 0, "maximum": INDEX_MAX}, {"const": LAST}]}
 _PLACE: JsonObject = {"type": "integer", "minimum": 0}
 _TOPIC = _asked("topic", "name of a topic", _TEXT)
 #: The queries.
 _QUERIES: Mapping[str, list[JsonObject]] = {
+    "/effects": [
+        _asked("do", "the action", {"enum": list(ACTIONS)}, is_needed=True),
+        _asked("to", "of transfer: id of the member that shall lead", _TEXT),
+        _asked("index", "of skip: of the entry at which the state machine has failed", _PLACE),
+    ],
+    "/skip": [_asked("index", "of the entry", _PLACE, is_needed=True)],
     "/transfer": [
         _asked("to", "id of the member that shall lead", {**_TEXT, "minLength": 1}, is_needed=True),
     ],
@@ -159,7 +174,8 @@ _QUERIES: Mapping[str, list[JsonObject]] = {
         _asked("room", "a module or the beginning of its name, such as dledger.node; without it: all that "
                "have no level of their own", {**_TEXT, "maxLength": ROOM_CHARS_MAX}),
     ],
-    "/entries": [_asked("from", "first index; by default the last entries are shown", _FROM), _TIME, _COUNT],
+    "/entries": [_asked("from", "first index; by default the last entries are shown", _FROM), _TIME, _COUNT,
+                 _AS],
     "/topics": [_TOPIC],
     "/messages": [
         _TOPIC, _asked("queue", "number of a queue; 0 by default", _PLACE),
@@ -167,6 +183,7 @@ _QUERIES: Mapping[str, list[JsonObject]] = {
         _asked("key", "a word of KEYS, or a unique key; not with from or time", _TEXT),
         _asked("position", "of one message in the log, in bytes; alone", _PLACE),
         _COUNT,
+        _AS,
     ],
 }
 _REFUSED = {401: _ERROR, 403: _ERROR}
@@ -241,7 +258,7 @@ def _refusals(path: str) -> dict[int, JsonObject]:
     """Those of the guard for a page that changes nothing; the server's options say whether they come."""
     if path in OPEN_PATHS:
         return {}
-    return _REFUSED if path in CONTENT_PATHS else {401: _ERROR}
+    return _REFUSED if path in (*CONTENT_PATHS, *ACTION_PATHS) else {401: _ERROR}
 
 
 def _responses(

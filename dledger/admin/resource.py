@@ -17,8 +17,11 @@ The administration of one member over HTTP: its own status, and that of its grou
     POST /transfer?to=n1    hand leadership over; only the leader can
     POST /flush             put on stable storage what is in the ledger now
     POST /log-level?level=debug&room=dledger.node    write the log from this level on
+    GET /actions   for browsers: the forms of what can be done
+    GET /effects?do=transfer&to=n1    what an action would do now; needs a token, and does nothing
+    POST /skip?index=17     let the state machines pass over an entry
 
-All pages except those for browsers and C{/metrics} are JSON, errors included. Only the last two change
+All pages except those for browsers and C{/metrics} are JSON, errors included. Only those of POST change
 anything; they need a token, see L{AdminGuard <dledger.admin.basics.guard.AdminGuard>}.
 
 Rule: it listens on the loopback interface unless an interface is named; beyond it only with TLS and a token,
@@ -29,7 +32,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Protocol
 
 import attrs
 from klein import Klein
@@ -45,6 +47,9 @@ from twisted.web.iweb import IRequest
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 
 import dledger
+from dledger.admin.actions.action_page import action_page
+from dledger.admin.actions.effects import NAMES as ACTION_NAMES
+from dledger.admin.actions.effects import effects_of
 from dledger.admin.basics.cluster import ClusterSurvey, MemberReport, group_problems
 from dledger.admin.basics.pages import (
     METRICS_TYPE,
@@ -61,21 +66,19 @@ from dledger.admin.browsing.query import Query, QueryProblem, problem_page, quer
 from dledger.admin.dashboard.frame import send_html, wants_html
 from dledger.admin.dashboard.overview import overview_of
 from dledger.admin.dashboard.page import dashboard_page
+from dledger.admin.member_source import StatusSource
 from dledger.admin.metrics import exposition, make_registry
 from dledger.admin.openapi import openapi_document
 from dledger.admin.status_document import status_document
 from dledger.base.process.log_lines import ANSWERS_OPERATOR, LogLevels
 from dledger.base.process.reactor import Reactor
 from dledger.base.serving.admin_ports import loopback_unless_told
-from dledger.base.tls.securing import Dialling
 from dledger.node.reporting.health import health_problem, readiness_problems
-from dledger.node.reporting.reports import SeenEvent
 from dledger.node.reporting.status import NodeStatus
 from dledger.values.addresses import Address
 from dledger.values.option_values import Setting
 from protocols.wire.codes import ResponseCode
 from protocols.wire.fastjson import JsonObject
-from protocols.wire.ledger.batches import EntryBatch
 
 _INDEX = {
     "/live": "the dashboard, for browsers",
@@ -89,6 +92,9 @@ _INDEX = {
     "/config": "the options in force, and where each was given",
     "/openapi.json": "these pages, as OpenAPI 3.1",
     "/metrics": "metrics for Prometheus",
+    "/actions": "the forms of what can be done here, for browsers",
+    "/effects": "what an action would do now, with a token: ?do=transfer&to=, ?do=flush, ?do=skip&index=",
+    "/skip": "POST with a token: let the state machines pass over ?index=, at which the leader's has failed",
     "/transfer": "POST with a token: hand leadership over to the member that ?to= names",
     "/log-level": "POST with a token: write the log from ?level= on, in ?room= or everywhere",
     "/flush": "POST with a token: put on stable storage what is in the ledger now",
@@ -101,45 +107,6 @@ FLUSH_TIME_OUT_S = 10.0
 FLUSH_LOOK_S = 0.05
 #: Longest name of a member that is looked at.
 _ID_CHARS_MAX = 255
-
-
-class TransferAnswer(Protocol):
-    """The part of the answer to a hand-over that this module needs."""
-
-    @property
-    def code(self) -> ResponseCode:
-        """SUCCESS, or why not."""
-
-    @property
-    def leader_id(self) -> str | None:
-        """The leader that the member knows."""
-
-    @property
-    def term(self) -> int:
-        """Its term."""
-
-
-class StatusSource(Protocol):
-    """
-    The part of a node that this module needs.
-
-    @ivar dialling: with which it connects to other members; None without TLS.
-    """
-
-    dialling: Dialling | None
-
-    def status(self) -> NodeStatus:
-        """The current status."""
-
-    def read_committed(self, first_index: int, *, max_bytes: int) -> EntryBatch | None:
-        """See L{dledger.node.node.Node.read_committed}."""
-
-    def transfer(self, transferee_id: str) -> Deferred[TransferAnswer]:
-        """Hand leadership over. @return: fires with the answer to such a request, with any code."""
-
-    @property
-    def events(self) -> Callable[[], tuple[SeenEvent, ...]]:
-        """Returns the last events, oldest first."""
 
 
 def status_json(status: NodeStatus) -> JsonObject:
@@ -314,6 +281,41 @@ class AdminApp:
         if wants_html(request):
             return send_html(request, entry_page(group, query, shown))
         return json_page(request, 200, attrs.asdict(shown))
+
+    @app.route("/actions", methods=["GET"])
+    def actions(self, request: IRequest) -> bytes:
+        """The forms."""
+        member = self._node.status().member
+        return send_html(request, action_page(member.group, member.self_id, None))
+
+    @app.route("/effects", methods=["GET"])
+    def effects(self, request: IRequest) -> bytes:
+        """What an action would do."""
+        status = self._node.status()
+        member = status.member
+        try:
+            found = effects_of(status, query_of(request, ACTION_NAMES))
+        except QueryProblem as problem:
+            return problem_page(
+                request, problem, lambda why: action_page(member.group, member.self_id, None, why)
+            )
+        if wants_html(request):
+            return send_html(request, action_page(member.group, member.self_id, found))
+        return json_page(request, 200, attrs.asdict(found))
+
+    @app.route("/skip", methods=["POST"])
+    async def skip(self, request: IRequest) -> bytes:
+        """Let the state machines pass over an entry."""
+        text = asked_value(request, b"index")
+        if not (text.isascii() and text.isdecimal() and len(text) < 20):
+            return json_page(request, 400, {"error": "write /skip?index=INDEX, with the index of an entry"})
+        answer = await self._node.skip(int(text))
+        if answer.code is not ResponseCode.SUCCESS:
+            return json_page(request, 409, {
+                "error": f"it is not skipped: {answer.reason or ResponseCode(answer.code).name}",
+                "leader_id": answer.leader_id,
+            })
+        return json_page(request, 200, {"index": int(text), "order_index": answer.index})
 
     @app.route("/config", methods=["GET"])
     def config(self, request: IRequest) -> bytes:

@@ -8,19 +8,16 @@ statuses.
 
 from __future__ import annotations
 
-import platform
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any, TypeVar
 
 import attrs
 import click
-import twisted
 from click.core import ParameterSource
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-import dledger
 from dledger.cli.basics.administration import AdminAccess, flush, log_level
 from dledger.cli.basics.administration import token as token_command
 from dledger.cli.basics.common import (
@@ -35,6 +32,7 @@ from dledger.cli.basics.common import (
 from dledger.cli.basics.contexts import FILES, FromContext, choose, chosen_of
 from dledger.cli.basics.since import Since, entry_at, moment_of, read_since, shown_until
 from dledger.cli.basics.target import Target
+from dledger.cli.basics.versions import version, versions
 from dledger.cli.data.archive import archive
 from dledger.cli.data.backup import backup, restore
 from dledger.cli.data.export import export
@@ -63,7 +61,7 @@ from dledger.values.client_token import ClientToken, read_token
 from dledger.values.errors import DLedgerError
 from dledger.values.tls_files import tls_files
 from protocols.wire.codes import ResponseCode
-from protocols.wire.ledger.codes import WIRE_VERSION, Consistency
+from protocols.wire.ledger.codes import Consistency
 from protocols.wire.ledger.envelopes import headers_problem
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -434,8 +432,9 @@ def _write_all(
 @cli.command()
 @click.argument("to")
 @click.option("--term", type=int, default=None, help="The leader's term; needed for a Java leader.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
-def transfer(target: Target, to: str, term: int | None) -> None:
+def transfer(target: Target, to: str, term: int | None, as_json: bool) -> None:
     """Hand leadership over to member TO."""
     with target.open() as log:
         try:
@@ -444,25 +443,15 @@ def transfer(target: Target, to: str, term: int | None) -> None:
             if error.code in (ResponseCode.NETWORK_ERROR, ResponseCode.TIMEOUT):
                 say("it is unknown whether leadership has moved; see dledger status")
             raise
-        click.echo(f"{to} leads" + (f", term {new_term}" if new_term >= 0 else ""))
-
-
-@cli.command()
-def version() -> None:
-    """Show versions."""
-    click.echo(_versions())
-
-
-def _versions() -> str:
-    return (
-        f"dledger {dledger.__version__} (native wire {WIRE_VERSION}), "
-        f"Twisted {twisted.__version__}, Python {platform.python_version()}"
-    )
+        if as_json:
+            write_json({"leader_id": to, "term": new_term if new_term >= 0 else None})
+        else:
+            click.echo(f"{to} leads" + (f", term {new_term}" if new_term >= 0 else ""))
 
 
 def _say_version(context: click.Context, is_wanted: bool) -> None:
     if is_wanted and not context.resilient_parsing:
-        click.echo(_versions())
+        click.echo(versions())
         context.exit()
 
 
@@ -493,6 +482,7 @@ cli.add_command(config)
 cli.add_command(context_command)
 cli.add_command(completion)
 cli.add_command(help_command)
+cli.add_command(version)
 
 
 def main() -> None:

@@ -18,6 +18,7 @@ from dledger.base.tls.key_watch import KeyWatch
 from dledger.core.state import inputs as ev
 from dledger.core.status import MemberStatus
 from dledger.driver.driver import Terms
+from dledger.ledger.config import DLedgerConfig
 from dledger.node.desks import Desks
 from dledger.node.host import MemberHost
 from dledger.node.reporting.status import Counters, StoreStatus, bytes_behind
@@ -127,6 +128,11 @@ class MemberUpkeep:
             self.keep()
         if now_s >= self._scrubbing.next_s:
             inside.with_store(self._scrubbing.step)
+
+    def reread(self, config: DLedgerConfig) -> None:
+        """The options were read again: keep house by them, and look at keys and tokens at once."""
+        self._scrubbing.reread(config)
+        self.keep()
 
     def keep(self) -> None:
         """Keep house now."""

@@ -53,7 +53,7 @@ from dledger.values.errors import DLedgerError
 from protocols.turn import Turn
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.messages import LeadershipTransferRequest, Request, Response
+from protocols.wire.ledger.messages import LeadershipTransferRequest, Request, Response, SkipRequest
 
 #: Seconds between two checks of connections and waiters.
 SWEEP_INTERVAL_S = 0.2
@@ -161,6 +161,12 @@ class Node:
         self._life.run(self._tick, self.config.tick_ms, self._tick_failed)
         self._house.keep()
         self._driver.feed(ev.Started())
+
+    def reread(self, config: DLedgerConfig) -> None:
+        """Go on with these options. @param config: from L{dledger.node.changing.with_changes}."""
+        self.config = config
+        if self.state == "running":
+            self._house.reread(config)
 
     def stop(self) -> Deferred[None]:
         """
@@ -345,6 +351,11 @@ class Node:
             )
         end_index = self._core.committed_index
         return self._store.read_range(first_index, end_index=end_index, max_bytes=max_bytes)
+
+    def skip(self, index: int) -> Deferred[Response]:
+        """Order that no state machine applies an entry. @return: fires with the answer, with any code."""
+        config = self.config
+        return self.router.ask(SkipRequest(group=config.group, remote_id=config.self_id, index=index))
 
     def transfer(self, transferee_id: str) -> Deferred[Response]:
         """Hand leadership to C{transferee_id}. @return: fires with the answer, with any code."""

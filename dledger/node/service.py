@@ -22,10 +22,9 @@ from functools import partial
 from typing import Protocol
 
 from twisted.application.service import IService, MultiService
-from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.defer import Deferred, succeed
-from twisted.internet.endpoints import HostnameEndpoint, quoteStringArgument, serverFromString
-from twisted.internet.interfaces import IListeningPort, IStreamClientEndpoint, IStreamServerEndpoint
+from twisted.internet.endpoints import serverFromString
+from twisted.internet.interfaces import IListeningPort, IStreamServerEndpoint
 from twisted.internet.protocol import ServerFactory
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -35,13 +34,15 @@ from dledger.base.process.descriptors import connections_allowed
 from dledger.base.process.reactor import Reactor
 from dledger.base.process.threads import RunInThread
 from dledger.base.serving.tokens import ClientTokenFile
-from dledger.base.tls.securing import Dialling, Securing, secured
+from dledger.base.tls.securing import Securing, secured
 from dledger.driver.driver import Driver, Terms
 from dledger.ledger.config import DLedgerConfig
 from dledger.ledger.lineage import LINEAGE_BITS
 from dledger.node.broker_hooks import Embedding
+from dledger.node.changing import with_changes
 from dledger.node.connections.peers import Dial, Peers
 from dledger.node.connections.server import CONNECTIONS_MAX, MemberServer
+from dledger.node.endpoints import listen_description, peer_endpoint
 from dledger.node.host import MemberHost, NodeFiles
 from dledger.node.node import MakeDriver, Node
 from dledger.node.reporting.health import UNSURE
@@ -51,7 +52,7 @@ from dledger.node.threads import MemberThreads
 from dledger.storage.files.term_file import TermFile, TermVote
 from dledger.storage.store.file_store import FileStore
 from dledger.storage.store.memory_store import MemoryStore
-from dledger.values.addresses import is_loopback, parse_address
+from dledger.values.addresses import is_loopback
 from dledger.values.errors import DirectoryError, StoreError
 from dledger.values.hosts import ChangeHosts
 from protocols.budgets import Budgets
@@ -67,9 +68,6 @@ QUIET_S = 0.1
 
 #: Seconds within which connections must send their last answers.
 CLOSE_TIME_OUT_S = 1.0
-
-#: Seconds that one attempt to connect may take.
-CONNECT_TIME_OUT_S = 3.0
 
 
 class ClosableStore(Store, Protocol):
@@ -87,28 +85,6 @@ class ClosableTerms(Terms, Protocol):
 
     def close(self) -> None:
         """Release the handles."""
-
-
-def listen_description(address: str) -> str:
-    """
-    The default endpoint of a member: the port of its own peer address, on that interface if the host is
-    an IP address, else on all interfaces.
-    """
-    host, port = parse_address(address)
-    if isIPAddress(host):
-        return f"tcp:{port}:interface={host}"
-    if isIPv6Address(host):
-        return f"tcp6:{port}:interface={quoteStringArgument(host)}"
-    return f"tcp:{port}"
-
-
-def peer_endpoint(
-    reactor: Reactor, dialling: Dialling | None, peer_id: str, address: str
-) -> IStreamClientEndpoint:
-    """The endpoint to another member. @param dialling: None without TLS."""
-    host, port = parse_address(address)
-    endpoint: IStreamClientEndpoint = HostnameEndpoint(reactor, host, port, timeout=CONNECT_TIME_OUT_S)
-    return endpoint if dialling is None else dialling.dial(endpoint, peer_id)
 
 
 #: Makes the runner of a state machine for a node; the second argument runs its snapshots in a thread, the
@@ -208,6 +184,29 @@ class MemberService(MultiService):
         self._port: IListeningPort | None = None
         self._listening: Deferred[None] = succeed(None)
 
+    def reread(self, wanted: DLedgerConfig) -> frozenset[str]:
+        """
+        Take those options that may change while the member runs.
+
+        @return: their names.
+        @raise ValueError: they do not fit together with the others; none is taken.
+        """
+        self.config, taken = with_changes(self.config, wanted)
+        if isinstance(self._store, FileStore):
+            self._store.reread(self.config)
+        if self._server is not None:
+            self._limit(self._server)
+        if self.node is not None:
+            self.node.reread(self.config)
+        return taken
+
+    def _limit(self, server: MemberServer) -> None:
+        limits = self.config
+        server.limit(
+            connections_allowed(limits.max_connections or CONNECTIONS_MAX), limits.connections_share
+        )
+        server.budgets.limit(answers=limits.max_answer_bytes, unfinished=limits.max_unfinished_bytes)
+
     @property
     def store(self) -> ClosableStore:
         """The ledger; open when C{node} is set."""
@@ -244,13 +243,8 @@ class MemberService(MultiService):
         except ValueError as error:
             self._give_up(f"cannot start the state machine: {error}")
             return
-        limits = self.config
-        self._server = MemberServer(
-            node.router, node.turn, note=node.note,
-            connections_max=connections_allowed(limits.max_connections or CONNECTIONS_MAX),
-            share_percent=limits.connections_share,
-            budgets=Budgets(answers=limits.max_answer_bytes, unfinished=limits.max_unfinished_bytes),
-        )
+        self._server = MemberServer(node.router, node.turn, note=node.note, budgets=Budgets())
+        self._limit(self._server)
         inputs = node.peer_inputs
         dial = self._dial or partial(peer_endpoint, self._reactor, node.dialling)
         self._peers = Peers(

@@ -12,7 +12,7 @@ Rule: if one of the two cannot go on, neither does.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import attrs
 from twisted.application.service import IService, Service
@@ -27,6 +27,7 @@ from dledger.base.process.timing import within
 from dledger.ledger.config import DLedgerConfig
 from dledger.node.broker_hooks import Embedding
 from dledger.node.node import Node
+from dledger.node.reporting.status import NodeStatus
 from dledger.node.service import MemberService
 from dledger.raft_broker.config import member_config
 from dledger.raft_broker.raft_log import RaftLog
@@ -37,6 +38,7 @@ from dledger.rocketmq.broker.basics.events import BrokerEvents
 from dledger.rocketmq.broker.common.config import BrokerConfig
 from dledger.rocketmq.broker.replication import BrokerSurroundings, ReplicationNeeds
 from dledger.rocketmq.broker.service import BrokerPorts, BrokerService
+from dledger.rocketmq.broker.store.records.store_config import EXPIRY_OPTIONS
 from dledger.rocketmq.broker.store.store import MessageStore
 
 #: Seconds that a follower may take to become the leader when this broker stops.
@@ -139,6 +141,22 @@ class RaftBrokerService(Service):
             failed=failed, kind=self._kind, threads=threads, endpoint_of=endpoint_of,
             make_admin=make_admin,
         )
+
+    def reread(self, config: BrokerConfig, wanted: Mapping[str, object]) -> frozenset[str]:
+        """
+        See L{BrokerService.reread}; the member takes the rules of expiry.
+
+        @param config: the whole configuration, as it is now.
+        @raise ValueError: options do not fit together.
+        """
+        taken = self.broker.reread(wanted)
+        of_member = self.member.reread(member_config(config))
+        return taken | (EXPIRY_OPTIONS & wanted.keys() if of_member else frozenset())
+
+    def member_status(self) -> NodeStatus:
+        """The status of the member, which is open before the broker starts."""
+        assert self.member.node is not None, "the pages begin with the broker"
+        return self.member.node.status()
 
     def startService(self) -> None:
         """See L{IService.startService}. Failures are reported to C{failed}."""

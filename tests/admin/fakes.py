@@ -8,13 +8,13 @@ from typing import Any
 from twisted.internet.defer import Deferred, succeed
 
 from dledger.admin.status_document import FACTS
+from dledger.base.process.histogram import Histogram
 from dledger.core.status import MemberStatus, PeerStatus
 from dledger.node.reporting.reports import SeenEvent
 from dledger.node.reporting.status import (
     BATCH_BUCKETS,
     ConnectionsStatus,
     Counts,
-    Histogram,
     MachineStatus,
     NodeStatus,
     PeersStatus,
@@ -25,7 +25,7 @@ from dledger.values.errors import StoreError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import EntryHeader, encode_header
-from protocols.wire.ledger.messages import LeadershipTransferResponse
+from protocols.wire.ledger.messages import LeadershipTransferResponse, SkipResponse
 
 
 def _peer(peer_id: str, **facts: Any) -> PeerStatus:
@@ -105,6 +105,8 @@ class FakeNode:
         self.seen: tuple[SeenEvent, ...] = ()
         self.transfer_code = ResponseCode.SUCCESS
         self.transferees: list[str] = []
+        self.skip_code = ResponseCode.SUCCESS
+        self.skipped: list[int] = []
         self.stored: dict[int, bytes] = {}
         self.channels: dict[int, int] = {}
         self.reads: list[tuple[int, int]] = []
@@ -114,6 +116,15 @@ class FakeNode:
         self.transferees.append(transferee_id)
         return succeed(LeadershipTransferResponse(
             group="g", remote_id="n0", term=8, leader_id="n0", code=self.transfer_code,
+        ))
+
+    def skip(self, index: int) -> Deferred[Any]:
+        """As of a L{dledger.node.node.Node}."""
+        self.skipped.append(index)
+        is_taken = self.skip_code is ResponseCode.SUCCESS
+        return succeed(SkipResponse(
+            group="g", leader_id="n0", code=self.skip_code, reason="" if is_taken else "it runs",
+            index=150 if is_taken else -1,
         ))
 
     def status(self) -> NodeStatus:

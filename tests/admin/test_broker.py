@@ -13,19 +13,12 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.admin.broker import (
-    BROKER_COUNTERS,
-    BROKER_GAUGES,
-    GROUPS_MEASURED,
-    KEPT_S,
-    BrokerPages,
-    make_broker_pages,
-)
+from dledger.admin.broker import KEPT_S, BrokerPages, make_broker_pages
+from dledger.admin.broker_metrics import BROKER_COUNTERS, BROKER_GAUGES, GROUPS_MEASURED
 from dledger.admin.dashboard.broker_page import GROUPS_SHOWN
 from dledger.rocketmq.broker.shown import NotShown, ShownMessage, ShownMessages, ShownQueue
-from dledger.rocketmq.broker.status import BrokerStatus, ConsumerLag, SlaveLag
+from dledger.rocketmq.broker.status import BrokerMeasures, BrokerStatus, ConsumerLag, SlaveLag
 from dledger.values.option_values import Setting
-from tests.test_docs import DOCS
 
 _WORDS = ("name", "cluster", "role", "log", "address", "problem", "refusals", "slaves", "master",
           "replication_problem", "name_servers", "lags", "are_lags_whole")
@@ -102,10 +95,11 @@ class FakeBrowser:
 
 
 class FakeBroker:
-    """A state. @ivar looks: how often it was asked for."""
+    """A state. @ivar looks: how often it was asked for. @ivar figures: further ones; None: there are none."""
 
     def __init__(self) -> None:
         self.picture = picture()
+        self.figures: BrokerMeasures | None = None
         self.messages = FakeBrowser()
         self.looks = 0
         self.fails = False
@@ -114,6 +108,10 @@ class FakeBroker:
     def browser(self) -> FakeBrowser | None:
         """None while it does not serve."""
         return None if self.picture.problem else self.messages
+
+    def measures(self) -> BrokerMeasures | None:
+        """As they are."""
+        return self.figures
 
     def status(self) -> BrokerStatus:
         """As it is."""
@@ -203,12 +201,6 @@ class PageTests(SynchronousTestCase):
         self.assertNotIn(f"g{GROUPS_SHOWN}<", text)
         self.broker.picture = picture(are_lags_whole=False)
         self.assertIn("not all queues were looked at", self.text("/"))
-
-    def test_every_metric_is_documented(self) -> None:
-        """docs/ha.md has each."""
-        told = (DOCS / "ha.md").read_text("utf-8")
-        names = [name for name, _ in (*BROKER_GAUGES, *BROKER_COUNTERS)]
-        self.assertEqual([name for name in names if f"`{name}`" not in told], [])
 
     def test_dashboard(self) -> None:
         """For a browser: the broker, its groups and slaves, and nothing that others say is HTML."""

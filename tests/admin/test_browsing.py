@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.admin.broker import BrokerPages
 from dledger.admin.browsing import entries
-from dledger.admin.browsing.query import COUNT_MAX, PREVIEW_BYTES, preview_of
+from dledger.admin.browsing.query import COUNT_MAX, JSON_CHARS, PREVIEW_BYTES, preview_of
 from dledger.admin.dashboard.frame import POLICY
 from dledger.ledger.holes import Hole
 from protocols.wire.ledger.envelopes import envelope_head
@@ -46,6 +46,18 @@ class PreviewTests(SynchronousTestCase):
             shown, is_text = preview_of(body)
             self.assertFalse(is_text, body)
             self.assertEqual(bytes.fromhex(shown), body[:PREVIEW_BYTES])
+
+
+    def test_styles(self) -> None:
+        """Always in hexadecimal; as JSON with its lines, where it is some, and not too long."""
+        self.assertEqual(preview_of(b"ab", "hex"), ("6162", False))
+        self.assertEqual(preview_of(b'{"a":[1]}', "json"), ('{\n "a": [\n  1\n ]\n}', True))
+        self.assertEqual(preview_of(b"no json", "json"), ("no json", True))
+        self.assertEqual(preview_of(b"\xff", "json"), ("ff", False))
+        deep = b"[" * 100_000
+        self.assertEqual(preview_of(deep, "json"), ("[" * PREVIEW_BYTES, True))
+        self.assertEqual(preview_of(b"[" * 60_000, "json"), ("[" * PREVIEW_BYTES, True))
+        self.assertEqual(len(preview_of(b"[" + b"1," * 2000 + b"1]", "json")[0]), JSON_CHARS)
 
 
 class EntryTests(test_resource.PageCase):
@@ -164,7 +176,8 @@ class EntryTests(test_resource.PageCase):
             ("from=x", "not a whole number"), ("from=-1", "not a whole number"),
             ("from=" + "9" * 20, "not a whole number"),
             ("from=%D9%A3", "not a whole number"), ("count=0", "1 to 100"), ("count=101", "0 to 100"),
-            ("form=1", "known: count, from, time"), ("from=1&from=2", "2 times"), ("from=%FF", "not UTF-8"),
+            ("form=1", "known: as, count, from, time"), ("as=xml", "none of hex, json"),
+            ("from=1&from=2", "2 times"), ("from=%FF", "not UTF-8"),
             ("time=now", "2026-01-31T12:00:00"), ("time=1700000000&from=1", "not both"),
             ("time=" + "1" * 2000, "longer than"),
         ):
@@ -194,6 +207,13 @@ class EntryTests(test_resource.PageCase):
         self.assertNotIn(">later<", self.html("/entries"))
         self.assertNotIn(">earlier<", self.html("/entries?from=5"))
         self.assertIn("from=8&amp;count=3", self.html("/entries?from=5&count=3"))
+
+    def test_style(self) -> None:
+        """Bodies as they are asked for, and so on the next page."""
+        page = self.html("/entries?from=40&count=20&as=hex")
+        self.assertIn("hex</span>", page)
+        self.assertIn("as=hex", page[page.index(">first<") - 40 :])
+        self.assertFalse(self.shown("/entries?from=40&as=hex")["entries"][0]["is_text"])
 
     def test_form(self) -> None:
         """The form alone shows nothing that is stored."""
@@ -234,6 +254,8 @@ class MessageTests(SynchronousTestCase):
         one = document["messages"][0]
         self.assertEqual((one["body"], one["body_bytes"], one["is_text"]), ("{}", 2, True))
         self.assertEqual(one["properties"]["city"], "Köln")
+        self.assertEqual(self.shown("/messages?topic=orders&as=hex")["messages"][0]["body"], "7b7d")
+        self.assertIn("<code>{}</code>", self.html("/messages?topic=orders&as=json"))
 
     def test_key_and_position(self) -> None:
         """By key, and by the place in the log."""
@@ -246,7 +268,8 @@ class MessageTests(SynchronousTestCase):
     def test_wrong(self) -> None:
         """What was wrong, and what is allowed."""
         for path, status, words in (
-            ("/messages", 400, "give topic"), ("/messages?topic=none", 404, "no queue 0"),
+            ("/messages", 400, "give topic"), ("/messages?topic=orders&as=xml", 400, "none of hex, json"),
+            ("/messages?topic=none", 404, "no queue 0"),
             ("/messages?topic=orders&queue=9", 404, "no queue 9"),
             ("/messages?topic=orders&queue=x", 400, "not a whole number"),
             ("/messages?topic=orders&key=k&from=3", 400, "either from or key"),

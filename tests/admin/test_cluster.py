@@ -226,6 +226,14 @@ class FetchTests(SynchronousTestCase):
         """A part of its body."""
         self.protocol.dataReceived(b"%x\r\n%s\r\n" % (len(data), data))
 
+    def test_not_http(self) -> None:
+        """The port of a log ends the connection: a sentence, and no list of failures."""
+        self.is_cut = True
+        self.protocol.connectionLost(Failure(ConnectionLost()))
+        told = str(self.failureResultOf(self.answer, ValueError).value)
+        self.assertIn("is that the port of the admin pages", told)
+        self.assertNotIn("<", told)
+
     def test_chunks(self) -> None:
         """An answer in several chunks."""
         self.head()

@@ -12,12 +12,13 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.admin.broker import BrokerCollector
+from dledger.admin.broker_metrics import BrokerCollector
 from dledger.admin.metrics import exposition, make_registry
 from dledger.admin.name_server import NameServerCollector
 from protocols.wire.ledger.readers import ReaderInfo
 from tests.admin.fakes import MACHINE, picture
 from tests.admin.test_broker import picture as broker_picture
+from tests.admin.test_broker_metrics import figures
 from tests.admin.test_name_server import FakeNameServer
 
 DEPLOY = Path(__file__).resolve().parent.parent.parent / "deploy"
@@ -33,7 +34,7 @@ def series() -> dict[str, set[str]]:
     reader = ReaderInfo("billing", 40, 7, ("p1",))
     status = picture(reports={"push-set-back": 1}, machine=MACHINE, readers=(reader,))
     registry = make_registry(lambda: status)
-    registry.register(BrokerCollector(broker_picture))
+    registry.register(BrokerCollector(broker_picture, figures))
     registry.register(NameServerCollector(FakeNameServer()))
     for family in text_string_to_metric_families(exposition(registry).decode()):
         for sample in family.samples:
@@ -51,7 +52,8 @@ class DeployTests(SynchronousTestCase):
             used = re.findall(r"\b(?:dledger|process)_\w+", expression)
             self.assertTrue(used, expression)
             for label in re.findall(r"[{,]\s*(\w+)=", expression):
-                self.assertTrue(any(label in known[name] for name in used if name in known), expression)
+                has = any(label in known[name] for name in used if name in known)
+                self.assertTrue(has or label in TARGET_LABELS, expression)
             self.assertEqual([name for name in used if name not in known], [], expression)
             labels = set().union(*(known[name] for name in used)) | TARGET_LABELS
             for listed in re.findall(r"\b(?:by|on) \(([^)]*)\)", expression):
@@ -91,10 +93,16 @@ class DeployTests(SynchronousTestCase):
         for name, _, steps in rows:
             self.assertRegex(steps, r"\]\((#[\w-]+|[\w-]+\.md(#[\w-]+)?)\)", name)
 
-    def test_dashboard(self) -> None:
-        """Every panel asks for metrics that there are."""
-        document = json.loads((DEPLOY / "grafana-dashboard.json").read_text("utf-8"))
-        targets = [target for panel in document["panels"] for target in panel["targets"]]
-        self.assertGreater(len(targets), 10)
-        self.check_names([target["expr"] for target in targets])
-        self.check_names([document["templating"]["list"][1]["query"]])
+    def test_dashboards(self) -> None:
+        """Every panel asks for metrics that there are, and has a place of its own; so has each dashboard."""
+        uids = set()
+        for path in sorted(DEPLOY.glob("grafana-*.json")):
+            document = json.loads(path.read_text("utf-8"))
+            uids.add(document["uid"])
+            targets = [target for panel in document["panels"] for target in panel["targets"]]
+            self.assertGreater(len(targets), 10)
+            self.check_names([target["expr"] for target in targets])
+            self.check_names([document["templating"]["list"][1]["query"]])
+            places = {(one["gridPos"]["x"], one["gridPos"]["y"]) for one in document["panels"]}
+            self.assertEqual(len(places), len(document["panels"]), path.name)
+        self.assertEqual(uids, {"dledger", "dledger-brokers"})

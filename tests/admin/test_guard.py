@@ -66,6 +66,17 @@ class RightsTests(GuardCase):
         self.assertEqual(self.refused(guard, "GET", self.token, path="/entries"), 0)
         self.assertEqual(self.refused(self.guard(), "GET", path="/entries"), 0)
 
+    def test_effects(self) -> None:
+        """What an action would do is shown to who may do it; its forms to everybody."""
+        paths = ("/effects", "//effects", "/effects/", "/%65ffects")
+        for guard, without in ((self.guard(token_file=str(self.path)), 401), (self.guard(), 403)):
+            for path in paths:
+                self.assertEqual(self.refused(guard, "GET", path=path), without, path)
+            self.assertEqual(self.refused(guard, "GET", path="/actions"), 0)
+        guard = self.guard(token_file=str(self.path), reads_need_token=True)
+        self.assertEqual(self.refused(guard, "GET", path="/actions"), 0)
+        self.assertEqual(self.refused(guard, "GET", self.token, path="/effects"), 0)
+
     def test_without_tokens(self) -> None:
         """Nothing can be changed, whatever is sent."""
         guard = self.guard()

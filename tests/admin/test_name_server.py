@@ -49,6 +49,10 @@ class FakeNameServer:
             raise ZeroDivisionError
         return self.picture
 
+    def requests(self) -> dict[int, int]:
+        """Two kinds."""
+        return {103: 5, 105: 0}
+
     def brokers(self) -> tuple[LiveBrokerStatus, ...]:
         """One."""
         return (LiveBrokerStatus(
@@ -104,8 +108,12 @@ class PageTests(SynchronousTestCase):
         self.assertEqual(found["dledger_namesrv_tls_certificate_end_seconds",],
                          self.server.picture.tls_expires_s)
         self.assertEqual(found["dledger_namesrv_refusals_total", "22", "101"], 3)
+        self.assertEqual(found["dledger_namesrv_requests_by_code_total", "103"], 5)
         page = (Path(DOCS) / "namesrv.md").read_text("utf-8")
-        names = {name.removeprefix("dledger_namesrv_") for name, *_ in found}
+        names = {
+            name.removeprefix("dledger_namesrv_") for name, *_ in found if not name.startswith("process_")
+        }
+        self.assertIn("process_open_fds", text)
         self.assertEqual([name for name in sorted(names) if f"`{name}`" not in page], [])
 
     def test_service(self) -> None:

@@ -26,6 +26,7 @@ from tests.admin.fakes import picture
 
 #: Of pages that search: right ones, wrong ones, and some for what is not there.
 QUERIES = {
+    "/effects": ("?do=transfer&to=n1", "?do=flush", "?do=skip&index=7", "?do=nothing"),
     "/entries": ("?from=10&count=2", "?count=x", "?from=1"),
     "/topics": ("?topic=orders", "?topics=1", "?topic=none"),
     "/messages": ("?topic=orders", "?topic=orders&key=k", "?position=0", "?topic=none"),
@@ -111,10 +112,12 @@ class OpenApiTests(test_resource.PageCase, FitsCase):
             ("/transfer?to=n1", {}, ResponseCode.SUCCESS), ("/transfer?to=n9", {}, None),
             ("/transfer?to=n1", {"role": "follower"}, None), ("/transfer?to=n1", {}, ResponseCode.TIMEOUT),
             ("/log-level?level=warn", {}, None), ("/log-level", {}, None),
+            ("/skip?index=7", {}, ResponseCode.SUCCESS), ("/skip?index=x", {}, None),
+            ("/skip?index=7", {}, ResponseCode.UNEXPECTED_ARGUMENT),
             ("/flush", {"flushed_index": 100}, None), ("/flush", {"flushed_index": 98}, None),
         ):
             self.node.picture = picture(**facts)
-            self.node.transfer_code = code or ResponseCode.SUCCESS
+            self.node.transfer_code = self.node.skip_code = code or ResponseCode.SUCCESS
             asked = self.treq.request("POST", f"http://admin.test{path}")
             self.pump()
             response = self.successResultOf(asked)
@@ -126,7 +129,7 @@ class OpenApiTests(test_resource.PageCase, FitsCase):
                 for code in page.get("post", {"responses": ()})["responses"]}
         no_log = ("/log-level", "409")  # twistd writes it
         self.assertEqual({one for one in told - seen if one[1] not in ("401", "403")}, {no_log})
-        for path in ("/transfer", "/log-level", "/flush"):
+        for path in ("/transfer", "/log-level", "/flush", "/skip"):
             self.assertEqual(paths[path]["post"]["security"], [{"token": []}])
 
 

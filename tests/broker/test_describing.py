@@ -60,6 +60,19 @@ class StatusTests(ServiceCase):
         self.assertEqual((len(lags), are_whole), (1, False))
         self.stop()
 
+    def test_reread(self) -> None:
+        """Options that may change are taken while it runs, and count; before the store is open none is."""
+        service = self.make()
+        wanted = {"file_reserved_time_h": 5, "connections_share": 20, "listen_port": 7}
+        self.assertEqual(service.reread(wanted), frozenset())
+        service.startService()
+        self.settle()
+        self.assertEqual(service.reread(wanted), {"file_reserved_time_h", "connections_share"})
+        self.assertEqual(self.broker.config.store.expiry_rules.reserved_hours, 5)
+        self.settle(1.1)
+        self.assertEqual(self.broker.router.clients.share_percent, 20)
+        self.stop()
+
     def test_pages(self) -> None:
         """They begin before the store is open, so that they can say that it starts, and end last."""
         told = []

@@ -208,6 +208,28 @@ class BrowseTests(BrowserCase):
         """Follow the link with these words."""
         self.browser.find_element(By.LINK_TEXT, words).click()
 
+    def test_actions(self) -> None:
+        """What an action would do is shown first, to the holder of a token; then it is done, once."""
+        self.browser.get(f"{self.url}/")
+        self.press("actions")
+        self.assertEqual(self.violations(), [])
+        self.browser.find_element(By.CSS_SELECTOR, "section[aria-labelledby=flush-title] button").click()
+        self.until(lambda: "holders of a token" in self.text("stale"), "the page asks for a token")
+        self.browser.find_element(By.ID, "token").send_keys(self.token)
+        self.browser.find_element(By.CSS_SELECTOR, "#ask button").click()
+        self.until(lambda: "Nothing has been done yet" in self.text("state"), "what it would do")
+        self.assertIn("n0 puts on stable storage", self.text("live"))
+        self.assertEqual(self.violations(), [])
+        self.picture("actions")
+        self.browser.find_element(By.CSS_SELECTOR, "#do button").click()
+        self.until(lambda: self.text("state").startswith("Done: "), "it is done")
+        self.assertEqual(self.browser.find_elements(By.ID, "do"), [])
+        self.browser.find_element(By.ID, "skip-index").send_keys("7")
+        self.browser.find_element(By.CSS_SELECTOR, "section[aria-labelledby=skip-title] button").click()
+        self.until(lambda: "would be refused now" in self.text("state"), "why it would not be done")
+        self.assertEqual(self.browser.find_elements(By.ID, "do"), [])
+        self.assertEqual([one for one in self.errors() if "401" not in one], [])
+
     def test_browse(self) -> None:
         """The token opens the entries; links and the form turn pages, and so does the browser's way back."""
         self.browser.get(f"{self.url}/")

@@ -12,6 +12,8 @@ from dledger.client.links.chain_marks import ChainMark
 from dledger.ledger.config import DLedgerConfig
 from dledger.storage.files.term_file import TermFile
 from dledger.storage.store.file_store import FileStore
+from tests.broker.put_support import Writing
+from tests.broker.support import message, plain
 from tests.commands.fakes import CliCase
 
 BODIES = [b"entry %d" % number for number in range(40)]
@@ -121,6 +123,45 @@ class VerifyTests(FilesCase):
         self.assertExit(self.run_cli("verify", "/nonexistent"), 64)
 
 
+class StoreTests(CliCase):
+    """C{dledger verify} of a broker's store."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.store = Path(self.mktemp())
+        (self.store / "commitlog").mkdir(parents=True)
+        writing = Writing(store={"store_path_root_dir": "base"})
+        writing.pipeline.put(plain([message(b"one"), message(b"two", queue_id=1)]))
+        writing.settle()
+        end = writing.store.log.end_offset
+        record = writing.store.log.read(0, end)
+        writing.stop()
+        self.log_file = self.store / "commitlog" / ("0" * 20)
+        self.log_file.write_bytes(record.ljust(4096, b"\0"))
+
+    def test_clean(self) -> None:
+        """For people and for programs; messages without a queue are dispatched by the next start."""
+        result = self.run_cli("verify", str(self.store))
+        self.assertExit(result, 0, "2 messages", "2 messages are in no queue yet", "clean")
+        found = json.loads(self.run_cli("verify", str(self.store), "--json").stdout)
+        self.assertEqual((found["messages"], found["is_clean"], found["findings"]), (2, True, []))
+
+    def test_damaged(self) -> None:
+        """Exit status 1, the file, and what mends it."""
+        data = self.log_file.read_bytes()
+        self.log_file.write_bytes(data.replace(b"one", b"One"))
+        result = self.run_cli("verify", str(self.store))
+        self.assertExit(result, 1, str(self.log_file), "to mend: a slave or the master", "1 finding")
+        found = json.loads(self.run_cli("verify", str(self.store), "--json").stdout)
+        self.assertEqual((found["findings_count"], found["findings"][0]["offset"]), (1, 0))
+
+    def test_raft(self) -> None:
+        """The log of a broker on a raft log is a member's."""
+        raft = Path(self.mktemp())
+        (raft / "consumequeue").mkdir(parents=True)
+        self.assertExit(self.run_cli("verify", str(raft)), 0, "raft log", "dledger-ID")
+
+
 class ReadFileTests(FilesCase):
     """C{dledger readfile}."""
 
@@ -156,6 +197,19 @@ class ReadFileTests(FilesCase):
         """Units of the index."""
         lines = self.lines(f"{self.path}/index")
         self.assertEqual((lines[0], len(lines)), ("index=0 term=1 pos=0 size=55", 40))
+
+    def test_json(self) -> None:
+        """An object a line: records with or without bodies, blanks, units."""
+        found = [json.loads(line) for line in self.lines(self.path, "--json")]
+        self.assertEqual((found[0]["index"], found[0]["size"], found[0]["is_blank"]), (0, 55, False))
+        self.assertNotIn("body", found[0])
+        self.assertEqual(sum(one["is_blank"] for one in found), len(self.data) - 1)
+        (first,) = self.lines(self.path, "--json", "--body", "-n", "1")
+        self.assertEqual(json.loads(first)["body"], "entry 0")
+        (first,) = self.lines(self.path, "--json", "--format", "rocketmq", "-n", "1")
+        self.assertEqual((json.loads(first)["kind"], json.loads(first)["body"]), ("other", "entry 0"))
+        (unit,) = self.lines(f"{self.path}/index", "--json", "-n", "1")
+        self.assertEqual(json.loads(unit)["term"], 1)
 
     def test_no_record(self) -> None:
         """Garbage is named with its place; exit status 1."""

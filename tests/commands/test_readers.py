@@ -34,13 +34,22 @@ class ReadersTests(CliCase):
         ):
             self.assertExit(self.run_cli("readers", "move", "billing", to), 0, "billing goes on at 17")
             self.assertEqual(self.log.calls[-1], ("move_reader", "billing", index))
+        shown = json.loads(self.run_cli("readers", "move", "billing", "end", "--json").stdout)
+        self.assertEqual(shown, {"name": "billing", "next_index": 17})
         self.assertExit(self.run_cli("readers", "move", "billing", "x1"), 64, "begin or end, or a time")
         self.assertExit(self.run_cli("readers", "move", "billing", "--", "-1"), 64, "begin or end")
 
     def test_forgotten(self) -> None:
-        """By its name."""
+        """By its name; an unknown one is no success, and nothing is sent."""
+        self.assertExit(self.run_cli("readers", "forget", "billing"), 1, "no reader has the name 'billing'",
+                        "there are none")
+        self.log.reader_infos = (ReaderInfo("audit", 3, 7, ()), ReaderInfo("billing", 10, 0, ()))
+        self.assertExit(self.run_cli("readers", "forget", "biling"), 1, "audit, billing")
+        self.assertNotIn(("forget_reader", "biling"), self.log.calls)
         self.assertExit(self.run_cli("readers", "forget", "billing"), 0, "billing is forgotten")
-        self.assertEqual(self.log.calls, [("forget_reader", "billing")])
+        self.assertEqual(self.log.calls[-1], ("forget_reader", "billing"))
+        shown = json.loads(self.run_cli("readers", "forget", "audit", "--json").stdout)
+        self.assertEqual(shown, {"name": "audit", "is_forgotten": True})
 
     def test_refused(self) -> None:
         """With the reason of the leader."""

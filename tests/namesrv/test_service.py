@@ -6,6 +6,7 @@ from __future__ import annotations
 import zlib
 from typing import Any
 
+import attrs
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.error import CannotListenError
 from twisted.internet.task import Clock
@@ -241,6 +242,20 @@ class LifeTests(ServiceCase):
 class HostileTests(ServiceCase):
     """Bytes of strangers."""
 
+    def test_reread(self) -> None:
+        """Limits and what mqadmin may change are taken while it runs; the rest needs a restart."""
+        service = self.start()
+        config = service.options.config
+        wanted = attrs.evolve(
+            config, connections_max=64, connections_share=20, order_message_enable=True,
+            kv_config_path="other",
+        )
+        taken = service.reread(wanted)
+        self.assertEqual(taken, {"connections_max", "connections_share", "order_message_enable"})
+        self.assertEqual((service.side.clients.share_percent, service.side._connections_max), (20, 64))
+        self.assertEqual(service.options.config.kv_config_path, config.kv_config_path)
+        self.stop(service)
+
     def test_bodies(self) -> None:
         """Bombs, counts, nesting: each is refused with a sentence, and the next request is answered."""
         service = self.start()
@@ -257,6 +272,8 @@ class HostileTests(ServiceCase):
             self.assertIn("Failed to decode RegisterBrokerBody", answer.remark)
         self.assertEqual(service.status().brokers, 0)
         self.assertEqual(self.ask(peer, 206).body, b'{"topicList":[]}')
+        self.ask(peer, 99_999)
+        self.assertEqual({code: n for code, n in service.requests().items() if n}, {103: 7, 206: 1})
         self.assertEqual(service.status().failed_requests, 0)
         self.stop(service)
 

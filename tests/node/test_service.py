@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import attrs
 from twisted.application.service import Service
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
@@ -23,14 +24,13 @@ from dledger.base.disk.disk import OsDisk
 from dledger.base.serving.tokens import new_token
 from dledger.ledger.config import DLedgerConfig
 from dledger.ledger.membership import Membership
+from dledger.node.endpoints import listen_description, peer_endpoint
 from dledger.node.node import Node
 from dledger.node.service import (
     LINGER_S,
     QUIET_S,
     STOP_TIME_OUT_S,
     MemberService,
-    listen_description,
-    peer_endpoint,
     wall_clock,
 )
 from dledger.node.threads import FlushThread, MemberThreads
@@ -109,6 +109,50 @@ class ServiceTestCase(SynchronousTestCase):
         """Somebody connects to the listening port."""
         connection = self.reactor.tcpServers[0][1].buildProtocol(None)
         return connection, plug(connection)
+
+
+class RereadTests(ServiceTestCase):
+    """Options that are read again."""
+
+    def test_running(self) -> None:
+        """Limits count for the open server, and others stay; before the start, too, they are taken."""
+        service = self.make(max_answer_bytes=20 << 20)
+        wanted = attrs.evolve(
+            service.config, max_connections=100, connections_share=10, max_answer_bytes=30 << 20,
+            max_unfinished_bytes=90 << 20, scrub_bytes_per_s=7, tick_ms=15,
+        )
+        early = attrs.evolve(service.config, connections_share=60)
+        self.assertEqual(service.reread(early), {"connections_share"})
+        service.startService()
+        self.addCleanup(service.stopService)
+        self.run_for(1)
+        server = service._server
+        assert server is not None
+        self.assertEqual((server.clients.share_percent, server.budgets.answers.bytes_max), (60, 20 << 20))
+        taken = service.reread(wanted)
+        self.assertEqual(taken, {
+            "max_connections", "connections_share", "max_answer_bytes", "max_unfinished_bytes",
+            "scrub_bytes_per_s",
+        })
+        self.assertEqual((server._connections_max, server.clients.share_percent), (100, 10))
+        budgets = server.budgets
+        self.assertEqual([one.bytes_max for one in (
+            budgets.answers, budgets.unfinished, budgets.strangers, budgets.waiting,
+        )], [30 << 20, 90 << 20, 90 << 18, 45 << 20])
+        self.assertEqual(self.node_of(service)._house._scrubbing._rate, 7)
+        self.assertEqual(self.node_of(service).config.tick_ms, service.config.tick_ms)
+
+    def test_retention(self) -> None:
+        """A store of files expires by the new rules from the next look on."""
+        service = self.make(store_type="file", store_base_dir=self.mktemp())
+        service.startService()
+        self.addCleanup(service.stopService)
+        self.run_for(1)
+        rules = service.store._room._expiry.rules  # type: ignore[attr-defined]
+        self.assertEqual((rules.retention_bytes, rules.reserved_hours), (0, 0))
+        service.reread(attrs.evolve(service.config, retention_bytes=1 << 20, file_reserved_hours=9))
+        rules = service.store._room._expiry.rules  # type: ignore[attr-defined]
+        self.assertEqual((rules.retention_bytes, rules.reserved_hours), (1 << 20, 9))
 
 
 class UpTests(ServiceTestCase):

@@ -7,41 +7,13 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.node.reporting.status import (
-    FSYNC_BUCKETS_S,
     Counters,
-    Histogram,
     NodeStatus,
     bytes_behind,
     count,
 )
 from protocols.wire.ledger.messages import AppendRequest, GetRequest, PullRequest
 from tests.node.rig import Rig
-
-
-class HistogramTests(SynchronousTestCase):
-    """Durations in buckets."""
-
-    def test_buckets(self) -> None:
-        """A bound belongs to its bucket; what is above them all has one of its own."""
-        histogram = Histogram((1.0, 2.0))
-        for value in (0.0, 1.0, 1.5, 2.0, 2.1, 100.0):
-            histogram.observe(value)
-        status = histogram.status()
-        self.assertEqual(status.counts, (2, 2, 2))
-        self.assertEqual(status.count, 6)
-        self.assertAlmostEqual(status.total, 106.6)
-
-    def test_picture(self) -> None:
-        """Does not change afterwards."""
-        histogram = Histogram()
-        status = histogram.status()
-        histogram.observe(0.001)
-        self.assertEqual(status.count, 0)
-        self.assertEqual(status.bounds, FSYNC_BUCKETS_S)
-
-    def test_bounds_rise(self) -> None:
-        """As those who draw them expect."""
-        self.assertEqual(list(FSYNC_BUCKETS_S), sorted(set(FSYNC_BUCKETS_S)))
 
 
 class CountersTests(SynchronousTestCase):

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from dledger.core.state import inputs as ev
+from dledger.rocketmq.broker.common.config import broker_from_mapping
 from dledger.values.errors import StoreError
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.layout import TERM_START_TOPIC
@@ -13,7 +14,7 @@ from protocols.wire.rocketmq.message import decode_message
 from tests.broker.send_support import send_of
 from tests.broker.support import message, plain
 from tests.broker.test_service import WALL_S
-from tests.raft_broker.rig import LedgerOfMessages, RaftCase
+from tests.raft_broker.rig import FILE_SIZE, LedgerOfMessages, RaftCase
 
 DELAYED = {"properties": "DELAY\x011\x02"}
 
@@ -171,6 +172,36 @@ class RoleTests(RaftCase):
         self.settle(2.0)
         (answer,) = self.ask(send_of(b"in time"))
         self.assertEqual((answer.code, answer.ext_fields["queueOffset"]), (0, "0"))
+        self.stop()
+
+    def test_reread(self) -> None:
+        """The member takes the rules of expiry, the broker the rest."""
+        self.start()
+        config = broker_from_mapping({
+            "store": "base", "name": "b", "enableDLegerCommitLog": True, "fileReservedTime": 5,
+            "mapped_file_size_commit_log": FILE_SIZE, "dLegerPeers": "n0-10.0.0.1:20911",
+            "dLegerSelfId": "n0",
+        })
+        taken = self.raft.reread(config, {"file_reserved_time_h": 5, "topics_max": 77, "listen_port": 7})
+        self.assertEqual(taken, {"file_reserved_time_h", "topics_max"})
+        self.assertEqual(self.raft.member.config.file_reserved_hours, 6)
+        self.assertEqual(self.broker.config.topics_max, 77)
+        self.stop()
+
+    def test_measures(self) -> None:
+        """The changes of its role are counted; its member's status is there for the same page."""
+        self.start()
+        self.ask(send_of(b"one"))
+        measures = self.service.measures()
+        assert measures is not None
+        self.assertEqual((measures.role_changes, measures.puts.count), (1, 1))
+        self.assertEqual(self.raft.member_status().member.role, "leader")
+        self.lose()
+        self.settle(0.02)
+        measures = self.service.measures()
+        assert measures is not None
+        self.assertEqual(measures.role_changes, 2)
+        self.settle(3.0)
         self.stop()
 
     def test_transactions(self) -> None:

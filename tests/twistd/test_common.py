@@ -15,16 +15,15 @@ from twisted.logger import capturedLogs
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.daemons.basics import common
+from dledger.daemons.basics import rereading
 from dledger.daemons.basics.common import (
     ConfigurationOptions,
     end_process,
     own_options,
-    prepare_process,
     service_tables,
-    survive_signals,
     tables_in,
 )
+from dledger.daemons.basics.rereading import prepare_process, survive_signals
 
 
 class EndProcessTests(SynchronousTestCase):
@@ -54,7 +53,7 @@ class DescriptorTests(SynchronousTestCase):
 
     def test_refused(self) -> None:
         """The message names the limit, the need and the way out."""
-        self.patch(common, "raise_limit", lambda: common.LEAST - 1)
+        self.patch(rereading, "raise_limit", lambda: rereading.LEAST - 1)
         error = self.assertRaises(SystemExit, prepare_process, MemoryReactorClock())
         self.assertRegex(str(error), r"63 files, at least 64 are needed.*ulimit -n")
 

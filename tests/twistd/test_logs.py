@@ -1,37 +1,24 @@
 # -*- test-case-name: tests.twistd.test_logs -*-
-"""Options of the log, what twistd is given for them, and SIGHUP."""
+"""Options of the log, and what twistd is given for them."""
 
 from __future__ import annotations
 
 import io
-import os
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from twisted.internet.testing import MemoryReactorClock
-from twisted.logger import capturedLogs
 from twisted.python.reflect import namedAny
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.process.log_lines import LogLevels
 from dledger.daemons.basics import common, logs
-from dledger.daemons.basics.common import ConfigurationOptions, survive_signals
+from dledger.daemons.basics.common import ConfigurationOptions
 from dledger.daemons.basics.logs import LogOptions
 from dledger.daemons.ledger.member import Options
 from dledger.daemons.rocketmq.namesrv import Options as NameServerOptions
 from tests.base.test_log_lines import event
-
-
-class SignalReactor(MemoryReactorClock):
-    """Has the part of a reactor's threads that handlers of signals use."""
-
-    def callFromThread(self, called: Callable[[], None]) -> None:
-        """In the next turn."""
-        self.callLater(0, called)
 
 
 class OptionsTests(SynchronousTestCase):
@@ -87,7 +74,9 @@ class OptionsTests(SynchronousTestCase):
         """An option that there is not, or a value that does not fit, as anywhere else."""
         for name, value, said in (
             ("DLEDGER_MEMBER__TICKS", "1", "unknown option 'ticks'"),
-            ("DLEDGER_MEMBER__TICK_MS", "x", "tick_ms='x'"),
+            ("DLEDGER_MEMBER__TICK_MS", "x", "tick_ms='x'.*from the environment: DLEDGER_MEMBER__TICK_MS"),
+            ("DLEDGER_MEMBER__ADMIN", "tcp:x", "--admin.*from the environment: DLEDGER_MEMBER__ADMIN"),
+            ("DLEDGER_MEMBER__LOG_LEVEL", "loud", "loud.*from the environment: DLEDGER_MEMBER__LOG_LEVEL"),
         ):
             self.patch(ConfigurationOptions, "environ", {name: value})
             with self.assertRaisesRegex(UsageError, said):
@@ -131,32 +120,6 @@ class OptionsTests(SynchronousTestCase):
         self.assertIn("hello", Path(path).read_text())
         self.assertIsNot(signal.getsignal(signal.SIGUSR1), signal.SIG_DFL)
         self.assertRaises(SystemExit, LogOptions().observer, "-", is_foreground=False)
-
-    def test_hung_up(self) -> None:
-        """SIGHUP takes the levels, names what needs a restart, and takes nothing of a file that is wrong."""
-        path = self.file('log_level = "info"\ntick_ms = 20\n')
-        options = self.parsed("--config", path)
-        reactor = SignalReactor()
-        for number in (signal.SIGHUP, signal.SIGUSR1):
-            self.addCleanup(signal.signal, number, signal.getsignal(number))
-            signal.signal(number, signal.SIG_DFL)
-        survive_signals(reactor, options.reread)
-        Path(path).write_text('log_level = "warn,dledger.node=debug"\ntick_ms = 40\n')
-        with capturedLogs() as events:
-            os.kill(os.getpid(), signal.SIGHUP)
-            reactor.advance(0)
-        self.assertEqual(options.log_options.levels.text, "warn,dledger.node=debug")
-        self.assertEqual([(one["before"], one["waiting"]) for one in events], [("info", "tick_ms")])
-        self.assertTrue(LogLevels("critical").shows(events[0]))
-        told = {one.name: (one.value, one.origin) for one in options.settings_now}
-        self.assertEqual(told["log_level"], ("warn,dledger.node=debug", "changed since the start"))
-        self.assertEqual(told["tick_ms"], (20, "file"))
-        Path(path).write_text('log_level = "error"\ntick_ms = 0\n')
-        with capturedLogs() as events:
-            options.reread()
-        self.assertIn("tick_ms=0", events[0]["reason"])
-        self.assertTrue(LogLevels("critical").shows(events[0]))
-        self.assertEqual(options.log_options.levels.text, "warn,dledger.node=debug")
 
     def test_names(self) -> None:
         """Each option has its name in a file."""

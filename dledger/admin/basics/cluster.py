@@ -23,6 +23,7 @@ from twisted.internet.interfaces import IReactorTime, ITCPTransport
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+from twisted.web._newclient import _WrapperException
 from twisted.web.client import ResponseDone
 from twisted.web.http import PotentialDataLoss
 from twisted.web.iweb import IAgent, IResponse
@@ -229,10 +230,13 @@ async def fetch_page(
     client = treq.client.HTTPClient(agent)
     # (treq wants more of a reactor than its time, which alone it uses here.)
     ask: Callable[..., Awaitable[IResponse]] = client.request
-    response = await ask(
-        method, f"{url.rstrip('/')}{path}", timeout=timeout_s, reactor=clock, unbuffered=True,
-        allow_redirects=False,
-    )
+    try:
+        response = await ask(
+            method, f"{url.rstrip('/')}{path}", timeout=timeout_s, reactor=clock, unbuffered=True,
+            allow_redirects=False,
+        )
+    except _WrapperException as error:  # its text is a list of failures
+        raise ValueError(_not_http(error)) from None
     body = _BoundedBody()
     response.deliverBody(body)
     try:
@@ -247,6 +251,12 @@ async def fetch_page(
     if not isinstance(document, dict):
         raise ValueError(_NOT_A_PAGE)
     return document
+
+
+def _not_http(error: _WrapperException) -> str:
+    """Why a request got no answer in HTTP."""
+    reasons = "; ".join(one.getErrorMessage() for one in error.reasons)
+    return f"it did not answer in HTTP ({reasons}): is that the port of the admin pages, and not of the log?"
 
 
 async def _reason(body: _BoundedBody, code: int, timeout_s: float, clock: IReactorTime) -> str:

@@ -27,7 +27,9 @@ LOOK_S = 1.0
 
 #: Pages that stay open when reading needs a token: for what restarts a member, or sends it traffic, and the
 #: frames for browsers, which have no numbers then and ask a person for the token.
-OPEN_PATHS = ("/", "/healthz", "/readyz", "/browse")
+OPEN_PATHS = ("/", "/healthz", "/readyz", "/browse", "/actions")
+#: Pages that show what an action would do: for those who may do it.
+ACTION_PATHS = ("/effects",)
 #: Pages that show what clients have stored.
 CONTENT_PATHS = ("/entries", "/messages")
 _READING = ("GET", "HEAD")
@@ -92,9 +94,11 @@ class AdminGuard:
         return None
 
     def _is_read_guarded(self, path: str) -> bool:
+        # (Klein takes a path with more slashes, or with escapes, for the same page.)
+        if any(one.strip("/") in unquote(path) for one in ACTION_PATHS):
+            return True
         if self._reads_need_token:
             return path not in OPEN_PATHS
-        # (Klein takes a path with more slashes, or with escapes, for the same page.)
         return self._contents_need_token and any(one.strip("/") in unquote(path) for one in CONTENT_PATHS)
 
     def _look(self) -> None:

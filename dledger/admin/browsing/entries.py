@@ -25,7 +25,7 @@ from dledger.values.errors import DLedgerError, StoreError
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.batches import EntryBatch
 
-NAMES = ("from", "count", "time")
+NAMES = ("from", "count", "as", "time")
 #: Entries without a time that one look passes over, and bytes that it reads.
 LOOK_ENTRIES = 64
 LOOK_BYTES = 32 * 1024
@@ -97,7 +97,7 @@ class EntryBrowser:
 
         @raise QueryProblem: the query is wrong, or the entries cannot be read.
         """
-        count, moment = query.count(), query.moment_ms()
+        count, moment, style = query.count(), query.moment_ms(), query.style()
         if moment is not None and query.text("from"):
             raise QueryProblem(400, "give either from or time, not both")
         await self._lock.acquire()
@@ -108,7 +108,7 @@ class EntryBrowser:
                 first = query.first(begin, end, count)
             else:
                 first = await self._first_since(moment, begin, end)
-            return self._page(first, count)
+            return self._page(first, count, style)
         finally:
             self._lock.release()
 
@@ -116,7 +116,7 @@ class EntryBrowser:
         member = self._node.status().member
         return max(member.ledger_begin_index, 0), member.committed_index + 1
 
-    def _page(self, first: int, count: int) -> ShownEntries:
+    def _page(self, first: int, count: int, style: str) -> ShownEntries:
         begin, end = self._bounds()
         if first < begin:
             raise QueryProblem(404, f"entry {first} was deleted: the log begins at {begin}")
@@ -125,7 +125,7 @@ class EntryBrowser:
         entries = self._read(first, PAGE_BYTES_MAX)[:count]
         return ShownEntries(
             begin_index=begin, committed_index=end - 1, first_index=first, next_index=first + len(entries),
-            entries=tuple(map(_shown, entries)),
+            entries=tuple(_shown(entry, style) for entry in entries),
         )
 
     def _read(self, first: int, max_bytes: int) -> list[Entry]:
@@ -179,8 +179,8 @@ class EntryBrowser:
         return None, entries[-1].index + 1 if entries else end
 
 
-def _shown(entry: Entry) -> ShownEntry:
-    body, is_text = preview_of(entry.body)
+def _shown(entry: Entry, style: str) -> ShownEntry:
+    body, is_text = preview_of(entry.body, style)
     return ShownEntry(
         index=entry.index, term=entry.term, position=entry.pos,
         kind="control" if entry.is_control else "body", time_ms=entry.timestamp,

@@ -8,7 +8,7 @@ from html import escape
 from urllib.parse import urlencode
 
 from dledger.admin.browsing.entries import ShownEntries, ShownEntry
-from dledger.admin.browsing.query import COUNT_DEFAULT, LAST, Query
+from dledger.admin.browsing.query import COUNT_DEFAULT, JSON_CHARS, LAST, Query, shown_as
 from dledger.admin.dashboard.frame import number_cell, search_form, still_page, table_section, text_cell
 from dledger.base.process.time_text import time_text
 
@@ -30,7 +30,8 @@ def entry_page(group: str, query: Query, shown: ShownEntries | None, problem: st
     sections = [entry_form(query)]
     said = problem or "Search by index or time; without either, the last entries are shown."
     if shown is not None:
-        table = table_section("Entries", "entries", _COLUMNS, map(_row, shown.entries))
+        rows = (_row(one, query.style()) for one in shown.entries)
+        table = table_section("Entries", "entries", _COLUMNS, rows)
         sections += [_turning(query, shown), table]
         said = _range_of(shown)
     return still_page(
@@ -43,7 +44,7 @@ def entry_form(query: Query) -> str:
     """The form of the search."""
     return search_form("entries", (
         ("from", "From index", query.text("from")), ("time", "Or from time (UTC)", query.text("time")),
-        ("count", "Number", query.text("count")),
+        ("count", "Number", query.text("count")), ("as", "Bodies as: hex or json", query.text("as")),
     ))
 
 
@@ -59,7 +60,7 @@ def _turning(query: Query, shown: ShownEntries) -> str:
     count = query.count()
 
     def link(words: str, first: object) -> str:
-        more = {} if count == COUNT_DEFAULT else {"count": count}
+        more = {**({} if count == COUNT_DEFAULT else {"count": count}), **shown_as(query)}
         return f'<a href="entries?{escape(urlencode({"from": first, **more}))}">{words}</a>'
 
     links = [link("first", shown.begin_index)]
@@ -71,18 +72,21 @@ def _turning(query: Query, shown: ShownEntries) -> str:
     return f"<p>{' '.join(links)}</p>"
 
 
-def _row(entry: ShownEntry) -> Iterable[str]:
+def _row(entry: ShownEntry, style: str) -> Iterable[str]:
     headers = ", ".join(f"{name}: {value}" for name, value in entry.headers.items())
     at = time_text(entry.time_ms) if entry.time_ms is not None else ""
     return (
         number_cell(entry.index), number_cell(entry.term), number_cell(entry.position), text_cell(entry.kind),
         text_cell(at), text_cell(headers, "words"), number_cell(entry.body_bytes),
-        body_cell(entry.body, entry.is_text, entry.body_bytes),
+        body_cell(entry.body, entry.is_text, entry.body_bytes, style),
     )
 
 
-def body_cell(preview: str, is_text: bool, body_bytes: int) -> str:
+def body_cell(preview: str, is_text: bool, body_bytes: int, style: str = "") -> str:
     """A cell with the beginning of a body, see L{dledger.admin.browsing.query.preview_of}."""
+    if style == "json" and is_text:
+        cut = "..." if len(preview) >= JSON_CHARS else ""
+        return f"<td class=words><code>{escape(preview)}{cut}</code></td>"
     shown_bytes = len(preview.encode("utf-8")) if is_text else len(preview.replace(" ", "")) // 2
     more = "..." if shown_bytes < body_bytes else ""
     kind = "" if is_text or not body_bytes else '<span class="soft">hex</span> '

@@ -8,7 +8,7 @@ from html import escape
 from urllib.parse import urlencode
 
 from dledger.admin.browsing.entry_page import body_cell
-from dledger.admin.browsing.query import COUNT_DEFAULT, LAST, Query, preview_of, short
+from dledger.admin.browsing.query import COUNT_DEFAULT, LAST, Query, preview_of, short, shown_as
 from dledger.admin.dashboard.frame import number_cell, search_form, still_page, table_section, text_cell
 from dledger.base.process.time_text import time_text
 from dledger.rocketmq.broker.shown import ShownMessage, ShownMessages, ShownQueue
@@ -34,7 +34,8 @@ def message_page(broker: str, query: Query, shown: ShownMessages | None, problem
     if shown is not None:
         if shown.queue is not None:
             sections.append(_turning(query, shown, shown.queue))
-        sections.append(table_section("Messages", "messages", _COLUMNS, map(_row, shown.messages)))
+        rows = (_row(one, query.style()) for one in shown.messages)
+        sections.append(table_section("Messages", "messages", _COLUMNS, rows))
         said = _range_of(shown)
     return still_page(
         title=f"Messages of {broker}", heading=f"Messages of broker {broker}", said=said, live=sections,
@@ -61,6 +62,7 @@ def message_form(query: Query) -> str:
     return search_form("messages", tuple((name, label, query.text(name)) for name, label in (
         ("topic", "Topic"), ("queue", "Queue"), ("from", "From offset"), ("time", "Or from time (UTC)"),
         ("key", "Or key"), ("position", "Or position in the log"), ("count", "Number"),
+        ("as", "Bodies as: hex or json"),
     )))
 
 
@@ -80,7 +82,7 @@ def _turning(query: Query, shown: ShownMessages, queue: ShownQueue) -> str:
     count = query.count()
 
     def link(words: str, first: object) -> str:
-        more = {} if count == COUNT_DEFAULT else {"count": count}
+        more = {**({} if count == COUNT_DEFAULT else {"count": count}), **shown_as(query)}
         asked = urlencode({"topic": queue.topic, "queue": queue.queue_id, "from": first, **more})
         return f'<a href="messages?{escape(asked)}">{words}</a>'
 
@@ -93,8 +95,8 @@ def _turning(query: Query, shown: ShownMessages, queue: ShownQueue) -> str:
     return f"<p>{' '.join(links)}</p>"
 
 
-def _row(message: ShownMessage) -> Iterable[str]:
-    preview, is_text = preview_of(message.body)
+def _row(message: ShownMessage, style: str) -> Iterable[str]:
+    preview, is_text = preview_of(message.body, style)
     properties = message.properties
     rest = ", ".join(f"{name}={value}" for name, value in properties.items() if name not in _OWN)
     packed = "" if message.compression == "none" else f", {message.compression}"
@@ -103,7 +105,7 @@ def _row(message: ShownMessage) -> Iterable[str]:
         text_cell(time_text(message.stored_ms)), text_cell(short(message.unique_key)),
         text_cell(short(properties.get("TAGS", ""))), text_cell(short(properties.get("KEYS", ""))),
         text_cell(short(rest), "words"), f"<td class=number>{len(message.body):,}{packed}</td>",
-        body_cell(preview, is_text, len(message.body)),
+        body_cell(preview, is_text, len(message.body), style),
     )
 
 

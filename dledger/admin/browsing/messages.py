@@ -12,7 +12,7 @@ from twisted.internet.defer import DeferredLock
 from dledger.admin.browsing.query import Query, QueryProblem, preview_of
 from dledger.rocketmq.broker.shown import NotShown, ShownMessage, ShownMessages, ShownQueue
 
-NAMES = ("topic", "queue", "from", "count", "time", "key", "position")
+NAMES = ("topic", "queue", "from", "count", "as", "time", "key", "position")
 TOPIC_NAMES = ("topic",)
 _WAYS = "topic and queue, with from or time; topic and key; or position"
 
@@ -57,6 +57,7 @@ class MessageQueries:
             raise QueryProblem(404, str(error)) from None
 
     async def _found(self, source: MessageSource, query: Query) -> ShownMessages:
+        query.style()
         count, moment, topic, key = query.count(), query.moment_ms(), query.text("topic"), query.text("key")
         given = [name for name in ("from", "time", "key", "position") if query.text(name)]
         if len(given) > 1:
@@ -122,15 +123,15 @@ class ToldQueues:
     is_whole: bool
 
 
-def told_messages(shown: ShownMessages) -> ToldMessages:
-    """What programs see."""
+def told_messages(shown: ShownMessages, style: str = "") -> ToldMessages:
+    """What programs see. @param style: of bodies, see L{preview_of}."""
     return ToldMessages(
         queue=shown.queue, first_offset=shown.first_offset, next_offset=shown.next_offset,
-        is_whole=shown.is_whole, messages=tuple(map(_told, shown.messages)),
+        is_whole=shown.is_whole, messages=tuple(_told(one, style) for one in shown.messages),
     )
 
 
-def _told(message: ShownMessage) -> ToldMessage:
-    body, is_text = preview_of(message.body)
+def _told(message: ShownMessage, style: str) -> ToldMessage:
+    body, is_text = preview_of(message.body, style)
     values = attrs.asdict(message, filter=lambda field, _value: field.name != "body")
     return ToldMessage(**values, body_bytes=len(message.body), body=body, is_text=is_text)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping
 
 import attrs
@@ -19,6 +20,11 @@ PAGE_BYTES_MAX = 256 * 1024
 #: Bytes of a body that a page shows, and characters of other values.
 PREVIEW_BYTES = 400
 PREVIEW_CHARS = 200
+#: How bodies are shown: as text, or in hexadecimal where they are none; always so; as JSON with its lines.
+STYLES = ("", "hex", "json")
+#: The longest body that is read as JSON, bytes, and characters that are shown of it.
+JSON_BYTES_MAX = 64 * 1024
+JSON_CHARS = 4 * PREVIEW_BYTES
 #: Longest value of a query.
 VALUE_CHARS_MAX = 1000
 #: The first index is after every index.
@@ -83,6 +89,17 @@ class Query:
             return max(begin, end - count)
         return self.number("from", begin)
 
+    def style(self) -> str:
+        """
+        C{as}: how bodies are shown.
+
+        @raise QueryProblem: it is none of L{STYLES}.
+        """
+        text = self.text("as")
+        if text not in STYLES:
+            raise QueryProblem(400, f"as={text[:40]!r} is none of {', '.join(filter(None, STYLES))}")
+        return text
+
     def moment_ms(self) -> int | None:
         """
         C{time} in milliseconds since 1970; None without it.
@@ -96,6 +113,11 @@ class Query:
             return moment_ms(text)
         except ValueError as error:
             raise QueryProblem(400, f"time: {error}") from None
+
+
+def shown_as(query: Query) -> dict[str, str]:
+    """The style of bodies, for links to other pages of the same search."""
+    return {"as": query.style()} if query.style() else {}
 
 
 def query_of(request: IRequest, names: Collection[str]) -> Query:
@@ -133,13 +155,21 @@ def problem_page(request: IRequest, problem: QueryProblem, page: Callable[[str],
     return send_html(request, page(str(problem)))
 
 
-def preview_of(body: bytes) -> tuple[str, bool]:
+def preview_of(body: bytes, style: str = "") -> tuple[str, bool]:
     """
     The beginning of a body for people.
 
+    @param style: one of L{STYLES}; C{json} is the text where the body is not whole JSON of a moderate size.
     @return: its text, and true; or its bytes in hexadecimal, and false, if it has others than of text.
     """
     cut = body[:PREVIEW_BYTES]
+    if style == "hex":
+        return cut.hex(" ", 4), False
+    if style == "json" and len(body) <= JSON_BYTES_MAX:
+        try:
+            return json.dumps(json.loads(body), indent=1, ensure_ascii=False)[:JSON_CHARS], True
+        except (ValueError, RecursionError):
+            pass
     # A letter of up to four bytes may be cut at the end.
     for drop in range(4 if len(cut) < len(body) else 1):
         try:

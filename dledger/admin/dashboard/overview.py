@@ -13,9 +13,10 @@ from typing import TypedDict
 import attrs
 
 from dledger.admin.basics.cluster import MemberReport, group_problems
+from dledger.base.process.histogram import HistogramStatus
 from dledger.node.reporting.health import health_problem
 from dledger.node.reporting.reports import SeenEvent
-from dledger.node.reporting.status import HistogramStatus, NodeStatus
+from dledger.node.reporting.status import NodeStatus
 from protocols.wire.fastjson import JsonObject
 
 #: Events that the page lists, and elections that it draws.
@@ -143,3 +144,11 @@ def plotted_numbers(overview: Overview) -> JsonObject:
 
 def _times(one: HistogramStatus) -> JsonObject:
     return {"bounds": list(one.bounds), "counts": list(one.counts)}
+
+
+def not_leader(status: NodeStatus) -> str:
+    """That the member does not lead, and who does; empty at the leader."""
+    member = status.member
+    if member.role == "leader":
+        return ""
+    return f"{member.self_id} does not lead; {member.leader_id or 'no member that it knows'} does"

@@ -18,11 +18,11 @@ from dledger.admin.dashboard.frame import (
     text_cell,
     utc_text,
 )
-from dledger.admin.dashboard.overview import Overview, plotted_numbers
+from dledger.admin.dashboard.overview import Overview, not_leader, plotted_numbers
 from dledger.node.reporting.reports import SeenEvent
 from dledger.node.reporting.status import NodeStatus
 
-_LINKS = ("browse", "status", "cluster", "events", "config", "metrics", "openapi.json")
+_LINKS = ("browse", "actions", "status", "cluster", "events", "config", "metrics", "openapi.json")
 #: Of a page that no member serves.
 _GROUP_LINKS = ("cluster",)
 
@@ -40,6 +40,8 @@ def dashboard_page(overview: Overview | None) -> bytes:
 
 
 def _live(overview: Overview) -> Iterable[str]:
+    if overview.status is not None and (note := not_leader(overview.status)):
+        yield f'<p class="soft">{escape(note)}: appends and lags in bytes are on the page of the leader.</p>'
     yield _members(overview)
     if overview.status is not None:
         yield _facts(overview.status)

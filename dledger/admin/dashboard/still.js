@@ -1,9 +1,10 @@
-// Shows the targets of the links and forms of the page "browse" in place, with the person's token.
+// Shows the targets of the links and forms of the pages "browse" and "actions" in place, with the person's
+// token, and asks for what a person wants done.
 "use strict";
 (() => {
   const $ = (id) => document.getElementById(id);
-  if (!/\/browse$/.test(location.pathname)) return;
-  const PAGES = /^(entries|messages|topics)([?]|$)/, LIMIT_MS = 30000;
+  if (!/\/(browse|actions)$/.test(location.pathname)) return;
+  const PAGES = /^(entries|messages|topics|effects)([?]|$)/, LIMIT_MS = 30000;
   let token = sessionStorage.getItem("dledger-token") || "";
   const fresh = $("live").innerHTML;
 
@@ -25,7 +26,7 @@
       const answer = await fetch(target, { headers, signal: stop.signal, cache: "no-store" });
       const text = await answer.text();
       $("ask").hidden = answer.status !== 401;
-      if (answer.status === 401) return say("This administration shows contents to holders of a token.");
+      if (answer.status === 401) return say("This administration shows this to holders of a token.");
       if (answer.status === 403) return say(JSON.parse(text).error);
       const page = new DOMParser().parseFromString(text, "text/html");
       const state = page.getElementById("state"), live = page.getElementById("live");
@@ -38,6 +39,23 @@
       say("No answer. Is the server up?");
     } finally {
       clearTimeout(timer);
+    }
+  };
+
+  // Done once: the button goes before the answer is there.
+  const act = async (form) => {
+    const target = form.getAttribute("action");
+    form.remove();
+    say("");
+    try {
+      const headers = token ? { authorization: "Bearer " + token } : {};
+      const answer = await fetch(target, { method: "POST", headers, cache: "no-store" });
+      const told = await answer.json();
+      $("ask").hidden = answer.status !== 401;
+      $("state").className = answer.ok ? "good" : "bad";
+      $("state").textContent = answer.ok ? "Done: " + JSON.stringify(told) : "Not done: " + told.error;
+    } catch (error) {
+      say("No answer: it is not known whether it was done. See the dashboard.");
     }
   };
 
@@ -59,6 +77,10 @@
       sessionStorage.setItem("dledger-token", token);
       $("token").value = "";
       show();
+      return;
+    }
+    if (event.target.method === "post") {
+      act(event.target);
       return;
     }
     const words = [...new FormData(event.target)].filter(([, value]) => value.trim());

@@ -40,16 +40,22 @@ class ClientPlaces:
     """
     Invariant: C{_held} has the address of each connection that has a place, C{_by_address} their numbers.
 
-    @ivar places: most connections of clients. @ivar share: those of one address.
+    @ivar places: most connections of clients.
+    @ivar share: those of one address; C{share_percent}: percent of C{places}.
     """
 
     def __init__(self, connections_max: int, *, share_percent: int = SHARE_PERCENT) -> None:
         """@param connections_max: most open connections of the server."""
+        self.limit(connections_max, share_percent=share_percent)
+        self._held: dict[Hashable, str] = {}
+        self._by_address: dict[str, int] = {}
+
+    def limit(self, connections_max: int, *, share_percent: int) -> None:
+        """Other limits from now on; nobody who has a place loses it."""
+        self.share_percent = share_percent
         door = max(DOOR_PLACES, connections_max // _DOOR_SHARE)
         self.places = max(connections_max - door, connections_max // 2)
         self.share = max(1, self.places * share_percent // 100)
-        self._held: dict[Hashable, str] = {}
-        self._by_address: dict[str, int] = {}
 
     def __len__(self) -> int:
         """Number of places that are taken."""

@@ -59,6 +59,16 @@ class ListeningSide(ServerFactory, Generic[_C]):
         self.connections_refused = 0
         self.connections_replaced = 0
 
+    def limit(self, connections_max: int, share_percent: int) -> None:
+        """Other limits from now on, see L{__init__}; open connections stay."""
+        self._connections_max = connections_max
+        self.clients.limit(connections_max, share_percent=share_percent)
+
+    def keep_share(self, share_percent: int) -> None:
+        """See L{limit}."""
+        if share_percent != self.clients.share_percent:
+            self.limit(self._connections_max, share_percent)
+
     @property
     def connections(self) -> int:
         """Number of open connections."""

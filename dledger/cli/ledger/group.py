@@ -12,6 +12,7 @@ import click
 from dledger.base.disk.disk import OsDisk, ReadOnlyDisk
 from dledger.cli.basics.common import EXIT_FAILED, say, write_json
 from dledger.cli.basics.member_options import config_of_member, new_group_id, of_a_member
+from dledger.ledger.config import DLedgerConfig
 from dledger.ledger.group_name import GroupName
 from dledger.storage.backups.group_setup import (
     MemberSeen,
@@ -60,9 +61,11 @@ def show(
 @of_a_member
 @click.option("--id", "group_id", default="", callback=_id_option, metavar="ID",
               help="Id of the group; without it one is proposed.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def create(
-    context: click.Context, store: str, node_id: str, members: str, settings: tuple[str, ...], group_id: str
+    context: click.Context, store: str, node_id: str, members: str, settings: tuple[str, ...], group_id: str,
+    as_json: bool,
 ) -> None:
     """
     Make a member's directory as one of a new group.
@@ -73,16 +76,18 @@ def create(
     config = config_of_member(context, store, node_id, members, settings, bootstrap=True)
     name = GroupName(group_id, 0, True) if group_id else GroupName(new_group_id(), 0)
     prepare_member(config, OsDisk(), name)
-    click.echo(f"{config.self_path}: member {node_id} of a new group of {', '.join(sorted(config.peers))}")
+    _tell_prepared(config, name, "of a new group of", as_json=as_json)
 
 
 @group.command()
 @of_a_member
 @click.option("--id", "group_id", default="", callback=_id_option, metavar="ID",
               help="Id of the group, as dledger group show prints it: the member then joins no other one.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def join(
-    context: click.Context, store: str, node_id: str, members: str, settings: tuple[str, ...], group_id: str
+    context: click.Context, store: str, node_id: str, members: str, settings: tuple[str, ...], group_id: str,
+    as_json: bool,
 ) -> None:
     """
     Make a member's directory as one that joins a group.
@@ -91,16 +96,30 @@ def join(
     empty directory does the same; this command also reports the id of the group.
     """
     config = config_of_member(context, store, node_id, members, settings)
-    prepare_member(config, OsDisk(), GroupName(group_id, 0, True) if group_id else GroupName())
-    click.echo(f"{config.self_path}: member {node_id} joins the group of {', '.join(sorted(config.peers))}")
+    name = GroupName(group_id, 0, True) if group_id else GroupName()
+    prepare_member(config, OsDisk(), name)
+    _tell_prepared(config, name, "joins the group of", as_json=as_json)
+
+
+def _tell_prepared(config: DLedgerConfig, name: GroupName, what: str, *, as_json: bool) -> None:
+    members = sorted(config.peers)
+    if as_json:
+        write_json({
+            "path": config.self_path, "member_id": config.self_id, "group": config.group,
+            "group_id": name.id or None, "members": members,
+        })
+    else:
+        click.echo(f"{config.self_path}: member {config.self_id} {what} {', '.join(members)}")
 
 
 @group.command("force-new")
 @of_a_member
 @click.option("--yes", "is_sure", is_flag=True, help="Do it. Without it, the command only says what it does.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def force_new(
-    context: click.Context, store: str, node_id: str, members: str, settings: tuple[str, ...], is_sure: bool
+    context: click.Context, store: str, node_id: str, members: str, settings: tuple[str, ...], is_sure: bool,
+    as_json: bool,
 ) -> None:
     """
     Make a member's ledger that of a new group, when a majority of the old one is lost for good.
@@ -110,17 +129,27 @@ def force_new(
     empty directories.
     """
     config = config_of_member(context, store, node_id, members, settings)
-    click.echo("\n".join(_lines(survivor(config, ReadOnlyDisk()))))
-    click.echo(f"new members    {', '.join(sorted(config.peers))}")
-    click.echo(
-        "Given up: entries that only other members hold, also those that they committed after the end of "
-        "this ledger. Kept: every entry of this ledger, also those that were never acknowledged."
-    )
+    seen = survivor(config, ReadOnlyDisk())
+    if not as_json:
+        click.echo("\n".join(_lines(seen)))
+        click.echo(f"new members    {', '.join(sorted(config.peers))}")
+        click.echo(
+            "Given up: entries that only other members hold, also those that they committed after the end of "
+            "this ledger. Kept: every entry of this ledger, also those that were never acknowledged."
+        )
+    told: dict[str, object] = {
+        "is_done": is_sure, "survivor": attrs.asdict(seen), "members": sorted(config.peers),
+    }
     if not is_sure:
+        if as_json:
+            write_json(told)
         say("nothing has changed; --yes does it")
         context.exit(EXIT_FAILED)
     name = GroupName(new_group_id(), 0, True)
     end_index = force_new_group(config, OsDisk(), name)
+    if as_json:
+        write_json({**told, "group_id": name.id, "end_index": end_index})
+        return
     click.echo(f"new group      {name.id}; its ledger ends at {end_index}")
     click.echo("Start this member with the new --peers.")
 

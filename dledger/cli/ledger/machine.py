@@ -71,8 +71,9 @@ def _row(info: MemberInfo) -> dict[str, object]:
 
 @machine.command("skip")
 @click.argument("index", type=click.IntRange(min=0))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
-def skip_entry(target: Target, index: int) -> None:
+def skip_entry(target: Target, index: int, as_json: bool) -> None:
     """
     Skip the entry at INDEX, at which the machine of the leader has failed.
 
@@ -81,4 +82,7 @@ def skip_entry(target: Target, index: int) -> None:
     """
     with target.open() as log:
         order = log.skip(index)
-    click.echo(f"the entry {index} is skipped, by the order at {order}")
+    if as_json:
+        write_json({"index": index, "order_index": order})
+    else:
+        click.echo(f"the entry {index} is skipped, by the order at {order}")

@@ -39,8 +39,9 @@ def readers(context: click.Context, as_json: bool) -> None:
 @readers.command("move")
 @click.argument("name")
 @click.argument("to", metavar="INDEX|begin|end|TIME")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
-def move_reader(context: click.Context, name: str, to: str) -> None:
+def move_reader(context: click.Context, name: str, to: str, as_json: bool) -> None:
     """
     Let reader NAME go on at an entry: INDEX, the begin or the end of the log, or a TIME.
 
@@ -49,7 +50,11 @@ def move_reader(context: click.Context, name: str, to: str) -> None:
     processes end.
     """
     with context.obj.open() as log:
-        click.echo(f"{name} goes on at {log.move_reader(name, _place(context, to))}")
+        following = log.move_reader(name, _place(context, to))
+    if as_json:
+        write_json({"name": name, "next_index": following})
+    else:
+        click.echo(f"{name} goes on at {following}")
 
 
 def _place(context: click.Context, to: str) -> Place:
@@ -69,13 +74,21 @@ def _place(context: click.Context, to: str) -> Place:
 
 @readers.command("forget")
 @click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
-def forget_reader(target: Target, name: str) -> None:
+def forget_reader(target: Target, name: str, as_json: bool) -> None:
     """
     Forget reader NAME: it holds no entry back any more.
 
     The leases of its processes end. A program that reads under this name later begins anew.
     """
     with target.open() as log:
+        known = [one.name for one in log.readers()]
+        if name not in known:
+            there = ", ".join(sorted(known)) or "there are none"
+            raise click.ClickException(f"no reader has the name {name!r}, and nothing has changed: {there}")
         log.forget_reader(name)
-    click.echo(f"{name} is forgotten")
+    if as_json:
+        write_json({"name": name, "is_forgotten": True})
+    else:
+        click.echo(f"{name} is forgotten")

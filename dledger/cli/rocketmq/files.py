@@ -7,6 +7,7 @@ Neither changes anything; both also work on the directory of a running member, o
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -16,9 +17,12 @@ import click
 
 from dledger.base.disk.disk import ReadOnlyDisk
 from dledger.cli.basics.common import EXIT_FAILED, bytes_shown, shown_body, write_json
-from dledger.cli.rocketmq.rocketmq import message_columns
+from dledger.cli.rocketmq.rocketmq import body_json, message_columns, message_json
 from dledger.client.answers.values import Entry
 from dledger.client.links.chain_marks import diverging
+from dledger.rocketmq.broker.store.records.store_config import StoreConfig
+from dledger.rocketmq.broker.verify.report import StoreReport
+from dledger.rocketmq.broker.verify.store_check import is_store, store_document, verify_store
 from dledger.storage.files.verify import VerifyReport, verify_directory
 from protocols.wire.ledger.entry import (
     BLANK,
@@ -37,14 +41,23 @@ _INDEX_FOLDER = "index"
 @click.argument("directory", type=click.Path(exists=True, file_okay=False), required=False)
 @click.option("--group", "of_group", is_flag=True,
               help="Compare the members of the running group instead, by checksums at one committed entry.")
-@click.option("--data", "data_path", default="", help="The data files' directory. [default: DIRECTORY/data]")
+@click.option("--data", "data_path", default="",
+              help="The data files' directory. [default: DIRECTORY/data; of a broker DIRECTORY/commitlog]")
+@click.option("--index-slots", type=click.IntRange(min=1), default=5_000_000, show_default=True,
+              help="Of a broker's store: its maxHashSlotNum.")
+@click.option("--index-entries", type=click.IntRange(min=2), default=20_000_000, show_default=True,
+              help="Of a broker's store: its maxIndexNum.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def verify(
-    context: click.Context, directory: str | None, of_group: bool, data_path: str, as_json: bool
+    context: click.Context, directory: str | None, of_group: bool, data_path: str, index_slots: int,
+    index_entries: int, as_json: bool,
 ) -> None:
     """
-    Check every record, checksum and index unit in a member's DIRECTORY.
+    Check every record, checksum and index unit in a member's DIRECTORY, or in the store of a broker.
+
+    Of a broker, ours or RocketMQ's, stopped or a copy: the commit log, the consume queues against it, the
+    index by key, checkpoint, mark and metadata; each finding says what mends it. Nothing is changed.
 
     With --group, say which members of a running group hold other entries than its leader, up to one entry
     that all have committed. Exit status 1 if there are findings, or a member could not be compared.
@@ -54,6 +67,13 @@ def verify(
     if directory is None:
         _verify_group(context, as_json=as_json)
         return
+    if is_store(ReadOnlyDisk(), directory):
+        config = StoreConfig(
+            store_path_root_dir=directory, store_path_commit_log=data_path, max_hash_slot_num=index_slots,
+            max_index_num=index_entries,
+        )
+        _verify_store(context, config, as_json=as_json)
+        return
     with bytes_shown("verify") as progress:
         report = verify_directory(ReadOnlyDisk(), directory, data_path=data_path, progress=progress)
     if as_json:
@@ -62,6 +82,38 @@ def verify(
         _print_report(report)
     if not report.is_clean:
         context.exit(EXIT_FAILED)
+
+
+def _verify_store(context: click.Context, config: StoreConfig, *, as_json: bool) -> None:
+    with bytes_shown("verify") as progress:
+        report = verify_store(ReadOnlyDisk(), config, progress=progress)
+    if as_json:
+        write_json(store_document(report))
+    else:
+        _print_store(report)
+    if not report.is_clean:
+        context.exit(EXIT_FAILED)
+
+
+def _print_store(report: StoreReport) -> None:
+    for finding in report.findings:
+        click.echo(f"{finding.file}: {finding.sentence}")
+        click.echo(f"    to mend: {finding.mend}")
+    if report.findings_count > len(report.findings):
+        click.echo(f"... and {report.findings_count - len(report.findings)} more")
+    if report.log == "raft log":
+        click.echo("its log is a raft log: give dledger verify the directory of its member, dledger-ID, too")
+    click.echo(
+        f"{report.path}: {report.messages} messages from {report.begin_offset} to {report.end_offset}, "
+        f"{report.units} units in {report.queues} queues, {report.index_entries} entries in "
+        f"{report.index_files} files of the index"
+    )
+    if not report.is_clean_close:
+        click.echo("a broker has it open, or crashed: the next start looks at its end")
+    if report.undispatched:
+        click.echo(f"{report.undispatched} messages are in no queue yet: the next start puts them there")
+    count = report.findings_count
+    click.echo("clean" if report.is_clean else "1 finding" if count == 1 else f"{count} findings")
 
 
 def _verify_group(context: click.Context, *, as_json: bool) -> None:
@@ -123,7 +175,10 @@ def _print_report(report: VerifyReport) -> None:
 @click.option("--body", "with_body", is_flag=True, help="Show bodies, too.")
 @click.option("--format", "style", type=click.Choice(["text", "rocketmq"]), default="text", show_default=True,
               help="rocketmq: show the messages of a RocketMQ broker in DLedger mode.")
-def read_file(path: str, pos: int, size: int, count: int | None, with_body: bool, style: str) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print an object in JSON for each record, one a line.")
+def read_file(
+    path: str, pos: int, size: int, count: int | None, with_body: bool, style: str, as_json: bool
+) -> None:
     """
     Show the headers of the records in PATH: a data file, an index file, or a directory of such files.
     """
@@ -134,13 +189,55 @@ def read_file(path: str, pos: int, size: int, count: int | None, with_body: bool
     left = count
     end = pos + size if size >= 0 else None
     for file in files:
-        lines = _units(file) if file.parent.name == _INDEX_FOLDER else _records(file, pos, end, bodies)
-        for line in lines:
-            click.echo(line)
+        rows = _units(file) if file.parent.name == _INDEX_FOLDER else _records(file, pos, end, bodies)
+        for row in rows:
+            click.echo(row.json_line(bodies) if as_json else row.line(bodies))
             if left is not None:
                 left -= 1
                 if not left:
                     return
+
+
+@attrs.frozen(kw_only=True)
+class _Row:
+    """
+    A record, the blank at the end of a file, or an index unit.
+
+    @ivar facts: its fields by name. @ivar body: None if it has none, or was not asked for.
+    """
+
+    facts: dict[str, int]
+    body: bytes | None = None
+    is_blank: bool = False
+
+    def _entry(self) -> Entry:
+        facts = self.facts
+        return Entry(index=facts["index"], term=facts["term"], pos=facts["pos"], body=self.body or b"")
+
+    def line(self, bodies: str) -> str:
+        """For people."""
+        words = [
+            f"{name}={_hex(value) if name.endswith('Crc') else value}" for name, value in self.facts.items()
+        ]
+        if self.is_blank:
+            words.insert(1, "blank")
+        line = " ".join(words)
+        if self.body is None:
+            return line
+        if bodies == "rocketmq":
+            return "\t".join([line, *message_columns(self._entry())])
+        return f"{line} body={shown_body(self.body)}"
+
+    def json_line(self, bodies: str) -> str:
+        """For programs."""
+        found: dict[str, object] = {**self.facts, "is_blank": self.is_blank}
+        if self.body is not None:
+            found |= message_json(self._entry()) if bodies == "rocketmq" else body_json(self.body)
+        return json.dumps(found, ensure_ascii=False)
+
+
+def _hex(value: int) -> str:
+    return f"{value & 0xFFFFFFFF:08x}"
 
 
 def _files(path: Path) -> list[Path]:
@@ -150,7 +247,7 @@ def _files(path: Path) -> list[Path]:
     return sorted(file for file in folder.iterdir() if len(file.name) == 20 and file.name.isdecimal())
 
 
-def _records(file: Path, pos: int, end: int | None, bodies: str) -> Iterator[str]:
+def _records(file: Path, pos: int, end: int | None, bodies: str) -> Iterator[_Row]:
     base = int(file.name) if file.name.isdecimal() else 0
     if end is not None and base >= end:
         return
@@ -158,45 +255,39 @@ def _records(file: Path, pos: int, end: int | None, bodies: str) -> Iterator[str
         length = stream.seek(0, 2)
         at = max(0, pos - base)
         while at + BLANK.size <= length and (end is None or base + at < end):
-            line, step = _record(stream, at, base, length, bodies)
-            if line:
-                yield line
+            row, step = _record(stream, at, base, length, bodies)
+            if row is not None:
+                yield row
             if not step:
                 return
             at += step
 
 
-def _record(stream: IO[bytes], at: int, base: int, length: int, bodies: str) -> tuple[str, int]:
-    """A line about the record at C{at}, and the distance to the next record; 0 if there is none."""
+def _record(stream: IO[bytes], at: int, base: int, length: int, bodies: str) -> tuple[_Row | None, int]:
+    """The record at C{at}, and the distance to the next record; 0 if there is none."""
     stream.seek(at)
     data = stream.read(ENTRY_HEADER_SIZE)
     magic, size = BLANK.unpack_from(data)
     if magic == BLANK_MAGIC:
-        return f"pos={base + at} blank size={size}", 0
+        return _Row(facts={"pos": base + at, "size": size}, is_blank=True), 0
     if magic == 0 and size == 0:
-        return "", 0
+        return None, 0
     if len(data) < ENTRY_HEADER_SIZE or magic != MAGIC or size < ENTRY_HEADER_SIZE or at + size > length:
         raise click.ClickException(f"{stream.name} at {at}: no record (magic={magic}, size={size})")
     header = decode_header(data)
-    line = (
-        f"index={header.index} term={header.term} pos={header.pos} size={header.size} "
-        f"magic={header.magic} channel={header.channel} chainCrc={header.chain_crc & 0xFFFFFFFF:08x} "
-        f"bodyCrc={header.body_crc & 0xFFFFFFFF:08x}"
-    )
-    if bodies:
-        body = stream.read(size - ENTRY_HEADER_SIZE)
-        if bodies == "rocketmq":
-            entry = Entry(index=header.index, term=header.term, pos=header.pos, body=body)
-            line = "\t".join([line, *message_columns(entry)])
-        else:
-            line += f" body={shown_body(body)}"
-    return line, size
+    facts = {
+        "index": header.index, "term": header.term, "pos": header.pos, "size": header.size,
+        "magic": header.magic, "channel": header.channel, "chainCrc": header.chain_crc,
+        "bodyCrc": header.body_crc,
+    }
+    body = stream.read(size - ENTRY_HEADER_SIZE) if bodies else None
+    return _Row(facts=facts, body=body), size
 
 
-def _units(file: Path) -> Iterator[str]:
+def _units(file: Path) -> Iterator[_Row]:
     with file.open("rb") as stream:
         while len(data := stream.read(INDEX_UNIT_SIZE)) == INDEX_UNIT_SIZE:
             magic, pos, size, index, term = INDEX_UNIT.unpack(data)
             if magic != MAGIC:
                 return
-            yield f"index={index} term={term} pos={pos} size={size}"
+            yield _Row(facts={"index": index, "term": term, "pos": pos, "size": size})

@@ -13,10 +13,10 @@ import difflib
 import os
 import random
 import re
-import signal
 import sys
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Self
 
 import attrs
 from twisted.internet.endpoints import serverFromString
@@ -24,12 +24,10 @@ from twisted.logger import Logger
 from twisted.python.usage import Completions, UsageError
 from twisted.python.usage import Options as UsageOptions
 
-from dledger.base.process.descriptors import LEAST, raise_limit
-from dledger.base.process.log_lines import ANSWERS_OPERATOR, LogLevels
-from dledger.base.process.reactor import Reactor, make_reactor_monotonic
-from dledger.base.process.tuning import keep_freed_memory, spare_the_collector
-from dledger.base.serving.accept_lines import fold_accept_lines
+from dledger.base.process.log_lines import LogLevels
+from dledger.base.process.reactor import Reactor
 from dledger.daemons.basics.logs import LOG_NAMES, LOG_PARAMETERS, LogOptions
+from dledger.daemons.basics.option_files import read_options_file, variables_of_engines
 from dledger.values.option_values import (
     Setting,
     check_type,
@@ -101,10 +99,11 @@ class ConfigurationOptions(OptionsOnly):
             if self.parent is not None:
                 self.log_options.give_to(self.parent, is_given=bool(given))
         except UsageError as error:
+            findings = [self._with_origin(finding) for finding in str(error).splitlines()]
             if self.parent is None:  # not called by twistd
-                raise
+                raise UsageError("\n".join(findings)) from None
             name = self.parent.subCommand
-            said = "".join(f"{name}: {finding}\n" for finding in str(error).splitlines())
+            said = "".join(f"{name}: {finding}\n" for finding in findings)
             sys.stderr.write(f"{said}{name}: all options: twistd {name} --help\n")
             raise SystemExit(1) from None
 
@@ -143,8 +142,7 @@ class ConfigurationOptions(OptionsOnly):
         # A daemon changes its directory after the first reading.
         self._path = self._path or os.path.abspath(path)
         try:
-            with open(self._path, "rb") as file:
-                values = own_options(parse(file.read().decode("utf-8")), self.table, tables)
+            values = own_options(parse(read_options_file(self._path).decode("utf-8")), self.table, tables)
         except OSError as error:
             raise UsageError(f"--config {path}: {error.strerror}") from None
         except ValueError as error:
@@ -157,15 +155,26 @@ class ConfigurationOptions(OptionsOnly):
         """Of the log; None: twistd writes it without us."""
         return self.log_options.levels if self.log_options.is_in_force else None
 
+    @property
+    def _prefix(self) -> str:
+        """Of this service's variables."""
+        return f"DLEDGER_{self.table.upper()}__"
+
+    def _with_origin(self, finding: str) -> str:
+        """A finding about a value of the environment names its variable: people look in the file first."""
+        for name, value in {**self.environment, **self._log_given[ENVIRONMENT]}.items():
+            words = name.replace("_", "[_-]?")
+            if re.search(rf"(?i)(?<![a-z0-9]){words}(?![a-z0-9])", finding) and str(value) in finding:
+                return f"{finding} (from the environment: {self._prefix}{name.upper()})"
+        return finding
+
     def _read_environment(self) -> None:
-        """
-        C{DLEDGER_MEMBER__TICK_MS} is the option C{tick_ms} of a member. (Two underscores: container engines
-        make variables with one of them from the names of services.)
-        """
-        prefix = f"DLEDGER_{self.table.upper()}__"
+        """C{DLEDGER_MEMBER__TICK_MS} is C{tick_ms} of a member; others see L{variables_of_engines}."""
+        prefix = self._prefix
         found: dict[str, object] = {
-            name.removeprefix(prefix).lower(): value
-            for name, value in sorted(self.environ.items()) if name.startswith(prefix) and value
+            name.removeprefix(prefix).lower(): self.environ[name]
+            for name in sorted(self.environ.keys() - variables_of_engines(self.environ))
+            if name.startswith(prefix) and self.environ[name]
         }
         config = found.pop("config", None)
         if self["config"] is None:
@@ -183,31 +192,21 @@ class ConfigurationOptions(OptionsOnly):
         told = settings_of(self.log_options.told(), self._log_given, str)
         self.in_force = (*self.in_force, *told)
 
-    def reread(self) -> None:
+    def again(self) -> Self:
         """
-        SIGHUP: read the options again. The levels of the log change at once; the log names what needs a
-        restart, or what is wrong.
+        The options as they are written now.
+
+        @raise UsageError: they are not sound.
         """
-        log, again = Logger(), type(self)()
+        again = type(self)()
         again._path = self._path
-        try:
-            again.parseOptions(self._arguments)
-        except UsageError as error:
-            log.error(
-                "SIGHUP: the options are not sound, and none is taken: {reason}", reason=str(error),
-                **{ANSWERS_OPERATOR: True},
-            )
-            return
-        now = {one.name: one.value for one in self.in_force}
-        changed = [one.name for one in again.in_force if one.value != now.get(one.name)]
-        before, after = self.log_options.levels.text, again.log_options.levels.text
-        self.log_options.levels.replace(after)
-        waiting = ", ".join(name for name in changed if name != "log_level")
-        log.info(
-            "SIGHUP: the options were read again: log_level={now} (before: {before}); needs a restart: "
-            "{waiting}", now=after, before=before, waiting=waiting or "nothing",
-            **{ANSWERS_OPERATOR: True},
-        )
+        again.parseOptions(self._arguments)
+        return again
+
+    def taken_again(self, again: Self, names: Collection[str]) -> None:
+        """These options are in force as they are written now."""
+        now = {one.name: one for one in again.in_force if one.name in names}
+        self.in_force = tuple(now.get(one.name, one) for one in self.in_force)
 
     def take(
         self, names: Mapping[str, str], values: Mapping[str, object], plain: Callable[[str], str]
@@ -340,8 +339,7 @@ def tables_in(path: str) -> tuple[str, ...]:
     if path.endswith((".properties", ".conf")):
         return ()
     try:
-        with open(path, "rb") as file:
-            values = tomllib.load(file)
+        values = tomllib.loads(read_options_file(path).decode("utf-8"))
     except (OSError, ValueError):
         return ()
     try:
@@ -460,49 +458,6 @@ def with_port(description: str, port: int) -> str:
     match = _PORT.fullmatch(description)
     assert match is not None, description
     return f"{match['kind']}:{port}{match['rest']}"
-
-
-def prepare_process(reactor: Reactor, reread: Callable[[], None] | None = None) -> None:
-    """
-    Set up reactor, descriptors, allocator and garbage collector for a long-lived server.
-
-    @param reread: what SIGHUP does.
-    @raise SystemExit: the system allows too few descriptors.
-    """
-    make_reactor_monotonic(reactor)
-    allowed = raise_limit()
-    if allowed < LEAST:
-        raise SystemExit(
-            f"dledger: this process may open {allowed} files, at least {LEAST} are needed, and some thousand "
-            "for many clients: raise the limit (ulimit -n, LimitNOFILE= of a systemd unit)"
-        )
-    fold_accept_lines(reactor.seconds)
-    keep_freed_memory()
-    reactor.callWhenRunning(spare_the_collector)
-    reactor.callWhenRunning(survive_signals, reactor, reread)
-
-
-def survive_signals(reactor: Reactor | None = None, reread: Callable[[], None] | None = None) -> None:
-    """
-    Let SIGHUP and SIGUSR1 do no harm: their default ends a process at once, without any hand-over, and
-    operators send them to have a log rotated or options read again. Handlers of others stay.
-
-    @param reread: what SIGHUP does, in the reactor; None: nothing.
-    """
-    for number in (signal.SIGHUP, signal.SIGUSR1):
-        if signal.getsignal(number) is not signal.SIG_DFL:
-            continue
-        if number == signal.SIGHUP and reactor is not None and reread is not None:
-            signal.signal(number, lambda _number, _frame: reactor.callFromThread(reread))
-        else:
-            signal.signal(number, _ignore_signal)
-
-
-def _ignore_signal(number: int, _frame: object) -> None:
-    Logger().info(
-        "{name} does nothing here: options are read at the start; the log goes to standard output, or is "
-        "rotated by twistd --logfile", name=signal.Signals(number).name,
-    )
 
 
 def exit_with(status: int) -> None:

@@ -37,10 +37,10 @@ from dledger.daemons.basics.common import (
     end_process,
     endpoint_of,
     exit_with,
-    prepare_process,
     seeded_chance,
     usage_error,
 )
+from dledger.daemons.basics.rereading import Rereading, prepare_process
 from dledger.driver.driver import Driver
 from dledger.ledger.config import (
     ALIASES,
@@ -259,8 +259,11 @@ def makeService(options: Options) -> MemberService:
     from twisted.internet import reactor as global_reactor
 
     reactor = whole_reactor(global_reactor)
-    prepare_process(reactor, options.reread)
-    return make_service(options, reactor)
+    rereading = Rereading(options)
+    prepare_process(reactor, rereading.now)
+    service = make_service(options, reactor)
+    rereading.take = lambda again, _: service.reread(again.member)
+    return service
 
 
 def make_service(options: Options, reactor: Reactor) -> MemberService:

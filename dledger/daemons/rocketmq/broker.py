@@ -17,6 +17,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Callable, Mapping
+from functools import partial
 from ipaddress import ip_network
 
 import attrs
@@ -40,12 +41,12 @@ from dledger.daemons.basics.common import (
     end_process,
     endpoint_of,
     exit_with,
-    prepare_process,
     seeded_chance,
     tcp_endpoint,
     usage_error,
     with_port,
 )
+from dledger.daemons.basics.rereading import Rereading, prepare_process
 from dledger.raft_broker.config import member_config
 from dledger.raft_broker.service import RaftBrokerService
 from dledger.rocketmq.broker.common.config import (
@@ -286,12 +287,30 @@ def makeService(options: Options) -> BrokerService | RaftBrokerService | BrokerW
     from twisted.internet import reactor as global_reactor
 
     reactor = whole_reactor(global_reactor)
-    prepare_process(reactor, options.reread)
+    rereading = Rereading(options)
+    prepare_process(reactor, rereading.now)
+    service = make_service(options, reactor)
+    rereading.take = partial(take_options, service)
     if options.name_server is None:
-        return make_service(options, reactor)
+        return service
     return BrokerWithNameServer(
-        _name_server(options.name_server, options["namesrv-listen"], reactor), make_service(options, reactor)
+        _name_server(options.name_server, options["namesrv-listen"], reactor), service
     )
+
+
+def take_options(
+    service: BrokerService | RaftBrokerService, options: Options, changed: Mapping[str, object]
+) -> frozenset[str]:
+    """
+    Let a broker take those options that may change while it runs.
+
+    @param options: as they are written now. @param changed: those of them that are others than before.
+    @return: the names of those that it takes.
+    @raise ValueError: they do not fit together; it takes none.
+    """
+    if isinstance(service, RaftBrokerService):
+        return service.reread(options.broker, changed)
+    return service.reread(changed)
 
 
 class BrokerWithNameServer(MultiService):
@@ -322,7 +341,10 @@ def _name_server(config: NameServerConfig, listen: str, reactor: Reactor) -> Nam
     )
 
 
-def _admin_maker(options: Options, reactor: Reactor) -> Callable[[BrokerService], IService] | None:
+def _admin_maker(
+    options: Options, reactor: Reactor, member: Callable[[], object] | None = None
+) -> Callable[[BrokerService], IService] | None:
+    """@param member: returns the C{NodeStatus} of the member that keeps the log, if one does."""
     if not options["admin"]:
         return None
     try:
@@ -337,7 +359,8 @@ def _admin_maker(options: Options, reactor: Reactor) -> Callable[[BrokerService]
             contents_need_token=broker.config.acl_enable or bool(broker.config.tls_certificate),
         )
         administration: IService = pages.make_broker_pages(
-            broker, options["admin"], reactor, wall_s=time.time, access=access, settings=options.settings_now
+            broker, options["admin"], reactor, wall_s=time.time, access=access, settings=options.settings_now,
+            member=member,
         )
         return administration
 
@@ -358,10 +381,11 @@ def make_service(options: Options, reactor: Reactor) -> BrokerService | RaftBrok
     )
     rng, failed = seeded_chance(f"broker {broker.broker_name}"), end_process(reactor, lambda: exit_with(1))
     if broker.raft.enable_dleger_commit_log:
-        return RaftBrokerService(
+        both = RaftBrokerService(
             broker, reactor, ports, disk=OsDisk(), rng=rng, wall_s=time.time, failed=failed,
-            boot_id=read_boot_id(), make_admin=_admin_maker(options, reactor),
+            boot_id=read_boot_id(), make_admin=_admin_maker(options, reactor, lambda: both.member_status()),
         )
+        return both
     return BrokerService(
         broker, reactor, ports, disk=OsDisk(), rng=rng, wall_s=time.time, failed=failed,
         make_admin=_admin_maker(options, reactor),

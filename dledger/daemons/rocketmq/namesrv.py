@@ -32,9 +32,9 @@ from dledger.daemons.basics.common import (
     end_process,
     endpoint_of,
     exit_with,
-    prepare_process,
     usage_error,
 )
+from dledger.daemons.basics.rereading import Rereading, prepare_process
 from dledger.rocketmq.namesrv.config import NameServerConfig, name_server_from_mapping, name_server_option
 from dledger.rocketmq.namesrv.service import NameServerService
 from dledger.values.option_values import listed, read_properties, settings_of
@@ -145,8 +145,11 @@ def makeService(options: Options) -> NameServerService:
     from twisted.internet import reactor as global_reactor
 
     reactor = whole_reactor(global_reactor)
-    prepare_process(reactor, options.reread)
-    return make_service(options, reactor)
+    rereading = Rereading(options)
+    prepare_process(reactor, rereading.now)
+    service = make_service(options, reactor)
+    rereading.take = lambda again, _: service.reread(again.name_server)
+    return service
 
 
 def make_service(options: Options, reactor: Reactor) -> NameServerService:

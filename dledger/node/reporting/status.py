@@ -7,56 +7,18 @@ Counters only rise; a reader computes rates from differences. L{NodeStatus} is a
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Protocol
 
 import attrs
 
+from dledger.base.process.histogram import Histogram, HistogramStatus
 from dledger.core.status import MemberStatus
 from dledger.values.errors import DLedgerError
 from protocols.wire.ledger.readers import ReaderInfo
 
-#: Upper bounds of the buckets of L{Histogram}, in seconds; one more bucket has no upper bound.
-FSYNC_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-#: The same for the number of entries that are proposed at once.
+#: Upper bounds of the buckets for the number of entries that are proposed at once.
 BATCH_BUCKETS = (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 16384.0)
-
-
-@attrs.frozen(kw_only=True)
-class HistogramStatus:
-    """
-    @ivar bounds: upper bounds of the buckets; one more bucket has no upper bound.
-    @ivar counts: observations in each bucket (not cumulative).
-    @ivar total: sum of all observations.
-    """
-
-    bounds: tuple[float, ...]
-    counts: tuple[int, ...]
-    total: float
-
-    @property
-    def count(self) -> int:
-        """Number of observations."""
-        return sum(self.counts)
-
-
-@attrs.define
-class Histogram:
-    """Numbers in buckets. Invariant: one count per bound, and one for numbers above all bounds."""
-
-    bounds: tuple[float, ...] = FSYNC_BUCKETS_S
-    _counts: list[int] = attrs.Factory(lambda self: [0] * (len(self.bounds) + 1), takes_self=True)
-    _total: float = 0.0
-
-    def observe(self, value: float) -> None:
-        """Add one observation."""
-        self._counts[bisect_left(self.bounds, value)] += 1
-        self._total += value
-
-    def status(self) -> HistogramStatus:
-        """A snapshot of the counts."""
-        return HistogramStatus(bounds=self.bounds, counts=tuple(self._counts), total=self._total)
 
 
 @attrs.frozen(kw_only=True)

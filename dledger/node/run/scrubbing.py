@@ -43,8 +43,6 @@ class Scrubbing:
     ) -> None:
         """@param log: of the member."""
         self._self_id = config.self_id
-        self._rate = config.scrub_bytes_per_s
-        self._pause_s = config.scrub_pause_ms / 1000
         self._store = store
         self._seconds = seconds
         self._counters = counters
@@ -53,7 +51,19 @@ class Scrubbing:
         self._trouble_s = float("-inf")
         # A member that is started often would read the first segments again and again, and never the last.
         store.scrub_from(random.Random(f"{config.self_id} {seconds()}").random())
+        self._pace(config)
         self.next_s = seconds() + self._pause_s if self._rate else float("inf")
+
+    def _pace(self, config: DLedgerConfig) -> None:
+        self._rate = config.scrub_bytes_per_s
+        self._pause_s = config.scrub_pause_ms / 1000
+
+    def reread(self, config: DLedgerConfig) -> None:
+        """Another rate or pause from now on."""
+        before = self._rate, self._pause_s
+        self._pace(config)
+        if before != (self._rate, self._pause_s):
+            self.next_s = self._seconds() + min(self._pause_s, 1.0) if self._rate else float("inf")
 
     def step(self) -> None:
         """

@@ -20,7 +20,7 @@ Source: BrokerController (4.9.8).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -37,7 +37,7 @@ from dledger.rocketmq.broker.admin.commands import AdminCommands, AdminParts
 from dledger.rocketmq.broker.admin.queue_queries import QueueQueries
 from dledger.rocketmq.broker.admin.refused import RefusedCommands
 from dledger.rocketmq.broker.admin.reset_offsets import ResetOffsets
-from dledger.rocketmq.broker.admin.run_time_options import restore_options
+from dledger.rocketmq.broker.admin.run_time_options import change_by_configuration, restore_options
 from dledger.rocketmq.broker.admin.stats import StatsCommands, TableCommands
 from dledger.rocketmq.broker.basics.events import Arrived, BrokerEvents
 from dledger.rocketmq.broker.browsing import MessageBrowser
@@ -144,7 +144,9 @@ class BrokerParts(BrokerEvents):
             config=config, around=around, metadata=self.metadata, client=self.client, own=self.own,
             events=self,
         ))
-        self.pipeline = PutPipeline(self.replication.writer, wall_ms=self.wall_ms, failed=around.failed)
+        self.pipeline = PutPipeline(
+            self.replication.writer, wall_ms=self.wall_ms, seconds=clock.seconds, failed=around.failed
+        )
         self.checks = TopicChecks(self.metadata, config, wall_ms=self.wall_ms, events=self)
         self.browser = MessageBrowser(self.store, clock)
         self.reads = LogReads(
@@ -366,11 +368,22 @@ class BrokerParts(BrokerEvents):
             self._start_delivering()
         self.registrar.role_changed()
 
+    def reread(self, values: Mapping[str, object]) -> frozenset[str]:
+        """See L{change_by_configuration}. Name servers hear of it, and the tables are saved."""
+        taken = change_by_configuration(self.config, self.metadata, values, self.wall_ms())
+        is_told = not taken.isdisjoint({"auto_create_topic_enable", "broker_permission"})
+        if is_told and not self.config.is_slave:
+            self.topics_changed()
+        if self.store.is_ready:
+            self.saver.save()
+        return taken
+
     def tick(self) -> None:
         """Do the periodic work. Called once a second, also before L{begin}."""
         self._ticks += 1
         now_s = self._around.reactor.seconds()
         self.router.sweep(now_s)
+        self.router.keep_share(self.config.connections_share)
         self.client.sweep(now_s)
         if self.gate is not None and self.gate.tick():
             # Requests that wait for messages were allowed by the accounts of before.

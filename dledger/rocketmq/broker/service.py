@@ -19,7 +19,7 @@ Source: BrokerController, BrokerStartup (4.9.8).
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import cast
 
 import attrs
@@ -38,12 +38,13 @@ from dledger.base.process.timing import within
 from dledger.base.tls.key_watch import KeyWatch
 from dledger.base.tls.securing import Securing
 from dledger.rocketmq.broker.browsing import MessageBrowser
-from dledger.rocketmq.broker.common.config import BrokerConfig
+from dledger.rocketmq.broker.common.config import BrokerConfig, run_time_options
 from dledger.rocketmq.broker.describing import describe
 from dledger.rocketmq.broker.door.tls_ports import BrokerTls
+from dledger.rocketmq.broker.measuring import measure
 from dledger.rocketmq.broker.parts import BrokerParts
 from dledger.rocketmq.broker.replication import BrokerSurroundings, LogKind
-from dledger.rocketmq.broker.status import BrokerStatus
+from dledger.rocketmq.broker.status import BrokerMeasures, BrokerStatus
 from dledger.values.addresses import is_loopback, parse_address
 from dledger.values.errors import StoreError
 
@@ -132,6 +133,24 @@ class BrokerService(Service):
             self.broker, self.config, problem=self._problem(), tls_expires_s=self._key_watch.expires_s,
             uptime_s=self._reactor.seconds() - self._began_s,
         )
+
+    def reread(self, wanted: Mapping[str, object]) -> frozenset[str]:
+        """
+        Take those options that may change while the broker runs, and look at its keys at once.
+
+        @param wanted: options that are another now in the configuration, by our names.
+        @return: the names of those that are taken.
+        @raise ValueError: they do not fit together; none is taken.
+        """
+        may_change = run_time_options(self.config)
+        values = {name: value for name, value in wanted.items() if name in may_change}
+        self._key_watch.check(self._around.wall_s())
+        return self.broker.reread(values) if self.broker is not None and values else frozenset()
+
+    def measures(self) -> BrokerMeasures | None:
+        """Its further figures, for C{/metrics}; None while its store is not open."""
+        broker = self.broker
+        return measure(broker) if broker is not None and self.running and not self._has_failed else None
 
     @property
     def browser(self) -> MessageBrowser | None:

@@ -1,11 +1,13 @@
-# -*- test-case-name: tests.broker.test_describing,tests.admin.test_broker -*-
-"""The state of a broker at one moment, for its pages."""
+# -*- test-case-name: tests.broker.test_describing,tests.broker.test_measuring,tests.admin.test_broker -*-
+"""The state of a broker at one moment, and its further figures, for its pages."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 import attrs
+
+from dledger.base.process.histogram import HistogramStatus
 
 
 @attrs.frozen(kw_only=True)
@@ -89,3 +91,87 @@ class BrokerStatus:
     lags: tuple[ConsumerLag, ...]
     are_lags_whole: bool
     tls_expires_s: float
+
+
+@attrs.frozen(kw_only=True)
+class TopicMeasure:
+    """
+    @ivar stored, kept: messages that its queues have ever had, and that are still there.
+    @ivar per_second: messages a second, of about the last minute.
+    """
+
+    topic: str
+    stored: int
+    kept: int
+    per_second: float
+
+
+@attrs.frozen(kw_only=True)
+class GroupMeasure:
+    """
+    A consumer group in one topic where it has committed.
+
+    @ivar consumed: sum of its committed offsets.
+    @ivar lag: messages stored, and not committed; C{worst_lag}: in the queue where they are most.
+    @ivar per_second: messages that it was sent a second, of about the last minute.
+    @ivar members: consumers of the group that are connected.
+    """
+
+    group: str
+    topic: str
+    consumed: int
+    lag: int
+    worst_lag: int
+    per_second: float
+    members: int
+    is_broadcasting: bool
+
+
+@attrs.frozen(kw_only=True)
+class Waiting:
+    """
+    Messages that are stored, and not to be consumed yet.
+
+    @ivar delayed: by level.
+    @ivar timed: those with a time of their own. Only a master knows them.
+    @ivar halves: half messages that the last round of questions has not seen end.
+    @ivar popped, popped_in_order: given to consumers by POP, and not acknowledged.
+    """
+
+    delayed: Mapping[int, int]
+    timed: int
+    halves: int
+    popped: int
+    popped_in_order: int
+
+
+@attrs.frozen(kw_only=True)
+class BrokerMeasures:
+    """
+    @ivar puts: seconds from a put to the result for its producers; one observation for each read of a
+        connection.
+    @ivar gets: seconds of each look for messages of PULL_MESSAGE.
+    @ivar topics: those with the most messages; C{groups}: those with the largest lag.
+    @ivar dead_letters: messages that nobody consumes any more, by group, the largest numbers.
+    @ivar cut: the number of topics, groups, dead letters and queues that are left out.
+    @ivar totals: counters of messages since the start, by name.
+    @ivar rates: messages or pulls a second, of about the last ten seconds, by name.
+    @ivar mornings: counters by name: yesterday at midnight, today at midnight, and now.
+    @ivar disk_free_bytes, disk_total_bytes: of the file system with the log; -1: not known.
+    @ivar boot_ms: when it started, since 1970.
+    """
+
+    puts: HistogramStatus
+    gets: HistogramStatus
+    topics: tuple[TopicMeasure, ...]
+    groups: tuple[GroupMeasure, ...]
+    dead_letters: Mapping[str, int]
+    cut: Mapping[str, int]
+    waiting: Waiting
+    totals: Mapping[str, int]
+    rates: Mapping[str, float]
+    mornings: Mapping[str, tuple[int, int, int]]
+    disk_free_bytes: int
+    disk_total_bytes: int
+    role_changes: int
+    boot_ms: int

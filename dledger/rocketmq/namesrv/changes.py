@@ -8,12 +8,14 @@ Source: DefaultRequestProcessor.updateConfig, getConfig (4.9.8, 5.3.3).
 
 from __future__ import annotations
 
+import attrs
 from twisted.logger import Logger
 
 from dledger.rocketmq.answering.refusals import Code, Refused
 from dledger.rocketmq.namesrv.config import (
     BLACK_LIST,
     CHANGEABLE,
+    LIMITS,
     NameServerConfig,
     java_spelling,
     name_server_from_mapping,
@@ -57,6 +59,19 @@ class ChangeableConfig:
         if changed != self.config:
             self.config = changed
             self.log.info("options changed by {address}: {values}", address=address, values=shown(str(known)))
+
+    def reread(self, wanted: NameServerConfig) -> frozenset[str]:
+        """
+        Take those options of the configuration, which was read again, that may change.
+
+        @return: their names.
+        """
+        changes = {
+            name: getattr(wanted, name) for name in (*CHANGEABLE, *LIMITS)
+            if getattr(wanted, name) != getattr(self.config, name)
+        }
+        self.config = attrs.evolve(self.config, **changes)
+        return frozenset(changes)
 
     def _changes(self, name: str, value: str) -> bool:
         """Whether an option is one of ours. @raise ValueError: it would change, and cannot."""

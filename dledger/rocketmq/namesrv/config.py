@@ -192,6 +192,8 @@ CHANGEABLE = (
     "enable_all_topic_list", "enable_topic_list", "order_message_enable", "product_env_name",
     "return_order_topic_config_to_broker", "scan_not_active_broker_interval",
 )
+#: Options that change while the server runs when its configuration is read again.
+LIMITS = ("connections_max", "connections_share")
 #: Options that RocketMQ does not let a client change.
 BLACK_LIST = frozenset(("configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"))
 

@@ -54,7 +54,7 @@ class NameServerSide(AnsweringSide):
     """
     The listening side.
 
-    @ivar requests: requests received.
+    @ivar requests: requests received. C{by_code}: the same of each code that has a handler.
     """
 
     def __init__(self, turn: Turn, commands: NameServerCommands, config: NameServerConfig) -> None:
@@ -65,12 +65,16 @@ class NameServerSide(AnsweringSide):
         )
         self._idle_s = float(config.server_channel_max_idle_time_seconds)
         self.requests = 0
+        self.by_code = dict.fromkeys(self.codes, 0)
 
     def _make_connection(self) -> CommandConnection:
         return CommandConnection(self, self._turn, idle_s=self._idle_s, budgets=self.budgets)
 
     def commands_received(self, connection: CommandConnection, commands: list[RemotingCommand]) -> None:
         self.requests += len(commands)
+        for command in commands:
+            if command.code in self.by_code:
+                self.by_code[command.code] += 1
         super().commands_received(connection, commands)
 
 
@@ -274,6 +278,14 @@ class NameServerService(Service):
             self._lock.close()
         self.log.info("name server stopped")
 
+    def reread(self, wanted: NameServerConfig) -> frozenset[str]:
+        """Take those options that may change while it runs, and look at its keys at once: their names."""
+        taken = self.options.reread(wanted)
+        config = self.options.config
+        self.side.limit(connections_allowed(config.connections_max), config.connections_share)
+        self._key_watch.check(self._wall_s())
+        return taken
+
     # -- facts ----------------------------------------------------------------------------------
 
     def status(self) -> NameServerStatus:
@@ -298,6 +310,10 @@ class NameServerService(Service):
             tls_expires_s=self._key_watch.expires_s,
             refusals={f"{code}:{answer}": number for (code, answer), number in sorted(counts.items())},
         )
+
+    def requests(self) -> dict[int, int]:
+        """The number of requests with each code that it answers."""
+        return dict(self.side.by_code)
 
     def brokers(self) -> tuple[LiveBrokerStatus, ...]:
         """The brokers that live."""

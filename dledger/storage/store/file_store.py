@@ -427,6 +427,10 @@ class FileStore:
         """Whether appends are refused for want of room; refreshed by L{house_keeping}."""
         return self._room.disk_full
 
+    def reread(self, config: DLedgerConfig) -> None:
+        """See L{StoreRoom.reread}."""
+        self._room.reread(config)
+
     def house_keeping(
         self, now_s: float, local_hour: int, *, keep_from_index: int, drop_to_index: int = -1
     ) -> list[DeletedSegment]:

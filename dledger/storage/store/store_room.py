@@ -64,6 +64,10 @@ class StoreRoom:
         self._scanner = Scanner(ledger.data, ledger.index)
         self._expiry = Expiry(expiry_rules(ledger.config))
 
+    def reread(self, config: DLedgerConfig) -> None:
+        """Other L{expiry_rules} from now on."""
+        self._expiry.rules = expiry_rules(config)
+
     @property
     def disk_full(self) -> bool:
         """Whether appends are refused for want of room: see L{Expiry.disk_full}."""

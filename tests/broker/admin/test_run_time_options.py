@@ -13,6 +13,7 @@ from dledger.rocketmq.answering.refusals import Code, Refused
 from dledger.rocketmq.broker.admin.commands import UPDATE_BROKER_CONFIG
 from dledger.rocketmq.broker.admin.run_time_options import (
     UPDATE_BYTES_MAX,
+    change_by_configuration,
     change_by_request,
     restore_options,
 )
@@ -134,6 +135,27 @@ class ChangeTests(SynchronousTestCase):
         self.assertIsNone(self.metadata.topics.get("TBW102"))
         self.assertTrue(self.change("autoCreateTopicEnable=true"))
         self.assertIsNotNone(self.metadata.topics.get("TBW102"))
+
+
+class RereadTests(SynchronousTestCase):
+    """The configuration was read again."""
+
+    def test_younger(self) -> None:
+        """It counts instead of what was changed by request before, which is forgotten."""
+        config, metadata = config_with(), metadata_of()
+        change_by_request(config, metadata, b"topicsMax=20000\nlongPollingEnable=false", "a", 5)
+        taken = change_by_configuration(config, metadata, {"topics_max": 30_000, "connections_share": 20}, 6)
+        self.assertEqual(taken, {"topics_max", "connections_share"})
+        self.assertEqual((config.topics_max, config.connections_share), (30_000, 20))
+        self.assertEqual(list(metadata.changed_options.entries), ["long_polling_enable"])
+        self.assertTrue(metadata.changed_options.is_dirty)
+
+    def test_unfit(self) -> None:
+        """All or nothing."""
+        config, metadata = config_with(), metadata_of()
+        wanted = {"topics_max": 30_000, "delete_when": "25"}
+        self.assertRaises(ValueError, change_by_configuration, config, metadata, wanted, 6)
+        self.assertNotEqual(config.topics_max, 30_000)
 
 
 class RestoreTests(SynchronousTestCase):

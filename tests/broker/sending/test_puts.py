@@ -64,6 +64,23 @@ class PutTests(PutCase):
         self.assertEqual(self.successResultOf(put.done), PutStatus.PUT_OK)
         self.assertEqual(writing.pipeline.pending, 0)
 
+    def test_timed(self) -> None:
+        """Each put is timed until its answer, one that is answered at once, too; a refused one is not."""
+        writing = self.make(broker_role="SYNC_MASTER")
+        slave = writing.slave()
+        writing.pipeline.put(plain([message(b"a")], [message(b"b")]))
+        self.assertEqual(writing.pipeline.put_s.status().count, 0)
+        writing.pass_time(200)
+        writing.report(slave)
+        measured = writing.pipeline.put_s.status()
+        self.assertEqual(measured.count, 1)
+        self.assertAlmostEqual(measured.total, 0.2)
+        writing.pipeline.put(plain([message(b"c")]), waits=False)
+        self.assertEqual(writing.pipeline.put_s.status().count, 2)
+        writing.pipeline.close("the broker stops")
+        self.assertRaises(NotPut, writing.pipeline.put, plain([message()]))
+        self.assertEqual(writing.pipeline.put_s.status().count, 2)
+
     def test_slave_too_late(self) -> None:
         """After three seconds; the messages are stored all the same."""
         writing = self.make(broker_role="SYNC_MASTER")

@@ -29,14 +29,15 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from dledger.base.disk.disk import Disk
+from dledger.base.disk.disk import Disk, DiskSpace
 from dledger.rocketmq.answering.java_json import read_document, to_object, wire_json
 from dledger.rocketmq.answering.refusals import Code, CommandGroup, Fields, Handlers, Refused
 from dledger.rocketmq.broker.admin.ha_info import ha_counters, ha_runtime_info
-from dledger.rocketmq.broker.admin.info import broker_options, runtime_info
+from dledger.rocketmq.broker.admin.info import broker_options, log_space, runtime_info
 from dledger.rocketmq.broker.admin.run_time_options import change_by_request
 from dledger.rocketmq.broker.admin.runtime_stats import RuntimeStats
 from dledger.rocketmq.broker.admin.topic_attributes import ATTRIBUTES, altered, read_attributes, read_changes
+from dledger.rocketmq.broker.admin.topic_rates import TopicRates, topic_counts
 from dledger.rocketmq.broker.common.config import BrokerConfig
 from dledger.rocketmq.broker.common.groups import GROUP_CHARACTERS_MAX, is_group
 from dledger.rocketmq.broker.consuming.pulls import PullCommands
@@ -109,6 +110,7 @@ class AdminCommands(CommandGroup):
         self._parts = parts
         self._config = parts.config
         self.stats = RuntimeStats(self._counters, clock=clock, wall_ms=parts.wall_ms)
+        self.topic_rates = TopicRates(lambda: topic_counts(parts.store.queues)[0], clock)
 
     def handlers(self) -> Handlers:
         """By request code."""
@@ -128,6 +130,11 @@ class AdminCommands(CommandGroup):
     def sweep(self) -> None:
         """Read the counters. Called about once a second."""
         self.stats.sweep()
+        self.topic_rates.sweep()
+
+    def space(self) -> DiskSpace | None:
+        """See L{log_space}."""
+        return log_space(self._config, self._parts.disk)
 
     def _counters(self) -> dict[str, int]:
         pulls, status = self._parts.pulls, self._parts.ha_status()

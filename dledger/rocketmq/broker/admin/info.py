@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import attrs
 
-from dledger.base.disk.disk import Disk
+from dledger.base.disk.disk import Disk, DiskSpace
 from dledger.base.disk.expiry import used_ratio
 from dledger.rocketmq.broker.admin.runtime_stats import RuntimeStats
 from dledger.rocketmq.broker.common.config import BrokerConfig
@@ -102,10 +102,26 @@ def runtime_info(
 
 
 def _room(config: BrokerConfig, disk: Disk) -> dict[str, object]:
+    log, root = _log_paths(config)
+    return {"commitLogDiskRatio": _used(disk, log, root), "consumeQueueDiskRatio": _used(disk, root)}
+
+
+def _log_paths(config: BrokerConfig) -> tuple[str, str]:
+    """The directory of the log, which has none before its first message; and that of the store."""
     root, log = config.store.store_path_root_dir, config.store.commit_log_path
     if config.raft.enable_dleger_commit_log:
         log = config.raft.store_path_dledger_commit_log or root
-    return {"commitLogDiskRatio": _used(disk, log, root), "consumeQueueDiskRatio": _used(disk, root)}
+    return log, root
+
+
+def log_space(config: BrokerConfig, disk: Disk) -> DiskSpace | None:
+    """That of the file system with the log; None: it cannot be asked."""
+    for path in _log_paths(config):
+        try:
+            return disk.space(path)
+        except OSError:
+            continue  # a log has no directory before its first message
+    return None
 
 
 def _used(disk: Disk, *paths: str) -> str:

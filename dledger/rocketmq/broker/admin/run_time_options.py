@@ -10,6 +10,8 @@ Source: AdminBrokerProcessor.updateBrokerConfig, Configuration.update (4.9.8, 5.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from twisted.logger import Logger
 
 from dledger.rocketmq.answering.refusals import Code, Refused
@@ -59,6 +61,28 @@ def change_by_request(
     if "broker_permission" in before:
         metadata.topics.renew(now_ms)
     return not before.keys().isdisjoint({"auto_create_topic_enable", "broker_permission"})
+
+
+def change_by_configuration(
+    config: BrokerConfig, metadata: Metadata, values: Mapping[str, object], now_ms: int
+) -> frozenset[str]:
+    """
+    Take options of the configuration, which was read again. They are younger than changes by request, which
+    are forgotten. The caller saves the metadata.
+
+    @param values: those of L{run_time_options} that are another now, by our names.
+    @return: their names.
+    @raise ValueError: they do not fit together with the others; nothing has changed.
+    """
+    before = change_options(config, values)
+    for name in values:
+        if name in metadata.changed_options.entries:
+            metadata.changed_options.forget(name)
+    if not config.is_slave and "auto_create_topic_enable" in before:
+        add_system_topics(metadata, config, now_ms)
+    if not config.is_slave and "broker_permission" in before:
+        metadata.topics.renew(now_ms)
+    return frozenset(values)
 
 
 def restore_options(config: BrokerConfig, changed: ChangedOptions) -> None:

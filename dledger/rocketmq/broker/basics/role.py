@@ -18,10 +18,12 @@ class BrokerRole:
     """
     @ivar name: SYNC_MASTER, ASYNC_MASTER or SLAVE.
     @ivar broker_id: L{MASTER_ID} for a master, above for a slave.
+    @ivar changes: how often it has changed since the start.
     """
 
     name: str
     broker_id: int
+    changes: int = 0
 
     @property
     def is_slave(self) -> bool:
@@ -32,3 +34,4 @@ class BrokerRole:
         """Take another role."""
         self.name = name
         self.broker_id = broker_id
+        self.changes += 1

@@ -336,7 +336,7 @@ RUN_TIME_OPTIONS = frozenset({
     "flush_consumer_offset_interval", "long_polling_enable", "store_reply_message_enable",
     "reject_transaction_message", "transaction_check_interval", "transaction_time_out",
     "transaction_check_max", "slave_read_enable", "enable_property_filter", "offset_check_in_slave",
-    "enable_mixed_message_type", "recall_message_enable",
+    "enable_mixed_message_type", "recall_message_enable", "connections_share",
     "max_transfer_bytes_on_message_in_memory", "max_transfer_count_on_message_in_memory", "stop_timeout",
 }) | EXPIRY_OPTIONS
 

@@ -249,6 +249,11 @@ class ConsumerTable:
             for member, one in found.members.items()
         ]
 
+    def count_of(self, group: str) -> int:
+        """Number of members of the group."""
+        found = self._groups.get(group)
+        return 0 if found is None else len(found.members)
+
     def member(self, group: str, client_id: str) -> Member | None:
         """The connection of a client in a group; None: it is not there."""
         found = self._groups.get(group)

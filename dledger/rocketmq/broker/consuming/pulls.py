@@ -29,6 +29,7 @@ import attrs
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
+from dledger.base.process.histogram import Histogram
 from dledger.rocketmq.answering.held import HeldRequest, HeldRequests
 from dledger.rocketmq.answering.refusals import (
     LONG_MAX,
@@ -151,6 +152,7 @@ class PullCommands(CommandGroup):
     @ivar found: number of answers with messages.
     @ivar missed: number of other answers, except refusals.
     @ivar messages: number of messages sent.
+    @ivar get_s: seconds of each look for messages, without the wait for them.
     """
 
     log = Logger()
@@ -183,6 +185,7 @@ class PullCommands(CommandGroup):
         self.found = 0
         self.missed = 0
         self.messages = 0
+        self.get_s = Histogram()
 
     def __len__(self) -> int:
         """Number of held requests."""
@@ -289,6 +292,7 @@ class PullCommands(CommandGroup):
 
     def _get(self, pull: _Pull) -> Got:
         topic, queue_id = pull.key
+        began_s = self._clock.seconds()
         try:
             got = get_messages(
                 self._store, topic, queue_id, pull.offset, tags_codes=pull.codes, matches=pull.matches,
@@ -298,6 +302,7 @@ class PullCommands(CommandGroup):
             self.log.failure("messages of {topic}, queue {queue_id} cannot be read",
                              topic=topic, queue_id=queue_id)
             raise Refused(Code.SYSTEM_ERROR, str(error)) from error
+        self.get_s.observe(self._clock.seconds() - began_s)
         if got.examined:
             self._spend(got.examined * EXAMINED_BYTES)
         return got

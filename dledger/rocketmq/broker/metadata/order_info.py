@@ -138,6 +138,11 @@ class OrderInfos:
         """What a group holds of a topic, by queue."""
         return self._table.get(f"{topic}@{group}", {})
 
+    def held(self) -> int:
+        """Number of messages that groups hold."""
+        infos = (info for queues in self._table.values() for info in queues.values())
+        return sum(len(info.offsets) - len(info.done) for info in infos)
+
     def has_room(self, place: OrderPlace) -> bool:
         """Whether L{put} may be called."""
         return self._count < ORDERS_MAX or self.get(place) is not None

@@ -65,6 +65,10 @@ class PoppedTable:
         """Number of messages of a queue that a group has and that are not done."""
         return self._counts.get(queue, 0)
 
+    def held(self) -> int:
+        """Number of messages of all queues that groups have and that are not done."""
+        return sum(self._counts.values())
+
     # -- additions ---------------------------------------------------------------------------------
 
     def add(self, point: CheckPoint, queue_id: int, offset: int) -> None:

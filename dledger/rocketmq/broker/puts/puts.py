@@ -26,6 +26,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
+from dledger.base.process.histogram import Histogram
 from dledger.rocketmq.broker.ha.put_status import PutStatus
 from dledger.rocketmq.broker.ha.service import HAService
 from dledger.rocketmq.broker.store.commit_log_store import CommitLogStore
@@ -148,20 +149,23 @@ class PutPipeline:
     @ivar always_waits, topic_characters_max: see L{LogWriter}.
     @ivar pending: number of messages that are stored and not answered yet.
     @ivar stored: number of messages so far.
+    @ivar put_s: seconds from each put to the result for its producers.
     """
 
     log = Logger()
 
     def __init__(
-        self, writer: LogWriter, *, wall_ms: Callable[[], int],
+        self, writer: LogWriter, *, wall_ms: Callable[[], int], seconds: Callable[[], float],
         failed: Callable[[str], None], pending_max: int = PENDING_MAX,
     ) -> None:
         """
         @param wall_ms: ms since 1970.
+        @param seconds: a monotonic clock.
         @param failed: called with the reason when the broker cannot continue.
         """
         self._writer = writer
         self._wall_ms = wall_ms
+        self._seconds = seconds
         self._failed = failed
         self._pending_max = pending_max
         self._closed = ""
@@ -171,6 +175,7 @@ class PutPipeline:
         self.topic_characters_max = writer.topic_characters_max
         self.pending = 0
         self.stored = 0
+        self.put_s = Histogram()
 
     def checked(self, batch: Sequence[NewMessage]) -> list[PlainMessage]:
         """
@@ -205,6 +210,7 @@ class PutPipeline:
         refused = self.refusal()
         if refused is not None:
             raise refused
+        began_s = self._seconds()
         try:
             put = self._writer.append(messages, self._wall_ms(), waits=waits)
         except StoreError as error:
@@ -220,7 +226,9 @@ class PutPipeline:
         self.stored += count
         if not put.done.called:
             self.pending += count
-            put.done.addBoth(self._ended, count)
+            put.done.addBoth(self._ended, count, began_s)
+        else:
+            self.put_s.observe(self._seconds() - began_s)
         return put
 
     def _tell(self, problem: str) -> None:
@@ -231,8 +239,9 @@ class PutPipeline:
             self.log.info("messages are taken again")
         self._problem = problem
 
-    def _ended(self, status: _Result, count: int) -> _Result:
+    def _ended(self, status: _Result, count: int, began_s: float) -> _Result:
         self.pending -= count
+        self.put_s.observe(self._seconds() - began_s)
         if not self.pending and self._idle:
             idle, self._idle = self._idle, []
             for waiter in idle:

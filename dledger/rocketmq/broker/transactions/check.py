@@ -144,6 +144,17 @@ class TransactionCheckService:
         self._reached: list[int] = []
         self._ops: deque[tuple[int, int]] = deque()
 
+    @property
+    def waiting(self) -> int:
+        """
+        Half messages from the first that has not ended on, without those that the last round has seen end; 0
+        before it.
+        """
+        if self._half_at < 0:
+            return 0
+        begin, end = self._bounds(HALF_TOPIC)
+        return max(0, end - max(self._half_at, begin) - len(self._ended))
+
     def start(self) -> None:
         """This broker is a master: ask from now on."""
         self._is_running = True

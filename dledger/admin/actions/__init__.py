@@ -1,0 +1,1 @@
+"""What a person can let a member do by its pages."""

@@ -1,0 +1,1 @@
+"""Verification of a broker's store, without changing it."""

@@ -1,0 +1,100 @@
+# -*- test-case-name: tests.admin.test_actions -*-
+"""An action shows its effects first, and doing it is another question."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import treq
+
+from protocols.wire.codes import ResponseCode
+from tests.admin.fakes import MACHINE, picture
+from tests.admin.test_resource import PageCase
+
+FAILED = attrs.evolve(MACHINE, state="failed", failed_index=91, reason="ValueError: <x>")
+
+
+class EffectTests(PageCase):
+    """GET /effects changes nothing."""
+
+    def effects(self, query: str, status: int = 200) -> Any:
+        """The document."""
+        return self.document(f"/effects?{query}", status)
+
+    def html(self, path: str) -> str:
+        """As a browser gets it."""
+        url, headers = f"http://admin.test{path}", {"accept": "text/html"}
+        asked = self.successResultOf(self.treq.get(url, headers=headers))
+        text: str = self.successResultOf(treq.text_content(asked))
+        return text
+
+    def test_transfer(self) -> None:
+        """From whom to whom, and how much the next leader lacks."""
+        told = self.effects("do=transfer&to=n1")
+        self.assertEqual((told["target"], told["problem"]), ("transfer?to=n1", ""))
+        self.assertIn("from n0 to n1", " ".join(told["effects"]))
+        self.assertIn("n1 lacks", " ".join(told["effects"]))
+        self.assertEqual(self.effects("do=transfer&to=n2")["problem"], "n2 is not connected")
+        for query in ("", "&to=n0", "&to=n9", "&x=1"):
+            self.effects(f"do=transfer{query}", 400)
+        self.effects("do=shutdown", 400)
+        self.assertEqual(self.node.transferees, [])
+
+    def test_not_leader(self) -> None:
+        """A follower says so, and who leads; there is no button."""
+        self.node.picture = picture(role="follower", leader_id="n2")
+        told = self.effects("do=transfer&to=n1")
+        self.assertEqual(told["problem"], "n0 does not lead; n2 does")
+        self.assertNotIn('method="post"', self.html("/effects?do=transfer&to=n1"))
+        self.assertIn("n0 does not lead; n2 does", self.html("/"))
+
+    def test_leader(self) -> None:
+        """The page of the leader says no such thing."""
+        self.assertNotIn("does not lead", self.html("/"))
+
+    def test_flush(self) -> None:
+        """Any member does it."""
+        self.node.picture = picture(role="follower", leader_id="n2", flushed_index=98, ledger_end_index=100)
+        told = self.effects("do=flush")
+        self.assertEqual((told["target"], told["problem"]), ("flush", ""))
+        self.assertIn("up to 100; those up to 98 are there already", told["effects"][0])
+
+    def test_skip(self) -> None:
+        """Only of the entry at which the machine of the leader has failed."""
+        self.assertIn("runs no state machine", self.effects("do=skip&index=91")["problem"])
+        self.node.picture = picture(machine=MACHINE)
+        self.assertEqual(self.effects("do=skip&index=91")["problem"],
+                         "the state machine kv is running, and has not failed at 91")
+        self.node.picture = picture(machine=FAILED)
+        self.assertIn("has not failed at 90", self.effects("do=skip&index=90")["problem"])
+        told = self.effects("do=skip&index=91")
+        self.assertEqual((told["problem"], told["target"]), ("", "skip?index=91"))
+        self.assertIn("cannot be undone", told["effects"][1])
+        self.effects("do=skip", 400)
+        self.assertEqual(self.node.skipped, [])
+
+    def test_page(self) -> None:
+        """The forms; then what it would do, with a button that does it; nothing of the query is HTML."""
+        page = self.html("/actions")
+        for name in ("transfer", "flush", "skip"):
+            self.assertIn(f'name="do" value="{name}"', page)
+        self.assertNotIn('method="post"', page)
+        shown = self.html("/effects?do=transfer&to=n1")
+        self.assertIn('action="transfer?to=n1" method="post"', shown)
+        self.assertIn("Nothing has been done yet", shown)
+        self.assertNotIn("<script>x", self.html("/effects?do=transfer&to=%3Cscript%3Ex"))
+
+
+class SkipTests(PageCase):
+    """POST /skip."""
+
+    def test_skip(self) -> None:
+        """The answer of the member is the answer."""
+        self.assertEqual(self.document("/skip?index=91", 200, "POST"), {"index": 91, "order_index": 150})
+        for query in ("", "?index=", "?index=-1", "?index=x", "?index=" + "9" * 20):
+            self.assertIn("write /skip?index=", self.document(f"/skip{query}", 400, "POST")["error"], query)
+        self.node.skip_code = ResponseCode.UNEXPECTED_ARGUMENT
+        self.assertIn("it is not skipped: it runs", self.document("/skip?index=91", 409, "POST")["error"])
+        self.assertEqual(self.node.skipped, [91, 91])
+        self.assertEqual(self.ask("/skip?index=91").code, 405)
