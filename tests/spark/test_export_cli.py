@@ -129,7 +129,7 @@ class CommandTests(ExportCase):
         return done.exit_code, done.output
 
     def test_summary(self) -> None:
-        """How much, how fast, and where it stands; the second time nothing is new."""
+        """How much, how fast, and its place; the second time nothing is new."""
         self.ledger.fill(100)
         self.ledger.commit()
         status, said = self.run_command(self.ledger.path, str(self.out))

@@ -187,7 +187,9 @@ class GroupTests(LedgerCase):
         member.answer = answer
 
     def test_silent_in_the_middle_of_a_frame(self) -> None:
-        """Who sends a part of an answer and then nothing is left when C{requestTimeoutMs} is over."""
+        """
+        A member that sends a part of an answer and then nothing is left when C{requestTimeoutMs} is over.
+        """
         for member in (self.members["n1"], self.members["n2"]):
             self.fall_silent(member)
         options = {**self.options, "fetchBytes": 1500, "requestTimeoutMs": 1000}
