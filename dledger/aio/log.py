@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import TypeVar
@@ -24,6 +25,7 @@ from dledger.client.answers.values import Appended, Entry, MemberInfo
 from dledger.client.calls.appender import AppendLimits, AppendOutcome
 from dledger.client.calls.enveloping import Headers
 from dledger.client.client import LogClient
+from dledger.client.reading.places import Place
 from dledger.values.addresses import DEFAULT_MEMBERS
 from dledger.values.client_token import ClientToken
 from dledger.values.errors import DLedgerError
@@ -198,7 +200,7 @@ class AsyncLog:
             tail.close()
 
     def reader(
-        self, name: str, *, begin: int = 0, share: int = 0, lease_s: float = 10.0, follow: bool = True,
+        self, name: str, *, begin: Place = 0, share: int = 0, lease_s: float = 10.0, follow: bool = True,
         timeout: float | None = None, holder: str = "",
     ) -> AsyncReader:
         """
@@ -222,7 +224,11 @@ class AsyncLog:
         """The named readers of the group and their lag, by name."""
         return await self._wait(self._client.readers)
 
-    async def move_reader(self, name: str, index: int) -> int:
+    async def find_time(self, moment: datetime) -> int:
+        """Find the entries of a time. See L{LogClient.find_time}."""
+        return await self._wait(lambda: self._client.find_time(moment))
+
+    async def move_reader(self, name: str, index: Place) -> int:
         """Put a named reader to an entry, forward or back. See L{LogClient.move_reader}."""
         return await self._wait(lambda: self._client.move_reader(name, index))
 

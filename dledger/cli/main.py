@@ -33,7 +33,7 @@ from dledger.cli.basics.common import (
     write_json,
 )
 from dledger.cli.basics.contexts import FILES, FromContext, choose, chosen_of
-from dledger.cli.basics.since import Since, entry_at, first_since, read_since, shown_until
+from dledger.cli.basics.since import Since, entry_at, moment_of, read_since, shown_until
 from dledger.cli.basics.target import Target
 from dledger.cli.data.archive import archive
 from dledger.cli.data.backup import backup, restore
@@ -331,7 +331,7 @@ def get(
     write = _entry_writer(style, as_json, with_headers)
     with target.open() as log:
         if at_ms is not None:
-            write([entry_at(log, at_ms, target.timeout)])
+            write([entry_at(log, at_ms)])
         elif index is not None:
             write([log.get(index, consistency)])
 
@@ -398,7 +398,7 @@ def tail(
     with target.open() as log:
         since = Since(since_ms) if since_ms is not None else None
         if since is not None:
-            first = first_since(log, since.since_ms, target.timeout)
+            first = log.find_time(moment_of(since.since_ms))
         elif from_index is None and lines == 0:
             first = max(info.committed_index for info in log.status()) + 1
         entries: Iterator[Entry] = (

@@ -18,6 +18,7 @@ import threading
 import time
 from bisect import insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from datetime import datetime
 from functools import partial
 from types import TracebackType
 
@@ -43,6 +44,7 @@ from dledger.client.calls.numbered_feed import feed_numbered
 from dledger.client.client import LogClient
 from dledger.client.links.chain_marks import ChainMark
 from dledger.client.reading.blocking_reader import BlockingReader
+from dledger.client.reading.places import Place
 from dledger.client.reading.tail import Tail
 from dledger.values.addresses import DEFAULT_MEMBERS
 from dledger.values.client_token import ClientToken
@@ -103,9 +105,7 @@ class Log:
                 exactly_once=exactly_once,
                 envelope=envelope,
                 endpoint_for=endpoint_for,
-                rng=rng,
-                tls=tls,
-                token=token,
+                rng=rng, tls=tls, token=token,
             )
         except BaseException:
             reactor_thread.stop(lambda: None)
@@ -250,7 +250,7 @@ class Log:
                 reactor.run(tail.close)
 
     def reader(
-        self, name: str, *, begin: int = 0, share: int = 0, lease_s: float = 10.0, follow: bool = True,
+        self, name: str, *, begin: Place = 0, share: int = 0, lease_s: float = 10.0, follow: bool = True,
         timeout: float | None = None, holder: str = "",
     ) -> BlockingReader:
         """
@@ -274,7 +274,11 @@ class Log:
         """The named readers of the group and their lag, by name."""
         return self._reactor.wait(self._client.readers)
 
-    def move_reader(self, name: str, index: int) -> int:
+    def find_time(self, moment: datetime) -> int:
+        """Index of the first entries of a time. See L{LogClient.find_time}."""
+        return self._reactor.wait(lambda: self._client.find_time(moment))
+
+    def move_reader(self, name: str, index: Place) -> int:
         """Put a named reader to an entry, forward or back. See L{LogClient.move_reader}."""
         return self._reactor.wait(lambda: self._client.move_reader(name, index))
 
@@ -315,10 +319,7 @@ class Log:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from weakref import WeakSet
 
@@ -38,6 +39,7 @@ from dledger.client.calls.numbered_appends import append_numbered
 from dledger.client.links.chain_marks import ChainMark, ask_chain_marks
 from dledger.client.links.members import Members
 from dledger.client.links.rivals import Rivals
+from dledger.client.reading.places import Place, checked_time, find_time, is_index, milliseconds, place
 from dledger.client.reading.readers import NamedReader, ReaderCalls
 from dledger.client.reading.tail import Tail
 from dledger.values.client_token import ClientToken, as_client_token
@@ -342,7 +344,7 @@ class LogClient:
         return tail
 
     def reader(
-        self, name: str, *, begin: int = 0, share: int = 0, lease_s: float = 10.0, follow: bool = True,
+        self, name: str, *, begin: Place = 0, share: int = 0, lease_s: float = 10.0, follow: bool = True,
         timeout_s: float | None = None, holder: str = "",
     ) -> NamedReader:
         """
@@ -351,7 +353,8 @@ class LogClient:
 
         @param name: 1 to 64 bytes of UTF-8, printable.
         @param begin: where a reader begins that the group does not know: an index, or a negative number that
-            counts the last entries of programs; L{NO_END<protocols.wire.ledger.readers.NO_END>}: after it.
+            counts the last entries of programs; C{"begin"}; C{"end"}: after the last entry; a time, see
+            L{find_time}.
         @param share: 0: one process of this name reads, the others wait until its lease is over. Else each
             process has this many entries at a time (1 to 1,000,000), not in order between processes.
         @param lease_s: seconds after which another process may go on when this one is silent, 0.5 to 3600.
@@ -362,10 +365,11 @@ class LogClient:
         @raise DLedgerError: UNEXPECTED_ARGUMENT: the name or the holder is malformed.
         @raise TypeError, ValueError: a number is none, or out of range.
         """
+        at = place("begin", begin)
         reader = NamedReader(
-            ReaderCalls(self._commands.appends), partial(self.tail, control=True), self._find_begin,
-            text("name", name),
-            begin=whole("begin", begin, -INDEX_MAX), share=whole("share", share, 0, SHARE_MAX),
+            ReaderCalls(self._commands.appends), partial(self.tail, control=True),
+            None if is_index(at) else partial(self._find_begin, at), text("name", name),
+            begin=at if is_index(at) else 0, share=whole("share", share, 0, SHARE_MAX),
             lease_s=seconds("lease_s", lease_s), follow=follow, timeout_s=patience("timeout_s", timeout_s),
             holder=text("holder", holder),
         )
@@ -376,7 +380,7 @@ class LogClient:
         """@return: fires with the named readers of the group and their lag, by name."""
         return Deferred.fromCoroutine(ReaderCalls(self._commands.appends).infos())
 
-    def move_reader(self, name: str, index: int) -> Deferred[int]:
+    def move_reader(self, name: str, index: Place) -> Deferred[int]:
         """
         Put a named reader to an entry, forward or back; one that the group does not know begins there. The
         leases of its processes end.
@@ -385,17 +389,28 @@ class LogClient:
         @return: fires with that index. Fails with L{NotYet<dledger.client.answers.errors.NotYet>}: beyond the
             end.
         """
-        index = whole("index", index, -INDEX_MAX)
-        return Deferred.fromCoroutine(self._move_reader(text("name", name), index))
+        return Deferred.fromCoroutine(self._move_reader(text("name", name), place("index", index)))
 
-    async def _move_reader(self, name: str, index: int) -> int:
-        if index < 0:
-            index = await self._find_begin(index)
-        return await ReaderCalls(self._commands.appends).move(name, index)
+    async def _move_reader(self, name: str, index: int | datetime) -> int:
+        found = index if is_index(index) else await self._find_begin(index)
+        return await ReaderCalls(self._commands.appends).move(name, found)
 
-    async def _find_begin(self, index: int) -> int:
-        """Index of the first of the last -C{index} entries of programs."""
-        tail = self.tail(index, timeout_s=self._timeout_s)
+    def find_time(self, moment: datetime) -> Deferred[int]:
+        """
+        Find the entries of a time, by the times that clients give them (docs/envelopes.md).
+
+        @param moment: with its zone.
+        @return: fires with the index of an entry at most a minute before the first one of that time or later,
+            which no clock that differs by less than a minute hides; after the last entry if all are earlier.
+            Fails with UNSUPPORTED: no entry has a time.
+        """
+        return Deferred.fromCoroutine(self._find_begin(checked_time("moment", moment)))
+
+    async def _find_begin(self, wanted: int | datetime) -> int:
+        """The index of a time, or of the first of the last -C{wanted} entries of programs."""
+        if isinstance(wanted, datetime):
+            return await find_time(self, milliseconds(wanted), self._timeout_s)
+        tail = self.tail(wanted, timeout_s=self._timeout_s)
         try:
             return await tail.find_begin()
         finally:

@@ -471,6 +471,11 @@ class DLedgerCore:
         return self._member.leader_id
 
     @property
+    def gone_elsewhere_index(self) -> int:
+        """See L{HoleRepair.gone_elsewhere_index}."""
+        return self._holes.gone_elsewhere_index
+
+    @property
     def is_diverged(self) -> bool:
         """Whether this member and its leader cannot agree, see L{EntryHandler}."""
         return self._handler.is_diverged and not self._member.is_leader

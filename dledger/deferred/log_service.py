@@ -6,6 +6,7 @@ A group's log as a service of a Twisted application.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
@@ -17,6 +18,7 @@ from dledger.client.answers.values import Appended, Entry, MemberInfo
 from dledger.client.calls.appender import AppendLimits
 from dledger.client.calls.enveloping import Headers
 from dledger.client.client import LogClient
+from dledger.client.reading.places import Place
 from dledger.client.reading.readers import NamedReader
 from dledger.client.reading.tail import Tail
 from dledger.values.addresses import DEFAULT_MEMBERS
@@ -146,7 +148,7 @@ class LogService(Service):
         return self.client.tail(from_index, follow, timeout_s=timeout, control=control)
 
     def reader(
-        self, name: str, *, begin: int = 0, share: int = 0, lease_s: float = 10.0, follow: bool = True,
+        self, name: str, *, begin: Place = 0, share: int = 0, lease_s: float = 10.0, follow: bool = True,
         timeout: float | None = None, holder: str = "",
     ) -> NamedReader:
         """A named reader, for C{async for}; see L{LogClient.reader}. C{timeout} is in seconds."""
@@ -158,7 +160,11 @@ class LogService(Service):
         """The named readers of the group and their lag; see L{LogClient.readers}."""
         return self.client.readers()
 
-    def move_reader(self, name: str, index: int) -> Deferred[int]:
+    def find_time(self, moment: datetime) -> Deferred[int]:
+        """Find the entries of a time; see L{LogClient.find_time}."""
+        return self.client.find_time(moment)
+
+    def move_reader(self, name: str, index: Place) -> Deferred[int]:
         """Put a named reader to an entry; see L{LogClient.move_reader}."""
         return self.client.move_reader(name, index)
 

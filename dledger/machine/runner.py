@@ -61,7 +61,7 @@ from dledger.machine.skips import Skips
 from dledger.machine.state_machine import MachineFactory
 from dledger.machine.waiting import MachineWaits
 from dledger.machine.writing import SnapshotWriter, pieces_of
-from dledger.values.errors import DamagedEntryError, DLedgerError
+from dledger.values.errors import DamagedEntryError, DLedgerError, StoreError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.entry import EntryHeader
 from protocols.wire.ledger.machines import DIGESTS_MAX
@@ -294,11 +294,11 @@ class MachineRunner(AnsweringMachine):
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """A failure stops the machine; an entry that is damaged is waited for."""
+        """A failure stops the machine; a damaged entry is waited for; a store that fails ends all."""
         try:
             yield
-        except DamagedEntryError:
-            return  # a peer gives it back; L{sweep} looks again
+        except (DamagedEntryError, StoreError):
+            return  # a peer gives it back, and L{sweep} looks again; or the member ends, and says why
         except _MadeOtherwise as other:
             self._make_again(other.index)
         except (MachineFailed, DLedgerError) as error:

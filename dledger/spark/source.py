@@ -50,9 +50,11 @@ from dledger.spark.basics.log import (
     lost,
     skipped,
 )
-from dledger.spark.basics.options import LATEST, OptionError, ScanOptions
+from dledger.spark.basics.option_texts import LATEST, OptionError
+from dledger.spark.basics.options import ScanOptions
 from dledger.spark.basics.proof import PROOF_KEY, difference
 from dledger.spark.ledger.columns import ddl_of
+from dledger.spark.ledger.reader_place import ReaderPlace
 from dledger.spark.scans.arrival import Shipped
 from dledger.spark.scans.executor import batches_in_task
 from dledger.spark.scans.scan import Scan, columns_of
@@ -193,12 +195,13 @@ class LogStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableN
         self._target: int | None = None
         self._initial: JsonObject | None = None
         self._said: set[str] = set()
+        self._place: ReaderPlace | None = None
         #: Offsets that the log did not reach in time; with failOnDataLoss=false it is not awaited again.
         self._awaited: set[int] = set()
 
     def shipped_state(self) -> JsonObject:
-        """All but the open log, which the other machine does not need."""
-        return {**self.__dict__, "_log": None}
+        """All but the open log and the place, which the other machine does not need."""
+        return {**self.__dict__, "_log": None, "_place": None}
 
     def _open(self) -> ScannedLog:
         if self._log is None:
@@ -373,6 +376,7 @@ class LogStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableN
             planned, and C{failOnDataLoss} is set.
         """
         begin, last = self._number(start), self._number(end)
+        self._keep_place(begin)
         if begin > last:
             self._lost(f"the log of {self._scan.options.source} went back from offset {begin} to {last}",
                        "nothing is read")
@@ -392,10 +396,26 @@ class LogStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableN
         return _read(self._scan, partition)
 
     def commit(self, end: JsonObject) -> None:
-        """Nothing to do: a ledger keeps its entries whether they were read or not."""
+        """A batch is done: with option C{reader} the group keeps that."""
+        self._keep_place(self._number(end))
+
+    def _keep_place(self, number: int) -> None:
+        """All before C{number} is done. A place that cannot be kept now is kept by a later batch."""
+        options = self._scan.options
+        if not options.reader:
+            return
+        if self._place is None:
+            self._place = ReaderPlace(options)
+        problem = self._place.move(number)
+        if problem:
+            self._say(f"reader {options.reader!r}: its place was not kept, and a later batch tries it again: "
+                      f"{problem}")
 
     def stop(self) -> None:
         """Close the log. Spark does not promise to call this."""
         log, self._log = self._log, None
         if log is not None:
             log.close()
+        place, self._place = self._place, None
+        if place is not None:
+            place.close()

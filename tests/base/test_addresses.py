@@ -18,7 +18,7 @@ from dledger.client.links.members import Members
 from dledger.ledger.config import DLedgerConfig, from_mapping
 from dledger.rocketmq.broker.client.blocking import Broker
 from dledger.rocketmq.broker.common.config import broker_from_mapping as broker_config
-from dledger.spark.basics.options import OptionError
+from dledger.spark.basics.option_texts import OptionError
 from dledger.spark.ledger.members import MemberConnection, Trouble, parse_bootstrap
 from dledger.values.addresses import Address, checked_members, parse_address, parse_members
 

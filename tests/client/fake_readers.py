@@ -75,7 +75,10 @@ class FakeDesk:
         if request.does == "renew":
             return rules.Decision(None, rules.part_of(state, request.token))
         if request.does == "take":
-            return rules.take(state, request, span, self._is_live)
+            return rules.take(
+                state, request, span, self._is_live,
+                lambda index: any(at not in self.own for at in range(index, len(self._log))),
+            )
         if request.does == "commit":
             return rules.commit(state, request, span)
         if request.does == "release":

@@ -43,7 +43,7 @@ class DoorTests(SynchronousTestCase):
             (client.reader, ("r",), {"begin": None}, TypeError, "begin=None"),
             (client.reader, ("r",), {"lease_s": -1}, ValueError, "lease_s=-1"),
             (client.reader, (b"r",), {}, TypeError, "name=b'r'"),
-            (client.move_reader, ("r", "7"), {}, TypeError, "index='7'"),
+            (client.move_reader, ("r", "7"), {}, ValueError, "index='7'"),
             (client.status, (0,), {}, ValueError, "deadline_s=0"),
             (client.transfer, ("n1",), {"term": "1"}, TypeError, "term='1'"),
             (self.group.client, (), {"timeout_s": "1"}, TypeError, "timeout_s='1'"),

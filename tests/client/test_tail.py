@@ -484,6 +484,17 @@ class RemotingTests(TailCase):
         kinds = {request.consistency.value for request in received if isinstance(request, GetRequest)}
         self.assertEqual(kinds, {"committed"})
 
+    def test_cut_off_member_is_left_over_remoting(self) -> None:
+        """A member that was removed, or is cut off, has no leader; it is left for one that has."""
+        self.client.close()
+        self.client = self.group.client(wire="remoting")
+        for member_id in ("n1", "n2"):
+            self.group[member_id].committed_index = 5
+            self.group[member_id].leader_id = None
+        reader = self.read(4)
+        self.group.run(5.0)
+        self.assertEqual(reader.indexes, [4, 5, 6, 7, 8, 9])
+
     def test_java(self) -> None:
         """From the leader, up to the end that it shows."""
         for member in self.group.members.values():

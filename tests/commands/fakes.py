@@ -4,15 +4,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
 from typing import Any
 
 from click.testing import CliRunner, Result
+from twisted.internet.defer import Deferred, succeed
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
 from dledger.cli.main import cli
 from dledger.client.answers.values import Entry, EnvelopedEntry, MemberInfo
 from dledger.client.blocking import AppendSummary
+from dledger.client.reading.places import find_time, milliseconds
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.envelopes import decode_envelope
@@ -24,6 +28,40 @@ def info(member_id: str, **facts: Any) -> MemberInfo:
     """What a member says."""
     facts.setdefault("address", f"{member_id}.test:20911")
     return MemberInfo(member_id=member_id, **facts)
+
+
+class SearchedTail:
+    """Entries for C{async for}."""
+
+    def __init__(self, entries: Iterator[Entry]) -> None:
+        self._entries = entries
+
+    def __aiter__(self) -> SearchedTail:
+        return self
+
+    async def __anext__(self) -> Entry:
+        try:
+            return next(self._entries)
+        except StopIteration:
+            raise StopAsyncIteration from None
+
+    def close(self) -> None:
+        """No more are wanted."""
+
+
+class SearchedLog:
+    """A L{FakeLog} for L{find_time}."""
+
+    def __init__(self, log: FakeLog) -> None:
+        self._log = log
+
+    def metadata(self) -> Deferred[MemberInfo]:
+        """As L{dledger.client.client.LogClient.metadata}."""
+        return succeed(self._log.metadata())
+
+    def tail(self, from_index: int, follow: bool, *, timeout_s: float | None, control: bool) -> SearchedTail:
+        """As L{dledger.client.client.LogClient.tail}."""
+        return SearchedTail(self._log.tail(from_index, follow, timeout_s, control=control))
 
 
 class FakeLog:
@@ -95,6 +133,16 @@ class FakeLog:
         if index >= len(self.bodies):
             raise DLedgerError(ResponseCode.INDEX_OUT_OF_RANGE, index=index)
         return self.entry(index)
+
+    def find_time(self, moment: datetime) -> int:
+        """As L{dledger.client.blocking.Log.find_time}: the real search in this log."""
+        found = Deferred.fromCoroutine(find_time(SearchedLog(self), milliseconds(moment), 10.0))
+        results: list[Any] = []
+        found.addBoth(results.append)
+        (result,) = results
+        if isinstance(result, Failure):
+            result.raiseException()
+        return int(result)
 
     def tail(
         self, from_index: int = 0, follow: bool = False, timeout: float | None = None, *,

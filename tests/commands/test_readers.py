@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
-from protocols.wire.ledger.readers import NO_END, ReaderInfo
+from protocols.wire.ledger.readers import ReaderInfo
 from tests.commands.fakes import CliCase
 
 
@@ -26,10 +27,14 @@ class ReadersTests(CliCase):
 
     def test_moved(self) -> None:
         """To an entry, to the begin, to the end; anything else is an error of usage."""
-        for to, index in (("17", 17), ("begin", 0), ("end", NO_END)):
+        at = datetime(2026, 1, 31, 12, tzinfo=UTC)
+        for to, index in (
+            ("17", 17), ("begin", "begin"), ("end", "end"), ("2026-01-31T12:00:00", at),
+            ("2026-01-31T14:00:00+02:00", at),
+        ):
             self.assertExit(self.run_cli("readers", "move", "billing", to), 0, "billing goes on at 17")
             self.assertEqual(self.log.calls[-1], ("move_reader", "billing", index))
-        self.assertExit(self.run_cli("readers", "move", "billing", "x1"), 64, "begin or end")
+        self.assertExit(self.run_cli("readers", "move", "billing", "x1"), 64, "begin or end, or a time")
         self.assertExit(self.run_cli("readers", "move", "billing", "--", "-1"), 64, "begin or end")
 
     def test_forgotten(self) -> None:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from dledger.base.process.time_search import SKEW_MS
 from dledger.cli.basics import since
-from dledger.cli.basics.since import first_since
+from dledger.cli.basics.since import moment_of
+from dledger.client.reading import places
 from protocols.wire.ledger.envelopes import envelope_head
 from tests.commands.fakes import CliCase, FakeLog
 
@@ -113,7 +114,7 @@ class TailSinceTests(CliCase):
         filled(self.log, [None] * 5)
         for options in ((), ("-f",)):
             result = self.run_cli("tail", "--since", "2026-01-02", *options)
-            self.assertExit(result, 1, "has a time", "envelope=True", "--from INDEX")
+            self.assertExit(result, 1, "has a time", "envelope=True", "--from)")
             self.assertEqual(result.stdout, "")
 
     def test_empty(self) -> None:
@@ -138,7 +139,7 @@ class TailSinceTests(CliCase):
 
 
 class SearchTests(CliCase):
-    """L{first_since}."""
+    """L{find_time}."""
 
     @settings(max_examples=60, deadline=None)
     @given(st.lists(st.none() | st.integers(0, 30), max_size=40).map(
@@ -152,15 +153,15 @@ class SearchTests(CliCase):
             return
         fitting = [at for at, time_ms in enumerate(times)
                    if at >= begin and time_ms is not None and time_ms >= wanted]
-        found = first_since(log, wanted + SKEW_MS, 1.0)  # type: ignore[arg-type]
+        found = log.find_time(moment_of(wanted + SKEW_MS))
         self.assertEqual(found, fitting[0] if fitting else len(times))
 
     def test_cost(self) -> None:
         """Few entries are read of a long log, also when most of it is older than times are."""
-        self.patch(since, "LOOK_ENTRIES", 100)
+        self.patch(places, "LOOK_ENTRIES", 100)
         times = [None] * 75_000 + list(range(25_000, 50_000))
         log = filled(FakeLog(), times)
-        self.assertEqual(first_since(log, 40_000 + SKEW_MS, 1.0), 90_000)  # type: ignore[arg-type]
+        self.assertEqual(log.find_time(moment_of(40_000 + SKEW_MS)), 90_000)
         self.assertLess(len(log.calls), 20)
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.replication.dispatcher import DAMAGED_PATIENCE
@@ -135,6 +136,27 @@ class AskTests(SynchronousTestCase):
         self.assertEqual((waits[0], waits[-1]), (WAIT_MS, WAIT_MAX_MS))
         self.assertEqual(waits, sorted(waits))
         self.assertEqual(one.ledger.filled, [])
+
+    def test_gone_elsewhere(self) -> None:
+        """All others have deleted the missing entries: up to where, once each has said so."""
+        one = HoleBench()
+        for begin_index, told in ((4, -1), (3, 2)):
+            self.assertEqual(one.bench.core.gone_elsewhere_index, -1)
+            question = one.asked()
+            gone = one.pulled(code=ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN)
+            one.bench.answer(question, attrs.evolve(gone, ledger_begin_index=begin_index))
+            self.assertEqual(one.bench.core.gone_elsewhere_index, told)
+        one.ledger.holes = ()
+        one.tick()
+        self.assertEqual(one.bench.core.gone_elsewhere_index, -1)
+
+    def test_one_may_have_them(self) -> None:
+        """A member that is silent, or refuses for another reason, may have the entries."""
+        one = HoleBench()
+        self.refuse(one)
+        gone = one.pulled(code=ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN)
+        one.bench.answer(one.asked(), attrs.evolve(gone, ledger_begin_index=4))
+        self.assertEqual(one.bench.core.gone_elsewhere_index, -1)
 
     def refuse(self, one: HoleBench) -> str:
         """The next question is answered with an error. @return: who was asked."""

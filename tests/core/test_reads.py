@@ -7,6 +7,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.core.replication.reads import BEATS_MAX
 from dledger.core.state import effects as fx
 from dledger.core.state import inputs as ev
 from protocols.wire.codes import ResponseCode
@@ -103,6 +104,30 @@ class ReadTests(SynchronousTestCase):
         effects = bench.tick(200)
         self.assertEqual(beats(effects), ["n1", "n2"])
         self.assertEqual([one.token for one in of_type(bench.confirm("n1"), fx.AnswerRead)], [91])
+
+    def test_a_peer_that_hangs(self) -> None:
+        """It gets a bounded number of beats; when it answers one, it gets the last round, which counts."""
+        bench = leader()
+        for token in range(100, 140):
+            read(bench, token)
+            self.assertEqual(len(of_type(bench.confirm("n1"), fx.AnswerRead)), 1)
+        silent = [one for one in sent(bench.seen, HeartBeatRequest) if one[0] == "n2"][-BEATS_MAX:]
+        self.assertEqual(beats(read(bench, 150)), ["n1"])
+        success = HeartBeatResponse(term=bench.term)
+        effects = bench.step(ev.ResponseReceived(peer_id="n2", request_id=silent[0][1], response=success))
+        self.assertEqual((beats(effects), of_type(effects, fx.AnswerRead)), (["n2"], []))
+        self.assertEqual([one.token for one in of_type(bench.confirm("n2"), fx.AnswerRead)], [150])
+
+    def test_beats_that_failed(self) -> None:
+        """They make room for others."""
+        bench = leader()
+        for token in range(100, 120):
+            read(bench, token)
+            bench.confirm("n1")
+        silent = [one for one in sent(bench.seen, HeartBeatRequest) if one[0] == "n2"][-BEATS_MAX:]
+        for _, request_id, _ in silent:
+            bench.step(ev.RequestFailed(peer_id="n2", request_id=request_id, reason="time-out"))
+        self.assertEqual(beats(read(bench, 150)), ["n1", "n2"])
 
     def test_alone(self) -> None:
         """A group of one is its own quorum."""
@@ -373,7 +398,10 @@ class BeatTests(SynchronousTestCase):
         """Rounds that nobody answered are forgotten when one is confirmed."""
         bench = leader()
         for _ in range(50):
+            seen = len(bench.seen)
             bench.run(600)
+            for peer_id, request_id, _ in sent(tuple(bench.seen[seen:]), HeartBeatRequest)[:-2]:
+                bench.step(ev.RequestFailed(peer_id=peer_id, request_id=request_id, reason="time-out"))
             bench.confirm("n1")
             bench.confirm("n2")
         beats_now = bench.core._leading.beats

@@ -18,7 +18,7 @@ from dledger.machine.guarded import MachineFailed
 from dledger.machine.reading_ahead import BATCH_COUNT_MAX
 from dledger.machine.state_machine import RESULT_BYTES_MAX
 from dledger.node.reporting.health import health_problem, readiness_problems
-from dledger.values.errors import DamagedEntryError, DLedgerError
+from dledger.values.errors import DamagedEntryError, DLedgerError, StoreError
 from protocols.wire.codes import ResponseCode
 from tests.machine.machines import Journal, MovedJournal, NextJournal
 from tests.machine.rig import HostedRig
@@ -84,6 +84,17 @@ class FollowTests(SynchronousTestCase):
         rig.runner.sweep(rig.clock.seconds())
         rig.pass_turns()
         self.assertEqual(rig.journal.bodies, [b"a"])
+
+    def test_store_fails(self) -> None:
+        """A store that has failed ends the member: its machine is not said to have failed."""
+        rig = HostedRig().run()
+
+        def broken(first_index: int, *, max_bytes: int) -> None:
+            raise StoreError("the store has failed before")
+
+        rig.node.read_committed = broken  # type: ignore[method-assign,assignment]
+        rig.append(b"a")
+        self.assertEqual((rig.journal.bodies, rig.runner.state), ([], "running"))
 
     def test_log_begins_later(self) -> None:
         """Without the first entries there is no state: it says so, and what to do."""

@@ -73,7 +73,7 @@ class Mutant:
     One way to break the system.
 
     @ivar says: what is wrong, in a sentence.
-    @ivar settings, faults, load, group, pace_s: see L{dledger.testing.group.schedule.Focus}.
+    @ivar settings, faults, load, group, pace_s, readers: see L{dledger.testing.group.schedule.Focus}.
     @ivar is_ha: a mutant of master/slave replication; settings and faults are those of
         L{dledger.testing.brokers.schedule.HAFocus}.
     @ivar script: name of the scenario that fails, instead of schedules.
@@ -91,6 +91,7 @@ class Mutant:
     load: Mapping[str, object] = attrs.Factory(dict)
     group: Mapping[str, object] = attrs.Factory(dict)
     pace_s: float = 0.0
+    readers: Mapping[str, object] | None = None
     is_ha: bool = False
     script: str = ""
     test: str = ""

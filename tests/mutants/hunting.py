@@ -112,7 +112,7 @@ def _run_of(mutant: Mutant) -> Callable[[int], str]:
 
     be_quiet()
     focus = Focus(settings=mutant.settings, faults=mutant.faults, load=mutant.load, pace_s=mutant.pace_s,
-                  group=mutant.group)
+                  group=mutant.group, readers=mutant.readers)
     return lambda seed: run_schedule(seed, focus=focus, seconds=40).failure
 
 

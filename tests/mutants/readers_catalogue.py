@@ -17,8 +17,39 @@ _REQUESTS = "tests.node.test_readers"
 
 READER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], ...] = (
     ("void-reader-entry-counts", "a decision about a reader counts though another one came first", (
-        Patch(_TABLE, "state.previous == known.index < index", "known.index < index"),
+        Patch(_TABLE, "state.previous <= known.state.previous", "index <= known.index"),
     ), {"test": "tests.storage.test_reader_table.FoldTests.test_void"}),
+    ("reader-entry-after-gap-is-void", "where older reader entries are lacking, later ones are void", (
+        Patch(_TABLE, "state.previous <= known.state.previous", "state.previous != known.index"),
+    ), {"test": "tests.storage.test_reader_table.FoldTests.test_gap"}),
+    ("readers-unknown-for-ever", "readers stay unknown though the damaged entries have expired", (
+        Patch("dledger.storage.store.file_store", "            self._hole_shrank()  # (One",
+              "            # (One"),
+    ), {"test": "tests.storage.test_expiry.ExpiryTests.test_hole_goes"}),
+    ("lost-readers-keep-everything", "damaged entries that no member has any more stop expiry", (
+        Patch(_DESK, "            return self._core.gone_elsewhere_index\n", "            return -1\n"),
+    ), {"test": f"{_REQUESTS}.RefusalTests.test_damaged_everywhere_gone"}),
+    ("reader-renewed-while-given", "a lease is renewed whose entries are being given to another process", (
+        Patch(_DESK, "            return await self._alone(request.name, lambda: self._renew(request))\n",
+              "            return self._told(*self._leased(request))\n"),
+    ), {"readers": {"names": 1, "processes": 3, "lease_s": 0.5, "share": 0},
+        "group": {"hides_wire_version": False}}),
+    ("deposed-leader-renews", "a leader that has been deposed renews leases", (
+        Patch(_DESK, "        \"\"\"See rule 6.\"\"\"\n        await self._reads.read_index()\n", ""),
+    ), {"test": f"{_REQUESTS}.OrderTests.test_deposed"}),
+    ("shares-of-own-entries", "processes that share a reader read each other's commits for ever", (
+        Patch(_RULES, " or not has_entries(begin):", ":"),
+    ), {"test": f"{_REQUESTS}.LeaseTests.test_comes_to_rest"}),
+    ("new-share-not-kept", "a share reader that finds nothing leaves out what comes then", (
+        Patch(_DESK, "if is_new and decision.state is None else", "if False else"),
+    ), {"test": f"{_REQUESTS}.LeaseTests.test_new_share_at_the_end"}),
+    ("removed-member-followed", "a reader without native frames follows a member that was removed", (
+        Patch("dledger.client.reading.tail", "if answer.leader_id is None and connection",
+              "if False and connection"),
+    ), {"test": "tests.client.test_tail.RemotingTests.test_cut_off_member_is_left_over_remoting"}),
+    ("beats-pile-up", "a peer that hangs is sent heartbeats without bound", (
+        Patch("dledger.core.replication.reads", "if unanswered >= BEATS_MAX:", "if False:"),
+    ), {"test": "tests.core.test_reads.ReadTests.test_a_peer_that_hangs"}),
     ("reader-entry-counts-early", "a reader entry counts before it is committed", (
         Patch(_TABLE, "self._pending[0][0] <= committed_index", "True"),
     ), {"test": "tests.storage.test_reader_table.FoldTests.test_only_committed"}),

@@ -101,7 +101,7 @@ class _Play:
 
         before = self.state
         try:
-            decision = rules.take(before, request, span, is_live)
+            decision = rules.take(before, request, span, is_live, lambda index: True)
         except DLedgerError as error:
             assert error.code is ResponseCode.LEASE_HELD
             assert any(is_live(part) and part.holder != holder for part in before.parts)
@@ -150,14 +150,19 @@ class PlayTests(SynchronousTestCase):
 
 
 class CaseTests(SynchronousTestCase):
-    """What a play does not come to."""
+    """What a play does not come to. C{own_from}: from here on the log has entries of readers alone."""
+
+    own_from = 100
 
     def take(
         self, state: ReaderState, holder: str = "p", share: int = 0, *, live: bool = True
     ) -> rules.Decision:
         """With a log of a hundred entries."""
         request = ReaderRequest(does="take", name="r", holder=holder, lease_ms=1000, share=share)
-        return rules.take(state, request, rules.Span(0, 99), lambda part: live and bool(part.holder))
+        return rules.take(
+            state, request, rules.Span(0, 99), lambda part: live and bool(part.holder),
+            lambda index: index < self.own_from,
+        )
 
     def test_too_many_parts(self) -> None:
         """A bound, in words."""
@@ -166,6 +171,13 @@ class CaseTests(SynchronousTestCase):
         error = self.assertRaises(DLedgerError, self.take, state, "q", 1)
         self.assertIn("64 processes read as r", str(error))
         self.assertIsNotNone(self.take(state, "q", 1, live=False).part)
+
+    def test_own_entries_alone(self) -> None:
+        """A share of readers' own entries is not given; one with another entry is, and so is all."""
+        self.own_from = 40
+        self.assertEqual(self.take(ReaderState("r", -1, 40), share=9), rules.Decision(None))
+        self.assertIsNotNone(self.take(ReaderState("r", -1, 39), share=9).part)
+        self.assertIsNotNone(self.take(ReaderState("r", -1, 40)).part)
 
     def test_alone_takes_parts_in_turn(self) -> None:
         """A process that wants all gets what others have left, part by part, before the rest."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 from twisted.internet.defer import Deferred, fail
 from twisted.trial.unittest import SynchronousTestCase
@@ -166,9 +167,29 @@ class LeaseTests(ReaderCase):
         self.pass_time()
         self.good("take", share=9)
         end = self.end
-        # (The reader entry of the first one is there to be read.)
-        self.good("take", holder="p2", share=9)
-        self.assertEqual(self.end, end + 1)
+        self.assertEqual(self.good("take", holder="p2", share=9).token, -1)
+        self.assertEqual(self.end, end)
+
+    def test_comes_to_rest(self) -> None:
+        """A process that takes shares and commits them writes nothing more once it has read all."""
+        ends = []
+        for _ in range(8):
+            taken = self.good("take", share=3)
+            if taken.token >= 0:
+                self.good("commit", token=taken.token, index=taken.end_index - 1)
+            ends.append(self.end)
+        self.assertEqual(ends[-1], ends[-2])
+        self.rig.node.append(b"x")
+        self.pass_time()
+        self.assertGreaterEqual(self.good("take", share=3).token, 0)
+
+    def test_new_share_at_the_end(self) -> None:
+        """A reader begins where it says when it asks first, though there is nothing to read yet."""
+        self.assertEqual(self.good("take", "late", index=NO_END, share=5).token, -1)
+        self.rig.node.append([b"x", b"y"])
+        self.pass_time()
+        taken = self.good("take", "late", index=NO_END, share=5)
+        self.assertEqual(taken.begin_index, self.end - 3)
 
     def test_abandoned_share(self) -> None:
         """A part whose lease is over goes to the next process, from where the first one has come to."""
@@ -243,6 +264,13 @@ class RefusalTests(ReaderCase):
         self.refused(ResponseCode.LEADER_NOT_READY, "damaged", "list", "")
         self.assertEqual(self.rig.node.desks.readers.needed_index(), -1)
         self.assertEqual(self.rig.node.status().readers, ())
+
+    def test_damaged_everywhere_gone(self) -> None:
+        """Expiry takes damaged entries that no other member has any more: nobody can give them back."""
+        self.good("take")
+        self.rig.store._producers.readers = None
+        with mock.patch("dledger.core.replication.hole_repair.HoleRepair.gone_elsewhere_index", 7):
+            self.assertEqual(self.rig.node.desks.readers.needed_index(), 7)
 
     def test_pressure(self) -> None:
         """Too many at once are refused before anything is done."""
@@ -332,6 +360,49 @@ class OrderTests(ReaderCase):
         self.pass_time()
         self.assertEqual([answer.code for answer in self.client.answers()], [ResponseCode.NOT_LEADER] * 1000)
         self.assertEqual(desk._under_way, {})
+
+    def test_renewed_too_late(self) -> None:
+        """A lease is not renewed whose entries are being given to another process."""
+        token = self.good("take").token
+        self.pass_time(1.2)
+        desk = self.rig.node.desks.readers
+        append, later = desk._append, Deferred[None]()
+        desk._append = lambda body: later.addCallback(lambda _: append(body))  # type: ignore[return-value]
+        self.client.send(ReaderRequest(
+            **self.rig.base(), does="take", name="billing", holder="p2", lease_ms=1000
+        ))
+        self.pass_time()
+        self.client.send(ReaderRequest(**self.rig.base(), does="renew", name="billing", token=token))
+        self.pass_time()
+        self.assertEqual(self.client.answers(), [])
+        later.callback(None)
+        self.pass_time()
+        codes = [answer.code for answer in self.client.answers()]
+        self.assertEqual(codes, [ResponseCode.SUCCESS, ResponseCode.LEASE_LOST])
+
+    def test_renewed_in_time(self) -> None:
+        """A renewal counts when it comes, also while something earlier is under way."""
+        token = self.good("take").token
+        self.pass_time(0.9)
+        desk = self.rig.node.desks.readers
+        read_index, later = desk._reads.read_index, Deferred[None]()
+        self.patch(desk._reads, "read_index", lambda: later.addCallback(lambda _: read_index()))
+        for does, fields in (("take", {"holder": "p2", "lease_ms": 1000}), ("renew", {"token": token})):
+            self.client.send(ReaderRequest(
+                **self.rig.base(), does=does, name="billing", **fields  # type: ignore[arg-type]
+            ))
+        self.pass_time(0.5)
+        later.callback(None)
+        self.pass_time()
+        codes = [answer.code for answer in self.client.answers()]
+        self.assertEqual(codes, [ResponseCode.LEASE_HELD, ResponseCode.SUCCESS])
+
+    def test_deposed(self) -> None:
+        """A leader that cannot prove that it leads renews nothing: a later one may have given it away."""
+        token = self.good("take").token
+        lost = DLedgerError(ResponseCode.NOT_LEADER)
+        self.patch(self.rig.node.desks.readers._reads, "read_index", lambda: fail(lost))
+        self.refused(ResponseCode.NOT_LEADER, "", "renew", token=token)
 
     def test_void(self) -> None:
         """A decision that does not count, because another one came first, is not answered as made."""

@@ -12,6 +12,7 @@ from dledger.core.state import effects as fx
 from dledger.core.state.member_state import Role
 from dledger.testing.group.checks.invariants import InvariantError, Mirror
 from dledger.testing.group.members.cluster import GroupOptions, SimCluster
+from dledger.testing.group.members.equal_files import FileJudge
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import PushType, VoteResult
 from protocols.wire.ledger.messages import (
@@ -235,7 +236,7 @@ class InvariantTests(SynchronousTestCase):
     def test_shown_damage(self) -> None:
         """3: a damaged record is refused, never shown; only the damaged one is."""
         self.follower.damaged.add(1)
-        self.cluster._compare_files()
+        FileJudge(self.cluster).compare()
         path = f"/store/dledger-{self.follower.member_id}/data/{0:020d}"
         self.follower.disk.flip_bit(path, self.invariants.mirror(self.follower.member_id).ends[0] - 1, 1)
         self.follower.kill()

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from dledger.base.disk.disk import OsDisk
 from dledger.remote.place import opened_place
 from dledger.spark.basics.log import DamageError, DataLossError, NotCommittedError, ReadError
-from dledger.spark.basics.options import OptionError
+from dledger.spark.basics.option_texts import OptionError
 from dledger.spark.ledger import archive as archive_module
 from dledger.spark.ledger.archive_files import ArchiveFiles
 from dledger.spark.scans.scan import Scan

@@ -7,7 +7,8 @@ import random
 from typing import Any
 
 from dledger.spark.basics.log import DamageError
-from dledger.spark.basics.options import OptionError, ScanOptions
+from dledger.spark.basics.option_texts import OptionError
+from dledger.spark.basics.options import ScanOptions
 from protocols.wire.rocketmq.message import encode_message, make_message
 from tests.spark.ledgers import Ledger, scanned
 from tests.spark.test_messages import append_messages

@@ -17,7 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.client.answers.values import entries_of
 from dledger.spark.basics.envelopes import guarded_bodies, open_bodies
 from dledger.spark.basics.log import DataLossError
-from dledger.spark.basics.options import OptionError
+from dledger.spark.basics.option_texts import OptionError
 from dledger.spark.export.exporter import Exporter, ExportSettings, ExportSource
 from dledger.spark.ledger.columns import ENTRY_COLUMNS, ENVELOPE_COLUMNS
 from dledger.spark.scans.scan import Scan

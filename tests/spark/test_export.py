@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.spark.basics.log import DamageError, DataLossError, NotCommittedError, ReadError
-from dledger.spark.basics.options import OptionError
+from dledger.spark.basics.option_texts import OptionError
 from dledger.spark.export import writers as export_writers
 from dledger.spark.export.exporter import Exporter, ExportSettings, ExportSource
 from dledger.spark.export.files import ExportError

@@ -11,7 +11,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.cli.data.export import source_options
 from dledger.spark.basics.log import ReadError
-from dledger.spark.basics.options import OptionError, ScanOptions
+from dledger.spark.basics.option_texts import OptionError
+from dledger.spark.basics.options import ScanOptions
 from dledger.spark.ledger.members import MembersLog
 from dledger.spark.scans.scan import Scan
 from dledger.values.rights import ClientRole

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.spark.basics.options import OPTIONS, OptionError, ScanOptions
+from dledger.spark.basics.option_texts import OptionError
+from dledger.spark.basics.options import OPTIONS, ScanOptions
 from dledger.spark.scans.scan import Scan
 
 
@@ -85,6 +86,8 @@ class OptionTests(SynchronousTestCase):
         self.refused("a stream has no end", endingOffsets="5", is_stream=True)
         self.refused("are for streams", maxOffsetsPerTrigger="5")
         self.refused("is for streams", minOffsetsPerTrigger="5")
+        self.refused("it needs readStream and option bootstrap", reader="etl")
+        self.refused("65 bytes, 1 to 64 are allowed", reader="x" * 65)
         self.refused("a number and its unit are allowed: 5ms, 5s, 5m, 5h", maxTriggerDelay="15")
         self.refused("names group 'g1', but option group is 'default'", startingOffsets='{"g1": 5}')
         error = self.assertRaises(OptionError, ScanOptions.of, {"bootstrap": "n0-h:1", "dataPath": "d"})

@@ -10,7 +10,7 @@ from unittest import mock
 
 from dledger.base.disk.segment import SegmentReader
 from dledger.spark.basics.log import DamageError
-from dledger.spark.basics.options import OptionError
+from dledger.spark.basics.option_texts import OptionError
 from dledger.spark.ledger.own_rows import GAP_BYTES
 from dledger.spark.scans.scan import Scan
 from dledger.spark.sink.markers import MarkerKind, SinkMarker, encode_marker

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from dledger.cli.main import cli
 from dledger.daemons.data.export import Options
 from dledger.spark.basics.log import DataLossError, LogPart, NotCommittedError, ReadError
-from dledger.spark.basics.options import OptionError
+from dledger.spark.basics.option_texts import OptionError
 from dledger.spark.export.exporter import Exporter, ExportSettings, ExportSource
 from dledger.spark.export.follow import Follower
 from dledger.spark.ledger.members import MembersLog

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from twisted.internet.task import Clock
 
 from dledger.spark.basics.log import DataLossError, LogPart, NotCommittedError, ReadError
-from dledger.spark.basics.options import OptionError
+from dledger.spark.basics.option_texts import OptionError
 from dledger.spark.scans.scan import Scan
 from dledger.spark.source import LogStreamReader
 from protocols.wire.fastjson import JsonObject

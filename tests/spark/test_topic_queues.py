@@ -15,7 +15,7 @@ from typing import Any
 from dledger.base.disk.disk import ReadOnlyDisk
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.disk.segment import SegmentReader
-from dledger.spark.basics.options import OptionError
+from dledger.spark.basics.option_texts import OptionError
 from dledger.spark.rocketmq.commit_log import SparkCommitLog
 from dledger.spark.scans.scan import Scan
 from protocols.wire.rocketmq.layout import MAGIC_BLANK

@@ -62,6 +62,26 @@ class ExpiryTests(SynchronousTestCase):
             self.assertTrue(one.why)
         return len(deleted)
 
+    def test_hole_goes(self) -> None:
+        """What is known of producers and readers is known again when the file with a hole has gone."""
+        store = self.start()
+        flush(store)
+        store.check_point(force=True)
+        store.abandon()
+        path = f"{ROOT}/data/{file_name(0)}"
+        file = self.disk.open(path, create=False)
+        file.pwrite(bytes([file.pread(1, 60)[0] ^ 1]), 60)
+        file.close()
+        self.store = store = FileStore.open(
+            config_of(file_reserved_hours=72, enable_disk_force_clean=True), self.disk
+        )
+        self.assertEqual(len(store.holes), 1)
+        store._producers.table = store._producers.readers = None  # as after a start that must read it
+        self.keep(73)
+        self.assertEqual(store.holes, ())
+        self.assertIsNotNone(store.readers)
+        self.assertIsNotNone(store.producers)
+
     def test_trouble(self) -> None:
         """What fails is tried again; the store lives, and no file is lost or counted twice."""
         store = self.start(file_reserved_hours=72)

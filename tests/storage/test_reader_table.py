@@ -61,6 +61,22 @@ class FoldTests(SynchronousTestCase):
         self.table.note(5, state("a", -1, 0))
         self.assertEqual(self.table.at(8)["a"].index, 6)
 
+    def test_gap(self) -> None:
+        """
+        A member that got its log from a later entry on lacks those that are named: what was made from the
+        later state counts, whether it knew the reader or not.
+        """
+        for old in (ReaderTable(), self.table):
+            old.note(5, state("a", -1, 0))
+            old.at(5)
+            for table in (old, ReaderTable()):
+                table.note(51, state("a", 40, 7))  # void: that of 45 came first
+                table.note(60, state("a", 45, 8))
+                table.note(61, state("a", 40, 9))
+                self.assertEqual(table.at(61)["a"].index, 60)
+                table.note(70, state("a", 60, 12))
+                self.assertEqual(table.at(70)["a"].state.next_index, 12)
+
     def test_forgotten(self) -> None:
         """A decision from before cannot bring a reader back; a new one can."""
         self.table.note(5, state("a", -1, 0))

@@ -12,19 +12,17 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 import attrs
 import click
 
-from dledger.base.process.time_search import SKEW_MS, TimeSearch
+from dledger.base.process.time_search import SKEW_MS
 from dledger.base.process.time_text import moment_ms, time_text
 from dledger.client.answers.values import Entry
 from dledger.client.blocking import Log
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
-
-#: Entries without a time that are read in a row.
-LOOK_ENTRIES = 10_000
 
 _AGO = re.compile(r"([0-9]{1,7})([smhd])")
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -46,6 +44,11 @@ def read_since(context: click.Context, param: click.Parameter, value: str | None
 def now_ms() -> int:
     """Of this machine's clock, milliseconds since 1970."""
     return int(time.time() * 1000)
+
+
+def moment_of(time_ms: int) -> datetime:
+    """A time in milliseconds since 1970."""
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)
 
 
 @attrs.define
@@ -106,57 +109,16 @@ def shown_until(entries: Iterator[Entry], until_ms: int) -> Iterator[Entry]:
             return
 
 
-def entry_at(log: Log, at_ms: int, timeout_s: float) -> Entry:
+def entry_at(log: Log, at_ms: int) -> Entry:
     """
     The first entry of a program that has a time of C{at_ms} or later.
 
-    @raise DLedgerError: as of L{first_since}; INDEX_OUT_OF_RANGE: there is none.
+    @raise DLedgerError: as of L{Log.find_time}; INDEX_OUT_OF_RANGE: there is none.
     """
     since = Since(at_ms)
-    for entry in log.tail(first_since(log, at_ms, timeout_s), follow=False):
+    for entry in log.tail(log.find_time(moment_of(at_ms)), follow=False):
         if since.is_shown(entry):
             return entry
     raise DLedgerError(
         ResponseCode.INDEX_OUT_OF_RANGE, reason=f"no entry is of {time_text(at_ms)} (UTC) or later"
     )
-
-
-def first_since(log: Log, since_ms: int, timeout_s: float) -> int:
-    """
-    Index from which on entries have a time of C{since_ms} or later, as far as clocks agree; after the last
-    entry if all are earlier.
-
-    @param timeout_s: longest wait for one entry.
-    @raise DLedgerError: UNSUPPORTED: no entry that was looked at has a time, or the leader reports no end; or
-        the entries cannot be read.
-    """
-    info = log.metadata()
-    if info.committed_index < -1 or info.begin_index < -1:
-        raise DLedgerError(ResponseCode.UNSUPPORTED, member_id=info.member_id, reason=(
-            "a Java leader does not report where its log begins and ends, which --since needs: give --from"
-        ))
-    begin, end = max(info.begin_index, 0), info.committed_index + 1
-    search, looked = TimeSearch(begin, end, since_ms), 0
-    while (look := search.look) is not None:
-        first, behind = look
-        last = min(behind, first + LOOK_ENTRIES) - 1
-        entry, count = _first_timed(log, first, last, timeout_s)
-        looked += count
-        if entry is not None and entry.timestamp is not None:
-            search.met(entry.index, entry.timestamp)
-        else:
-            search.met_none(last + 1)
-    if begin < end and not search.has_times:
-        raise DLedgerError(ResponseCode.UNSUPPORTED, reason=(
-            f"none of {looked} entries between {begin} and {end - 1} has a time: entries have one if their "
-            "client was opened with envelope=True (dledger append --envelope). Give --from INDEX"
-        ))
-    return search.found
-
-
-def _first_timed(log: Log, first: int, last: int, timeout_s: float) -> tuple[Entry | None, int]:
-    """@return: the first entry with a time from C{first} to C{last}, or None; the number of those read."""
-    for entry in log.tail(first, follow=True, timeout=timeout_s, control=True):
-        if entry.timestamp is not None or entry.index >= last:
-            return entry if entry.timestamp is not None else None, entry.index - first + 1
-    raise DLedgerError(ResponseCode.TIMEOUT, reason=f"no member served entry {first} within {timeout_s:g} s")

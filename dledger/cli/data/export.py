@@ -143,7 +143,7 @@ def export(context: click.Context, /, **given: object) -> None:
     token_file = getattr(target, "token_file", "")
     try:
         from dledger.spark.basics.log import ReadError
-        from dledger.spark.basics.options import OptionError
+        from dledger.spark.basics.option_texts import OptionError
         from dledger.spark.export.files import ExportError
     except ImportError as error:
         raise click.ClickException(_MISSING.format(error)) from None

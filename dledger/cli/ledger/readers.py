@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from dledger.cli.basics.common import write_json
+from dledger.cli.basics.since import moment_of, read_since
 from dledger.cli.basics.target import Target
-from protocols.wire.ledger.readers import NO_END
+from dledger.client.reading.places import Place
 
 
 @click.group("readers", invoke_without_command=True)
@@ -37,21 +38,33 @@ def readers(context: click.Context, as_json: bool) -> None:
 
 @readers.command("move")
 @click.argument("name")
-@click.argument("to", metavar="INDEX|begin|end")
-@click.pass_obj
-def move_reader(target: Target, name: str, to: str) -> None:
+@click.argument("to", metavar="INDEX|begin|end|TIME")
+@click.pass_context
+def move_reader(context: click.Context, name: str, to: str) -> None:
     """
-    Let reader NAME go on at an entry: INDEX, the begin or the end of the log.
+    Let reader NAME go on at an entry: INDEX, the begin or the end of the log, or a TIME.
 
-    It may go back: then entries that it has done are read again. The leases of its processes end.
+    TIME as of `tail --since`: 2026-01-31T12:00:00, or how long ago, such as 2h; entries of the minute before
+    it may come first. It may go back: then entries that it has done are read again. The leases of its
+    processes end.
     """
-    index = {"begin": 0, "end": NO_END}.get(to, -1)
-    if index < 0:
-        if not to.isdecimal():
-            raise click.UsageError(f"{to!r}: write the index of an entry, begin or end")
-        index = int(to)
-    with target.open() as log:
-        click.echo(f"{name} goes on at {log.move_reader(name, index)}")
+    with context.obj.open() as log:
+        click.echo(f"{name} goes on at {log.move_reader(name, _place(context, to))}")
+
+
+def _place(context: click.Context, to: str) -> Place:
+    if to in ("begin", "end"):
+        return to
+    if to.isdecimal():
+        return int(to)
+    try:
+        since_ms = read_since(context, context.command.params[1], to)
+    except click.BadParameter as error:
+        raise click.UsageError(
+            f"{to!r}: write the index of an entry, begin or end, or a time: {error.message}"
+        ) from None
+    assert since_ms is not None
+    return moment_of(since_ms)
 
 
 @readers.command("forget")

@@ -144,7 +144,7 @@ class NamedReader:
 
     def __init__(
         self, calls: ReaderCalls, tail_from: Callable[[int], Tail],
-        find_begin: Callable[[int], Awaitable[int]], name: str, *, begin: int = 0,
+        find_begin: Callable[[], Awaitable[int]] | None, name: str, *, begin: int = 0,
         share: int = 0, lease_s: float = 10.0, follow: bool = True, timeout_s: float | None = None,
         holder: str = "",
     ) -> None:
@@ -152,7 +152,7 @@ class NamedReader:
         See L{dledger.client.client.LogClient.reader}.
 
         @param tail_from: makes a tail that follows the log.
-        @param find_begin: finds the index of the last entries of programs, by their number, negative.
+        @param find_begin: finds the index where a new reader begins; None: that is C{begin}.
         """
         self.name = name
         self._calls = calls
@@ -250,9 +250,9 @@ class NamedReader:
     async def _begin_part(self) -> bool:
         """Take a part. @return: whether there is one; False at the end."""
         began_s, pause_s = self._clock.seconds(), 0.1
-        begin = self._request.index
-        if begin is not None and begin < 0:
-            self._request = attrs.evolve(self._request, index=await self._find_begin(begin))
+        if self._find_begin is not None:
+            self._request = attrs.evolve(self._request, index=await self._find_begin())
+            self._find_begin = None
         while not self._is_over():
             asked_s = self._clock.seconds()
             held: DLedgerError | None = None

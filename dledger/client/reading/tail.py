@@ -351,7 +351,7 @@ class Tail(ReadingAhead[list[Entry]]):
             raise DLedgerError(answer.code, member_id=connection.member_id, index=self.next_index)
         if answer.entries is None:
             if answer.leader_id is None or self._end_index >= 0:
-                # The member is cut off from its group, or lags behind the end index: ask another one.
+                # The member is cut off from its group, was removed, or lags behind the end index.
                 raise RequestLost(f"{connection.member_id} has no entry after {answer.committed_index}")
             self._served()
             if self._clock.seconds() - asked_s < self._wait_ms / 2000:
@@ -405,6 +405,8 @@ class Tail(ReadingAhead[list[Entry]]):
         if answer.code in (ResponseCode.SUCCESS, ResponseCode.INDEX_OUT_OF_RANGE):
             if not self._follow:
                 return None if self._end_index < 0 else []
+            if answer.leader_id is None and connection.wire_version >= 1:
+                raise RequestLost(f"{connection.member_id} is cut off from its group, or no member of it")
             self._served()
             await deferLater(self._clock, _POLL_S)
             return []

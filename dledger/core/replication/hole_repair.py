@@ -59,7 +59,8 @@ class HoleRepair:
     """
     Invariant: at most one request or effect is under way; C{asked} is about the first hole.
     C{_told_committed} has the members of ours whose frames have no PULL, and the committed index that they
-    reported; C{_polled} those of them that were asked for it in this round.
+    reported; C{_polled} those of them that were asked for it in this round. C{_begins} has the first entry
+    that a member still has, of those that have deleted the first missing one.
 
     @ivar asked: peer id to why it did not give the first missing entry when it was asked last.
     """
@@ -78,6 +79,7 @@ class HoleRepair:
     _lacking_since_ms: int | None = None
     _told_committed: dict[str, int] = attrs.Factory(dict)
     _polled: set[str] = attrs.Factory(set)
+    _begins: dict[str, int] = attrs.Factory(dict)
 
     def tick(self) -> None:
         """Time passed."""
@@ -128,7 +130,19 @@ class HoleRepair:
         self.asked.clear()
         self._tried.clear()
         self._polled.clear()
+        self._begins.clear()
         self._rounds = 0
+
+    @property
+    def gone_elsewhere_index(self) -> int:
+        """
+        All other members have deleted the entries up to this one, and the first hole begins among them; -1:
+        one may have them.
+        """
+        peer_ids = self.member.peer_ids
+        if not peer_ids or not self.member.view.holes or not self._begins.keys() >= set(peer_ids):
+            return -1
+        return min(self._begins[peer_id] for peer_id in peer_ids) - 1
 
     # -- questions ----------------------------------------------------------------------------
 
@@ -211,6 +225,8 @@ class HoleRepair:
                 self._tried.discard(peer_id)
             else:
                 self.asked[peer_id] = response.code.name
+            if isinstance(response, PullResponse):
+                self._note_begin(peer_id, response)
             return
         if isinstance(response, PullResponse):
             is_committed = entries.last_index <= response.committed_index
@@ -222,6 +238,10 @@ class HoleRepair:
         member.out.emit(fx.FillHole(
             entries=entries, is_committed=is_committed and entries.last_index <= member.committed_index,
         ))
+
+    def _note_begin(self, peer_id: str, response: PullResponse) -> None:
+        if response.code is ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN:
+            self._begins[peer_id] = max(self._begins.get(peer_id, -1), response.ledger_begin_index)
 
     def on_request_failed(self, peer_id: str, request_id: int, reason: str) -> None:
         """No answer."""

@@ -9,6 +9,8 @@ a quorum has answered the current one.
 Rule 1: until every entry of earlier terms is committed, the leader's C{committed_index} may be lower
 than an index already acknowledged; reads wait until it is not (C{is_ready}).
 Rule 2: a leader without an answer from a quorum for its followers' patience steps down (check-quorum).
+Rule 3: at most L{BEATS_MAX} heartbeats to one peer wait for its answer: a peer that hangs, while the others
+answer thousands of rounds, gets no more of them. When it answers it gets the heartbeat that it has missed.
 
 Source: Raft 6.4; Java DLedger answers from any node that thinks it leads (W2, W3).
 """
@@ -25,6 +27,9 @@ from dledger.core.state.member_state import MemberState
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.messages import HeartBeatRequest, HeartBeatResponse, Response
 
+#: See rule 3.
+BEATS_MAX = 16
+
 
 @attrs.define
 class HeartBeats:
@@ -32,6 +37,7 @@ class HeartBeats:
     Rounds of one term of leadership.
 
     Invariant: C{confirmed_round <= last_round}; a peer's mark is the last round that it answered.
+    C{_unanswered} counts C{_outstanding} by peer; C{_missed} has the peers that were not sent the last round.
 
     @ivar last_quorum_ms: time when the last confirmed round was sent, or leadership began.
     """
@@ -48,6 +54,8 @@ class HeartBeats:
     _sent_ms: dict[int, int] = attrs.Factory(dict)
     _outstanding: dict[int, int] = attrs.Factory(dict)
     _beat_soon: set[str] = attrs.Factory(set)
+    _unanswered: dict[str, int] = attrs.Factory(dict)
+    _missed: set[str] = attrs.Factory(set)
 
     def tick(self) -> None:
         """Time passed: start a round when the interval is over."""
@@ -70,18 +78,25 @@ class HeartBeats:
         self._count()
 
     def _beat(self, peer_id: str) -> None:
-        member = self.member
+        member, unanswered = self.member, self._unanswered.get(peer_id, 0)
+        if unanswered >= BEATS_MAX:
+            self._missed.add(peer_id)
+            return
+        self._missed.discard(peer_id)
         request = HeartBeatRequest(
             **member.base_fields(peer_id),
             heart_beat_interval_ms=member.config.heart_beat_time_interval_ms,
         )
+        self._unanswered[peer_id] = unanswered + 1
         self._outstanding[member.out.send(peer_id, request, self)] = self.last_round
 
     def on_response(self, peer_id: str, request_id: int, response: Response) -> None:
         """A follower answered."""
-        round_id = self._outstanding.pop(request_id, None)
+        round_id = self._ended(peer_id, request_id)
         if round_id is None or not isinstance(response, HeartBeatResponse):
             return
+        if peer_id in self._missed:
+            self._beat(peer_id)
         if response.code is ResponseCode.SUCCESS:
             if round_id > self._answered.get(peer_id, 0):
                 self._answered[peer_id] = round_id
@@ -94,7 +109,14 @@ class HeartBeats:
 
     def on_request_failed(self, peer_id: str, request_id: int, reason: str) -> None:
         """A heartbeat got no answer; the next round asks again."""
-        self._outstanding.pop(request_id, None)
+        self._ended(peer_id, request_id)
+
+    def _ended(self, peer_id: str, request_id: int) -> int | None:
+        """@return: the round of a heartbeat that waits no more; None: it did not wait."""
+        round_id = self._outstanding.pop(request_id, None)
+        if round_id is not None:
+            self._unanswered[peer_id] -= 1
+        return round_id
 
     def retire(self) -> None:
         """Leadership is over: later answers are ignored."""

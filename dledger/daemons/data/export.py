@@ -74,7 +74,7 @@ class Options(OptionsOnly):
     def postOptions(self) -> None:
         """Check all options; C{self.log} and C{self.settings} are the result."""
         try:
-            from dledger.spark.basics.options import OptionError
+            from dledger.spark.basics.option_texts import OptionError
             from dledger.spark.export.exporter import ExportSettings, ExportSource
             from dledger.spark.export.files import ExportError
         except ImportError as error:
@@ -241,7 +241,7 @@ class ExportService(Service):
 
 def _is_expected(failure: Failure) -> bool:
     from dledger.spark.basics.log import ReadError
-    from dledger.spark.basics.options import OptionError
+    from dledger.spark.basics.option_texts import OptionError
     from dledger.spark.export.files import ExportError
 
     return failure.check(ExportError, ReadError, OptionError, OSError) is not None

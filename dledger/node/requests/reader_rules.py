@@ -35,6 +35,8 @@ from protocols.wire.ledger.readers import (
 
 #: Whether the lease of a part is not over.
 IsLive = Callable[[ReaderPart], bool]
+#: Whether entries are committed from an index on that are not of readers.
+HasEntries = Callable[[int], bool]
 
 
 @attrs.frozen
@@ -86,9 +88,12 @@ def begin_of(index: int, span: Span) -> int:
     return max(index if index >= 0 else end + index, span.begin_index, 0)
 
 
-def take(state: ReaderState, request: ReaderRequest, span: Span, is_live: IsLive) -> Decision:
+def take(
+    state: ReaderState, request: ReaderRequest, span: Span, is_live: IsLive, has_entries: HasEntries
+) -> Decision:
     """
-    Give a part to a process.
+    Give a part to a process. A share of readers' own entries alone is not given: it would be committed, which
+    is one more of them, and so on for ever.
 
     @return: without a part if there is nothing to read now.
     @raise DLedgerError: LEASE_HELD: other processes have what there is.
@@ -114,7 +119,7 @@ def take(state: ReaderState, request: ReaderRequest, span: Span, is_live: IsLive
         begin, end = (free.begin, NO_END) if free is not None else (given, NO_END)
         if share:
             end = min(begin + share, span.committed_index + 1)
-            if begin >= end:
+            if begin >= end or not has_entries(begin):
                 return Decision(None)
         given = end
     if free is not None:

@@ -13,6 +13,11 @@ another one has got its entries.
 Rule 4: what a reader has not done, and the entry that says so, is kept by expiry, up to a bound.
 Rule 5: the leader writes the last entry of a reader again when the log has grown by L{REFRESH_BYTES} after
 it: so a member that starts finds it among the last entries, and one that gets a part of the log has it.
+Rule 6: a renewal counts when it comes, and is answered when nothing earlier about its reader is under way and
+this member has proved that it leads: else it could renew a lease whose entries were just given to another
+process, here or by a later leader.
+Rule 7: while damaged entries may be of readers, nothing is known: requests are refused and expiry keeps all
+entries, but those that every other member has deleted, which nobody can give back and no reader needed.
 """
 
 from __future__ import annotations
@@ -88,6 +93,10 @@ class ReaderCore(Protocol):
     @property
     def members(self) -> LeadView:
         """Who leads."""
+
+    @property
+    def gone_elsewhere_index(self) -> int:
+        """No other member has the entries up to this one, some of which are damaged here; -1: not known."""
 
 
 class _Leases:
@@ -199,7 +208,8 @@ class ReaderDesk:
             self._known()
             return ReaderResponse(group=self._group, readers=encode_readers(self.infos()))
         if request.does == "renew":
-            return self._renew(request)
+            self._leases.heard(request.name, self._leased(request)[1].token)
+            return await self._alone(request.name, lambda: self._renew(request))
         return await self._alone(request.name, lambda: self._decide_now(request))
 
     async def _alone(self, name: str, ask: Callable[[], Coroutine[Deferred[object], object, _T]]) -> _T:
@@ -225,15 +235,21 @@ class ReaderDesk:
         self._leases.begin(self._core.members.term)
         return table.at(self._core.committed_index)
 
-    def _renew(self, request: ReaderRequest) -> ReaderResponse:
+    def _leased(self, request: ReaderRequest) -> tuple[ReaderState, ReaderPart]:
+        """@raise DLedgerError: NOT_LEADER; LEASE_LOST: nobody has this lease."""
         known = self._known().get(request.name)
         if not self._core.members.is_leader:
             raise DLedgerError(ResponseCode.NOT_LEADER)
         if known is None:
             raise _unknown(request.name, ResponseCode.LEASE_LOST)
-        part = rules.part_of(known.state, request.token)
+        return known.state, rules.part_of(known.state, request.token)
+
+    async def _renew(self, request: ReaderRequest) -> ReaderResponse:
+        """See rule 6."""
+        await self._reads.read_index()
+        state, part = self._leased(request)
         self._leases.heard(request.name, part.token)
-        return self._told(known.state, part)
+        return self._told(state, part)
 
     def _told(self, state: ReaderState, part: ReaderPart | None) -> ReaderResponse:
         token, begin, end = (-1, -1, -1) if part is None else (part.token, part.begin, part.end)
@@ -263,12 +279,17 @@ class ReaderDesk:
             self._leases.heard(name, part.token)
         return self._told(state, part)
 
+    def _has_entries(self, index: int) -> bool:
+        table = self._ledger.readers
+        return table is None or table.lag(index, self._core.committed_index) > 0
+
     def _decision(
         self, request: ReaderRequest, known: KnownReader | None, span: rules.Span
     ) -> rules.Decision:
         """@raise DLedgerError: it is refused."""
         name, does = request.name, request.does
         state = None if known is None or known.state.is_forgotten else known.state
+        is_new = state is None
         if state is None:
             if does in ("release", "forget"):
                 return rules.Decision(None)
@@ -283,7 +304,11 @@ class ReaderDesk:
             if does == "move":
                 return rules.Decision(state)
         if does == "take":
-            return rules.take(state, request, span, lambda part: self._leases.is_live(name, part))
+            decision = rules.take(
+                state, request, span, lambda part: self._leases.is_live(name, part), self._has_entries
+            )
+            # (Where a new reader begins is kept, also if there is nothing to read yet.)
+            return rules.Decision(state) if is_new and decision.state is None else decision
         if does == "commit":
             return rules.commit(state, request, span)
         if does == "release":
@@ -310,7 +335,7 @@ class ReaderDesk:
         """Expiry keeps the entries after this index: a reader needs them, within the bound."""
         table, nothing = self._ledger.readers, 1 << 62
         if table is None:
-            return -1
+            return self._core.gone_elsewhere_index
         needed = min((
             min(one.state.next_index, one.index)
             for one in table.at(self._core.committed_index).values() if not one.state.is_forgotten

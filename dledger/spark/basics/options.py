@@ -11,124 +11,30 @@ Knows nothing of files, sockets and Spark.
 from __future__ import annotations
 
 import difflib
-import json
-import re
 from collections.abc import Callable, Mapping
 
 import attrs
 
-from dledger.base.process.time_text import moment_ms
+from dledger.spark.basics.option_texts import (
+    OptionError,
+    as_duration_ms,
+    as_facts,
+    as_flag,
+    as_moment_ms,
+    as_offset,
+    as_reader_name,
+    as_text,
+    as_texts,
+    one_of,
+    whole_number,
+)
 from dledger.values.option_values import made_of
 from dledger.values.tls_files import TlsFiles, tls_files
 from protocols.wire.fastjson import JsonObject
 
 DLEDGER, ROCKETMQ = "dledger", "rocketmq"
-#: Allowed in C{startingOffsets} and C{endingOffsets} besides numbers.
-EARLIEST, LATEST = "earliest", "latest"
-
 #: A batch is one allocation in the JVM, and several are in use at a time; larger ones are not faster.
 FETCH_BYTES_MAX = 64 * 1024 * 1024
-
-
-class OptionError(ValueError):
-    """An option does not exist or makes no sense; the message says what is allowed."""
-
-
-def _text(name: str, value: str) -> str:
-    if not value.strip():
-        raise OptionError(f"option {name} is empty")
-    return value.strip()
-
-
-def _texts(name: str, value: str) -> tuple[str, ...]:
-    found = tuple(one.strip() for one in value.split(","))
-    if not all(found):
-        raise OptionError(f"option {name}={value!r}: names separated by commas are allowed")
-    return found
-
-
-def _flag(name: str, value: str) -> bool:
-    lower = value.strip().lower()
-    if lower not in ("true", "false"):
-        raise OptionError(f"option {name}={value!r}: true or false is allowed")
-    return lower == "true"
-
-
-def whole_number(least: int, most: int) -> Callable[[str, str], int]:
-    """A reader of whole numbers from C{least} to C{most}."""
-    def read(name: str, value: str) -> int:
-        try:
-            number = int(value.strip())
-        except ValueError:
-            raise OptionError(f"option {name}={value!r} is not a whole number") from None
-        if not least <= number <= most:
-            raise OptionError(f"option {name}={number} is outside {least}..{most}")
-        return number
-
-    return read
-
-
-_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
-
-
-def _duration(name: str, value: str) -> int:
-    """Milliseconds."""
-    found = re.fullmatch(r"\s*(\d{1,9})\s*(ms|s|m|h)\s*", value.lower(), re.ASCII)
-    if found is None:
-        raise OptionError(f"option {name}={value!r}: a number and its unit are allowed: "
-                          f"{', '.join(f'5{unit}' for unit in _UNITS_MS)}")
-    return int(found[1]) * _UNITS_MS[found[2]]
-
-
-def _moment(name: str, value: str) -> int:
-    """Milliseconds since 1970."""
-    try:
-        return moment_ms(value.strip())
-    except ValueError as error:
-        raise OptionError(f"option {name}: {error}") from None
-
-
-def _facts(name: str, value: str) -> JsonObject:
-    """An object of JSON. Its values may be secrets, so no error shows them."""
-    try:
-        found = json.loads(value)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise OptionError(f"option {name} is not an object of JSON, such as "
-                          '{"endpoint_url": "http://10.0.0.9:9000"}')
-    return found
-
-
-def _one_of(*allowed: str) -> Callable[[str, str], str]:
-    def read(name: str, value: str) -> str:
-        lower = value.strip().lower()
-        if lower not in allowed:
-            raise OptionError(f"option {name}={value!r}: allowed are {', '.join(allowed)}")
-        return lower
-
-    return read
-
-
-def _offset(name: str, value: str) -> str | int | dict[str, int]:
-    """C{earliest}, C{latest}, a number, or C{{"group": number}}."""
-    text = value.strip()
-    if text.lower() in (EARLIEST, LATEST):
-        return text.lower()
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = None
-    if isinstance(found, int) and not isinstance(found, bool) and found >= 0:
-        return found
-    if isinstance(found, dict) and len(found) == 1:
-        (number,) = found.values()
-        if isinstance(number, int) and not isinstance(number, bool) and number >= 0:
-            return found
-    raise OptionError(
-        f"option {name}={value!r}: allowed are {EARLIEST}, {LATEST}, a number from 0 on, or "
-        '{"group": number}'
-    )
 
 
 _MANY = 2**62
@@ -186,40 +92,40 @@ def check_tls_options(
 
 
 OPTIONS: tuple[Option, ...] = (
-    Option(name="path", field="path", read=_text, default="-"),
-    Option(name="dataPath", field="data_path", read=_text, default="`data` in `path`"),
-    Option(name="bootstrap", field="bootstrap", read=_text, default="-"),
-    Option(name="archive", field="archive", read=_text, default="-"),
-    Option(name="archiveOptions", field="archive_options", read=_facts, default="-"),
-    Option(name="group", field="group", read=_text, default="`default`"),
-    Option(name="format", field="format", read=_one_of(DLEDGER, ROCKETMQ), default="`dledger`"),
-    Option(name="startingOffsets", field="starting", read=_offset,
+    Option(name="path", field="path", read=as_text, default="-"),
+    Option(name="dataPath", field="data_path", read=as_text, default="`data` in `path`"),
+    Option(name="bootstrap", field="bootstrap", read=as_text, default="-"),
+    Option(name="archive", field="archive", read=as_text, default="-"),
+    Option(name="archiveOptions", field="archive_options", read=as_facts, default="-"),
+    Option(name="group", field="group", read=as_text, default="`default`"),
+    Option(name="format", field="format", read=one_of(DLEDGER, ROCKETMQ), default="`dledger`"),
+    Option(name="startingOffsets", field="starting", read=as_offset,
            default="batch `earliest`, stream `latest`"),
-    Option(name="startingTimestamp", field="starting_timestamp", read=_moment, default="-"),
-    Option(name="endingOffsets", field="ending", read=_offset, default="`latest`"),
-    Option(name="failOnDataLoss", field="fail_on_data_loss", read=_flag, default="`true`"),
-    Option(name="failOnDamage", field="fail_on_damage", read=_flag, default="`true`"),
-    Option(name="verifyCrc", field="verify_crc", read=_flag, default="`false`"),
-    Option(name="decompress", field="decompress", read=_flag, default="`true`"),
-    Option(name="topics", field="topics", read=_texts, default="-"),
-    Option(name="tags", field="tags", read=_texts, default="-"),
-    Option(name="keys", field="keys", read=_texts, default="-"),
+    Option(name="startingTimestamp", field="starting_timestamp", read=as_moment_ms, default="-"),
+    Option(name="endingOffsets", field="ending", read=as_offset, default="`latest`"),
+    Option(name="failOnDataLoss", field="fail_on_data_loss", read=as_flag, default="`true`"),
+    Option(name="failOnDamage", field="fail_on_damage", read=as_flag, default="`true`"),
+    Option(name="verifyCrc", field="verify_crc", read=as_flag, default="`false`"),
+    Option(name="decompress", field="decompress", read=as_flag, default="`true`"),
+    Option(name="topics", field="topics", read=as_texts, default="-"),
+    Option(name="tags", field="tags", read=as_texts, default="-"),
+    Option(name="keys", field="keys", read=as_texts, default="-"),
     Option(name="storedFrom", field="stored_from", read=whole_number(0, _MANY), default="-"),
     Option(name="storedBefore", field="stored_before", read=whole_number(0, _MANY), default="-"),
     Option(name="clockBackMs", field="clock_back_ms", read=whole_number(0, _MANY), default="-"),
-    Option(name="byQueues", field="by_queues", read=_flag, default="`false`"),
-    Option(name="includeInternal", field="include_internal", read=_flag, default="`false`"),
-    Option(name="includeControl", field="include_control", read=_flag, default="`false`"),
-    Option(name="includeMarkers", field="include_markers", read=_flag, default="`false`"),
-    Option(name="envelopes", field="envelopes", read=_flag, default="`false`"),
-    Option(name="bodyText", field="body_text", read=_flag, default="`false`"),
+    Option(name="byQueues", field="by_queues", read=as_flag, default="`false`"),
+    Option(name="includeInternal", field="include_internal", read=as_flag, default="`false`"),
+    Option(name="includeControl", field="include_control", read=as_flag, default="`false`"),
+    Option(name="includeMarkers", field="include_markers", read=as_flag, default="`false`"),
+    Option(name="envelopes", field="envelopes", read=as_flag, default="`false`"),
+    Option(name="bodyText", field="body_text", read=as_flag, default="`false`"),
     Option(name="maxOffsetsPerTrigger", field="max_offsets_per_trigger", read=whole_number(1, _MANY),
            default="-"),
     Option(name="maxBytesPerTrigger", field="max_bytes_per_trigger", read=whole_number(1, _MANY),
            default="-"),
     Option(name="minOffsetsPerTrigger", field="min_offsets_per_trigger", read=whole_number(1, _MANY),
            default="-"),
-    Option(name="maxTriggerDelay", field="max_trigger_delay_ms", read=_duration, default="`15m`"),
+    Option(name="maxTriggerDelay", field="max_trigger_delay_ms", read=as_duration_ms, default="`15m`"),
     Option(name="minPartitions", field="min_partitions", read=whole_number(1, 100_000), default="processors"),
     Option(name="maxRecordsPerPartition", field="max_records_per_partition", read=whole_number(1, _MANY),
            default="-"),
@@ -227,15 +133,16 @@ OPTIONS: tuple[Option, ...] = (
            default="`134217728`"),
     Option(name="fetchBytes", field="fetch_bytes", read=whole_number(1, FETCH_BYTES_MAX),
            default="`4194304`"),
-    Option(name="readFrom", field="read_from", read=_one_of("follower", "leader", "any"),
+    Option(name="readFrom", field="read_from", read=one_of("follower", "leader", "any"),
            default="`follower`"),
+    Option(name="reader", field="reader", read=as_reader_name, default="-"),
     Option(name="requestTimeoutMs", field="request_timeout_ms", read=whole_number(1, 86_400_000),
            default="`30000`"),
-    Option(name="tlsCertificate", field="tls_certificate", read=_text, default="-"),
-    Option(name="tlsKey", field="tls_key", read=_text, default="-"),
-    Option(name="tlsAuthority", field="tls_authority", read=_text, default="-"),
-    Option(name="tlsPlainMembers", field="tls_plain_members", read=_texts, default="-"),
-    Option(name="tokenFile", field="token_file", read=_text, default="-"),
+    Option(name="tlsCertificate", field="tls_certificate", read=as_text, default="-"),
+    Option(name="tlsKey", field="tls_key", read=as_text, default="-"),
+    Option(name="tlsAuthority", field="tls_authority", read=as_text, default="-"),
+    Option(name="tlsPlainMembers", field="tls_plain_members", read=as_texts, default="-"),
+    Option(name="tokenFile", field="token_file", read=as_text, default="-"),
 )
 _BY_NAME: Mapping[str, Option] = {option.name.lower(): option for option in OPTIONS}
 
@@ -265,6 +172,7 @@ class ScanOptions:
     @ivar tls_certificate, tls_key, tls_authority: PEM files, all or none.
     @ivar tls_plain_members: ids of members that do without TLS.
     @ivar token_file: with the token of this reader; empty: none.
+    @ivar reader: name under which the group keeps the place of a stream; empty: it does not.
     """
 
     path: str = ""
@@ -309,6 +217,7 @@ class ScanOptions:
     tls_authority: str = ""
     tls_plain_members: tuple[str, ...] = ()
     token_file: str = ""
+    reader: str = ""
 
     @classmethod
     def of(cls, given: Mapping[str, str], *, is_stream: bool | None = False) -> ScanOptions:
@@ -352,8 +261,18 @@ class ScanOptions:
         self._check_archive()
         self._check_choice()
         self._check_tls()
+        self._check_stream(is_stream)
+        for name, value in (("startingOffsets", self.starting), ("endingOffsets", self.ending)):
+            if isinstance(value, dict) and self.group not in value:
+                raise OptionError(f"option {name} names group {next(iter(value))!r}, "
+                                  f"but option group is {self.group!r}")
+
+    def _check_stream(self, is_stream: bool | None) -> None:
         if is_stream and self.ending is not None:
             raise OptionError("option endingOffsets is for batches; a stream has no end")
+        if self.reader and (is_stream is False or not self.bootstrap):
+            raise OptionError("option reader lets a group keep the place of a stream: it needs readStream "
+                              "and option bootstrap")
         if is_stream is False and self.min_offsets_per_trigger:
             raise OptionError("option minOffsetsPerTrigger is for streams")
         if 0 < self.max_offsets_per_trigger < self.min_offsets_per_trigger:
@@ -362,10 +281,6 @@ class ScanOptions:
         if is_stream is False and (self.max_offsets_per_trigger or self.max_bytes_per_trigger):
             raise OptionError("options maxOffsetsPerTrigger and maxBytesPerTrigger are for streams; "
                               "endingOffsets ends a batch")
-        for name, value in (("startingOffsets", self.starting), ("endingOffsets", self.ending)):
-            if isinstance(value, dict) and self.group not in value:
-                raise OptionError(f"option {name} names group {next(iter(value))!r}, "
-                                  f"but option group is {self.group!r}")
 
     def _check_starting(self) -> None:
         if self.starting_timestamp is None:

@@ -33,7 +33,8 @@ import numpy as np
 import pyarrow as pa
 
 from dledger.spark.basics.log import Chunk, Extent, ScannedLog, await_end
-from dledger.spark.basics.options import EARLIEST, ROCKETMQ, OptionError, ScanOptions
+from dledger.spark.basics.option_texts import EARLIEST, OptionError
+from dledger.spark.basics.options import ROCKETMQ, ScanOptions
 from dledger.spark.basics.proof import Proof, difference, of_group, of_record
 from dledger.spark.basics.record_headers import HEADER_DTYPE, gather
 from dledger.spark.export.files import ExportDirectory, ExportError, ExportPart, part_name

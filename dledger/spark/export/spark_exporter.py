@@ -25,7 +25,8 @@ import attrs
 
 from dledger.spark.basics.log import LogPart as Range
 from dledger.spark.basics.log import await_end, cut, lost
-from dledger.spark.basics.options import EARLIEST, options_of_tls
+from dledger.spark.basics.option_texts import EARLIEST
+from dledger.spark.basics.options import options_of_tls
 from dledger.spark.export.exporter import (
     ExportSettings,
     ExportSource,

@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 
 from dledger.spark.basics.envelopes import HEADERS, TIME, open_bodies
 from dledger.spark.basics.log import Chunk, FixedParts, ScannedLog, skipped
-from dledger.spark.basics.options import OptionError, ScanOptions
+from dledger.spark.basics.option_texts import OptionError
+from dledger.spark.basics.options import ScanOptions
 from dledger.spark.basics.record_headers import Place, sound_headers
 from dledger.spark.ledger.own_rows import OwnRowFinder, OwnRows, kinds_of
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE

@@ -35,7 +35,10 @@ from protocols.wire.ledger.messages import (
     MetadataRequest,
     MetadataResponse,
     PullRequest,
+    ReaderRequest,
+    ReaderResponse,
     Request,
+    Response,
 )
 from protocols.wire.ledger.push import decode_frame, encode_request_frame
 from protocols.wire.ledger.push_layout import KINDS, PULL_RESPONSE_DECLARATION
@@ -58,8 +61,8 @@ CONNECT_S = 5.0
 _RECEIVE_BYTES = 1 << 20
 #: Answers that this member will always give.
 _FOR_GOOD = (ResponseCode.UNKNOWN_GROUP, ResponseCode.UNKNOWN_MEMBER, ResponseCode.FORBIDDEN)
-#: Most bytes of an answer that lists the members.
-_METADATA_BYTES_MAX = 1 << 20
+#: Bytes of an answer in JSON, such as the list of the members, at most.
+_JSON_BYTES_MAX = 1 << 20
 
 
 class Trouble(Exception):
@@ -267,7 +270,26 @@ class MemberConnection:
         @param token: of this client; empty: none.
         @raise Trouble: it does not answer, the answer is malformed, or it has no place for this connection.
         """
-        request = MetadataRequest(group=self._group, remote_id=self.member_id, token=token)
+        answer = self._asked(MetadataRequest(group=self._group, remote_id=self.member_id, token=token))
+        assert isinstance(answer, MetadataResponse)
+        if answer.code is ResponseCode.TOO_MANY_CLIENTS:
+            raise Trouble(f"it refuses: {answer.health}")
+        return answer
+
+    def move_reader(self, name: str, index: int) -> ReaderResponse:
+        """
+        Let a named reader go on at an index.
+
+        @raise Trouble: the outcome is not known.
+        """
+        answer = self._asked(ReaderRequest(
+            group=self._group, remote_id=self.member_id, does="move", name=name, index=index
+        ))
+        assert isinstance(answer, ReaderResponse)
+        return answer
+
+    def _asked(self, request: Request) -> Response:
+        """The answer to a request in a remoting frame. @raise Trouble: there is none, or it is malformed."""
         self._opaque += 1
         command = RemotingCommand(
             code=int(request.kind), opaque=self._opaque, ext_fields={}, body=encode_request(request)
@@ -275,16 +297,12 @@ class MemberConnection:
         try:
             self._socket.sendall(encode_command(command))
             length = int.from_bytes(self._receive(LENGTH_WORD_SIZE), "big")
-            if length > _METADATA_BYTES_MAX:
+            if length > _JSON_BYTES_MAX:
                 raise Trouble(f"an answer of {length} bytes")
             frame = decode_command(bytes(self._receive(length)))
-            answer = decode_response(RequestCode.METADATA, frame.body)
+            return decode_response(request.kind, frame.body)
         except (OSError, WireError) as error:
             raise Trouble(str(error)) from None
-        assert isinstance(answer, MetadataResponse)
-        if answer.code is ResponseCode.TOO_MANY_CLIENTS:
-            raise Trouble(f"it refuses: {answer.health}")
-        return answer
 
     def ask_pull(self, begin: int, end: int, max_bytes: int) -> None:
         """Ask for entries from C{begin} to C{end} (exclusive). @raise Trouble: the connection is lost."""

@@ -37,7 +37,8 @@ from dledger.spark.basics.log import (
     lost,
     skipped,
 )
-from dledger.spark.basics.options import OptionError, ScanOptions
+from dledger.spark.basics.option_texts import OptionError
+from dledger.spark.basics.options import ScanOptions
 from dledger.spark.basics.proof import Proof, of_group, of_record
 from dledger.spark.ledger.member_connection import (
     CONNECT_S,

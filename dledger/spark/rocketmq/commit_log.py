@@ -26,7 +26,8 @@ import numpy as np
 from dledger.base.disk.disk import ReadOnlyDisk
 from dledger.base.disk.segment import SegmentReader, offsets_in
 from dledger.spark.basics.log import Chunk, DamageError, Extent, LogPart, Offsets, ReadError, lost, skipped
-from dledger.spark.basics.options import OptionError, ScanOptions
+from dledger.spark.basics.option_texts import OptionError
+from dledger.spark.basics.options import ScanOptions
 from dledger.spark.basics.proof import Proof, of_bytes
 from dledger.spark.basics.record_headers import gather
 from dledger.spark.rocketmq.messages import HEAD_DTYPE

@@ -35,7 +35,8 @@ from dledger.spark.basics.log import (
     lost,
     skipped,
 )
-from dledger.spark.basics.options import EARLIEST, LATEST, ROCKETMQ, OptionError, ScanOptions
+from dledger.spark.basics.option_texts import EARLIEST, LATEST, OptionError
+from dledger.spark.basics.options import ROCKETMQ, ScanOptions
 from dledger.spark.ledger.archive import ArchiveLog
 from dledger.spark.ledger.archive_files import is_archive
 from dledger.spark.ledger.columns import (

@@ -18,14 +18,15 @@ import numpy as np
 from dledger.ledger.append_refusals import FINAL, OUT_OF_SEQUENCE, PASSING
 from dledger.spark.basics.log import PAUSE_MAX_S, PAUSE_S
 from dledger.spark.basics.record_headers import Place, sound_headers
-from dledger.spark.ledger.member_connection import MemberConnection, NotNative, Trouble
-from dledger.spark.ledger.members import MembersLog, parse_bootstrap
+from dledger.spark.ledger.leader_link import LeaderLink
+from dledger.spark.ledger.member_connection import MemberConnection, Trouble
+from dledger.spark.ledger.members import MembersLog
 from dledger.spark.sink.markers import SinkMarker, markers_in
 from dledger.spark.sink.options import SinkOptions
 from dledger.spark.sink.sink_log import OutOfStepError, PlacedBodies, SinkError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
-from protocols.wire.ledger.messages import AppendOnceResponse, MetadataResponse
+from protocols.wire.ledger.messages import AppendOnceResponse
 from protocols.wire.ledger.producers import SEQUENCE_MAX
 
 #: Refusals of a leader that will take the bodies later.
@@ -54,11 +55,9 @@ class GroupLog:
     def __init__(self, options: SinkOptions) -> None:
         """@raise OptionError: C{bootstrap} makes no sense."""
         self._options = options
-        self._addresses = parse_bootstrap(options.bootstrap)
         self._scan_options = options.for_reading
         self._log = MembersLog(self._scan_options)
-        self._leader: MemberConnection | None = None
-        self._problems: dict[str, str] = {}
+        self._link = LeaderLink(self._scan_options)
 
     # -- appending ------------------------------------------------------------------------------
 
@@ -105,7 +104,7 @@ class GroupLog:
         try:
             answer = leader.append_once(producer, sequence, bodies)
         except Trouble as trouble:
-            self._leave()
+            self._link.leave()
             raise _NoOutcome(f"{leader.member_id}: {trouble}") from None
         code = answer.code
         if code in _ABOUT_LAST:
@@ -114,11 +113,11 @@ class GroupLog:
             return answer
         if code in PASSING:
             if code not in _OF_A_LEADER:
-                self._leave()
+                self._link.leave()
             raise _Refused(f"{leader.member_id} refuses: {code.name}")
         if code in FINAL:
             raise SinkError(self._final(leader.member_id, code, max(map(len, bodies))))
-        self._leave()
+        self._link.leave()
         raise _NoOutcome(f"{leader.member_id} answered {code.name}, count={answer.count}")
 
     def _final(self, member_id: str, code: ResponseCode, longest: int) -> str:
@@ -135,49 +134,10 @@ class GroupLog:
 
     def _connected(self) -> MemberConnection:
         """The connection to the leader. @raise _Refused: there is none now."""
-        if self._leader is None:
-            self._problems.clear()
-            asked: set[str] = set()
-            while self._leader is None and (waiting := self._addresses.keys() - asked):
-                member_id = min(waiting)
-                asked.add(member_id)
-                self._try(member_id)
-        if self._leader is None:
-            told = "; ".join(f"{member_id}: {why}" for member_id, why in sorted(self._problems.items()))
-            raise _Refused(f"no leader found ({told})")
-        return self._leader
-
-    def _try(self, member_id: str) -> None:
-        """Take a member if it leads; else learn what it says, and why not."""
-        options = self._options
-        tls = None if member_id in options.tls_plain_members else options.tls
-        timeout_s = options.request_timeout_ms / 1000
         try:
-            connection = MemberConnection(
-                member_id, self._addresses[member_id], options.group, timeout_s, tls,
-                options.token_file,
-            )
+            return self._link.connected()
         except Trouble as trouble:
-            self._problems[member_id] = str(trouble)
-            return
-        try:
-            answer = connection.metadata()
-        except Trouble as trouble:
-            connection.close()
-            java = ", and the sink needs a leader of ours" if isinstance(trouble, NotNative) else ""
-            self._problems[member_id] = f"{trouble}{java}"
-            return
-        self._addresses = {**answer.peers, **self._addresses}
-        if answer.role != "leader":
-            connection.close()
-            self._problems[member_id] = _said(answer)
-            return
-        self._leader = connection
-
-    def _leave(self) -> None:
-        if self._leader is not None:
-            self._leader.close()
-            self._leader = None
+            raise _Refused(str(trouble)) from None
 
     # -- reading --------------------------------------------------------------------------------
 
@@ -225,11 +185,5 @@ class GroupLog:
 
     def close(self) -> None:
         """Release the connections."""
-        self._leave()
+        self._link.leave()
         self._log.close()
-
-
-def _said(answer: MetadataResponse) -> str:
-    leader = f", which follows {answer.leader_id}" if answer.leader_id else ", without a leader"
-    return f"it is {answer.role or 'no leader'}{leader}"
-

@@ -14,15 +14,14 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
+from dledger.spark.basics.option_texts import OptionError, whole_number
 from dledger.spark.basics.options import (
     Option,
-    OptionError,
     ScanOptions,
     check_tls_options,
     if_named,
     option_named,
     option_values,
-    whole_number,
 )
 from dledger.spark.sink.markers import is_sink_id
 from dledger.values.option_values import made_of

@@ -25,7 +25,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from dledger.spark.basics.log import ReadError, skipped
-from dledger.spark.basics.options import OptionError
+from dledger.spark.basics.option_texts import OptionError
 from dledger.spark.ledger.member_tls import check_files
 from dledger.spark.ledger.members import parse_bootstrap
 from dledger.spark.scans.arrival import Shipped

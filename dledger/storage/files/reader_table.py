@@ -2,8 +2,11 @@
 """
 What a ledger knows of its readers: the fold of its reader entries (L{protocols.wire.ledger.readers}).
 
-Rule 1: an entry counts once it is committed, and only if it names the entry of its reader that counts now. So
-of two decisions that were made from one state, the second one in the log is void, whoever made it.
+Rule 1: an entry counts once it is committed, and only if it was made from the state that counts now: it names
+the entry of that. So of two decisions that were made from one state, the second one in the log is void,
+whoever made it. A member that lacks entries (the log was given to it from a later one on) may not have the
+entry that is named; so what is compared is the entries that the two name, of which the later one is made from
+a later state.
 Rule 2: what counts is never taken back; what is not committed yet may be cut.
 Rule 3: a reader that was forgotten leaves a trace, so that what was decided before cannot bring it back. The
 oldest traces go first.
@@ -63,7 +66,7 @@ class ReaderTable:
 
     def _count(self, index: int, state: ReaderState) -> None:
         known = self._known.get(state.name)
-        if known is not None and not (state.previous == known.index < index):
+        if known is not None and state.previous <= known.state.previous:
             return
         self._known.pop(state.name, None)
         self._known[state.name] = KnownReader(index, with_tokens(state, index))

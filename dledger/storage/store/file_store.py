@@ -434,6 +434,7 @@ class FileStore:
         deleted = self._room.house_keeping(now_s, local_hour, keep_from_index, drop_to_index)
         if deleted:
             self._sums.files_gone()
+            self._hole_shrank()  # (One may have gone with a file.)
         return deleted
 
     def clean_close(self) -> None:

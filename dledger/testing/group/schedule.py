@@ -16,12 +16,15 @@ from dledger.testing.group.injection.faults import Nemesis
 from dledger.testing.group.injection.machine_faults import MachineTroubles
 from dledger.testing.group.liveness import LivenessWatch
 from dledger.testing.group.members.cluster import GroupOptions, SimCluster
+from dledger.testing.group.sim_readers import ReaderLoad, SimReaders
 from dledger.values.option_values import with_values
 
 #: Simulated seconds with faults.
 SECONDS = 40.0
 #: Share of the schedules without a focus whose members run state machines.
 MACHINES = 0.3
+#: Share of the schedules without a focus that have named readers.
+READERS = 0.3
 
 
 @attrs.frozen(kw_only=True)
@@ -56,6 +59,7 @@ class Focus:
     @ivar load: fields of L{Load} that the seed does not choose.
     @ivar pace_s: mean seconds between faults; 0 for the seed's own.
     @ivar group: fields of L{GroupOptions} that the seed does not choose.
+    @ivar readers: fields of L{ReaderLoad} that the seed does not choose; None: no named readers.
     """
 
     settings: Mapping[str, object] = attrs.Factory(dict)
@@ -63,6 +67,7 @@ class Focus:
     load: Mapping[str, object] = attrs.Factory(dict)
     pace_s: float = 0.0
     group: Mapping[str, object] = attrs.Factory(dict)
+    readers: Mapping[str, object] | None = None
 
     def narrow(self, options: GroupOptions, load: Load) -> tuple[GroupOptions, Load]:
         """The seed's options, overridden by those of this focus."""
@@ -147,6 +152,22 @@ def with_machines(seed: int, options: GroupOptions, load: Load) -> tuple[GroupOp
     return attrs.evolve(options, settings={**options.settings, **settings}, has_machines=True), load
 
 
+def reader_load(seed: int, options: GroupOptions, focus: Focus = EVERYTHING) -> ReaderLoad | None:
+    """
+    The named readers of a schedule, from a stream of their own; None: it has none. Leaders that look like
+    Java's keep none.
+    """
+    rng = random.Random(f"{seed} readers")
+    is_drawn = rng.random() < READERS
+    if options.hides_wire_version or (not is_drawn if focus is EVERYTHING else focus.readers is None):
+        return None
+    load = ReaderLoad(
+        names=rng.choice((1, 1, 2)), processes=rng.choice((1, 2, 2, 3, 4)), share=rng.choice((0, 0, 3, 20)),
+        lease_s=rng.choice((0.5, 1.0, 3.0)), orders=rng.choice((0.0, 0.05, 0.3)),
+    )
+    return with_values(load, focus.readers or {})
+
+
 def _load_of(rng: random.Random, settings: dict[str, object]) -> Load:
     fits = int(settings["mapped_file_size_for_entry_data"]) - 60  # type: ignore[call-overload]
     reading: dict[str, object] = {"appends": 0.3, "gets": 1.0, "wander": 0.3} if rng.random() < 1 / 3 else {}
@@ -175,6 +196,7 @@ def run_schedule(
         cluster.trace.echo = []
     clients = [SimClient(cluster, f"c{number}", load, cluster.random(f"client {number}"))
                for number in range(load.clients)]
+    readers = SimReaders.of(cluster, reader_load(seed, options, focus))
     nemesis = Nemesis(cluster, cluster.random("faults"), seconds=seconds, only=focus.faults,
                       pace_s=focus.pace_s)
     rules = cluster.world.machines
@@ -192,13 +214,17 @@ def run_schedule(
             watch.start()
             for client in clients:
                 client.start()
+            readers.start()
             cluster.run(seconds)
             for client in clients:
                 client.is_stopped = True
+            readers.stop()
             cluster.end_faults()
             if troubles is not None:
                 troubles.end()
             cluster.settle()
+            if readers.drain():
+                cluster.settle()
             cluster.judge()
     except AssertionError as error:
         failure = str(error) or "".join(traceback.format_exception(error)[-12:])

@@ -49,10 +49,16 @@ class MachineDisk(SimDisk):
         return {one[len(path):]: self._directories.pop(one) for one in known}
 
     def put_back(self, path: str, tree: DirectoryTree) -> None:
-        """Put a directory that was taken away, here or at another machine, where none is."""
+        """
+        Put a directory that was taken away, here or at another machine, where none is. Its disk was unmounted
+        in between, so all of it is on stable storage: a loss of power at the other machine takes nothing.
+        """
         assert path not in self._directories
         for below, directory in tree.items():
             self._directories[path + below] = directory
+            directory.sync()
+            for inode in directory.entries.values():
+                inode.sync()
 
     def files_below(self, path: str) -> dict[str, bytes]:
         """The content of every file, as processes would read it."""

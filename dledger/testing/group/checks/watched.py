@@ -20,6 +20,7 @@ from dledger.node.run.store import Store
 from dledger.testing.group.checks.chunks import ChunkRules
 from dledger.testing.group.checks.invariants import CheckedMember, GroupInvariants, require
 from dledger.testing.group.checks.producer_folds import check_producers
+from dledger.testing.group.checks.readers import ReaderRules, check_readers
 from dledger.testing.world.clock import SimClock
 from dledger.testing.world.trace import Trace
 from protocols.wire.codes import ResponseCode
@@ -36,6 +37,7 @@ class WatchedWorld(Protocol):
     clock: SimClock
     invariants: GroupInvariants
     chunks: ChunkRules
+    readers: ReaderRules | None
     trace: Trace
 
 
@@ -117,6 +119,7 @@ class WatchedDriver(Driver):
             world.invariants.stepped(member, state)
             if is_elected:
                 check_producers(world.invariants, member)
+                check_readers(world.readers, world.invariants, member)
         return effects
 
     def _before(self, happened: ev.Input) -> None:

@@ -120,7 +120,8 @@ class Misfortunes:
             if self._cluster.world.machines is not None and member.member_id in now:
                 # (A group that drops its log forgets former members: the operator names the present ones.)
                 peers = {one: self._cluster.addresses[one] for one in now}
-                member.reconfigure({"peers": peers})
+                preferred = tuple(one for one in member.config.preferred_leader_ids if one in peers)
+                member.reconfigure({"peers": peers, "preferred_leader_ids": preferred})
             self._back_later(member)
 
     def exchange(self) -> None:

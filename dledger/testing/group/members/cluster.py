@@ -26,25 +26,22 @@ from dledger.testing.group.checks.history import History, check
 from dledger.testing.group.checks.invariants import GroupInvariants, require
 from dledger.testing.group.checks.machines import MachineRules
 from dledger.testing.group.checks.producer_folds import check_producers
+from dledger.testing.group.checks.readers import check_readers
+from dledger.testing.group.members.equal_files import FileJudge
 from dledger.testing.group.members.member import SimMember, World
 from dledger.testing.group.members.network import GroupNetwork
 from dledger.testing.world.bugs import BugWatch
 from dledger.testing.world.clock import SimClock
-from dledger.testing.world.disk import SimDisk
 from dledger.testing.world.host import MachineDisk
 from dledger.testing.world.trace import Trace
-from dledger.values.errors import DamagedEntryError
 from dledger.values.option_values import made_of
 from protocols.wire.codes import ResponseCode
-from protocols.wire.ledger.entry import CHAIN_CRC_AT, INDEX_UNIT_SIZE
 from protocols.wire.ledger.messages import MembershipRequest, Response
 
 SECOND_US = 1_000_000
 #: Machines on which members can be added to a group.
 SPARES = 2
 
-#: C{chainCrc} and the body's checksum in a record.
-_CHECKSUMS = slice(CHAIN_CRC_AT, CHAIN_CRC_AT + 8)
 #: Longest time for a group to become equal, with links and disks of any speed.
 SETTLE_MAX_US = 300 * SECOND_US
 
@@ -228,6 +225,8 @@ class SimCluster:
         self.history.forget()
         if self.world.machines is not None:
             self.world.machines.forget()
+        if self.world.readers is not None:
+            self.world.readers.forget()
 
     # -- running ----------------------------------------------------------------------------------
 
@@ -292,13 +291,13 @@ class SimCluster:
                 return False
             state = member.core._member
             ends.add((state.ledger_end_index, state.ledger_end_term, state.committed_index))
-            if state.repair_end_index >= 0 or self._owed_holes(member):
+            if state.repair_end_index >= 0 or self.owed_holes(member):
                 return False
             if state.committed_index != state.ledger_end_index:
                 return False
         return len(ends) == 1
 
-    def _owed_holes(self, member: SimMember) -> list[Hole]:
+    def owed_holes(self, member: SimMember) -> list[Hole]:
         """Holes of a member whose entries another member has: it must get them back."""
         others = [other for other in self.members.values() if other is not member and other.is_up]
         return [
@@ -381,7 +380,8 @@ class SimCluster:
             self.invariants.expired(member)
             if member.is_up:
                 check_producers(self.invariants, member)
-        self._compare_files()
+                check_readers(self.world.readers, self.invariants, member)
+        FileJudge(self).compare()
         deadline_us = self.clock.now_us + CALLS_END_US
         while self.clock.now_us < deadline_us and (
             any(member.pending for member in self.members.values())
@@ -412,63 +412,6 @@ class SimCluster:
         told = f"{behind()}, {self.describe()}"
         require(not behind() and self.is_converged(), 10, f"machines are not at the end: {told}")
 
-    def _compare_files(self) -> None:
-        members = [member for member in self.active if member.config.store_type == "file"]
-        sound = [member for member in members if not member.damaged]
-        first = max([self.invariants.mirror(member.member_id).begin_index for member in sound], default=0)
-        contents = {member.member_id: self._content(member, first) for member in sound}
-        model = next(iter(contents), "")
-        for member_id, content in contents.items():
-            require(content == contents[model], 3,
-                    f"the files of {member_id} and {model} differ from {first} on")
-        for member in members:
-            if member.damaged:
-                self._shows_no_damage(member)
-
-    def _shows_no_damage(self, member: SimMember) -> None:
-        """An entry with a flipped bit that was not read since is read, or refused and comes back."""
-        if not self._refused_entries(member):
-            return
-        deadline_us = self.clock.now_us + int(60 * SECOND_US)
-        while self._owed_holes(member) and self.clock.now_us < deadline_us:
-            self.run(0.5)
-        require(not self._owed_holes(member), 4, f"not repaired 60 s after all faults: {self.describe()}")
-        lost = {at for hole in member.ledger.holes for at in range(hole.first_index, hole.last_index + 1)}
-        refused = [index for index in self._refused_entries(member) if index not in lost]
-        require(not refused, 4, f"{member.member_id} is repaired, but cannot read {refused}")
-
-    def _refused_entries(self, member: SimMember) -> list[int]:
-        """Read all entries. @return: those that the member refused to show."""
-        self.invariants.expired(member)
-        mirror, refused = self.invariants.mirror(member.member_id), []
-        for index in range(mirror.begin_index, mirror.end_index + 1):
-            try:
-                batch = member.ledger.read_range(index, end_index=index, max_bytes=1)
-            except DamagedEntryError:
-                near = member.damaged.intersection((index - 1, index, index + 1))
-                require(near, 3, f"{member.member_id} cannot read {index}, which is sound")
-                refused.append(index)
-                continue
-            record = self.invariants.records[index, self.invariants.committed[index]][0]
-            shown = batch.records
-            if not any(shown[_CHECKSUMS]):  # then it looks like Java's, until the next one is read
-                record = record[: _CHECKSUMS.start] + bytes(8) + record[_CHECKSUMS.stop :]
-            if index == mirror.begin_index > 0:  # channel and chainCrc: their witness has expired
-                shown, record = (one[:32] + one[40:] for one in (shown, record))
-            require(shown == record, 3, f"{member.member_id} shows damage at {index}")
-        return refused
-
-    def _content(self, member: SimMember, first: int) -> tuple[bytes, bytes]:
-        ledger, config = member.ledger, member.config
-        start, end = ledger.position_of(first), ledger.end_position
-        size = config.mapped_file_size_for_entry_data
-        data = _stream(member.disk, f"{config.self_path}/data", size, start, end)
-        size = config.mapped_file_size_for_entry_index
-        last = ledger.ledger_end_index
-        index = _stream(member.disk, f"{config.self_path}/index", size, first * INDEX_UNIT_SIZE,
-                        (last + 1) * INDEX_UNIT_SIZE)
-        return data, index
-
     def describe(self) -> str:
         """The state of every member in a few words."""
         told = []
@@ -494,14 +437,3 @@ class SimCluster:
 
 def _nobody_waits(_: Response) -> None:
     """Ignore the answer."""
-
-
-def _stream(disk: SimDisk, directory: str, file_size: int, start: int, end: int) -> bytes:
-    """Bytes C{start} to C{end} of a stream that is split into files of one size."""
-    pieces = []
-    while start < end:
-        base = start - start % file_size
-        stop = min(end, base + file_size)
-        pieces.append(disk.cached_content(f"{directory}/{base:020d}")[start - base : stop - base])
-        start = stop
-    return b"".join(pieces)

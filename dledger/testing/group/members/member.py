@@ -26,6 +26,7 @@ from dledger.testing.group.checks.chunks import ChunkRules
 from dledger.testing.group.checks.invariants import GroupInvariants
 from dledger.testing.group.checks.machines import MachineRules
 from dledger.testing.group.checks.producer_folds import check_producers
+from dledger.testing.group.checks.readers import ReaderRules, check_readers
 from dledger.testing.group.checks.watched import WatchedDriver
 from dledger.testing.group.members.network import GroupNetwork
 from dledger.testing.world.bugs import BugWatch
@@ -61,6 +62,7 @@ class World:
     @ivar flush_us: mean time of an fsync now.
     @ivar turn_us: a turn of a member's reactor takes so long.
     @ivar machines: of the state machines of the members; None: they run none.
+    @ivar readers: of the named readers of the group; None: it has none.
     """
 
     clock: SimClock
@@ -73,6 +75,7 @@ class World:
     turn_us: int = 0
     chunks: ChunkRules = attrs.Factory(ChunkRules)
     machines: MachineRules | None = None
+    readers: ReaderRules | None = None
 
 
 class SimMember:
@@ -187,6 +190,7 @@ class SimMember:
             ledger.producers.producers_max = PRODUCERS_MAX
         self.world.invariants.started(self)
         check_producers(self.world.invariants, self)
+        check_readers(self.world.readers, self.world.invariants, self)
         return self.driver
 
     def _local_time(self) -> tuple[float, int]:

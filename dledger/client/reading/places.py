@@ -1,0 +1,133 @@
+# -*- test-case-name: tests.client.test_places -*-
+"""
+Places in the log that a program names: an index, the begin, the end, a time.
+
+A time is found by halving (L{dledger.base.process.time_search}): entries are read at about log2(n) places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Protocol, TypeAlias, TypeGuard
+
+from twisted.internet.defer import Deferred
+
+from dledger.base.process.time_search import TimeSearch
+from dledger.base.sending.arguments import INDEX_MAX, whole
+from dledger.client.answers.values import Entry, MemberInfo
+from dledger.values.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.readers import NO_END
+
+#: An index (a negative one counts the last entries of programs), C{"begin"}, C{"end"}, or a time with a zone.
+Place: TypeAlias = int | str | datetime
+#: Entries without a time that are read in a row.
+LOOK_ENTRIES = 10_000
+
+_WORDS = {"begin": 0, "end": NO_END}
+
+
+def place(name: str, value: object) -> int | datetime:
+    """
+    A place that a program gives.
+
+    @param name: of the parameter.
+    @raise TypeError, ValueError: it is none; the message says what is allowed.
+    """
+    if isinstance(value, datetime):
+        return checked_time(name, value)
+    if isinstance(value, str):
+        if value not in _WORDS:
+            raise ValueError(f"{name}={value!r}: write 'begin', 'end', an index, or a datetime with its zone")
+        return _WORDS[value]
+    return whole(name, value, -INDEX_MAX)
+
+
+def is_index(found: int | datetime) -> TypeGuard[int]:
+    """Whether a place is an index, which need not be searched."""
+    return isinstance(found, int) and found >= 0
+
+
+def checked_time(name: str, value: object) -> datetime:
+    """A time with its zone. @raise TypeError, ValueError: it is none."""
+    if not isinstance(value, datetime):
+        raise TypeError(f"{name}={value!r}: write a datetime with its zone, such as datetime.now(UTC)")
+    if value.utcoffset() is None:
+        raise ValueError(f"{name}={value!r} has no zone: write datetime.now(UTC), or value.astimezone()")
+    return value
+
+
+def milliseconds(moment: datetime) -> int:
+    """Since 1970; 0 for earlier times."""
+    return max(int(moment.timestamp() * 1000), 0)
+
+
+class TimedTail(Protocol):
+    """Entries, one after the other."""
+
+    def __aiter__(self) -> AsyncIterator[Entry]:
+        """Itself."""
+
+    def close(self) -> None:
+        """No more are wanted."""
+
+
+class TimedLog(Protocol):
+    """A log that is searched."""
+
+    def metadata(self) -> Deferred[MemberInfo]:
+        """The leader's own status."""
+
+    def tail(
+        self, from_index: int, follow: bool, *, timeout_s: float | None, control: bool
+    ) -> TimedTail:
+        """Entries from an index on, the log's own ones, too."""
+
+
+async def find_time(log: TimedLog, since_ms: int, timeout_s: float) -> int:
+    """
+    Index from which on entries have a time of C{since_ms} or later, as far as clocks agree: entries of the
+    minute before may come first. The index after the last entry if all are earlier.
+
+    @param timeout_s: longest wait for one entry.
+    @raise DLedgerError: UNSUPPORTED: no entry that was looked at has a time, or the leader does not say its
+    end; or the entries cannot be read.
+    """
+    info = await log.metadata()
+    if info.committed_index < -1 or info.begin_index < -1:
+        raise DLedgerError(ResponseCode.UNSUPPORTED, member_id=info.member_id, reason=(
+            "a Java leader does not say where its log begins and ends, which a search by time needs: give "
+            "an index (--from)"
+        ))
+    begin, end = max(info.begin_index, 0), info.committed_index + 1
+    search, looked = TimeSearch(begin, end, since_ms), 0
+    while (look := search.look) is not None:
+        first, after = look
+        last = min(after, first + LOOK_ENTRIES) - 1
+        entry, count = await _first_timed(log, first, last, timeout_s)
+        looked += count
+        if entry is not None and entry.timestamp is not None:
+            search.met(entry.index, entry.timestamp)
+        else:
+            search.met_none(last + 1)
+    if begin < end and not search.has_times:
+        raise DLedgerError(ResponseCode.UNSUPPORTED, reason=(
+            f"none of {looked} entries between {begin} and {end - 1} has a time: entries have one if their "
+            "client was opened with envelope=True (dledger append --envelope). Give an index (--from)"
+        ))
+    return search.found
+
+
+async def _first_timed(
+    log: TimedLog, first: int, last: int, timeout_s: float
+) -> tuple[Entry | None, int]:
+    """@return: the first entry with a time from C{first} to C{last}, or None; the number of those read."""
+    tail = log.tail(first, True, timeout_s=timeout_s, control=True)
+    try:
+        async for entry in tail:
+            if entry.timestamp is not None or entry.index >= last:
+                return entry if entry.timestamp is not None else None, entry.index - first + 1
+    finally:
+        tail.close()
+    raise DLedgerError(ResponseCode.TIMEOUT, reason=f"no member served entry {first} within {timeout_s:g} s")

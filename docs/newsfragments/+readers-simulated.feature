@@ -1,0 +1,1 @@
+The simulator has named readers: leases, commits, shares, moved and forgotten readers, checked with a second fold of the log.

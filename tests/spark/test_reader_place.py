@@ -1,0 +1,119 @@
+# -*- test-case-name: tests.spark.test_reader_place -*-
+"""The place of a stream, kept by its group."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.spark.basics.log import ScanWarning
+from dledger.spark.basics.options import ScanOptions
+from dledger.spark.ledger.reader_place import ReaderPlace
+from dledger.spark.scans.scan import Scan
+from dledger.spark.source import LogStreamReader
+from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import RequestCode
+from protocols.wire.ledger.json_bodies import decode_request, encode_response
+from protocols.wire.ledger.messages import ReaderRequest, ReaderResponse
+from protocols.wire.remoting import decode_command, encode_answer
+from tests.spark.members import FakeMember, records_of
+
+
+class Keeper(FakeMember):
+    """
+    Leads, and keeps readers.
+
+    @ivar moves: name and index of each order.
+    @ivar code: what it answers to them.
+    """
+
+    def __init__(self, member_id: str = "n0", records: list[bytes] | None = None) -> None:
+        super().__init__(member_id, records or records_of([b"x"] * 10))
+        self.role = "leader"
+        self.moves: list[tuple[str, int]] = []
+        self.code = ResponseCode.SUCCESS
+
+    def _named(self, frame: bytes) -> bytes:
+        command = decode_command(frame)
+        if command.code != RequestCode.READER:
+            return super()._named(frame)
+        request = decode_request(RequestCode.READER, command.body)
+        assert isinstance(request, ReaderRequest) and request.does == "move"
+        self.moves.append((request.name, request.index))
+        answer = ReaderResponse(code=self.code, reason="for this reason", next_index=request.index)
+        return encode_answer(command.opaque, encode_response(answer))
+
+
+class PlaceTests(SynchronousTestCase):
+    """One leader, a follower, and a stream."""
+
+    def setUp(self) -> None:
+        self.keeper, self.follower = Keeper(), FakeMember("n1", records_of([b"x"] * 10))
+        self.follower.remoting_role = "follower"
+        for member in (self.keeper, self.follower):
+            self.addCleanup(member.close)
+        self.given: dict[str, Any] = {
+            "bootstrap": f"n0-{self.keeper.address};n1-{self.follower.address}", "reader": "etl",
+            "requestTimeoutMs": "2000",
+        }
+
+    def test_moved(self) -> None:
+        """Each place once, by the leader."""
+        place = ReaderPlace(ScanOptions.of(self.given, is_stream=True))
+        self.addCleanup(place.close)
+        for index in (3, 3, 7):
+            self.assertEqual(place.move(index), "")
+        self.assertEqual(self.keeper.moves, [("etl", 3), ("etl", 7)])
+
+    def test_refused(self) -> None:
+        """It says why, and tries again the next time."""
+        place = ReaderPlace(ScanOptions.of(self.given, is_stream=True))
+        self.addCleanup(place.close)
+        self.keeper.code = ResponseCode.FORBIDDEN
+        self.assertEqual(place.move(3), "n0 refuses: FORBIDDEN, for this reason")
+        self.keeper.code = ResponseCode.SUCCESS
+        self.assertEqual(place.move(3), "")
+
+    def test_no_leader(self) -> None:
+        """Nobody leads: it says so, and the stream goes on."""
+        self.keeper.role = "follower"
+        place = ReaderPlace(ScanOptions.of(self.given, is_stream=True))
+        self.assertIn("no leader found", place.move(3))
+
+    def test_stream(self) -> None:
+        """When a batch is planned all before it is done; when it has ended, so is the batch."""
+        reader = LogStreamReader(Scan.of({**self.given, "startingOffsets": "earliest"}, is_stream=True))
+        self.addCleanup(reader.stop)
+        start = reader.initialOffset()
+        end = reader.latestOffset(start)
+        self.assertTrue(reader.partitions(start, end))
+        self.assertEqual(self.keeper.moves, [("etl", 0)])
+        reader.commit(end)
+        self.assertEqual(self.keeper.moves, [("etl", 0), ("etl", 10)])
+        self.assertIsNone(reader.shipped_state()["_place"])
+
+    def test_stream_goes_on(self) -> None:
+        """A place that was not kept is a warning, once."""
+        self.keeper.code = ResponseCode.UNSUPPORTED
+        reader = LogStreamReader(Scan.of({**self.given, "startingOffsets": "earliest"}, is_stream=True))
+        self.addCleanup(reader.stop)
+        start = reader.initialOffset()
+        end = reader.latestOffset(start)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            self.assertTrue(reader.partitions(start, end))
+            reader.commit(end)
+        (warning,) = [str(one.message) for one in said if issubclass(one.category, ScanWarning)]
+        self.assertIn("reader 'etl': its place was not kept", warning)
+        self.assertEqual(len(self.keeper.moves), 2)
+
+    def test_without(self) -> None:
+        """No option, no order."""
+        del self.given["reader"]
+        reader = LogStreamReader(Scan.of({**self.given, "startingOffsets": "earliest"}, is_stream=True))
+        self.addCleanup(reader.stop)
+        start = reader.initialOffset()
+        reader.partitions(start, reader.latestOffset(start))
+        self.assertEqual(self.keeper.moves, [])
