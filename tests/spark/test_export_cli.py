@@ -162,7 +162,7 @@ class CommandTests(ExportCase):
         for words, status, part in (
             ((path,), EXIT_USAGE, "Missing argument 'OUT'"),
             (("nowhere", out), EXIT_USAGE, "neither a directory, nor a URL of an archive, nor a list"),
-            ((str(ROOT / "docs"), out), EXIT_FAILED, "no member's directory"),
+            ((str(ROOT / "docs"), out), EXIT_FAILED, "not a member's directory"),
             ((path, out, "--format", "csv"), EXIT_USAGE, "'csv' is not one of"),
             ((path, out, "-o", "verifyCrcs=true"), EXIT_USAGE, "did you mean verifyCrc"),
             ((path, out, "-o", "verifyCrc"), EXIT_USAGE, "write --option name=value"),
