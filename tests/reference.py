@@ -55,8 +55,14 @@ END = "<!-- end -->"
 NOT_OPTIONS = frozenset({"store", "ha", "raft", "ignored", "role"})
 
 
+def _cell(text: str) -> str:
+    """A text that stays whole in a table: a bar, a new line, and an angle bracket that is not code."""
+    parts = text.replace("|", "\\|").replace("\n", " ").split("`")
+    return "`".join(part if number % 2 else part.replace("<", "&lt;") for number, part in enumerate(parts))
+
+
 def _row(*cells: str) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |\n"
+    return "| " + " | ".join(map(_cell, cells)) + " |\n"
 
 
 def table(heads: Sequence[str], rows: Iterator[Sequence[str]]) -> str:

@@ -82,7 +82,7 @@ class RedisFramesTests(SynchronousTestCase):
     """The protocol of Redis."""
 
     def test_requests(self) -> None:
-        """Additions, and one WAIT after them, which stands for all."""
+        """Additions, and one WAIT after them for all."""
         data, ids = RedisFrames(b"body").requests(3)
         self.assertEqual((data.count(b"$4\r\nXADD\r\n"), data.count(b"$4\r\nbody\r\n")), (3, 3))
         self.assertTrue(data.endswith(b"*3\r\n$4\r\nWAIT\r\n$1\r\n1\r\n$1\r\n0\r\n"))

@@ -20,6 +20,7 @@ from tests.reference import (
     member_metrics,
     page,
     shown_default,
+    table,
 )
 from tests.reference_remarks import COMMAND_REMARKS, METRIC_REMARKS
 
@@ -84,6 +85,11 @@ class TextTests(SynchronousTestCase):
             ({"n0": "h:1", "n1": "h:2"}, "`n0-h:1;n1-h:2`"), (attrs.NOTHING, ""),
         ):
             self.assertEqual(shown_default(value), shown)
+
+    def test_cells(self) -> None:
+        """A bar, a new line or a bracket does not break the table."""
+        made = table(["a"], iter([("x|y\nz <b> `<c>`",)]))
+        self.assertEqual(made, "| a |\n|---|\n| x\\|y z &lt;b> `<c>` |\n")
 
     def test_marks(self) -> None:
         """Those of docstrings become backquotes; a reference is shown by its text."""

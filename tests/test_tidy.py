@@ -213,6 +213,13 @@ class CheckerTests(SynchronousTestCase):
         for pattern, better in tidy.ODD_PHRASES:
             self.assertTrue(better, pattern)
 
+    def test_plain_tests(self) -> None:
+        """The same for tests, which may say "what"."""
+        source = '"""What it does, whatever comes.\n\nIt stands there.\nSo many of them.\n"""\n'
+        self.assertEqual(sorted(self.lines(tidy.plain_tests(source))), [3, 4])
+        self.assertIn(tidy.plain_tests, rules_for("tests/core/test_quorum.py"))
+        self.assertNotIn(tidy.plain_tests, rules_for("dledger/core/replica.py"))
+
     def test_overloads_share_a_docstring(self) -> None:
         """Only the implementation needs the docstring."""
         source = "@overload\ndef f(a: int) -> int: ...\n@typing.overload\ndef f(a: str) -> str: ..."

@@ -93,6 +93,8 @@ _GONE = tuple((re.compile(pattern, re.IGNORECASE), better) for pattern, better i
 OLD_WORDS = ("NEWS.md", "docs/newsfragments/*")
 
 _ODD = tuple((re.compile(pattern, re.MULTILINE | re.IGNORECASE), better) for pattern, better in ODD_PHRASES)
+#: Those that tests do not have, either: all, except the clauses with "what" and "whatever".
+_ODD_IN_TESTS = tuple(one for one in _ODD if one[1] != "name the thing")
 
 #: Where the prose of the product is.
 PROSE = ("dledger/*", "protocols/*", "pyspark_dledger/*", "twisted/*", "benchmarks/*", "demo/*")
@@ -277,13 +279,22 @@ def banned_words(source: str) -> Iterator[Complaint]:
                 yield number, f"{word!r} does not belong in this project"
 
 
+def plain_tests(source: str) -> Iterator[Complaint]:
+    """As L{plain_english}, for tests: a clause with "what" may say what a test is about."""
+    return _odd(source, _ODD_IN_TESTS)
+
+
 def plain_english(source: str) -> Iterator[Complaint]:
     """Comments and docstrings avoid L{ODD_PHRASES}; texts of other strings are checked by people."""
+    return _odd(source, _ODD)
+
+
+def _odd(source: str, phrases: Collection[tuple[re.Pattern[str], str]]) -> Iterator[Complaint]:
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         is_docstring = token.type == tokenize.STRING and token.string.startswith('"""')
         if not (is_docstring or token.type == tokenize.COMMENT):
             continue
-        for pattern, better in _ODD:
+        for pattern, better in phrases:
             for found in pattern.finditer(token.string):
                 line = token.start[0] + token.string.count("\n", 0, found.start())
                 yield line, f"{found[0].strip()!r}: write {better}"
@@ -447,6 +458,8 @@ def rules_for(path: str) -> tuple[Rule, ...]:
         rules += (one_field_a_line,)
     if _matches(path, PROSE):
         rules += (plain_english,)
+    elif path not in ("tests/tidy.py", "tests/test_tidy.py"):
+        rules += (plain_tests,)
     if is_typed(path):
         rules += (partial(public_any, forced=FORCED_ANY.get(path, frozenset())),)
     if not path.endswith("__init__.py"):

@@ -71,7 +71,7 @@ class FitsCase(SynchronousTestCase):
 
 
     def refusals(self, paths: Iterable[str]) -> set[tuple[str, str]]:
-        """What the guard answers to who reads without a token, whatever the options of the server are."""
+        """The guard's answers to a caller without a token, whatever the options of the server are."""
         tokens = Path(self.mktemp())
         tokens.write_text(new_token("ops")[1])
         guards = (AdminGuard(Clock().seconds, token_file=str(tokens), reads_need_token=True),

@@ -104,7 +104,7 @@ class PageTests(PageCase):
         self.assertEqual((document["is_healthy"], document["problem"]), (True, ""))
 
     def test_cluster(self) -> None:
-        """Everybody, who leads, and who does not answer."""
+        """All members, the leader, and those without an answer."""
         document = self.document("/cluster")
         self.assertEqual((document["leaders"], document["unreachable"]), (["n0"], ["n1"]))
         self.assertEqual(document["members"][1]["problem"], "connection refused")
@@ -191,7 +191,7 @@ class PageTests(PageCase):
         self.assertEqual(terms, [8, 8, 10])
 
     def test_one_survey_for_all(self) -> None:
-        """Who asks while a survey is under way gets its result; a failure too."""
+        """A question during a survey gets its result; a failure too."""
         surveys: list[Deferred[tuple[MemberReport, ...]]] = []
 
         def survey() -> Deferred[tuple[MemberReport, ...]]:

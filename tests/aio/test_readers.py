@@ -72,7 +72,7 @@ class AsyncReaderTests(SynchronousTestCase):
         self.played(story)
 
     def test_two(self) -> None:
-        """The second one learns who reads; one whose reader was moved has lost its lease."""
+        """The second one learns the name of the first; one whose reader was moved has lost its lease."""
 
         async def story(group: ServedGroup) -> None:
             group.log += [b"0", b"1"]

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.base.test_ahead -*-
-"""One batch is read ahead of who asks for them, and a reading that is closed ends."""
+"""One batch is read ahead of the questions, and a reading that is closed ends."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class ReadingAheadTests(SynchronousTestCase):
         self.assertEqual(len(other.asked), 1)
 
     def test_closed(self) -> None:
-        """Who waits gets an empty batch, and what was asked for is given up."""
+        """A reader that waits gets an empty batch, and its request is given up."""
         waits = self.numbers.next_batch()
         self.numbers.close()
         self.assertEqual(self.successResultOf(waits), [])

@@ -123,7 +123,7 @@ class GroupFlushTests(SynchronousTestCase):
 
     def test_nothing_new_since_it_began(self) -> None:
         """
-        One who asks when everything is in the running flush waits for it alone, and is informed after it.
+        A caller whose bytes are all in the running flush waits for it alone, and is informed after it.
         """
         self.ask("a")
         self.note("b")

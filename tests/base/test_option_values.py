@@ -43,7 +43,7 @@ class ValueTests(SynchronousTestCase):
             self.assertEqual((type(value), value), (type(expected), expected))
 
     def test_other_values(self) -> None:
-        """As they are, but for whole numbers where fractions are wanted."""
+        """As they are, except whole numbers where fractions are wanted."""
         for given, default, expected in (
             (7, 1, 7), (7, 1.0, 7.0), (0.5, 1, 0.5), (None, 1, None), (7, "", 7),
         ):

@@ -73,7 +73,7 @@ class TwinTests(SynchronousTestCase):
 
 
 class BoundTests(SynchronousTestCase):
-    """Neither the table nor what stands behind it grows without a bound."""
+    """Neither the table nor its parts grow without a bound."""
 
     def test_full(self) -> None:
         """One token more than the capacity is our bug."""

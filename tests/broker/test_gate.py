@@ -115,7 +115,7 @@ class GateCase(ServiceCase):
 
 
 class SignatureTests(GateCase):
-    """Who sends a request."""
+    """The sender of a request."""
 
     def test_all_requests(self) -> None:
         """Without a signature nothing is answered, whatever the code; unknown codes stay unknown."""

@@ -167,7 +167,7 @@ class RoutingTests(RouterCase):
         self.assertIn("51:17=2 53:3=2 1000:3=1", str(self.router.refusals))
 
     def test_oneway(self) -> None:
-        """Nobody is informed who does not want to be."""
+        """Connections that do not want to be informed are not."""
         self.assertEqual(self.ask(50, 51, 53, flag=2), [])
         self.assertEqual(self.group.seen, [0, "lost"])
 

@@ -105,7 +105,7 @@ class Answerer:
         self.request = request
 
     def send(self, response: Response) -> None:
-        """Answer, if the connection still stands."""
+        """Answer, if the connection is still open."""
         if not self.wire.is_open:
             return
         if self.native:

@@ -163,7 +163,7 @@ class PlainTests(GroupCase):
         self.assertEqual(len(outcomes), 1)
 
     def test_java_leader_unordered(self) -> None:
-        """Who does not care for order may have many under way."""
+        """A caller that does not care for order may have many under way."""
         self.client.close()
         self.client = self.group.client(is_ordered=False)
         self.group["n0"].wire_version = 0
@@ -173,7 +173,7 @@ class PlainTests(GroupCase):
         self.assertEqual(self.appends_at("n0"), [(b"a",), (b"b",)])
 
     def test_calls_from_within_an_outcome(self) -> None:
-        """An outcome may call again; what comes of one read goes out in one frame."""
+        """An outcome may call again; the requests of one read go out in one frame."""
         later: list[AppendOutcome] = []
         self.client.submit((b"a",), lambda _: self.client.submit((b"c",), later.append))
         self.client.submit((b"b",), lambda _: self.client.submit((b"d",), later.append))
@@ -275,7 +275,7 @@ class WaitingTests(GroupCase):
         self.assertEqual(self.group.log, [bytes(60), bytes(61), b"small"])
 
     def test_they_have_a_deadline(self) -> None:
-        """Who waits too long has failed, and is not sent later."""
+        """A call that waits too long has failed, and is not sent later."""
         self.group["n0"].is_up = False
         for member_id in ("n1", "n2"):
             self.group[member_id].leader_id = None
@@ -471,7 +471,7 @@ class RefusalTests(GroupCase):
         self.assertEqual(self.appends_at("n1"), [(b"c",)])
 
     def test_smaller_frames_after_pending_full(self) -> None:
-        """A leader that cannot take so many at once is sent half as many, in order, then more again."""
+        """A leader that cannot take all at once is sent half as many, in order, then more again."""
         self.start()
         leader = self.group["n0"]
         plain = leader.append

@@ -160,7 +160,7 @@ def _interrupted_at(step: int, call: Callable[[], object]) -> bool:
     sys.settrace(trace)
     try:
         call()
-    except KeyboardInterrupt:  # L{AppendInterrupted}, but for the first and the last places
+    except KeyboardInterrupt:  # L{AppendInterrupted}, except at the first and the last places
         return True
     finally:
         sys.settrace(before)

@@ -185,7 +185,7 @@ class MetadataTests(GroupCase):
         self.assertEqual(self.successResultOf(metadata).member_id, "n0")
 
     def test_metadata_of_a_new_leader(self) -> None:
-        """Who does not lead any more is not asked twice."""
+        """A member that does not lead any more is not asked twice."""
         self.client.metadata()
         self.group.settle()
         self.group.lead("n1")

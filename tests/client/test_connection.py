@@ -159,7 +159,7 @@ class AnswerTests(ConnectionCase):
             self.assertIn("why", str(self.results[0]))
 
     def test_body_that_is_no_answer(self) -> None:
-        """Not known what happened, but the connection stands."""
+        """It is not known what happened, but the connection is open."""
         self.ask()
         self.receive(self.reply(1))
         self.assertIsInstance(self.results[0], RequestLost)
@@ -204,7 +204,7 @@ class EndTests(ConnectionCase):
         self.assertTrue(self.transport.disconnected)
 
     def test_ask(self) -> None:
-        """For one who waits: answer, time-out, loss, cancellation; no timer is left."""
+        """For a caller that waits: answer, time-out, loss, cancellation; no timer is left."""
         metadata = MetadataRequest()
         answered, late = self.connection.ask(metadata, 1.0), self.connection.ask(metadata, 2.0)
         lost, cancelled = self.connection.ask(metadata, 9.0), self.connection.ask(metadata, 9.0)

@@ -49,7 +49,7 @@ class MembersTests(SynchronousTestCase):
             self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_one_connection_for_all(self) -> None:
-        """Who asks while it is being made gets the same one, and so does who asks later."""
+        """A question while it is being made gets the same one, and so does a later one."""
         first, second = self.members.connection("n1"), self.members.connection("n1")
         self.assertNoResult(first)
         self.group.settle()
@@ -256,7 +256,7 @@ class MembersTests(SynchronousTestCase):
             self.assertLessEqual(self.members.problems.keys(), self.members.addresses.keys())
 
     def test_forgotten(self) -> None:
-        """One that no member names any more: after its connection; who waits for one is informed."""
+        """One that no member names any more: after its connection; callers that wait for one are informed."""
         self.members._given = {"n0": "n0.test:20911"}
         self.members.connection("n1")
         self.group["n2"].is_silent = True

@@ -196,7 +196,7 @@ class LeaseTests(ReaderCase):
         self.done(second.close())
 
     def test_not_for_ever(self) -> None:
-        """With a time-out, the one that waits is informed who reads."""
+        """With a time-out, the one that waits is informed of the reader."""
         first = self.reader(0)
         self.done(self.take(first, 1))
         for options in ({"timeout_s": 2.0}, {"follow": False}):

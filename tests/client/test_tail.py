@@ -288,7 +288,7 @@ class ReadingTests(TailCase):
         self.assertEqual(self.pulls("n0"), [])
 
     def test_back_pressure(self) -> None:
-        """Who does not read is sent one batch ahead, not more."""
+        """A client that does not read is sent one batch ahead, not more."""
         tail = self.client.tail(0)
         batch = tail.next_batch()
         self.group.run(0.5)

@@ -67,7 +67,7 @@ class SearchedLog:
 class FakeLog:
     """
     @ivar fails: raised by the next call.
-    @ivar fails_after: C{append_many} fails when so many are in.
+    @ivar fails_after: C{append_many} fails when this number is in.
     """
 
     def __init__(self) -> None:
@@ -213,7 +213,7 @@ class CliCase(SynchronousTestCase):
         return runner.invoke(cli, args, input=stdin, env={"DLEDGER_PEERS": "n0-h:1", **(env or {})})
 
     def assertExit(self, result: Result, status: int, *texts: str) -> None:
-        """Exit status, and what stands in the output."""
+        """Exit status, and the output."""
         shown = result.stdout + result.stderr
         self.assertEqual(result.exit_code, status, f"{shown}\n{result.exception!r}")
         for text in texts:

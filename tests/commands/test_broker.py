@@ -28,7 +28,7 @@ class RecordTests(SynchronousTestCase):
                                            properties={"TAGS": "A", "KEYS": "k1 k2"}, **fields))
 
     def test_line(self) -> None:
-        """Where it stands, and what is in it."""
+        """Its place and its content."""
         topic, line = record_line(self.record(), 100, "rocketmq")
         self.assertEqual(topic, "T1")
         self.assertEqual(line.decode().split("\t"), [

@@ -189,7 +189,7 @@ class ReadFileTests(FilesCase):
         self.assertTrue(self.lines(self.path, "--body", "-n", "1")[0].endswith("body=entry 0"))
 
     def test_range(self) -> None:
-        """From a position, so many bytes or records."""
+        """From a position, a number of bytes or records."""
         self.assertEqual(len(self.lines(self.path, "--pos", "55", "--size", "110")), 2)
         self.assertTrue(self.lines(self.path, "--pos", "55", "-n", "1")[0].startswith("index=1 "))
 

@@ -138,7 +138,7 @@ class EntryTests(CliCase):
         return read_entry(Entry(index=1, term=1, pos=pos, body=data)).kind
 
     def test_kinds(self) -> None:
-        """By magic, by lengths, by position, and by what stands after it."""
+        """By magic, by lengths, by position, and by the bytes after it."""
         self.assertEqual(self.kind(body(1)), "message")
         self.assertEqual(self.kind(body(1, topic=TERM_START_TOPIC, sys_flag=int(SysFlag.ROLLBACK))), "empty")
         self.assertEqual(self.kind(body(1, sys_flag=int(SysFlag.ROLLBACK))), "message")

@@ -45,7 +45,7 @@ class StatusTests(CliCase):
         return [line.split() for line in result.stdout.splitlines()]
 
     def test_log_ports(self) -> None:
-        """Everybody on one line; who does not answer with the reason."""
+        """Everybody on one line; those without an answer with the reason."""
         header, n0, n1, n2 = self.rows()
         self.assertEqual(header[:7], ["member", "role", "term", "begin", "end", "committed", "lag"])
         self.assertEqual(n0, ["n0", "leader", "3", "0", "41", "41", "0", "n0", "n0.test:20911"])

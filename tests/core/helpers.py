@@ -419,7 +419,7 @@ class Bench:
         return self._tokens
 
     def step(self, happened: ev.Input) -> tuple[fx.Effect, ...]:
-        """Take an input, run its writes and what comes of them. @return: all effects, in order."""
+        """Take an input, run its writes and their outcomes. @return: all effects, in order."""
         effects: list[fx.Effect] = []
         todo: list[ev.Input] = [happened]
         while todo:

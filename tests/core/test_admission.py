@@ -51,7 +51,7 @@ class TermJumpTests(SynchronousTestCase):
         self.assertEqual((bench.term, bench.core.leader_id), (3 + TERM_JUMP_MAX, "n1"))
 
     def test_answers(self) -> None:
-        """An answer of such a term is no answer: a leader keeps its place."""
+        """An answer of that term does not count: a leader keeps its place."""
         bench = Bench.make().lead()
         term = bench.term
         (beat, *_) = [one for one in of_type(bench.run(300), fx.SendRequest)

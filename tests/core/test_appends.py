@@ -132,7 +132,7 @@ class ProposalTests(SynchronousTestCase):
         ))
 
     def test_refusal_comes_first(self) -> None:
-        """Who does not lead does not say that it is full, nor what is wrong with the request."""
+        """A member that does not lead does not say that it is full, nor what is wrong with the request."""
         appends = gate(max_pending_requests_num=1, max_pending_bytes=1)
         appends.propose((proposal(1, b"xx"),), None)
         written(appends, 0, 0)
@@ -220,14 +220,14 @@ class EndTests(SynchronousTestCase):
 
 
 class BoundTests(SynchronousTestCase):
-    """A leader takes so much, and says so."""
+    """A leader has a bound, and says so."""
 
     def codes(self, appends: PendingAppends) -> list[tuple[int, str]]:
         """Who was answered what."""
         return [(one.token, one.code.name) for one in of_type(appends.member.out.take(), fx.AnswerAppend)]
 
     def test_count(self) -> None:
-        """So many proposals wait; the next is refused, until one has ended."""
+        """A bounded number of proposals waits; the next is refused, until one has ended."""
         appends = gate(max_pending_requests_num=2)
         appends.propose(tuple(proposal(token, b"x") for token in (1, 2, 3)), None)
         self.assertEqual(self.codes(appends), [(3, "LEADER_PENDING_FULL")])
@@ -239,7 +239,7 @@ class BoundTests(SynchronousTestCase):
         self.assertEqual(self.codes(appends), [(1, "SUCCESS")])
 
     def test_neighbours_count_one_by_one(self) -> None:
-        """A proposal of several requests is counted as so many appends, and gives them all back."""
+        """A proposal of several requests is counted as that number of appends, and gives them all back."""
         appends = gate(max_pending_requests_num=5)
         shared = Proposal(token=1, bodies=(b"x",) * 4, requests=4)
         appends.propose((shared, Proposal(token=2, bodies=(b"x",) * 2, requests=2), proposal(3, b"x")), None)

@@ -59,7 +59,10 @@ class CampaignTests(SynchronousTestCase):
         return bench, sent(effects, VoteRequest)
 
     def test_not_held_up_by_one_that_cannot_win(self) -> None:
-        """A candidate with a shorter log raises the term again and again: this member stands all the same."""
+        """
+        A candidate with a shorter log raises the term again and again: this member becomes a candidate all
+        the same.
+        """
         bench = voter(pre_vote=False)
         for term in range(4, 40):
             bench.request(vote_request("n1", term, end_index=0, end_term=1))
@@ -80,7 +83,7 @@ class CampaignTests(SynchronousTestCase):
         self.assertEqual((bench.role, bench.term), ("follower", 3))
 
     def test_term_and_vote_are_durable_before_votes_are_asked_for(self) -> None:
-        """With a quorum of pre-votes the term rises: persist stands first, then the votes."""
+        """With a quorum of pre-votes the term rises: persist is first, then the votes."""
         bench, asked = self.asked()
         effects = bench.step(ev.ResponseReceived(
             peer_id="n1", request_id=asked[0][1], response=granted(3, pre_vote=True)
@@ -348,7 +351,7 @@ class StrayLeaderTests(SynchronousTestCase):
     def beaten(self, bench: Bench, beats: int, *, leader: str = "n1", wire_version: int = 0) -> list[
         tuple[str, int, HeartBeatRequest]
     ]:
-        """So many beats of term 2, every two seconds. @return: the heartbeats that this member sent."""
+        """C{beats} beats of term 2, every two seconds. @return: the heartbeats that this member sent."""
         found = []
         for _ in range(beats):
             beat = attrs.evolve(heart_beat(leader, 2, interval_ms=0), wire_version=wire_version)

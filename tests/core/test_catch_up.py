@@ -38,7 +38,7 @@ class CatchUpTests(SynchronousTestCase):
         return Bench.make(ListLedger([(1, body)] * count), term_start_entry=False, **options).lead()
 
     def test_portions(self) -> None:
-        """At most so many entries a turn, and one request for another turn at a time."""
+        """A bounded number of entries a turn, and one request for another turn at a time."""
         bench = self.leader()
         effects = self.compared(bench, "n1")
         self.assertEqual(entries_in(effects), TURN_ENTRIES_MAX)

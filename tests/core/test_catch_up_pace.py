@@ -102,7 +102,7 @@ class RateTests(SynchronousTestCase):
         self.assertEqual(self.budget.rate, 25 * _MIB)
 
     def test_slow_on_the_whole(self) -> None:
-        """No append stands out, but all of them take longer; each halving has time to show its effect."""
+        """No append is much longer, but all of them take longer; each halving has time to show its effect."""
         self.known()
         halved = []
         for _ in range(90):

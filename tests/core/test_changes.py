@@ -307,7 +307,7 @@ class OutsiderTests(SynchronousTestCase):
         self.assertEqual(sent(bench.seen, VoteRequest), [])
 
     def test_cut_change_is_undone(self) -> None:
-        """The start list counts again, and the member stands."""
+        """The start list counts again, and the member becomes a candidate."""
         bench = self.outsider()
         bench.ledger.entries.pop()
         bench.core._member.refresh_end()

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.core.test_dismissal -*-
-"""A member that was removed while it was away learns of it, and stands no more."""
+"""A member that was removed while it was away learns of it, and is not a candidate any more."""
 
 from __future__ import annotations
 

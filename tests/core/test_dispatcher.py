@@ -237,7 +237,7 @@ class WindowTests(SynchronousTestCase):
         self.assertEqual(desk.dispatch() + desk.tick(), [])
 
     def test_pushes_in_flight(self) -> None:
-        """So many, then one more for each answer."""
+        """Up to the bound, then one more for each answer."""
         desk = self.matched(max_inflight_pushes=3, max_batch_push_count=1)
         desk.append(*[3] * 10)
         self.assertEqual(len(desk.dispatch()), 3)
@@ -245,7 +245,7 @@ class WindowTests(SynchronousTestCase):
         self.assertEqual(len(desk.answer(at=-3)), 1)
 
     def test_bytes_in_flight(self) -> None:
-        """No further push once so many bytes are unanswered."""
+        """No further push once the bound of unanswered bytes is reached."""
         size = 20
         desk = self.matched(max_inflight_push_bytes=2 * size, max_batch_push_count=1)
         desk.append(*[3] * 10)

@@ -110,7 +110,7 @@ class VoteTests(SynchronousTestCase):
     """A vote is given once in a term, durably, and to no log that is behind the voter's."""
 
     def test_table(self) -> None:
-        """Every row: what is made durable stands before the answer, and nothing else is done."""
+        """Every row: the durable write is before the answer, and nothing else is done."""
         for row in VOTES:
             bench = voter(voted_for=row.voted_for)
             if row.follows is not None:
@@ -309,7 +309,7 @@ class HeartBeatTests(SynchronousTestCase):
     """Whom a member follows."""
 
     def test_table(self) -> None:
-        """Every row: what is made durable stands before the answer."""
+        """Every row: the durable write is before the answer."""
         for row in BEATS:
             bench = voter()
             if row.follows is not None:

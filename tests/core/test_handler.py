@@ -103,7 +103,7 @@ class CompareTests(SynchronousTestCase):
         self.assertEqual(kinds(bench.request(append(1, 3))), ["WriteEntries", OK])
 
     def test_equal_below_the_end_does_not(self) -> None:
-        """What stands after it may not be the leader's."""
+        """The entries after it may not be the leader's."""
         bench = follower(1, 1)
         bench.request(compare(0, 1))
         self.assertEqual(kinds(bench.request(append(2, 3))), [NO])
@@ -181,7 +181,7 @@ class TruncateTests(SynchronousTestCase):
     """TRUNCATE is a command: the entry becomes the last one. It is refused below what is certain."""
 
     def test_cut(self) -> None:
-        """An entry that is there: what stands after it goes, then the answer."""
+        """An entry that is there: the entries after it go, then the answer."""
         bench, request = follower(1, 1, 2, 2), truncate(1, 1)
         self.assertEqual(quiet(bench.request(request)), (
             fx.TruncateLedger(entries=batch(1, 1)),

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.core.test_incompatible -*-
-"""A leader whose pushes no quorum understands gives way, and stands back until that may be otherwise."""
+"""A leader whose pushes no quorum understands gives way, and waits until that may be otherwise."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class LeaderTests(SynchronousTestCase):
         self.assertEqual(bench.core.committed_index, 1)
 
     def test_answers_to_nothing(self) -> None:
-        """What matches no question that stands is not believed."""
+        """An answer to no open question is not believed."""
         bench = leader()
         for peer_id, other_id in (("n1", "n2"), ("n2", "n1")):
             bench.step(ev.RequestFailed(
@@ -224,7 +224,10 @@ class OutcastTests(SynchronousTestCase):
         self.assertEqual(bench.term, 3)
 
     def test_new_connection(self) -> None:
-        """Another program may be listening there: it stands again, and leads if it is understood now."""
+        """
+        Another program may be listening there: it becomes a candidate again, and leads if it is understood
+        now.
+        """
         bench = outcast()
         bench.step(ev.PeerConnected(peer_id="n2"))
         bench.lead()

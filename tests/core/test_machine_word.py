@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.core.test_machine_word -*-
-"""Members whose state machines do not run: who leads, and who says what."""
+"""Members whose state machines do not run: the leader, and the reasons of the others."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class LeaderTests(SynchronousTestCase):
 
 
 class FollowerTests(SynchronousTestCase):
-    """What a follower says, and when it stands."""
+    """The answers of a follower, and when it becomes a candidate."""
 
     def test_flags(self) -> None:
         """That its machine runs, in each answer to a heartbeat."""

@@ -83,7 +83,7 @@ class OutboxTests(SynchronousTestCase):
         )
 
     def test_two_terms_are_two_persists(self) -> None:
-        """What is persisted for a later term stands where it was asked for."""
+        """A write for a later term is at the place of its request."""
         self.out.persist(4, None)
         self.out.persist(5, "n0")
         self.assertEqual(self.out.take(), (
@@ -208,7 +208,7 @@ class PeerTests(SynchronousTestCase):
         self.assertEqual(member.wire_versions, {"n1": 1})
 
     def test_base_fields(self) -> None:
-        """Every request says who sends it, to whom, and what the sender knows."""
+        """Every request names its sender, its receiver, and the sender's knowledge."""
         member = make_member(term=4)
         member.role, member.leader_id = Role.LEADER, "n0"
         request = HeartBeatRequest(**member.base_fields("n2"))  # type: ignore[arg-type]

@@ -60,7 +60,7 @@ class Member:
 
     @property
     def out(self) -> Member:
-        """Itself: it stands for its outbox."""
+        """Itself: it is its own outbox."""
         return self
 
     def send(self, peer_id: str, request: MetadataRequest, owner: object) -> int:

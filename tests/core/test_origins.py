@@ -93,7 +93,7 @@ class OriginTests(SynchronousTestCase):
         self.assertEqual(told, (ResponseCode.SUCCESS, 4, 2, 4 * 1024, False))
 
     def test_one_entry_for_a_turn(self) -> None:
-        """It stands in front of the first body of a producer; neighbours are one run."""
+        """It is in front of the first body of a producer; neighbours are one run."""
         self.propose(
             self.proposal("", 0, b"x"), self.proposal("p", 0, b"a"), self.proposal("p", 1, b"b", b"c"),
             self.proposal("", 0, b"y"), self.proposal("q", 0, b"d"), self.proposal("p", 3, b"e"),

@@ -163,7 +163,7 @@ class ReadTests(SynchronousTestCase):
         self.assertEqual(of_type(bench.confirm("n1"), fx.AnswerRead), [])
 
     def test_bound(self) -> None:
-        """So many wait; more are refused at once."""
+        """A bounded number waits; more are refused at once."""
         bench = leader(max_pending_reads=2)
         self.assertEqual(
             [(one.token, one.code) for one in of_type(read(bench, 91, 92, 93), fx.AnswerRead)],

@@ -79,7 +79,7 @@ class TermGateTests(SynchronousTestCase):
     """A higher term is adopted, durably, whoever of the group reports it, before anything else."""
 
     def test_requests_of_members(self) -> None:
-        """Votes, heartbeats, pushes; the persist stands first."""
+        """Votes, heartbeats, pushes; the persist is first."""
         for request in (
             vote_request("n1", 7, end_index=-1), heart_beat("n1", 7), push(PushType.COMMIT, term=7),
         ):
@@ -470,7 +470,7 @@ class RepairTests(SynchronousTestCase):
         self.assertEqual(kinds(bench.request(self.compare(4, 1))), ["Reply SUCCESS", "EndRepair"])
 
     def test_not_below_its_end(self) -> None:
-        """What stands after the equal entry may be anybody's."""
+        """The entries after the equal one may be anybody's."""
         bench = Bench.make(ListLedger.of(1, 1, 1), term=3, repair_end_index=0).follow("n1", 3)
         bench.request(self.compare(1, 1))
         self.assertTrue(bench.core.status().is_repairing)
@@ -507,7 +507,7 @@ class FailureTests(SynchronousTestCase):
     """A ledger that cannot be read."""
 
     def test_what_was_decided_before_is_still_said(self) -> None:
-        """A step that breaks off leaves its effects for the next one, but for the write."""
+        """A step that breaks off leaves its effects for the next one, except the write."""
         bench = Bench.make(ListLedger.of(1)).lead()
         bench.match("n1")
         (token,), _ = propose(bench, 1)

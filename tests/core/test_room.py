@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.core.test_room -*-
-"""Members whose disks are full: who leads, and who says what."""
+"""Members whose disks are full: the leader, and the reasons of the others."""
 
 from __future__ import annotations
 

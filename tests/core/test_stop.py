@@ -26,7 +26,7 @@ from tests.core.test_transfer import ask_leader, ask_taker, asks, codes, leader,
 
 
 class StopTests(SynchronousTestCase):
-    """A leader that is asked to stop hands over first, and stops whatever comes of it."""
+    """A leader that is asked to stop hands over first, and stops whatever the outcome is."""
 
     def stops(self, effects: tuple[fx.Effect, ...]) -> list[fx.StopMember]:
         """How often and how it stopped."""

@@ -409,7 +409,7 @@ class TakingTests(SynchronousTestCase):
         self.assertEqual((answer.code, answer.term, bench.role), (ResponseCode.SUCCESS, 4, "leader"))
 
     def test_success_is_told_even_if_the_disk_is_full(self) -> None:
-        """The answer stands before the write of the term's first entry, which may be refused."""
+        """The answer is before the write of the term's first entry, which may be refused."""
         bench = self.follower()
         bench.request(ask_taker(0))
         peer_id, request_id, _ = self.votes(bench)[0]

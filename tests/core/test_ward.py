@@ -107,7 +107,7 @@ class WardTests(SynchronousTestCase):
         self.assertTrue(self.stands())
 
     def test_not_for_a_member_of_any_other_kind(self) -> None:
-        """A member that may lead stands by itself; one that knows a leader has no reason."""
+        """A member that may lead becomes a candidate by itself; one that knows a leader has no reason."""
         self.bench.request(heart_beat("n2", 4))
         for _ in range(3):
             self.bench.now_ms += 300

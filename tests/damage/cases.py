@@ -211,7 +211,7 @@ def _in_fields(case: Case, *fields: str) -> bool:
 
 
 def _differ_in(rows: Sequence[Row], expected: Sequence[Row], columns: Sequence[int]) -> bool:
-    """Whether the rows are equal but for these columns."""
+    """Whether the rows are equal except in these columns."""
     def rest(row: Row) -> list[object]:
         return [value for column, value in enumerate(row) if column not in columns]
 

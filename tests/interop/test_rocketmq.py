@@ -183,7 +183,7 @@ class BrokerTests(SynchronousTestCase):
     def test_survivor_lacks_entries(self) -> None:
         """
         A broker misses messages that the other one and our member acknowledged; then the other one is lost.
-        Our member, which must never lead, stands in until the survivor has them, and the survivor leads.
+        Our member, which must never lead, leads until the survivor has them, and the survivor leads.
         """
         # (Without the option 5.3 forgets messages of its queues when it was killed.)
         group = self.group_of("5.3.3", recheckReputOffsetFromCq=True)

@@ -36,7 +36,7 @@ class Sender:
     Another member that answers from the snapshots of its machine.
 
     @ivar piece_bytes: of one piece.
-    @ivar is_silent: it never answers; @ivar lost: so many answers are lost.
+    @ivar is_silent: it never answers; @ivar lost: number of answers that are lost.
     @ivar bend: changes what is answered.
     """
 
@@ -219,7 +219,7 @@ class FetchTests(FetchCase):
         self.assertEqual(self.runner.state, "installing")
 
     def refused(self, bend: Bend, says: str) -> None:
-        """No state of such answers, and nothing of it stays; sound ones are taken then."""
+        """No state of those answers, and nothing of it stays; sound ones are taken then."""
         self.sender.bend = bend
         self.start()
         self.pass_s(12)

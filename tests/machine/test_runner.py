@@ -247,7 +247,7 @@ class FailureTests(SynchronousTestCase):
 
 
 class SnapshotTests(SynchronousTestCase):
-    """Taken after so many entries or bytes, taken up at the start."""
+    """Taken after a number of entries or bytes, taken up at the start."""
 
     def setUp(self) -> None:
         self.disk = MemoryDisk()

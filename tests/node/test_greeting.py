@@ -40,7 +40,7 @@ class Known:
 
 
 class JudgingTests(SynchronousTestCase):
-    """One difference is enough; who says nothing is not judged."""
+    """One difference is enough; a silent one is not judged."""
 
     def problems(self, name: GroupName, group_id: str, members: str, **answer: Any) -> list[str]:
         """Of a call and of an answer."""

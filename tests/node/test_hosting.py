@@ -317,7 +317,7 @@ class _Follower:
         return made
 
     def read_index(self) -> Deferred[int]:
-        """Nobody but a leader has one."""
+        """Only a leader has one."""
         waiter: Deferred[int] = Deferred()
         waiter.errback(DLedgerError(ResponseCode.NOT_LEADER))
         return waiter

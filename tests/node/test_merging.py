@@ -97,7 +97,7 @@ class MergeTests(SynchronousTestCase):
             self.assertEqual(runs_of(push(5), push(6, type=kind), push(7)), [1, 1, 1])
 
     def test_not_at_the_end_of_the_ledger(self) -> None:
-        """A push that is repeated, or stands after a gap, is the core's to judge, by itself."""
+        """A push that is repeated, or comes after a gap, is the core's to judge, by itself."""
         self.assertEqual(runs_of(push(4), push(5), push(6)), [1, 2])
         self.assertEqual(runs_of(push(6), push(7)), [1, 1])
 

@@ -350,7 +350,7 @@ class ConnectionTests(PeersTestCase):
         self.assertEqual(command.code, RequestCode.HEART_BEAT)
 
     def test_a_new_connection_asks_again(self) -> None:
-        """Who listens there now may be another program."""
+        """Another program may listen there now."""
         connection, transport = self.endpoints["n1"].succeed()
         ((opaque, _),) = self.sent(transport)
         connection.dataReceived(remoting_response(MetadataResponse(wire_version=1), opaque))

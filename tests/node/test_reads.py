@@ -232,7 +232,7 @@ class PullTests(ReadsTestCase):
         self.assertEqual(seen, [PULL_BYTES_MAX])
 
     def test_unchecked(self) -> None:
-        """Who says that it checks by itself is given the same, read in the cheaper way."""
+        """A reader that says that it checks by itself is given the same, read in the cheaper way."""
         self.write_uncommitted()
         seen = []
         real = self.rig.store.read_unchecked

@@ -44,7 +44,7 @@ def documented(start: str, title: str = "Backup") -> str:
 
 
 class InterruptedTests(SynchronousTestCase):
-    """A backup that takes long, and one who does not wait for it."""
+    """A backup that takes long, and a user that does not wait for it."""
 
     def test_interrupted(self) -> None:
         """Ctrl-C, SIGTERM and SIGKILL leave the backup of before; the next one goes on."""

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.processes.test_raft_broker_tls -*-
-"""The member port of brokers on a raft log, by TLS and with accounts: who reads messages there."""
+"""The member port of brokers on a raft log, by TLS and with accounts: the readers of messages there."""
 
 from __future__ import annotations
 

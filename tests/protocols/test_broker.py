@@ -139,7 +139,7 @@ class BrokerConnectionTests(SynchronousTestCase):
         self.assertEqual((self.connection.unanswered, self.connection.unanswered_bytes), (0, 0))
 
     def test_unanswered_is_bounded(self) -> None:
-        """Who asks too much is not read until something is answered."""
+        """A client that asks too much is not read until something is answered."""
         connection, transport = self.made(native=self.native, unanswered_max=2)
         connection.dataReceived(asked(PUT, 1) + asked(PUT, 2))
         self.assertEqual(transport.producerState, "paused")

@@ -188,7 +188,7 @@ class CommandConnectionTests(SynchronousTestCase):
         self.assertIn("2 requests are outstanding", str(error.value))
 
     def test_broken_format(self) -> None:
-        """What stands before the damage is dealt with; then the connection ends."""
+        """The frames before the damage are dealt with; then the connection ends."""
         good = encode_command(RemotingCommand(code=310, opaque=1))
         for bad in (b"\x00\x00\x00\x05\x00\x00\x00\x01{", b"\xd1\x01" + bytes(40), b"GET / HTTP/1.1\r\n\r\n"):
             connection, _ = self.made()

@@ -487,7 +487,9 @@ class ClientBoundTests(ClientTestCase):
         self.assertTrue(self.connection.ask(BEAT, 4))
 
     def test_unsent(self) -> None:
-        """A transport that is held up takes so many bytes more, and everything again when it is drained."""
+        """
+        A transport that is held up takes a number of bytes more, and everything again when it is drained.
+        """
         self.open(wire="binary", unsent_bytes_max=2000)
         self.connection.pauseProducing()
         push = AppendRequest(group="g", bodies=(bytes(900),))

@@ -282,7 +282,7 @@ class SlaveEndTests(SynchronousTestCase):
         self.assertEqual((self.seen.lost, self.seen.reads), ([], 3))
 
     def test_bad_frame(self) -> None:
-        """What stood before the damage counts; the connection ends, once."""
+        """The frames before the damage count; the connection ends, once."""
         self.client.dataReceived(TRANSFER_HEADER.pack(0, 3) + b"abc" + TRANSFER_HEADER.pack(3, -1))
         self.assertEqual(self.seen.pieces, [(0, b"abc")])
         self.assertTrue(self.transport.is_aborted)

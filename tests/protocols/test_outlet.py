@@ -220,7 +220,7 @@ class LongAnswerTests(SynchronousTestCase):
 
 
 class ReadDirectlyTests(SynchronousTestCase):
-    """What stands between a socket and our protocol is passed by."""
+    """The layers between a socket and our protocol are passed by."""
 
     def test_passed_by(self) -> None:
         """Reads come to ours at once; the end of the connection still goes the whole way."""

@@ -24,7 +24,7 @@ from tests.runner.counts import test_seconds
 from tests.runner.playing import Result
 from tests.runner.stages import ROOT
 
-#: So many of the slowest tests of a stage are named.
+#: Number of the slowest tests of a stage that are named.
 SLOWEST = 10
 
 

@@ -37,7 +37,7 @@ SEPARATE = ("browser", "hostile", "interop", "processes", "spark")
 
 #: Seconds in which C{make test} ends on two idle cores.
 PROMISE_S = 900
-#: A stage that takes so many of its budgets hangs.
+#: Number of its budgets after which a stage counts as hanging.
 HANGS_AFTER = 6
 
 TRIAL = (PYTHON, "-m", "twisted.trial", "--reporter=timing")

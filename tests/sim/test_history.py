@@ -83,7 +83,7 @@ class CheckTests(SynchronousTestCase):
         self.fails(append(1, 6, 0, b"a"), get(2, 3, 0, b"a"), get(4, 5, 0, None), log=(b"a",))
 
     def test_order_of_appends(self) -> None:
-        """An append that began after another had ended stands after it."""
+        """An append that began after another had ended is after it."""
         self.fails(append(1, 2, 1, b"b"), append(3, 4, 0, b"a"))
 
     def test_reading_a_later_entry_shows_the_earlier(self) -> None:
@@ -106,7 +106,7 @@ class CheckTests(SynchronousTestCase):
         self.assertIn("at -1", self.fails(append(1, 2, 0, b"z")))
 
     def test_doubled(self) -> None:
-        """A body stands in the log once."""
+        """A body is in the log once."""
         self.assertIn("0 and 1", self.fails(log=(b"a", b"a")))
 
     def test_wrong_body(self) -> None:

@@ -36,7 +36,7 @@ class LivenessTests(SynchronousTestCase):
         self.assertIn("nobody leads", str(caught.exception))
 
     def test_one_must_not_lead(self) -> None:
-        """A majority with a member that stands in only when it has waited for others has twice as long."""
+        """A majority with a member that leads only when it has waited for others has twice as long."""
         self.watched({"n0": {"never_lead": True}, "n1": {"never_lead": True}})
         self.cluster.run(2 * self.bound_s)
         with self.assertRaises(NotLive):

@@ -24,7 +24,7 @@ class CatalogueTests(SynchronousTestCase):
     """Every mutant can be made."""
 
     def test_patterns_are_found(self) -> None:
-        """The text that each one changes stands where it says, once, and the result compiles."""
+        """The text that each one changes is at its place, once, and the result compiles."""
         for mutant in MUTANTS:
             patching.check(mutant.patches)
 

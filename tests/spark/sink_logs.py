@@ -220,7 +220,7 @@ class EarlierSink:
         self.log.put([self._marker(MarkerKind.BEGIN, batch)])
 
     def rows(self, batch: int, *rows: bytes, taken: int = -1) -> None:
-        """One request; C{taken}: so many of its bodies came into the log, then the leader died."""
+        """One request; C{taken}: the number of its bodies that came into the log, then the leader died."""
         bodies = [self._marker(MarkerKind.ROWS, batch, len(rows), self._since), *rows]
         self.log.put(bodies if taken < 0 else bodies[:taken])
         if taken >= 0:

@@ -497,7 +497,7 @@ class StoreTests(ArchiveCase):
         ship_nothing = {"path": self.archive, "archiveOptions": '{"a": 1}'}
         self.assertRaisesRegex(OptionError, "needs option archive, or", Scan.of, ship_nothing)
         error = self.assertRaises(OptionError, Scan.of, {"path": "s3://b/l", "archiveOptions": "key=secret"})
-        self.assertIn("no object of JSON", str(error))
+        self.assertIn("not an object of JSON", str(error))
         self.assertNotIn("secret", str(error))
 
     def test_another_group(self) -> None:

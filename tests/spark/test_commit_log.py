@@ -68,7 +68,7 @@ class BrokerLog:
 
         room, size = SIZE - self.end % SIZE, len(make(0))
         if size + 8 > room:
-            # What stood there before is not erased.
+            # The bytes of before are not erased.
             self.write(self.end, struct.pack(">ii", room, MAGIC_BLANK) + b"\x55" * (room - 8))
             self.end += room
             self._make(self.end)
@@ -156,7 +156,9 @@ class CommitLogTests(LedgerCase):
         self.assertEqual(log.after(starts[3], starts[5], 150), starts[5])
 
     def test_stream(self) -> None:
-        """Batches of so many messages or bytes, each message once, while the log grows over ends of files."""
+        """
+        Batches of a number of messages or bytes, each message once, while the log grows over ends of files.
+        """
         given = {name: str(value) for name, value in self.options.items()}
         reader = LogStreamReader(Scan.of({**given, "startingOffsets": "earliest"}, is_stream=True,
                                          wanted=[("physicalOffset", "bigint")]))
@@ -245,7 +247,7 @@ class CommitLogTests(LedgerCase):
         self.assertIn("bodyCRC", str(error))
 
     def test_a_record_of_another_place(self) -> None:
-        """What stands after the end may look like a record; where it says that it stands, it does not."""
+        """The bytes after the end may look like a record; the place that it names is another one."""
         self.log.write(self.log.end, message_at(self.log.written[2], 3, chance=random.Random(1)))
         self.assertEqual(scanned(self.options), self.log.rows())
 

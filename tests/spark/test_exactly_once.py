@@ -68,7 +68,7 @@ class QueryChild(Child):
             return 0
 
     def wait_for(self, kind: str, count: int) -> None:
-        """Until there are so many batches."""
+        """Until there is that number of batches."""
         def there() -> bool:
             if not self.is_running:
                 raise AssertionError(f"the query has ended\n{self.log_tail(60)}")

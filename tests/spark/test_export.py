@@ -280,7 +280,7 @@ class RefusalTests(ExportCase):
     def test_partition_columns(self) -> None:
         """Of columns that are not there, of bytes, of all, and of one twice."""
         for partition_by, columns, words in (
-            (("topic",), (), "none of the columns"), (("body",), (), "BINARY is not a partition"),
+            (("topic",), (), "not one of the columns"), (("body",), (), "BINARY is not a partition"),
             (("term",), ("term",), "no column is left"), (("term", "term"), (), "twice"),
         ):
             settings = ExportSettings(partition_by=partition_by, columns=columns)
@@ -413,7 +413,7 @@ class RefusalTests(ExportCase):
         """A directory that is not a member's."""
         self.ledger.close()
         os.makedirs("empty", exist_ok=True)
-        self.assertSays(ReadError, "no member's directory", path="empty")
+        self.assertSays(ReadError, "not a member's directory", path="empty")
 
     def test_expired(self) -> None:
         """Entries that have expired before they were exported are an error, or are passed over on request."""

@@ -129,7 +129,7 @@ class CommandTests(ExportCase):
         return done.exit_code, done.output
 
     def test_summary(self) -> None:
-        """How much, how fast, and where it stands; the second time nothing is new."""
+        """How much, how fast, and its place; the second time nothing is new."""
         self.ledger.fill(100)
         self.ledger.commit()
         status, said = self.run_command(self.ledger.path, str(self.out))
@@ -162,7 +162,7 @@ class CommandTests(ExportCase):
         for words, status, part in (
             ((path,), EXIT_USAGE, "Missing argument 'OUT'"),
             (("nowhere", out), EXIT_USAGE, "neither a directory, nor a URL of an archive, nor a list"),
-            ((str(ROOT / "docs"), out), EXIT_FAILED, "no member's directory"),
+            ((str(ROOT / "docs"), out), EXIT_FAILED, "not a member's directory"),
             ((path, out, "--format", "csv"), EXIT_USAGE, "'csv' is not one of"),
             ((path, out, "-o", "verifyCrcs=true"), EXIT_USAGE, "did you mean verifyCrc"),
             ((path, out, "-o", "verifyCrc"), EXIT_USAGE, "write --option name=value"),

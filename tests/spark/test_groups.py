@@ -106,7 +106,7 @@ class GroupTests(SparkCase):
             addListener = staticmethod(added.append)
 
         class Session:
-            """Stands for the session."""
+            """In place of the session."""
 
             streams = Streams
 

@@ -187,7 +187,9 @@ class GroupTests(LedgerCase):
         member.answer = answer
 
     def test_silent_in_the_middle_of_a_frame(self) -> None:
-        """Who sends a part of an answer and then nothing is left when C{requestTimeoutMs} is over."""
+        """
+        A member that sends a part of an answer and then nothing is left when C{requestTimeoutMs} is over.
+        """
         for member in (self.members["n1"], self.members["n2"]):
             self.fall_silent(member)
         options = {**self.options, "fetchBytes": 1500, "requestTimeoutMs": 1000}
@@ -351,7 +353,7 @@ class GroupTests(LedgerCase):
         self.members["n0"].close()
         self.members["n1"].close()
         error = self.assertRaises(ReadError, scanned, self.impatient())
-        for word in ("only n2 of group 'default' answered within 0.2 s", "no majority", "n0: ", "n1: ",
+        for word in ("only n2 of group 'default' answered within 0.2 s", "not a majority", "n0: ", "n1: ",
                      "failOnDataLoss=false"):
             self.assertIn(word, str(error))
         said = self.warned()
@@ -377,7 +379,7 @@ class GroupTests(LedgerCase):
                 member.is_silent, member.remoting_role, member.is_full = is_silent, role, is_full
             with self.subTest(role=role, is_full=is_full):
                 error = self.assertRaises(ReadError, scanned, self.impatient())
-                self.assertRegex(str(error), "only n2 .*no majority.* n0: connection closed without ")
+                self.assertRegex(str(error), "only n2 .*not a majority.* n0: connection closed without ")
 
     def test_a_member_away_for_a_moment(self) -> None:
         """Entries have not expired because the member that has them did not answer once."""

@@ -191,7 +191,7 @@ class EntryTests(LedgerCase):
         self.assertEqual(said, ["3 damaged messages were skipped"])
 
     def test_a_topic_of_negative_length(self) -> None:
-        """It would end in the body, where by chance a length of properties stands that adds up."""
+        """It would end in the body, where by chance a length of properties is that adds up."""
         def make(at: int, _: int) -> bytes:
             record = bytearray(encode_message(make_message(
                 "T", b"body\0", properties={"a": "v" * 248}, physical_offset=at)))

@@ -61,7 +61,7 @@ class FindTests(_InDirectory):
     """The first that is new enough: JAVA_HOME, PATH, the wheel."""
 
     def test_java_home(self) -> None:
-        """It stands above PATH."""
+        """It counts before PATH."""
         fake_java(self.directory / "home/bin/java", says("21.0.1"))
         fake_java(self.directory / "path/java", says("25"))
         self.environment |= {
@@ -116,7 +116,7 @@ class FindTests(_InDirectory):
 
 
 class ShimTests(_InDirectory):
-    """The script that stands for Java."""
+    """The script in place of Java."""
 
     def shim(self, cache: Path) -> Path:
         """The shim of a runtime that shows its arguments, one a line."""
@@ -144,7 +144,7 @@ class ShimTests(_InDirectory):
         self.assertEqual((home / "bin/java").read_text(), whole)
 
     def test_cache_cannot_be_written(self) -> None:
-        """Then it stands in a temporary directory."""
+        """Then it is in a temporary directory."""
         (self.directory / "cache").write_text("a file")
         self.patch(tempfile, "tempdir", str(self.directory))
         home = self.shim(self.directory / "cache")

@@ -301,4 +301,4 @@ class ProcessTests(ExportCase):
         with ending(child):
             child.start()
             self.assertEqual(child.wait(seconds=60), 1)
-        self.assertIn("no member's directory", child.log_tail())
+        self.assertIn("not a member's directory", child.log_tail())

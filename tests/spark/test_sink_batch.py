@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.spark.test_sink_batch -*-
-"""One batch in a log in memory: what it reads, what it refuses, and who goes on."""
+"""One batch in a log in memory: what it reads, what it refuses, and the one that goes on."""
 
 from __future__ import annotations
 

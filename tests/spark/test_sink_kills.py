@@ -3,7 +3,7 @@
 A stream into a group under SIGKILL: the process that appends dies in the middle of a batch, the driver dies
 without it, the leader dies. In the end each row is in the log once, in its order.
 
-Kills come when the group has so many entries; their places are those of a seed. DLEDGER_SINK_KILLS sets how
+Kills come at numbers of entries of the group; their places are those of a seed. DLEDGER_SINK_KILLS sets how
 many, DLEDGER_SINK_SEED which.
 """
 

@@ -76,7 +76,7 @@ class StagingTests(SynchronousTestCase):
         self.assertEqual(staged([b"x" * _MAX]).count, 1)
 
     def test_bound(self) -> None:
-        """A task holds so many bytes."""
+        """A task has a bound in bytes."""
         self.assertEqual(staged([b"abc"], [b"de"], bytes_max=5).count, 2)
         error = self.assertRaises(SinkError, staged, [b"abc"], [b"def"], bytes_max=5)
         self.assertIn("partition 5 has more than 5 bytes of bodies (maxTaskBytes)", str(error))

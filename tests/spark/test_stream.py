@@ -120,7 +120,7 @@ class ReaderTests(LedgerCase):
         self.assertEqual(self.latest(loose, start), 100)
 
     def test_limits(self) -> None:
-        """By number, by bytes (one entry at least), by both; the engine's word stands above the options."""
+        """By number, by bytes (one entry at least), by both; the engine's word counts before the options."""
         rows = plain_rows(self.path)
         start = {"default": 10}
         reader = self.reader(maxOffsetsPerTrigger=30)

@@ -222,7 +222,7 @@ class HookedCase(SynchronousTestCase):
         return self.store
 
     def mark(self) -> CommitMark:
-        """The mark as it stands in the file."""
+        """The mark as it is in the file."""
         found = read_mark(self.disk, f"{ROOT}/commitmark")
         assert found is not None
         return found[1]

@@ -261,7 +261,7 @@ class StoreContract(_Case):
             self.refused(ResponseCode.INCONSISTENT_STATE, entry, truncate=True)
 
     def test_never_below_the_commit(self) -> None:
-        """What is committed is not cut, whoever asks (W14)."""
+        """Committed entries are not cut, whoever asks (W14)."""
         self.fill()
         self.store.record_commit(30)
         self.refused(ResponseCode.INCONSISTENT_STATE, entry_at(self.store, 29), truncate=True)

@@ -70,7 +70,7 @@ class GoldenTests(HookedCase):
         self.assertEqual(len(self.data("00000000000000001024")), DATA_SIZE)
 
     def test_index_rolls(self) -> None:
-        """Unit i stands at i times 32."""
+        """Unit i is at i times 32."""
         self.store.append_bodies((b"",) * 25, 1)
         names = [path.rpartition("/")[2] for path in self.disk.files if "/index/" in path]
         self.assertEqual(sorted(names), [f"{at:020d}" for at in (0, INDEX_SIZE, 2 * INDEX_SIZE)])
@@ -126,7 +126,7 @@ class TruncateTests(HookedCase):
             "pwrite commitmark", "datasync commitmark", "pwrite commitmark"])
 
     def test_zeroed(self) -> None:
-        """Nothing but zeroes stands after the end, in data and index."""
+        """Nothing except zeroes is after the end, in data and index."""
         self.store.truncate_to(entry_at(self.store, 3))
         self.assertEqual(self.data()[self.store.end_position :].strip(b"\0"), b"")
         self.assertEqual(self.index()[4 * 32 :].strip(b"\0"), b"")
@@ -274,7 +274,7 @@ class LateMarkTests(HookedCase):
     def test_damage_below_a_late_mark(self) -> None:
         """
         A power cut takes mark and index back to what they were before the last flushes, and a record below is
-        damaged: what stands after it in the data files all the same had been acknowledged, and stays.
+        damaged: the entries after it in the data files all the same had been acknowledged, and stays.
         """
         record = 48 + 60
         for entries in (20, 60):  # in three files, and in seven

@@ -323,7 +323,7 @@ class ReadTests(StoreCase):
         self.is_whole()
 
     def test_far_behind(self) -> None:
-        """A read looks at so much, then the hole reaches to the next file; a second look shrinks it."""
+        """A read has a bound, then the hole reaches to the next file; a second look shrinks it."""
         self.wipe(3, 5)
         with mock.patch.multiple(hole_finder, UNITS_MAX=2, BYTES_MAX=64):
             self.assertRaises(DamagedEntryError, entry_at, self.store, 4)
@@ -337,7 +337,7 @@ class ReadTests(StoreCase):
         self.is_whole()
 
     def test_second_look_in_steps(self) -> None:
-        """It takes only so many bytes at a time."""
+        """It takes a bounded number of bytes at a time."""
         self.store._ledger.holes.add(Hole(first_index=2, last_index=50, position=self.position[2],
                                           end_position=self.position[51]))
         self.assertRaises(DamagedEntryError, entry_at, self.store, 9)  # not proven yet
@@ -376,7 +376,7 @@ class ReadTests(StoreCase):
         self.is_whole()
 
     def test_many(self) -> None:
-        """No more than so many are kept apart; the sound records between them are found again."""
+        """A bounded number is kept apart; the sound records between them are found again."""
         with mock.patch.object(hole_finder, "BACK_MAX", 4):
             for index in range(1, 59, 2):
                 self.flip(index, 60)

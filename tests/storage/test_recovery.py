@@ -329,7 +329,7 @@ class WipedChecksumTests(RecoveryCase):
         self.assertEqual([(hole.first_index, hole.last_index) for hole in store.holes], [(20, 20)])
 
     def test_at_the_end(self) -> None:
-        """Nobody stands after the last one."""
+        """Nothing is after the last one."""
         self.wipe(39)
         self.assertEqual(self.open().ledger_end_index, 39)
 
@@ -345,7 +345,7 @@ class WipedChecksumTests(RecoveryCase):
 
 
 class FirstEntryTests(SynchronousTestCase):
-    """The very first entry stands although what follows it was torn."""
+    """The very first entry stays although the next one was torn."""
 
     def test_torn_second(self) -> None:
         """Flushed, but the mark and the index of it were lost with the power."""
@@ -481,7 +481,7 @@ class ScanTests(SynchronousTestCase):
 
 
 class NoRecordTests(SynchronousTestCase):
-    """What stands at the end of a file and is neither record nor blank."""
+    """The bytes at the end of a file that are neither record nor blank."""
 
     def setUp(self) -> None:
         self.disk = HookedDisk()
@@ -516,7 +516,7 @@ class NoRecordTests(SynchronousTestCase):
         self.assertEqual(FileStore.open(config_of("other"), self.disk).ledger_end_index, 0)
 
     def test_first_file_is_a_blank(self) -> None:
-        """A beginning that Java wasted: the first record stands in the next file."""
+        """A beginning that Java wasted: the first record is in the next file."""
         disk = HookedDisk()
         store = FileStore.open(config_of(), disk)
         store.truncate_to(batch_of([our_record(b"x", index=7, term=1, pos=DATA_SIZE)]))

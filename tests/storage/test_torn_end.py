@@ -43,7 +43,7 @@ class TornEndTests(SynchronousTestCase):
         return FileStore.open(config, disk)
 
     def test_is_cut(self) -> None:
-        """Nobody was promised it: it goes, and what stood before it is the end, in its term."""
+        """Nobody was promised it: it goes, and the entry before it is the end, in its term."""
         for flush_disk_type in ("sync", "async"):
             store = self.torn(flush_disk_type)
             self.assertEqual((store.ledger_end_index, store.ledger_end_term), (0, 1))
@@ -79,7 +79,7 @@ class TornEndTests(SynchronousTestCase):
 
 
 class DamageBeforeTheTailTests(SynchronousTestCase):
-    """Damage of the recorded end takes along what stands after that end."""
+    """Damage of the recorded end takes along the entries after that end."""
 
     def test_all_of_it_is_missed(self) -> None:
         """What was written but is not on record yet may have been acknowledged: it counts."""

@@ -176,7 +176,7 @@ class VerifyTests(SynchronousTestCase):
         self.assertEqual(report.findings[0].sentence, "no record")
 
     def test_scribbled_files(self) -> None:
-        """Whatever stands in them, verification ends, and says something."""
+        """Whatever is in them, verification ends, and says something."""
         self.close()
         rng = random.Random(5)
         clean = self.disk.clone()
@@ -327,7 +327,7 @@ class VerifyTests(SynchronousTestCase):
             verify_directory(self.disk, "elsewhere")
 
     def test_many_findings(self) -> None:
-        """All are counted, so many are kept."""
+        """All are counted, a bounded number is kept."""
         report = VerifyReport(path="x")
         for _ in range(FINDINGS_MAX + 5):
             report.add("f", "s")

@@ -82,7 +82,7 @@ class OptionTests(SynchronousTestCase):
         self.assertEqual(found["with_namesrv"], (False, "command line"))
 
     def test_file_of_rocketmq(self) -> None:
-        """Properties as its brokers have them; the command line stands above."""
+        """Properties as its brokers have them; the command line counts before them."""
         path = self.mktemp()
         with open(path, "w") as file:
             file.write("brokerName=b\nbrokerRole=SYNC_MASTER\nlistenPort=30911\nstorePathRootDir=there\n")

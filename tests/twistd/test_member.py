@@ -224,7 +224,7 @@ class OptionsTests(SynchronousTestCase):
             self.assertIn(words, self.refusal(*settings))
 
     def test_endpoints_in_the_file(self) -> None:
-        """Where to listen may stand there, too; the command line stands above."""
+        """The place to listen may be there, too; the command line counts before them."""
         options = Options()
         path = self.file('listen = "tcp:1"\nadmin = "tcp:2"\n')
         options.parseOptions(["--config", path, "--admin", "tcp:3"])

@@ -189,7 +189,7 @@ class PieceTests(SynchronousTestCase):
             self.assertLess(buffer.uncut_bytes, left)
 
     def test_pieces(self) -> None:
-        """All frames come, in order, and at most so many at once."""
+        """All frames come, in order, and a bounded number at once."""
         found = self.cut(STREAM)
         self.assertEqual(sum(found, []), FRAMES)
         self.assertEqual({len(piece) for piece in found[:-1]}, {3})

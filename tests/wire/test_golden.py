@@ -59,7 +59,7 @@ class GoldenTests(SynchronousTestCase):
         self.assertEqual(found, REQUEST_HEADERS)
 
     def test_every_kind_in_both_directions(self) -> None:
-        """No message is without an example, but for the answer to PULL, which Java never gives."""
+        """No message is without an example, except the answer to PULL, which Java never gives."""
         seen = {(example.message.kind, isinstance(example.message, Response)) for example in EXAMPLES}
         wanted = {(kind, is_answer) for kind in RequestCode for is_answer in (False, True)}
         ours = {

@@ -409,7 +409,7 @@ class RefusalTests(SynchronousTestCase):
         decode_frame(encode(GetRequest(group="x" * TEXT_BYTES_MAX)))
 
     def test_kinds(self) -> None:
-        """Every message has a number, but for those that are always JSON."""
+        """Every message has a number, except those that are always JSON."""
         self.assertEqual(KINDS.keys(), set(RequestCode) - JSON_ONLY)
 
 

@@ -53,7 +53,7 @@ binary_commands = st.builds(
 
 
 def framed(header: bytes, body: bytes = b"", serialize_type: int = JSON) -> bytes:
-    """What stands after the length word."""
+    """The bytes after the length word."""
     return (serialize_type << 24 | len(header)).to_bytes(4, "big") + header + body
 
 
@@ -137,7 +137,7 @@ class JsonHeaderTests(SynchronousTestCase):
         self.assertEqual(self.read(b"{}"), RemotingCommand(code=0, opaque=0, language="JAVA"))
 
     def test_nulls(self) -> None:
-        """As missing, but for the language."""
+        """As missing, except the language."""
         read = self.read(b'{"code":null,"opaque":null,"language":null,"remark":null,"extFields":null}')
         self.assertEqual(read, RemotingCommand(code=0, opaque=0, language=""))
 

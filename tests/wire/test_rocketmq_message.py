@@ -298,7 +298,7 @@ class DamageTests(SynchronousTestCase):
         self.assertIn("0 bytes at 200", str(self.assertRaises(WireError, decode_start, BROKER_RECORD, 200)))
 
     def test_physical_offset(self) -> None:
-        """Where it says that it stands."""
+        """The place that it names."""
         self.refused(BROKER_RECORD, "physicalOffset=0, 48 is needed", physical_offset=48)
         self.assertEqual(decode_message(BROKER_RECORD, physical_offset=0).topic, "T1")
 
@@ -348,7 +348,7 @@ class StartTests(SynchronousTestCase):
             self.assertEqual((start.size, start.is_message, start.is_blank), (9, is_message, is_blank))
 
     def test_blank_bytes(self) -> None:
-        """As it stands in files."""
+        """As it is in files."""
         self.assertTrue(decode_start(bytes.fromhex("0000b874" "cbd43194")).is_blank)
 
 

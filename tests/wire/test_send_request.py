@@ -14,7 +14,7 @@ from protocols.wire.remoting import RemotingCommand, decode_command, encode_comm
 from protocols.wire.rocketmq.send_request import SHAPES_MAX, SendMessageRequest, SendReader, SentAnswers
 from tests.fuzz.mutation import damaged
 
-#: As a Java producer of 4.9.8 writes it (captured), but for the names.
+#: As a Java producer of 4.9.8 writes it (captured), except the names.
 CAPTURED = (
     b'{"code":310,"extFields":{"a":"P","b":"T1","c":"TBW102","d":"4","e":"2","f":"0","g":"1795190400123",'
     b'"h":"0","i":"UNIQ_KEY\\u00017F00000148C318B4AAC2928C7F0A0000\\u0002WAIT\\u0001true\\u0002TAGS\\u0001A",'

@@ -37,8 +37,8 @@ FILE_BYTES_MAX = 4 * 1024 * 1024
 
 def read_options_file(path: str) -> bytes:
     """
-    The content of a file. Anything but a file is not opened: a pipe without a writer would block for ever, and
-    cannot be read again at SIGHUP.
+    The content of a file. Anything but a file is not opened: a pipe without a writer would block for ever,
+    and cannot be read again at SIGHUP.
 
     @raise OSError: it is not there, cannot be read, is not a file, or is too large.
     """

@@ -64,7 +64,7 @@ class HeldTests(SynchronousTestCase):
         self.assertEqual(list(self.table.due(2.0)), [self.first, self.second])
 
     def test_woken(self) -> None:
-        """Once each, in the order of waking, those that are still held, at most so many at a time."""
+        """Once each, in the order of waking, those that are still held, with a bound for each time."""
         for held in (self.second, self.first, self.second, self.third):
             self.table.wake(held)
         self.table.release(self.first)

@@ -60,7 +60,7 @@ class FileCase(SynchronousTestCase):
         return str(path)
 
     def read(self, text: str) -> Accounts:
-        """The accounts of such a file."""
+        """The accounts of a file."""
         return read_accounts(self.write(text))
 
 

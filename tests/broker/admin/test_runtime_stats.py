@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.broker.admin.runtime_stats import SAMPLES_MAX, RuntimeStats
 
-#: Noon of a day wherever this runs, but for the zones at the edges of the calendar.
+#: Noon of a day wherever this runs, except in the zones at the edges of the calendar.
 NOON_MS = 1_700_049_600_000
 
 

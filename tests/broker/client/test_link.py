@@ -17,7 +17,7 @@ from tests.broker.client.fake_broker import FakeBroker
 
 
 class LinkTests(SynchronousTestCase):
-    """Connecting, and what comes of it."""
+    """Connecting, and its outcomes."""
 
     def setUp(self) -> None:
         self.clock = Clock()
@@ -27,7 +27,7 @@ class LinkTests(SynchronousTestCase):
         self.link.lost = self.lost.append
 
     def test_native(self) -> None:
-        """One connection for all who ask, handed out when the broker has said what it speaks."""
+        """One connection for all callers, handed out when the broker has said what it speaks."""
         first, second = self.link.ready(), self.link.ready()
         self.assertNoResult(first)
         self.broker.settle()
@@ -103,7 +103,7 @@ class LinkTests(SynchronousTestCase):
         self.successResultOf(second)
 
     def test_lost(self) -> None:
-        """The owner is informed once; who asks next gets another connection."""
+        """The owner is informed once; the next caller gets another connection."""
         ready = self.link.ready()
         self.broker.settle()
         self.successResultOf(ready)
@@ -114,7 +114,7 @@ class LinkTests(SynchronousTestCase):
         self.successResultOf(again)
 
     def test_close(self) -> None:
-        """Who waits fails, and so does who asks afterwards."""
+        """Callers that wait fail, and so do later ones."""
         ready = self.link.ready()
         self.link.close()
         self.failureResultOf(ready, DLedgerError)

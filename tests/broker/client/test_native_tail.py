@@ -136,7 +136,7 @@ class NativeTailTests(SynchronousTestCase):
         self.assertEqual((self.found, self.ended), (expected, [None]))
 
     def test_follow(self) -> None:
-        """What comes later comes at once: the broker answers who waits."""
+        """Later messages come at once: the broker answers the request that waits."""
         self.read(follow=True)
         self.broker.settle()
         for _ in range(30):
@@ -280,7 +280,7 @@ class NativeTailTests(SynchronousTestCase):
             self.tail.close()
 
     def test_close(self) -> None:
-        """Who waits gets the end."""
+        """A reader that waits gets the end."""
         self.read(follow=True)
         self.broker.settle()
         assert self.tail is not None

@@ -28,7 +28,7 @@ class Java:
     """
     A broker's answers to what a consumer asks.
 
-    @ivar built: the queues show what stands before; the log is longer.
+    @ivar built: the queues show the messages before it; the log is longer.
     @ivar first: of each queue, the first message that is still there.
     """
 

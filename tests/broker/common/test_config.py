@@ -101,7 +101,7 @@ class ValueTests(SynchronousTestCase):
         self.refused("listen_port", listen_port=65535)
 
     def test_properties_refused(self) -> None:
-        """A line that is none, and one that stands there twice."""
+        """A line that is none, and one that is there twice."""
         self.assertIn("line 2: 'b' is not", str(self.assertRaises(ValueError, read_properties, "a=1\nb\n")))
         self.assertIn("line 3: a is given", str(self.assertRaises(ValueError, read_properties, "a=1\n\na=2")))
 

@@ -133,7 +133,9 @@ class ConsumerTests(SynchronousTestCase):
         self.assertEqual(self.members(), ["c1"])
 
     def test_subscriptions(self) -> None:
-        """The last heartbeat counts, but for an older version; topics that are not named again are gone."""
+        """
+        The last heartbeat counts, except one of an older version; topics that are not named again are gone.
+        """
         other = self.asked.client()
         self.beat(self.client, "c1", "t", "u", version=5, expression="A")
         self.beat(other, "c2", "t", version=4, expression="B")

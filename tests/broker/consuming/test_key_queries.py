@@ -117,7 +117,7 @@ class AnswerTests(QueryCase):
         self.assertEqual(self.bodies("a", endTimestamp=-1), [])
 
     def test_counts(self) -> None:
-        """At most so many as asked for, at most Java's 64, and 32 of a unique key: the youngest."""
+        """At most the wanted number, at most Java's 64, and 32 of a unique key: the youngest."""
         for number in range(70):
             self.put("a", body=b"%d" % number)
         self.settle()

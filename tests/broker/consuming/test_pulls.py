@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.broker.consuming.test_pulls -*-
-"""Messages for who asks, at once or as soon as they are there."""
+"""Messages for each question, at once or as soon as they are there."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ class SlaveTests(Case):
         self.assertEqual(self.pull(queueOffset=9).code, Code.PULL_OFFSET_MOVED)
 
     def test_woken(self) -> None:
-        """Who waits at a slave is answered with what arrives there."""
+        """A request that waits at a slave is answered with the messages that arrive."""
         self.hold()
         self.replicate(one(b"new"))
         (answer,) = self.client.received()
@@ -360,7 +360,7 @@ class HeldTests(Case):
         self.assertEqual(answer.code, Code.TOPIC_NOT_EXIST)
 
     def test_many(self) -> None:
-        """So many are woken in one turn, the others in the next ones; all are answered."""
+        """A bounded number is woken in one turn, the others in the next ones; all are answered."""
         self.build(held_max=1000)
         for _ in range(pulls.WOKEN_MAX + 10):
             self.hold()

@@ -25,7 +25,7 @@ FILE_SIZE = 4096
 
 
 def record(offset: int, *, body: bytes = b"hello", at: int = 1) -> bytes:
-    """A message that stands at C{offset} of a log, stored at millisecond C{at}."""
+    """A message at C{offset} of a log, stored at millisecond C{at}."""
     return encode_message(make_message("T1", body, physical_offset=offset, store_timestamp=at))
 
 

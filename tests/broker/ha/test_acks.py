@@ -84,7 +84,7 @@ class MarkTests(SynchronousTestCase):
         self.assertEqual((acks.held(1), acks.held(2), acks.held(3)), (9, 3, -1))
 
     def test_several_on_one_host(self) -> None:
-        """Where so many are allowed for, so many count."""
+        """The configured number of slaves of one host counts."""
         acks = acks_of(("a", 9), ("a", 5), ("a", 4), per_host=2)
         self.assertEqual((acks.held(2), acks.held(3)), (4, -1))
 
@@ -163,7 +163,7 @@ class InSyncReplicasTests(SynchronousTestCase):
         self.assertIs(needed_for(self.config(), acks_of(), 10), PutStatus.PUT_OK)
 
     def test_fixed(self) -> None:
-        """So many, whether they are there or not: the put times out if they are not."""
+        """A fixed number, whether they are there or not: the put times out if they are not."""
         self.assertEqual(needed_for(self.config(in_sync_replicas=3), acks_of(), 10), 2)
 
     def test_automatic(self) -> None:

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.broker.ha.test_group_transfer -*-
-"""Puts that wait for slaves or the disk: order, deadlines, ends; and nobody stands in another's way."""
+"""Puts that wait for slaves or the disk: order, deadlines, ends; and none blocks another."""
 
 from __future__ import annotations
 

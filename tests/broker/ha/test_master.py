@@ -124,7 +124,7 @@ class StreamTests(MasterCase):
 
     def test_growing_log(self) -> None:
         """
-        What is appended goes out to each slave from where it stands, when the turn ends; and at once, if puts
+        What is appended goes out to each slave from its place, when the turn ends; and at once, if puts
         wait for it, what comes first in a turn.
         """
         for role, at_once in (("ASYNC_MASTER", []), ("SYNC_MASTER", [b"abc"])):

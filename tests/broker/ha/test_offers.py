@@ -62,7 +62,7 @@ class OffersCase(ClientCase):
         self.size = len(record(0))
 
     def rounds(self, count: int = 1) -> None:
-        """So many rounds pass."""
+        """C{count} rounds pass."""
         for _ in range(count * ROUND_TICKS):
             self.offers.tick()
 
@@ -90,7 +90,7 @@ class OffersTests(OffersCase):
         self.assertEqual(self.desk.offered, [])
 
     def test_bounded(self) -> None:
-        """At most so many in a round."""
+        """A bounded number in a round."""
         log = MemoryLog(stream(8000))
         places = [at for at in range(0, 8000, self.size) if log.problem_at(at) == ""][: OFFERS_MAX + 2]
         self.make(log)

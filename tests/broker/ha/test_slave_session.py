@@ -157,7 +157,7 @@ class ManyTests(SynchronousTestCase):
     def outcome(
         self, pieces: list[tuple[int, memoryview]], *, held: int = 0, start: int = 0, together: bool = True
     ) -> tuple[CountingLog, tuple[object, ...]]:
-        """What becomes of a slave that holds so many bytes, and compares from C{start} on."""
+        """The fate of a slave that holds C{held} bytes, and compares from C{start} on."""
         log = CountingLog(self.data[:held])
         follower = SlaveSession(log)
         follower.begin()
@@ -514,7 +514,7 @@ class DifferenceTests(SynchronousTestCase):
         self.assertEqual(log.end_offset, at)
 
     def test_blank_that_the_master_dropped(self) -> None:
-        """RocketMQ drops a blank at its end when it recovers: a message stands there, and ours gives way."""
+        """RocketMQ drops a blank at its end when it recovers: a message is there, and ours gives way."""
         data = stream(FILE_SIZE, body=b"long" * 100)
         at = data.index(MAGIC_BLANK.to_bytes(4, "big", signed=True)) - 4
         master = MemoryLog(data[:at] + record(at, body=b"short"))

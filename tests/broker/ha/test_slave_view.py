@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.broker.ha.test_slave_view -*-
-"""A master's view of one slave: where it begins, what it may say, what ends it."""
+"""A master's view of one slave: where it begins, its reports, and its end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class StartTests(SynchronousTestCase):
         self.assertEqual(self.view.transfer_offset, FILE_SIZE)
 
     def test_resuming_slave(self) -> None:
-        """It goes on exactly where it stands, anywhere between both ends, which are included."""
+        """It goes on exactly at its place, anywhere between both ends, which are included."""
         for offset in (FILE_SIZE, 2 * FILE_SIZE - 77, 3 * FILE_SIZE + 100):
             view = SlaveView(heard_ms=0, sent_ms=0, vouched_offset=0)
             self.assertIsNone(view.reported(offset, self.log, now_ms=1))
@@ -80,7 +80,7 @@ class ReportTests(SynchronousTestCase):
         self.assertEqual((self.view.heard_ms, self.view.sent_ms), (7, 5))
 
     def test_more_than_was_sent(self) -> None:
-        """A bogus number is refused, although the log has so many bytes, and counts for nothing."""
+        """A bogus number is refused, although the log has that size, and counts for nothing."""
         self.view.sent(300, 5)
         said = self.view.reported(801, self.log, now_ms=7)
         self.assertEqual(said, "it reports 801, but was sent bytes only up to 800")

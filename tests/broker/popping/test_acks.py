@@ -38,7 +38,7 @@ class AckTests(PopCase):
         self.assertIn("its time is over", answer.remark or "")
 
     def test_wrong(self) -> None:
-        """Who does not show the receipt acknowledges nothing."""
+        """A consumer without the receipt acknowledges nothing."""
         self.send(b"a")
         (a,) = self.pop()
         for fields, code in (

@@ -34,7 +34,7 @@ class PopTests(PopCase):
         self.assertEqual(len(self.pop(consumerGroup="other")), 3)
 
     def test_bounds(self) -> None:
-        """One queue only, at most so many messages, with these tags."""
+        """One queue only, at most the wanted number, with these tags."""
         self.send(b"a", b"b", b"c", properties="TAGS\x01A\x02")
         self.send(b"d", properties="TAGS\x01B\x02")
         self.send(b"e", queue=1)

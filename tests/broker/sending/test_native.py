@@ -168,7 +168,9 @@ class NativeTests(SynchronousTestCase):
         self.assertEqual(len(stored), 20)
 
     def test_sync(self) -> None:
-        """Answered when slaves have said so, or with why not; who does not wait is not kept waiting."""
+        """
+        Answered when slaves have said so, or with why not; a producer that does not wait is not held up.
+        """
         broker = self.made(broker_role="SYNC_MASTER")
         (answer,) = self.ask(PutRequest(topic="T1", bodies=(b"a",)))
         self.assertEqual((answer.code, broker.stored()[0].body), (11, b"a"))

@@ -267,7 +267,7 @@ class PlainPropertiesTests(SynchronousTestCase):
     """What is stored of properties."""
 
     def test_twin(self) -> None:
-        """As by the long road, of any items in any order; who does not wait goes there."""
+        """As by the long road, of any items in any order; a put that does not wait goes there."""
         rng = random.Random(2)
         added = broker_properties("C", region="R", trace_on=True)
         items = ["WAIT\x01true", "WAIT\x01false", "TAGS\x01A", "AWAIT\x01true", "WAIT\x01true ", "", "x",

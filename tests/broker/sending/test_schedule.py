@@ -121,7 +121,7 @@ class DeliveryTests(ScheduleCase):
         self.assertEqual(self.bodies(), [b"one"])
 
     def test_the_message(self) -> None:
-        """It is what was sent, but for its delay; it goes to its own topic and queue, by our hands."""
+        """It is as it was sent, except its delay; it goes to its own topic and queue, by our hands."""
         self.put(delayed(b"one", 1))
         self.wait(1.1)
         (found,) = self.delivered()
@@ -173,10 +173,10 @@ class DeliveryTests(ScheduleCase):
 
 
 class BoundTests(ScheduleCase):
-    """A turn does so much and no more."""
+    """A turn has a bound."""
 
     def test_messages(self) -> None:
-        """So many in a turn, of all levels together."""
+        """The bound of a turn is for all levels together."""
         self.patch(schedule, "TURN_MESSAGES", 3)
         self.put(*[delayed(b"%d" % number, 1) for number in range(4)], delayed(b"x", 2))
         self.schedule.stop()
@@ -189,7 +189,7 @@ class BoundTests(ScheduleCase):
         self.assertEqual(self.bodies(), [b"0", b"1", b"2", b"3", b"x"])
 
     def test_bytes(self) -> None:
-        """So many bytes in a turn, but one message at least."""
+        """A turn has a bound in bytes, and one message at least."""
         self.patch(schedule, "TURN_BYTES", 10)
         self.put(delayed(b"0", 1), delayed(b"1", 1), delayed(b"2", 2))
         self.schedule.stop()

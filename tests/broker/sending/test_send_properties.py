@@ -32,7 +32,7 @@ class StoredTests(SynchronousTestCase):
         self.assertEqual(stored_properties(b"a\x01b\x02", CLUSTER), b"a\x01b\x02" + CLUSTER)
 
     def test_wait_is_taken_out(self) -> None:
-        """Wherever it stands, and nothing that only looks like it."""
+        """At any place, and nothing that only looks like it."""
         for given, kept in (
             (b"WAIT\x01true\x02a\x01b", b"a\x01b\x02"), (b"a\x01b\x02WAIT\x01true", b"a\x01b\x02"),
             (b"a\x01b\x02WAIT\x01true\x02", b"a\x01b\x02"), (b"WAIT\x01true", b""),
@@ -56,7 +56,7 @@ class MeaningTests(SynchronousTestCase):
     """What a broker reads in properties."""
 
     def test_waits(self) -> None:
-        """Everybody but who says something else than true."""
+        """All, except those that say something else than true."""
         self.assertTrue(waits(b""))
         self.assertTrue(waits(b"WAIT\x01true\x02"))
         self.assertTrue(waits(b"WAIT\x01TRUE"))
@@ -89,7 +89,7 @@ class MeaningTests(SynchronousTestCase):
             self.assertIn("is not a number", str(self.assertRaises(ValueError, delay_level, bad)))
 
     def test_schedule(self) -> None:
-        """Where it really goes stands in it, and how long it waits."""
+        """It has its real place, and how long it waits."""
         made = for_schedule(b"DELAY\x0199\x02a\x01b\x02", topic="T", queue_id=3, level=18)
         self.assertEqual(decode_properties(made),
                          {"DELAY": "18", "a": "b", "REAL_TOPIC": "T", "REAL_QID": "3"})

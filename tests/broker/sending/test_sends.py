@@ -20,7 +20,7 @@ from tests.broker.send_support import EVERY, Sending, send_of
 
 
 class SendCase(SynchronousTestCase):
-    """A broker, and somebody who sends."""
+    """A broker and a producer."""
 
     def make(self, **options: Any) -> Sending:
         """Running."""
@@ -162,7 +162,7 @@ class SendTests(SendCase):
 
 
 class WaitTests(SendCase):
-    """Who waits for slaves, and who does not."""
+    """Puts that wait for slaves, and puts that do not."""
 
     def test_waits(self) -> None:
         """The answer comes when the slave has it."""
@@ -483,7 +483,7 @@ class BatchTests(SendCase):
         self.assertEqual(answer.ext_fields["queueOffset"], "0")
 
     def test_not_split(self) -> None:
-        """A batch stands in one file."""
+        """A batch is in one file."""
         self.send(bytes(3500))
         self.send(self.batch(bytes(200), bytes(200)), code=320, batch="true")
         first, second = self.broker.stored()[1:]

@@ -121,7 +121,7 @@ class LogContract(_Case):
         self.assertEqual(log.read(0, 1000), GOLDEN)
 
     def test_end_of_file(self) -> None:
-        """A record that leaves 8 bytes stays in the file; one byte more, and a blank stands there."""
+        """A record that leaves 8 bytes stays in the file; one byte more, and a blank is there."""
         overhead = size_of(message(b""))
         end = overhead + 1000
         for extra in (0, 1):
@@ -271,7 +271,7 @@ class LogContract(_Case):
 
 
 def make_record(offset: int) -> bytes:
-    """The golden record as it stands elsewhere."""
+    """The golden record at another place."""
     return GOLDEN[:28] + offset.to_bytes(8, "big") + GOLDEN[36:]
 
 
@@ -367,7 +367,7 @@ class DirectoryTests(SynchronousTestCase):
         close_log(log, self.disk)
 
     def refused(self, part: str, config: StoreConfig | None = None, *, is_slave: bool = False) -> None:
-        """Opening is refused, and no file changes but for the abort file."""
+        """Opening is refused, and no file changes except the abort file."""
         before = {path: bytes(one.data) for path, one in self.disk.files.items()}
         with self.assertRaises(DirectoryError) as caught:
             open_log(self.disk, config=config, is_slave=is_slave)

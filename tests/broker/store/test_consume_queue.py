@@ -180,7 +180,7 @@ class QueueContract(_Case):
                 again.write()
 
     def test_zeroes_end_it(self) -> None:
-        """Untrusted, a queue ends where there is no unit, whatever stands after it."""
+        """Untrusted, a queue ends where there is no unit, whatever is after it."""
         queue = self.open()
         put = self.fill(queue, 35)
         queue.write()

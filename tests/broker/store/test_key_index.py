@@ -90,7 +90,7 @@ class Rig(SynchronousTestCase):
         return self.disk.listdir("base/index")
 
     def catch_up(self, count: int) -> None:
-        """Put what the index lacks of so many records."""
+        """Put the records that the index lacks, of C{count}."""
         self.assertEqual(self.index.offset % 10, 0)
         first = self.index.offset // 10
         self.put(first, count - first)

@@ -71,7 +71,7 @@ class FlushTests(SynchronousTestCase):
         self.assertEqual((slave.flushed_offset, slave.flushed_record_end), (end, end))
 
     def test_failed(self) -> None:
-        """A failed fsync fails everyone who waits, now and later, and is not tried again."""
+        """A failed fsync fails all that wait, now and later, and is not tried again."""
         self.put()
         first = self.log.flush()
         self.put()

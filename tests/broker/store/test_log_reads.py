@@ -38,7 +38,7 @@ class ReadRecordsTests(SynchronousTestCase):
         self.log = open_log(MemoryDisk())
 
     def put(self, count: int, seed: int = 1) -> None:
-        """Append so many messages of all sorts, over several files."""
+        """Append C{count} messages of all sorts, over several files."""
         rng = random.Random(seed)
         for _ in range(count):
             self.log.append([[some_message(rng)]], 5)
@@ -89,7 +89,7 @@ class ReadRecordsTests(SynchronousTestCase):
         self.assertGreater(refused, end - len(begins) - 5)
 
     def test_record_in_a_body(self) -> None:
-        """What looks like a record, but says that it stands elsewhere, is none."""
+        """What looks like a record, but names another place, is none."""
         self.put(1)
         whole = self.log.read(0, 4096)
         begin = self.log.record_end
@@ -98,7 +98,7 @@ class ReadRecordsTests(SynchronousTestCase):
         self.assertEqual(read_records(self.log, BadRecords(), inside, 4096).code, 22)
 
     def test_damage(self) -> None:
-        """What stands before it is given; after it nothing is."""
+        """The records before it are given; after it nothing is."""
         self.log.append([[message(b"a")], [message(b"b")], [message(b"c")]], 5)
         second = messages_in(self.log)[1].physical_offset
         read = self.log.read
@@ -169,7 +169,7 @@ class ReadRecordsTests(SynchronousTestCase):
 
 
 class LogReadsTests(SynchronousTestCase):
-    """Who waits, and for how long."""
+    """Requests that wait, and for how long."""
 
     def setUp(self) -> None:
         self.clock = Clock()
@@ -271,7 +271,10 @@ class LogReadsTests(SynchronousTestCase):
         self.assertEqual((self.reads.waiting, self.clock.getDelayedCalls()), (0, []))
 
     def test_slow_reader(self) -> None:
-        """Who does not take what it has is given nothing more, until it does, or until its time is over."""
+        """
+        A consumer that does not take its messages is given nothing more, until it does, or until its time is
+        over.
+        """
         self.put(b"a")
         other, transport = self.connected()
         self.connection.pauseProducing()

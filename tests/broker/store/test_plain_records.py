@@ -124,7 +124,7 @@ class PlainRecordsTests(SynchronousTestCase):
         self.same()
 
     def test_ends_of_files(self) -> None:
-        """A record with exactly so much room after it as a blank needs, one byte less, and one more."""
+        """A record with exactly the room after it that a blank needs, one byte less, and one more."""
         form, like = self.forms[0], self.likes[0]
         for left in (7, 8, 9):
             log, slow = open_log(MemoryDisk()), Slow()

@@ -249,7 +249,7 @@ class ServiceTests(Rig):
         self.service.release()  # there is nothing to be released
 
     def turns(self, grown: int, *, gives_way: bool) -> list[int]:
-        """In which turns something is dispatched, when the bound has risen by so much in each."""
+        """In which turns something is dispatched, when the bound has risen by a step in each."""
         asked = 0
 
         def bound() -> int:
@@ -270,7 +270,7 @@ class ServiceTests(Rig):
         return steps
 
     def slices(self, size: int, *, behind: int) -> list[int]:
-        """Bytes in each of three turns, with records of one size; so many are behind, all the time."""
+        """Bytes in each of three turns, with records of one size; a fixed number is behind, all the time."""
         told: list[int] = []
 
         def step(bound: int, bytes_max: int) -> Arrived:
