@@ -3,7 +3,7 @@
 A broker's metrics for Prometheus, made on request; this module keeps no state.
 
 Names of topics, groups and slaves are labels: their number is bounded, and what is left out is counted in
-C{series_cut}. Those of L{dledger.admin.exporter_metrics} are told besides, for dashboards that there are.
+C{series_cut}. Those of L{dledger.admin.exporter_metrics} are there besides, for dashboards that there are.
 """
 
 from __future__ import annotations
