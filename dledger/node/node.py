@@ -53,7 +53,12 @@ from dledger.values.errors import DLedgerError
 from protocols.turn import Turn
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.batches import EntryBatch
-from protocols.wire.ledger.messages import LeadershipTransferRequest, Request, Response, SkipRequest
+from protocols.wire.ledger.messages import (
+    LeadershipTransferRequest,
+    Request,
+    Response,
+    SkipResponse,
+)
 
 #: Seconds between two checks of connections and waiters.
 SWEEP_INTERVAL_S = 0.2
@@ -352,10 +357,9 @@ class Node:
         end_index = self._core.committed_index
         return self._store.read_range(first_index, end_index=end_index, max_bytes=max_bytes)
 
-    def skip(self, index: int) -> Deferred[Response]:
+    def skip(self, index: int) -> Deferred[SkipResponse]:
         """Order that no state machine applies an entry. @return: fires with the answer, with any code."""
-        config = self.config
-        return self.router.ask(SkipRequest(group=config.group, remote_id=config.self_id, index=index))
+        return self.desk.skip(index)
 
     def transfer(self, transferee_id: str) -> Deferred[Response]:
         """Hand leadership to C{transferee_id}. @return: fires with the answer, with any code."""

@@ -111,6 +111,22 @@ class ServiceTestCase(SynchronousTestCase):
         return connection, plug(connection)
 
 
+class SkipTests(ServiceTestCase):
+    """An order of the administration to skip an entry."""
+
+    def test_no_machine(self) -> None:
+        """It is answered with the reason, and the member goes on."""
+        service = self.make()
+        service.startService()
+        self.addCleanup(service.stopService)
+        self.run_for(2)
+        answer = self.successResultOf(self.node_of(service).skip(7))
+        self.assertEqual(answer.code, ResponseCode.UNEXPECTED_ARGUMENT)
+        self.assertIn("runs no state machine", answer.reason)
+        self.run_for(1)
+        self.assertEqual(self.node_of(service).state, "running")
+
+
 class RereadTests(ServiceTestCase):
     """Options that are read again."""
 

@@ -337,6 +337,10 @@ class MachineDesk:
                 raise
             return kept[1]
 
+    def skip(self, index: int) -> Deferred[SkipResponse]:
+        """The same as a request to skip an entry, for a local caller. @return: fires with any code."""
+        return Deferred.fromCoroutine(self._skip(SkipRequest(group=self._group, index=index)))
+
     async def _skip(self, request: SkipRequest) -> SkipResponse:
         """Write the order into the log, if the machine here waits for it and all members know such orders."""
         leader_id = self._status().leader_id
