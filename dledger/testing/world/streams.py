@@ -11,6 +11,8 @@ connection is made through it: an attempt is repeated, as SYNs are, and given up
 Rule 3: a connection breaks at its two ends at different times. Bytes sent before may arrive after the client
 has opened the next connection.
 Rule 4: a machine without power tells nobody. When it is up again, it resets the connections of before.
+
+A machine listens at its name, or at C{name:port} if it has several ports. Links are those of machines.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ WINDOW_BYTES = 64 * 1024
 SYN_US = 1_000_000
 CONNECT_US = 3_000_000
 
-#: The port of every listening machine.
+#: The port of a listening machine whose name tells none.
 PORT = 20911
 
 #: The first thing that a client sends: its connection is accepted when it comes.
@@ -56,6 +58,16 @@ _Piece = bytes | Failure
 
 #: No piece has a higher number.
 _ALL = 1 << 62
+
+
+def machine_of(name: str) -> str:
+    """The machine of a name that may have a port."""
+    return name.partition(":")[0]
+
+
+def _address_of(name: str) -> IPv4Address:
+    host, _, port = name.partition(":")
+    return IPv4Address("TCP", host, int(port or PORT))
 
 
 class StreamEnd:
@@ -282,7 +294,7 @@ class ByteNetwork:
     def listen(self, host: str, process: SimProcess, factory: IProtocolFactory) -> None:
         """A process of C{host} accepts connections."""
         self._listening[host] = _Listening(process, factory)
-        self._without_power.discard(host)
+        self._without_power.discard(machine_of(host))
 
     def stop_listening(self, host: str, process: SimProcess) -> None:
         """A process of C{host} accepts no more."""
@@ -302,7 +314,7 @@ class ByteNetwork:
         return outcome
 
     def _knock(self, attempt: _Attempt) -> None:
-        source, target = attempt.source, attempt.target
+        source, target = attempt.source, machine_of(attempt.target)
         if attempt.outcome.called or not attempt.process.is_alive:
             return
         is_silent = target in self._without_power or (
@@ -330,10 +342,10 @@ class ByteNetwork:
             return
         self._number += 1
         link = StreamLink(self, self._number, found.factory)
-        there = IPv4Address("TCP", target, PORT)
+        there = _address_of(target)
         here = IPv4Address("TCP", source, 30_000 + self._number % 30_000)
         client = StreamEnd(link, attempt.process, source, there, 0)
-        link.ends = [client, StreamEnd(link, found.process, target, here, 1)]
+        link.ends = [client, StreamEnd(link, found.process, machine_of(target), here, 1)]
         client.extra_us = self._next_extra_us.pop((source, target), 0)
         self._links[link.number] = self._newest[source, target] = link
         self._post(client, _OPENING)
@@ -402,7 +414,8 @@ class ByteNetwork:
 
     def died(self, host: str, process: SimProcess, *, silently: bool) -> None:
         """A process of a machine is gone. @param silently: the machine, too; no peer is told."""
-        self.stop_listening(host, process)
+        for name in [name for name in self._listening if machine_of(name) == host]:
+            self.stop_listening(name, process)
         if silently:
             self._without_power.add(host)
         for link in list(self._links.values()):
@@ -543,7 +556,7 @@ class StreamPort:
 
     def getHost(self) -> IPv4Address:
         """Its address."""
-        return IPv4Address("TCP", self._host, PORT)
+        return _address_of(self._host)
 
     def startListening(self) -> None:
         """See L{IListeningPort.startListening}: it listens from the beginning."""

@@ -42,6 +42,24 @@ class PoppedTests(SynchronousTestCase):
         self.assertFalse(self.table.settle(Ack(self.one.key, (6, 9))))
         self.assertEqual(self.count(), 2)
 
+    def test_reviving(self) -> None:
+        """A message that is being stored again takes no ack; it does if it cannot be stored."""
+        ours, theirs = Ack(self.one.key, (5, 6)), Ack(self.one.key, (6,))
+        self.assertTrue(self.table.settle(ours, revives=True))
+        self.assertEqual((self.table.settle(theirs), self.table.has(theirs)), (False, False))
+        self.table.settled(ours, is_stored=False)
+        self.assertTrue(self.table.has(theirs) and self.table.settle(theirs))
+        self.table.settled(theirs, is_stored=True)
+        self.assertEqual(self.count(), 2)
+
+    def test_one_of_two_acks_fails(self) -> None:
+        """An ack that is stored counts, although another one for the message was not."""
+        ack = Ack(self.one.key, (5,))
+        self.assertTrue(self.table.settle(ack) and self.table.settle(ack))
+        self.table.settled(ack, is_stored=False)
+        self.table.settled(ack, is_stored=True)
+        self.assertEqual((self.count(), self.table.has(ack)), (2, False))
+
     def test_reach(self) -> None:
         """It stops before the first check point that is not finished."""
         self.assertEqual(self.table.reach(), {0: 99})

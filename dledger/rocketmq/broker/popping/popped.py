@@ -4,7 +4,8 @@ The check points of a master that are not finished: what is given to consumers a
 
 A message of a check point is C{open} (given), C{settling} (its ack is being stored), or done and forgotten.
 
-Rule 1: an ack counts from its receipt on; a message whose ack cannot be stored is open again.
+Rule 1: an ack counts from its receipt on; a message whose ack cannot be stored is open again. A message that
+is being stored for a retry takes no ack of a consumer, who gets it again.
 Rule 2: the offset that a queue of the revive topic has reached is the last one before the first unfinished
 check point. The next master reads again from there.
 """
@@ -30,17 +31,23 @@ class Popped:
 
     @ivar at: its queue in the revive topic, and its offset there.
     @ivar open, settling: queue offsets, see the module.
+    @ivar reviving: those of C{settling} that are being stored for a retry.
     """
 
     point: CheckPoint
     at: tuple[int, int]
     open: set[int]
     settling: set[int] = attrs.Factory(set)
+    reviving: set[int] = attrs.Factory(set)
 
     @property
     def is_finished(self) -> bool:
         """Whether all its messages are done."""
         return not (self.open or self.settling)
+
+    def takes(self, ack: Ack) -> bool:
+        """Whether a consumer may still acknowledge all these messages."""
+        return (self.open | self.settling).difference(self.reviving).issuperset(ack.offsets)
 
 
 class PoppedTable:
@@ -98,32 +105,37 @@ class PoppedTable:
 
     # -- acks --------------------------------------------------------------------------------------
 
-    def settle(self, ack: Ack) -> bool:
+    def settle(self, ack: Ack, *, revives: bool = False) -> bool:
         """
         An ack is being stored.
 
+        @param revives: it is ours: the messages are being stored for a retry.
         @return: whether all its messages are known. If not, nothing has changed.
         """
         popped = self._by_key.get(ack.key)
-        if popped is None or not popped.open.union(popped.settling).issuperset(ack.offsets):
+        if popped is None or not popped.takes(ack):
             return False
         popped.open.difference_update(ack.offsets)
         popped.settling.update(ack.offsets)
+        if revives:
+            popped.reviving.update(ack.offsets)
         return True
 
     def has(self, ack: Ack) -> bool:
         """Whether all its messages are known."""
         popped = self._by_key.get(ack.key)
-        return popped is not None and popped.open.union(popped.settling).issuperset(ack.offsets)
+        return popped is not None and popped.takes(ack)
 
     def settled(self, ack: Ack, *, is_stored: bool) -> None:
-        """The end of L{settle}."""
+        """The end of L{settle}. One that is stored counts, whatever became of another one for its messages."""
         popped = self._by_key.get(ack.key)
         if popped is None:
             return
-        known = popped.settling.intersection(ack.offsets)
+        known = popped.settling.union(popped.open if is_stored else ()).intersection(ack.offsets)
         popped.settling -= known
+        popped.reviving -= known
         if is_stored:
+            popped.open -= known
             self._done(popped, len(known))
         else:
             popped.open |= known

@@ -251,7 +251,7 @@ class ReviveService:
                 )
                 messages += copies + self._pipeline.checked([last])
                 places.append((len(messages) - 1, popped.at[0]))
-                self.table.settle(ack)
+                self.table.settle(ack, revives=True)
             if not messages:
                 self._again(LOOK_S)
                 return

@@ -380,10 +380,9 @@ class KeyIndex:
 
         @raise OSError: writing failed.
         """
-        self._marked = attrs.evolve(self._state(self.offset), is_clean=is_clean)
-        self._disk.write_file(
-            f"{self._root}/{INDEX_MARK_NAME}", encode_index_mark(self._marked, self.shape)
-        )
+        mark = attrs.evolve(self._state(self.offset), is_clean=is_clean)
+        self._disk.write_file(f"{self._root}/{INDEX_MARK_NAME}", encode_index_mark(mark, self.shape))
+        self._marked = mark
 
     def prepare_flush(self) -> IndexFlush | None:
         """
@@ -422,12 +421,14 @@ class KeyIndex:
                 await run_in_thread(lambda: disk.write_file(path, data))
                 self._marked = flush.mark
                 self.end_timestamp = flush.mark.header.end_timestamp
-            self._end_flush(flush)
-            if flush.changes != self._changes:
-                self._write_mark()
         except OSError as error:
-            self._end_flush(flush)
-            self._flush_failed(flush, error)
+            self._flush_failed(flush, error)  # first: a file that is not clean keeps its slots
+        self._end_flush(flush)
+        if flush.changes != self._changes:
+            try:
+                self._write_mark()
+            except OSError as error:
+                self.failed(error)
 
     def _end_flush(self, flush: IndexFlush) -> None:
         self._is_flushing = False
