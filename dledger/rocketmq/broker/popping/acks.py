@@ -267,6 +267,7 @@ class PopAcks(CommandGroup):
                 return
             if table is revive.table:
                 table.add(point, OWN_QUEUE, put.placed.queue_offsets[0])
+                revive.moved(put.placed.queue_offsets[0])
             self.changed += 1
             connection.answer(request, ext_fields={
                 "popTime": str(key.pop_ms), "invisibleTime": str(invisible_ms), "reviveQid": str(OWN_QUEUE),

@@ -396,6 +396,7 @@ class PopCommands(CommandGroup):
             revive.table.add(one.point, OWN_QUEUE, offset)
             if offsets.query(key.group, key.topic, key.queue_id) == one.committed:  # else somebody has set it
                 offsets.commit(key.group, key.topic, key.queue_id, one.following, now_ms)
+            revive.moved(offset)
             self.popped += len(one.records)
             self._progress.popped(key.group, pop.topic, len(one.records))
         points = [one.point for one in taken]

@@ -35,7 +35,9 @@ from dledger.rocketmq.broker.metadata.tables import PERM_READ, PERM_WRITE, Topic
 from dledger.rocketmq.broker.popping.check_points import (
     FIRST_POP_TIME,
     ORIGIN_GROUP,
+    OWN_QUEUE,
     POP_RECEIPT,
+    POPPED_GROUP,
     RECEIPT_BYTES_MAX,
     REVIVE_GROUP,
     REVIVE_QUEUES,
@@ -109,6 +111,7 @@ class ReviveService:
         self.is_loaded = self._is_running = False
         self._read_at: dict[int, int] = {}
         self._bound = self._offsets_ms = 0
+        self._moved_at: int | None = None
         self._early: list[Ack] = []
 
     def start(self) -> None:
@@ -118,6 +121,7 @@ class ReviveService:
         self._bound = self._store.log.record_end
         version = self._metadata.consumer_offsets.version
         self._offsets_ms = LONG_MAX if version is None else version.timestamp
+        self._moved_at = self._metadata.consumer_offsets.query(POPPED_GROUP, self.topic, OWN_QUEUE)
         self._again(0.0)
 
     def stop(self) -> None:
@@ -212,12 +216,29 @@ class ReviveService:
             found = None
         if isinstance(found, CheckPoint):
             self.table.add(found, queue_id, queue_offset)
-            if found.offsets and found.key.pop_ms > self._offsets_ms:
+            if found.offsets and not self._is_moved(found, queue_id, queue_offset):
                 self._move_behind(found)
+            if queue_id == OWN_QUEUE:
+                self.moved(queue_offset)
             return
         self.table.passed(queue_id, queue_offset)
         if found is not None:
             self.table.finish(found)
+
+    def _is_moved(self, point: CheckPoint, queue_id: int, queue_offset: int) -> bool:
+        """
+        Whether the table of offsets has the move past these messages; an administrator may have set the offset
+        since. The time tells it of check points of RocketMQ's.
+        """
+        if queue_id == OWN_QUEUE and self._moved_at is not None:
+            return queue_offset < self._moved_at
+        return point.key.pop_ms <= self._offsets_ms
+
+    def moved(self, queue_offset: int) -> None:
+        """The offset of the group of a check point of ours is after its messages."""
+        offsets = self._metadata.consumer_offsets
+        if queue_offset >= (offsets.query(POPPED_GROUP, self.topic, OWN_QUEUE) or 0):
+            offsets.commit(POPPED_GROUP, self.topic, OWN_QUEUE, queue_offset + 1, self._wall_ms())
 
     def _move_behind(self, point: CheckPoint) -> None:
         (topic, group, queue_id, *_), end = point.key, max(point.offsets) + 1
