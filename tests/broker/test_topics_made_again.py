@@ -103,6 +103,26 @@ class AgainCase(PopCase):
         return int(answer.ext_fields[name])
 
 
+class LostTests(AgainCase):
+    """A message makes a deleted topic again, and the broker crashes before the table is written."""
+
+    def test_begin(self) -> None:
+        """The topic begins with the first message since the deletion, also with one that waits."""
+        for is_delayed in (False, True):
+            self.send(b"old", properties="DELAY\x011\x02")
+            self.wait(1)
+            self.admin(DELETE)
+            self.wait(1)
+            if is_delayed:
+                self.send(b"waits", properties="DELAY\x012\x02")
+            self.send(b"new")
+            self.again(crash=True)
+            self.parts.lost_topics.restore()
+            first = b"waits" if is_delayed else b"new"
+            (begin,) = [one.physical_offset for one in self.broker.stored() if one.body == first][-1:]
+            self.assertEqual(self.parts.metadata.topics.begins_at("T1"), begin)
+
+
 class PopsTests(AgainCase):
     """What was popped before."""
 

@@ -42,13 +42,13 @@ def require_pair(condition: bool, number: int, sentence: str) -> None:
 
 
 @attrs.define(eq=False, kw_only=True)
-class SentMessage:
+class ProducedMessage:
     """
     A message that a producer has sent.
 
     @ivar due_ms: it may be given from now on, ms since 1970.
     @ivar kind: plain, delayed or half.
-    @ivar era: of its topic when it was sent; see L{Accounts.eras}.
+    @ivar era: of its topic when it was sent; see L{TrafficRecord.eras}.
     @ivar outcome: acked, unknown or refused; empty while it is on its way.
     @ivar offset: in the log of the broker that has answered, of the message or its first form; -1: unknown.
     @ivar is_replicated: the answer promises that it is at a slave, too.
@@ -90,7 +90,7 @@ class GroupFilter:
     tags: frozenset[str] = frozenset()
     above: int = -1
 
-    def passes(self, sent: SentMessage) -> bool:
+    def passes(self, sent: ProducedMessage) -> bool:
         """Whether the group wants a message."""
         return (not self.tags or sent.tag in self.tags) and sent.number > self.above
 
@@ -111,7 +111,7 @@ class Given:
     acked: str = ""
 
 
-class Accounts:
+class TrafficRecord:
     """
     @ivar sent: by key.
     @ivar eras: topic to the number of its life; L{UNSURE} while it is deleted or made.
@@ -123,7 +123,7 @@ class Accounts:
     """
 
     def __init__(self) -> None:
-        self.sent: dict[str, SentMessage] = {}
+        self.sent: dict[str, ProducedMessage] = {}
         self.eras: dict[str, int] = {}
         self.got: dict[str, set[str]] = {}
         self.given: dict[tuple[str, str], Given] = {}
@@ -134,19 +134,19 @@ class Accounts:
         """See C{eras}."""
         return self.eras.get(topic, 0)
 
-    def answered(self, sent: SentMessage, outcome: str) -> None:
+    def answered(self, sent: ProducedMessage, outcome: str) -> None:
         """A send has an outcome."""
         sent.outcome = outcome
         if sent.era != self.era(sent.topic):
             sent.era = UNSURE  # the topic was deleted, or made, meanwhile
 
-    def ended(self, sent: SentMessage, end: str) -> None:
+    def ended(self, sent: ProducedMessage, end: str) -> None:
         """An end was answered with success."""
         require_pair(sent.ended in ("", end), 3, f"{sent.key} is {sent.ended} and {end}")
         sent.ended = end
 
     def delivered(self, group: str, message: Message, *, now_ms: int, era: int,
-                  passes: GroupFilter | None = None) -> SentMessage:
+                  passes: GroupFilter | None = None) -> ProducedMessage:
         """
         A group gets a message.
 
@@ -173,7 +173,7 @@ class Accounts:
         got.add(key)
         return sent
 
-    def popped(self, group: str, sent: SentMessage, *, pop_ms: int, visible_ms: int) -> Given:
+    def popped(self, group: str, sent: ProducedMessage, *, pop_ms: int, visible_ms: int) -> Given:
         """A message was popped."""
         before = self.given.get((group, sent.key))
         if before is not None and sent.kind == PLAIN and before.life == self.life:
@@ -183,7 +183,7 @@ class Accounts:
         given = self.given[group, sent.key] = Given(pop_ms, visible_ms, self.life)
         return given
 
-    def needed(self, topics: frozenset[str]) -> Iterator[SentMessage]:
+    def needed(self, topics: frozenset[str]) -> Iterator[ProducedMessage]:
         """What each group must get of these topics."""
         for sent in self.sent.values():
             is_there = sent.topic in topics and sent.outcome == ACKED and not sent.may_be_lost

@@ -21,7 +21,7 @@ import attrs
 from twisted.internet.defer import Deferred
 
 from dledger.rocketmq.broker.ha.slave import DecisionUnderWay
-from dledger.testing.brokers.accounts import UNSURE, Accounts, SentMessage, require_pair
+from dledger.testing.brokers.accounts import UNSURE, TrafficRecord, ProducedMessage, require_pair
 from dledger.testing.brokers.asking import ClientMachine
 from dledger.testing.brokers.machine import CLIENT_PORT, SLAVE_PORT, BrokerMachine, BrokerWorld
 from dledger.testing.brokers.pairs import MakePlainBroker, follower_of
@@ -91,7 +91,7 @@ class PairWorld:
     """
     A master, its slave, and their clients.
 
-    @ivar is_loaded, is_over: see L{dledger.testing.brokers.traffic.World}.
+    @ivar is_loaded, is_over: see L{dledger.testing.brokers.traffic.TrafficWorld}.
     """
 
     def __init__(self, seed: int, focus: PairFocus, *, wants_all_lines: bool = False) -> None:
@@ -102,7 +102,7 @@ class PairWorld:
         self.bugs = BugWatch()
         self.network = ByteNetwork(self.clock, random.Random(f"{seed} network"))
         self.network.spread_us = self._spread_us = rng.choice((300, 700, 20_000))
-        self.accounts = Accounts()
+        self.accounts = TrafficRecord()
         has_power = rng.random() < 0.5
         self.role = focus.role or rng.choice(("SYNC_MASTER", "SYNC_MASTER", "ASYNC_MASTER"))
         self.options: dict[str, object] = {
@@ -145,19 +145,19 @@ class PairWorld:
     # -- what the stories ask --------------------------------------------------------------------
 
     def master(self) -> str:
-        """See L{dledger.testing.brokers.traffic.World}."""
+        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
         return f"{self._master}:{CLIENT_PORT}"
 
     def any_broker(self) -> str:
-        """See L{dledger.testing.brokers.traffic.World}."""
+        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
         return f"{self.rng.choice(NAMES)}:{CLIENT_PORT}"
 
     def wall_ms(self) -> int:
-        """See L{dledger.testing.brokers.traffic.World}."""
+        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
         return int((1.7e9 + self.clock.now_us / 1e6) * 1000)
 
-    def placed(self, sent: SentMessage, code: int) -> None:
-        """See L{dledger.testing.brokers.traffic.World}. B11."""
+    def placed(self, sent: ProducedMessage, code: int) -> None:
+        """See L{dledger.testing.brokers.traffic.TrafficWorld}. B11."""
         sent.is_replicated = code == 0 and self.role == "SYNC_MASTER"
         if sent.is_replicated:
             end = max(self._slave_end, self._end_of_slave())
@@ -165,11 +165,11 @@ class PairWorld:
                                                 f"slave's log ends at {end}")
 
     def committing(self, target: str, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """See L{dledger.testing.brokers.traffic.World}."""
+        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
         self.watch.committing(target.partition(":")[0], (group, topic, queue_id), offset)
 
     def resetting(self, group: str, topic: str, queue_id: int) -> None:
-        """See L{dledger.testing.brokers.traffic.World}."""
+        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
         self.watch.freed((group, topic, queue_id))
 
     # -- life ------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from dledger.rocketmq.broker.metadata.tables import GroupConfig, TopicConfig
 from dledger.rocketmq.broker.parts import BrokerParts
 from dledger.rocketmq.broker.store.commit_log_store import CommitLogStore
 from dledger.rocketmq.broker.store.records.key_hash import hash_of_key
-from dledger.testing.brokers.accounts import SentMessage, require_pair
+from dledger.testing.brokers.accounts import ProducedMessage, require_pair
 from protocols.wire.fastjson import JsonObject
 from protocols.wire.rocketmq.layout import MAGIC_BLANK, START, START_SIZE
 from protocols.wire.rocketmq.message import Message, decode_message
@@ -126,7 +126,7 @@ def _document(entry: TopicConfig | GroupConfig | None) -> JsonObject:
     return {name: value for name, value in document.items() if (name, value) != ("attributes", {})}
 
 
-def check_by_key(name: str, parts: BrokerParts, sent: SentMessage) -> None:
+def check_by_key(name: str, parts: BrokerParts, sent: ProducedMessage) -> None:
     """B10."""
     indexing = parts.store.indexing
     assert indexing is not None

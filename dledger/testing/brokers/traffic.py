@@ -19,10 +19,10 @@ from dledger.testing.brokers.accounts import (
     ROLLBACK,
     UNKNOWN,
     UNSURE,
-    Accounts,
+    TrafficRecord,
     Given,
     GroupFilter,
-    SentMessage,
+    ProducedMessage,
     require_pair,
 )
 from dledger.testing.brokers.asking import ClientMachine
@@ -56,10 +56,10 @@ GROUPS = (
 LEVELS_MS = (1000, 2000, 4000)
 
 
-class World(Protocol):
+class TrafficWorld(Protocol):
     """What the stories know of the schedule."""
 
-    accounts: Accounts
+    accounts: TrafficRecord
     rng: random.Random
 
     @property
@@ -79,7 +79,7 @@ class World(Protocol):
     def wall_ms(self) -> int:
         """Ms since 1970."""
 
-    def placed(self, sent: SentMessage, code: int) -> None:
+    def placed(self, sent: ProducedMessage, code: int) -> None:
         """A message was stored."""
 
     def committing(self, target: str, group: str, topic: str, queue_id: int, offset: int) -> None:
@@ -105,7 +105,7 @@ class Traffic:
     @ivar paused: topics whose consumers wait, as they are deleted and made again.
     """
 
-    def __init__(self, world: World, client: ClientMachine, *, put_s: float) -> None:
+    def __init__(self, world: TrafficWorld, client: ClientMachine, *, put_s: float) -> None:
         self._world = world
         self._client = client
         self._rng = world.rng
@@ -113,7 +113,7 @@ class Traffic:
         self._put_s = put_s
         self._number = 0
         self._busy = 0
-        self._halves: dict[str, SentMessage] = {}
+        self._halves: dict[str, ProducedMessage] = {}
         self.paused = False
         client.asked = self._checked
 
@@ -152,10 +152,10 @@ class Traffic:
             else:
                 self._client.begin(self._send_one(DELAYED if kind < 0.4 else PLAIN))
 
-    def _new(self, kind: str, topic: str = "", queue_id: int = -1) -> SentMessage:
+    def _new(self, kind: str, topic: str = "", queue_id: int = -1) -> ProducedMessage:
         rng, self._number = self._rng, self._number + 1
         topic = topic or rng.choice((*KEPT, *KEPT, REMADE))
-        sent = SentMessage(
+        sent = ProducedMessage(
             key=f"m{self._number}", topic=topic, queue_id=rng.randrange(QUEUES) if queue_id < 0 else queue_id,
             tag=rng.choice("ABC"), number=rng.randrange(40), body=rng.randbytes(rng.choice((0, 10, 200, 700))),
             due_ms=self._world.wall_ms(), kind=kind, era=self._accounts.era(topic),
@@ -164,10 +164,10 @@ class Traffic:
         return sent
 
     @staticmethod
-    def _properties(sent: SentMessage, **more: str) -> dict[str, str]:
+    def _properties(sent: ProducedMessage, **more: str) -> dict[str, str]:
         return {"KEYS": sent.key, "UNIQ_KEY": sent.key, "TAGS": sent.tag, "n": str(sent.number), **more}
 
-    def _fields(self, sent: SentMessage, properties: dict[str, str], sys_flag: int = 0) -> dict[str, object]:
+    def _fields(self, sent: ProducedMessage, properties: dict[str, str], sys_flag: int = 0) -> dict[str, object]:
         """Of a send, by their short names."""
         return {
             "a": PRODUCER, "b": sent.topic, "c": "TBW102", "d": QUEUES, "e": sent.queue_id, "f": sys_flag,
@@ -198,7 +198,7 @@ class Traffic:
         answer = await self._ask_master(SEND_BATCH, body, m="true", **self._fields(first, {}))
         self._note_sent(batch, answer)
 
-    def _note_sent(self, batch: list[SentMessage], answer: RemotingCommand | None) -> None:
+    def _note_sent(self, batch: list[ProducedMessage], answer: RemotingCommand | None) -> None:
         outcome = UNKNOWN
         if answer is not None:
             outcome = ACKED if answer.code in STORED else REFUSED if answer.code in NOT_STORED else UNKNOWN
@@ -229,17 +229,17 @@ class Traffic:
             await self._end(target, sent, self._wanted(sent), *place)
 
     @staticmethod
-    def _wanted(sent: SentMessage) -> str:
+    def _wanted(sent: ProducedMessage) -> str:
         return COMMIT if sent.number % 3 else ROLLBACK
 
     @staticmethod
-    def _end_fields(sent: SentMessage, end: str, queue_offset: int, offset: int) -> dict[str, object]:
+    def _end_fields(sent: ProducedMessage, end: str, queue_offset: int, offset: int) -> dict[str, object]:
         return {
             "producerGroup": PRODUCER, "tranStateTableOffset": queue_offset, "commitLogOffset": offset,
             "commitOrRollback": 8 if end == COMMIT else 12, "msgId": sent.key,
         }
 
-    async def _end(self, target: str, sent: SentMessage, end: str, queue_offset: int, offset: int) -> None:
+    async def _end(self, target: str, sent: ProducedMessage, end: str, queue_offset: int, offset: int) -> None:
         sent.asked.add(end)
         answer = await self._client.ask(
             target, END_TRANSACTION, **self._end_fields(sent, end, queue_offset, offset),
@@ -256,7 +256,7 @@ class Traffic:
         sent = self._halves[fields["transactionId"]]
         self._client.begin(self._end_checked(target, sent, fields))
 
-    async def _end_checked(self, target: str, sent: SentMessage, fields: object) -> None:
+    async def _end_checked(self, target: str, sent: ProducedMessage, fields: object) -> None:
         assert isinstance(fields, dict)
         end = self._wanted(sent)
         sent.asked.add(end)
