@@ -128,7 +128,7 @@ class PairWorld:
         self.lines: list[str] = []
         self._keeps_all = wants_all_lines
         self.promotions = self.resolved = 0
-        self._noticed = False
+        self._noticed = self._is_promoting = False
         #: End of the slave's log when its disk was taken, or it was seen last; and how much it must get again.
         self._slave_end = self._renewed_to = 0
         self._lacks_since = 0
@@ -326,6 +326,8 @@ class PairWorld:
     def _renew_slave(self, _machine: BrokerMachine) -> None:
         """The slave loses its disk, and begins with an empty one."""
         slave = self.slave_machine
+        if self._is_promoting:
+            return
         slave.kill()
         master = self.master_machine.parts
         if master is None:
@@ -338,7 +340,7 @@ class PairWorld:
     def _promote(self, _machine: BrokerMachine) -> None:
         """The master is given up; its slave becomes the master, and has a slave: the same machine, or a new one."""
         slave, parts = self.slave_machine, self.slave_machine.parts
-        if parts is None or slave.process.is_frozen or not parts.store.is_ready:
+        if parts is None or slave.process.is_frozen or not parts.store.is_ready or self._is_promoting:
             return
         if parts.store.log.end_offset < self._renewed_to or follower_of(slave) is None:
             return
