@@ -137,6 +137,18 @@ class PopsTests(AgainCase):
         self.wait(15)
         self.assertEqual(([one.body for one in self.pop()], self.parts.revive.gone), ([], 2))
 
+    def test_another_time(self) -> None:
+        """What was popped of the deleted topic cannot get another time, and so outlive it."""
+        self.send(b"old 0", b"old 1")
+        one, two = self.pop()
+        self.admin(DELETE)
+        self.assertEqual(self.change(one, 1000).code, Code.NO_MESSAGE)
+        self.admin(MAKE)
+        self.send(b"new")
+        self.assertEqual(self.change(two, 1000).code, Code.NO_MESSAGE)
+        self.wait(15)
+        self.assertEqual([one.body for one in self.pop()], [b"new"])
+
     def test_open_check_point(self) -> None:
         """That of the new topic does, with the same offsets."""
         self.send(b"old")

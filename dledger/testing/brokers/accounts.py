@@ -102,7 +102,8 @@ class Given:
 
     @ivar visible_ms: from then on the group may get it again, ms since 1970.
     @ivar acked: its acknowledgement: acked, or unknown; empty: none.
-    @ivar life: number of promotions until then; the next master may know nothing of it.
+    @ivar life: number of promotions until the message was given first; the next master may have it twice, in its
+        queue and as a retry.
     """
 
     pop_ms: int
@@ -180,7 +181,8 @@ class TrafficRecord:
             require_pair(before.acked != ACKED, 5, f"{group} got {sent.key} after its acknowledgement")
             require_pair(pop_ms >= before.visible_ms, 5,
                          f"{group} got {sent.key} {before.visible_ms - pop_ms} ms before it was visible again")
-        given = self.given[group, sent.key] = Given(pop_ms, visible_ms, self.life)
+        life = self.life if before is None else before.life
+        given = self.given[group, sent.key] = Given(pop_ms, visible_ms, life)
         return given
 
     def needed(self, topics: frozenset[str]) -> Iterator[ProducedMessage]:

@@ -205,9 +205,13 @@ class PairWorld:
             if parts is not None and parts.store.is_ready:
                 self.watch.look(name, machine.boots, parts, masters=name == self._master)
             if not machine.is_up:
-                self.clock.after(SECOND_US, machine.start)  # one that ended by itself
+                self.clock.after(SECOND_US, self._start, machine)  # one that ended by itself
         self._look_after()
         self.bugs.tell()
+
+    def _start(self, machine: BrokerMachine) -> None:
+        if not self._is_promoting:
+            machine.start()
 
     # -- an operator -----------------------------------------------------------------------------
 
@@ -247,7 +251,7 @@ class PairWorld:
             getattr(self, "_" + name)(machine)
 
     def _again(self, machine: BrokerMachine, seconds: float = 2.0) -> None:
-        self.clock.after(int(self._fault_rng.uniform(0.05, seconds) * SECOND_US), machine.start)
+        self.clock.after(int(self._fault_rng.uniform(0.05, seconds) * SECOND_US), self._start, machine)
 
     def _kill(self, machine: BrokerMachine) -> None:
         machine.kill()
@@ -335,7 +339,7 @@ class PairWorld:
             return
         slave.replace_disk(slave.new_disk(self._fault_rng.random()))
         self._renewed_to = master.store.log.end_offset
-        self.clock.after(int(self._fault_rng.uniform(0.05, 2.0) * SECOND_US), slave.start)
+        self.clock.after(int(self._fault_rng.uniform(0.05, 2.0) * SECOND_US), self._start, slave)
 
     def _promote(self, _machine: BrokerMachine) -> None:
         """The master is given up; its slave becomes the master, and has a slave: the same machine, or a new one."""
@@ -430,7 +434,7 @@ class PairWorld:
             machine.disk.set_full(False)
             machine.slow_disk(FLUSH_US)
             machine.thaw()
-            self.clock.after(4 * SECOND_US, machine.start)
+            self.clock.after(4 * SECOND_US, self._start, machine)
 
     def _unsettled(self) -> str:
         """What is still to come; empty if all is delivered, and equal."""

@@ -252,6 +252,8 @@ class PopAcks(CommandGroup):
         revive = self._revive
         if not revive.is_loaded:
             raise Refused(Code.SYSTEM_BUSY, "this master still reads what was popped before: try again")
+        if revive.is_over(ack.key):  # a new check point would look like one of the topic that comes next
+            raise Refused(Code.NO_MESSAGE, _late(ack))
         table, (offset,), now_ms = revive.table, ack.offsets, self._wall_ms()
         # Not the name of the old check point, which is done.
         key = ack.key._replace(start=offset, pop_ms=max(now_ms, receipt.pop_ms + 1))

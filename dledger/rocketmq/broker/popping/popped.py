@@ -121,6 +121,10 @@ class PoppedTable:
             popped.reviving.update(ack.offsets)
         return True
 
+    def get(self, key: PopKey) -> Popped | None:
+        """A check point that is not finished; None if there is none of this name."""
+        return self._by_key.get(key)
+
     def has(self, ack: Ack) -> bool:
         """Whether all its messages are known."""
         popped = self._by_key.get(ack.key)

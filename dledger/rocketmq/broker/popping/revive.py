@@ -43,6 +43,7 @@ from dledger.rocketmq.broker.popping.check_points import (
     REVIVE_QUEUES,
     Ack,
     CheckPoint,
+    PopKey,
     ack_message,
     normal_topic,
     read_revive,
@@ -351,6 +352,11 @@ class ReviveService:
             dead += copy.topic.startswith(DLQ_PREFIX)
             size += len(record)
         return copies, stuck, dead, size
+
+    def is_over(self, key: PopKey) -> bool:
+        """Whether the topic of a check point was deleted after its messages were popped."""
+        popped = self.table.get(key)
+        return popped is not None and self._is_over(normal_topic(key.topic, key.group), popped)
 
     def _is_over(self, topic: str, popped: Popped) -> bool:
         """Whether the topic was deleted after messages of it were popped; it may have been made again."""
