@@ -102,6 +102,7 @@ class Given:
 
     @ivar visible_ms: from then on the group may get it again, ms since 1970.
     @ivar acked: its acknowledgement: acked, or unknown; empty: none.
+    @ivar was_acked: an earlier one of the same message was acknowledged, or may have been.
     @ivar life: number of promotions until the message was given first; the next master may have it twice, in its
         queue and as a retry.
     """
@@ -110,6 +111,7 @@ class Given:
     visible_ms: int
     life: int
     acked: str = ""
+    was_acked: bool = False
 
 
 class TrafficRecord:
@@ -182,7 +184,10 @@ class TrafficRecord:
             require_pair(pop_ms >= before.visible_ms, 5,
                          f"{group} got {sent.key} {before.visible_ms - pop_ms} ms before it was visible again")
         life = self.life if before is None else before.life
-        given = self.given[group, sent.key] = Given(pop_ms, visible_ms, life)
+        given = self.given[group, sent.key] = Given(
+            pop_ms, visible_ms, life,
+            was_acked=before is not None and bool(before.acked or before.was_acked),
+        )
         return given
 
     def needed(self, topics: frozenset[str]) -> Iterator[ProducedMessage]:
@@ -204,6 +209,6 @@ class TrafficRecord:
         found = []
         for one in self.needed(topics):
             given = self.given.get((group, one.key))
-            if given is None or not given.acked:
+            if given is None or not (given.acked or given.was_acked):
                 found.append(one.key)
         return found

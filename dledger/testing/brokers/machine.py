@@ -88,6 +88,7 @@ class BrokerMachine:
     @ivar reasons: why processes could not go on, although nothing was done to them.
     @ivar boots: number of processes so far.
     @ivar may_fail: its disk was made to fail, so its broker may end itself.
+    @ivar ends: called before its process ends.
     """
 
     def __init__(self, world: BrokerWorld, name: str, rng: random.Random, make: MakeBroker) -> None:
@@ -95,6 +96,7 @@ class BrokerMachine:
         self.name = name
         self.make = make
         self.may_fail = False
+        self.ends: Callable[[BrokerMachine], None] = lambda machine: None
         self.disk = self.new_disk(rng.random())
         self.is_up = False
         self.boots = 0
@@ -198,6 +200,7 @@ class BrokerMachine:
             self.disk.lose_power()
 
     def _end(self, *, power: bool) -> None:
+        self.ends(self)
         self.is_up = False
         self.process.end()
         self.world.network.died(self.name, self.process, silently=power)

@@ -117,6 +117,8 @@ class PairWorld:
             name: BrokerMachine(world, name, random.Random(f"{seed} {name}"), self._make(name, NAMES[0]))
             for name in NAMES
         }
+        for machine in self.machines.values():
+            machine.ends = lambda _: self._end_of_slave()
         self._master = NAMES[0]
         self.is_loaded, self.is_over = True, False
         self.watch = OffsetWatch(lambda: self.clock.now_us)
@@ -192,6 +194,7 @@ class PairWorld:
         return next(one for name, one in self.machines.items() if name != self._master)
 
     def _end_of_slave(self) -> int:
+        """The highest end of the slave's log so far."""
         parts = self.slave_machine.parts
         if parts is not None:
             self._slave_end = max(self._slave_end, parts.store.log.end_offset)
