@@ -49,6 +49,8 @@ class ProducedMessage:
     @ivar due_ms: it may be given from now on, ms since 1970.
     @ivar kind: plain, delayed or half.
     @ivar era: of its topic when it was sent; see L{TrafficRecord.eras}.
+    @ivar life: number of promotions until it was sent: the next master may have it twice, in its queue and as a
+        retry.
     @ivar outcome: acked, unknown or refused; empty while it is on its way.
     @ivar offset: in the log of the broker that has answered, of the message or its first form; -1: unknown.
     @ivar is_replicated: the answer promises that it is at a slave, too.
@@ -67,6 +69,7 @@ class ProducedMessage:
     due_ms: int
     kind: str
     era: int
+    life: int = 0
     outcome: str = ""
     offset: int = -1
     is_replicated: bool = False
@@ -103,13 +106,10 @@ class Given:
     @ivar visible_ms: from then on the group may get it again, ms since 1970.
     @ivar acked: its acknowledgement: acked, or unknown; empty: none.
     @ivar was_acked: an earlier one of the same message was acknowledged, or may have been.
-    @ivar life: number of promotions until the message was given first; the next master may have it twice, in its
-        queue and as a retry.
     """
 
     pop_ms: int
     visible_ms: int
-    life: int
     acked: str = ""
     was_acked: bool = False
 
@@ -179,13 +179,12 @@ class TrafficRecord:
     def popped(self, group: str, sent: ProducedMessage, *, pop_ms: int, visible_ms: int) -> Given:
         """A message was popped."""
         before = self.given.get((group, sent.key))
-        if before is not None and sent.kind == PLAIN and before.life == self.life:
+        if before is not None and sent.kind == PLAIN and sent.life == self.life:
             require_pair(before.acked != ACKED, 5, f"{group} got {sent.key} after its acknowledgement")
             require_pair(pop_ms >= before.visible_ms, 5,
                          f"{group} got {sent.key} {before.visible_ms - pop_ms} ms before it was visible again")
-        life = self.life if before is None else before.life
         given = self.given[group, sent.key] = Given(
-            pop_ms, visible_ms, life,
+            pop_ms, visible_ms,
             was_acked=before is not None and bool(before.acked or before.was_acked),
         )
         return given

@@ -130,10 +130,12 @@ def check_by_key(name: str, parts: BrokerParts, sent: ProducedMessage) -> None:
     """B10."""
     indexing = parts.store.indexing
     assert indexing is not None
+    log = parts.store.log
     for offset in indexing.index.search(hash_of_key(sent.topic, sent.key), 0, 1 << 62):
-        if offset >= 0 and decode_message(parts.store.log.read(offset, 4096)).keys == (sent.key,):
+        is_there = log.begin_offset <= offset < log.record_end
+        if is_there and decode_message(log.read(offset, 4096)).keys == (sent.key,):
             return
-    require_pair(False, 10, f"{name} does not find {sent.key}")
+    require_pair(sent.offset < log.begin_offset, 10, f"{name} does not find {sent.key}")
 
 
 class OffsetWatch:

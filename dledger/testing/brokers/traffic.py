@@ -159,6 +159,7 @@ class Traffic:
             key=f"m{self._number}", topic=topic, queue_id=rng.randrange(QUEUES) if queue_id < 0 else queue_id,
             tag=rng.choice("ABC"), number=rng.randrange(40), body=rng.randbytes(rng.choice((0, 10, 200, 700))),
             due_ms=self._world.wall_ms(), kind=kind, era=self._accounts.era(topic),
+            life=self._accounts.life,
         )
         self._accounts.sent[sent.key] = sent
         return sent

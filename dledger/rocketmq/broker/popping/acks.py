@@ -110,7 +110,7 @@ class PopAcks(CommandGroup):
         self, connection: CommandConnection, request: RemotingCommand, acks: Sequence[Ack]
     ) -> None:
         self.acknowledged += self._in_order.acknowledge(acks)
-        for topic, group in {(ack.key.topic, ack.key.group) for ack in acks}:
+        for topic, group in dict.fromkeys((ack.key.topic, ack.key.group) for ack in acks):
             self._freed(topic, group)
         self._answer_settled(connection, request)
 

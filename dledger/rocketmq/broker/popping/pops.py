@@ -478,7 +478,7 @@ class PopCommands(CommandGroup):
     def arrived(self, arrived: Arrived) -> None:
         """These queues have new messages."""
         if len(self):
-            for topic in {topic for topic, _ in arrived}:
+            for topic in sorted({topic for topic, _ in arrived}):
                 for waiting in self._topics.get(topic, ()):
                     self._wake(waiting, WOKEN_MAX)
 

@@ -442,6 +442,7 @@ class KeyIndex:
     def _flush_failed(self, flush: IndexFlush, error: OSError) -> None:
         for file in flush.files:
             file.flush_failed()
+        self._has_new_file = bool(self.files)
         self.failed(error)
 
     def failed(self, error: OSError) -> None:

@@ -281,7 +281,7 @@ class ConsumeQueues:
         gone = frozenset(key for key in self._queues if topic is None or key[0] == topic)
         self._list.take_out(gone)
         self._is_list_old = True
-        for key in gone:
+        for key in sorted(gone):
             self._queues.pop(key).destroy()
             self._touched.pop(key, None)
             self._closed.pop(key, None)
