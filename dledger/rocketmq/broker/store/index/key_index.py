@@ -364,7 +364,23 @@ class KeyIndex:
         """The state has gone back: the mark must not say more."""
         self._changes += 1
         if not self._is_flushing:  # else its end does
+            self._lower_mark(self._marked)
+
+    def _lower_mark(self, durable: IndexMark | None) -> None:
+        """
+        Let the mark say no more than a state that is on stable storage, nor than the present one.
+
+        @raise OSError: writing failed.
+        """
+        names = {0, *(int(file.name) for file in self.files)}
+        if durable is not None and durable.file in names:
+            offset = min(durable.offset, self.offset)
+            if durable is not self._marked or offset < durable.offset:
+                self._write(attrs.evolve(durable, offset=offset, is_clean=False))
+        elif all(file.is_clean for file in self.files):
             self._write_mark()
+        else:
+            self._write(IndexMark(offset=self._log.begin_offset))  # all of it is put again after a crash
 
     # -- flush -----------------------------------------------------------------------------------
 
@@ -375,12 +391,10 @@ class KeyIndex:
         return IndexMark(offset=offset, file=int(last.name), header=last.header)
 
     def _write_mark(self, *, is_clean: bool = False) -> None:
-        """
-        Record the state: as far as it is on stable storage, or is less than what the mark says.
+        """Record the present state, which is on stable storage. @raise OSError: writing failed."""
+        self._write(attrs.evolve(self._state(self.offset), is_clean=is_clean))
 
-        @raise OSError: writing failed.
-        """
-        mark = attrs.evolve(self._state(self.offset), is_clean=is_clean)
+    def _write(self, mark: IndexMark) -> None:
         self._disk.write_file(f"{self._root}/{INDEX_MARK_NAME}", encode_index_mark(mark, self.shape))
         self._marked = mark
 
@@ -413,9 +427,10 @@ class KeyIndex:
 
     async def flush(self, flush: IndexFlush, run_in_thread: RunInThread) -> None:
         """Bring a state to stable storage, off the reactor, and record it. Failures are logged."""
-        disk, path = self._disk, f"{self._root}/{INDEX_MARK_NAME}"
+        disk, path, durable = self._disk, f"{self._root}/{INDEX_MARK_NAME}", self._marked
         try:
             await run_in_thread(flush.run)
+            durable = flush.mark
             if flush.changes == self._changes:
                 data = encode_index_mark(flush.mark, self.shape)
                 await run_in_thread(lambda: disk.write_file(path, data))
@@ -426,7 +441,7 @@ class KeyIndex:
         self._end_flush(flush)
         if flush.changes != self._changes:
             try:
-                self._write_mark()
+                self._lower_mark(durable)
             except OSError as error:
                 self.failed(error)
 
