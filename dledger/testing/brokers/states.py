@@ -6,7 +6,7 @@ B7. The consume queues of a broker are the fold of its log, from the beginning o
 B8. In the end a slave's log is its master's, from the slave's first file on, and so are its topics, groups,
 request modes, and offsets of consumers and delay levels, but for what it keeps by rule.
 B9. An offset of a consumer goes back only by a reset, by a commit of a lower one, with the deletion of its
-topic, or at a start; at a slave, as its master's does.
+topic, at a start, or if it is after the end of its queue then; at a slave, as its master's does.
 B10. Every acknowledged message is found by its key, on every broker.
 """
 
@@ -143,7 +143,7 @@ class OffsetWatch:
 
     def __init__(self, now_us: Callable[[], int]) -> None:
         self._now_us = now_us
-        self._seen: dict[str, tuple[int, dict[OffsetKey, int]]] = {}
+        self._seen: dict[str, tuple[tuple[int, int], dict[OffsetKey, int]]] = {}
         self._commits: dict[tuple[str, OffsetKey], dict[int, int]] = {}
         self._free: dict[OffsetKey, int] = {}
 
@@ -162,18 +162,19 @@ class OffsetWatch:
             for group, topic, queues in parts.metadata.consumer_offsets.rows()
             for queue_id, offset in queues.items()
         }
-        last_boot, before = self._seen.get(broker, (0, {}))
-        self._seen[broker] = boot, offsets
+        life = boot, parts.offset_bounds.taken_back
+        was, before = self._seen.get(broker, ((0, 0), {}))
+        self._seen[broker] = life, offsets
         now_us = self._now_us()
         for key, offset in before.items():
             now = offsets.get(key, -1)
             if now >= offset:
                 continue
             if masters:
-                is_right = last_boot != boot or now < 0 or key in self._free or self._was_committed(broker, key, now)
+                is_right = was != life or now < 0 or key in self._free or self._was_committed(broker, key, now)
                 self._free[key] = now_us
             else:
-                is_right = last_boot != boot or now_us - self._free.get(key, -COPIED_US) < COPIED_US
+                is_right = was != life or now_us - self._free.get(key, -COPIED_US) < COPIED_US
                 is_right = is_right or self._was_committed(broker, key, now)
             require_pair(is_right, 9, f"{broker}: the offset of {key} went back from {offset} to {now}")
 

@@ -140,6 +140,18 @@ class SlaveTests(SynchronousTestCase):
             self.assertEqual((offsets.query("G", "T", 0), offsets.query("G", "U", 0)),
                              (50 if begin < 700 else None, 60))
 
+    def test_topic_that_was_shown(self) -> None:
+        """A guess where a topic begins, before the first table of the master, costs no offsets."""
+        master = Metadata(MemoryDisk(), "c", now_ms=1)
+        for topic, begin in (("T", 100), ("U", 0)):
+            master.topics.put(TopicConfig(topic_name=topic, rest={"beginsAt": begin}), 5)
+        self.master.bodies = {21: master.topics.wire_bytes(is_whole=True)}
+        self.metadata.topics.show([TopicConfig(topic_name="T", rest={"beginsAt": 0})])
+        self.metadata.consumer_offsets.commit("G", "T", 0, 50, 5)
+        self.round()
+        self.assertEqual(self.metadata.topics.begins_at("T"), 100)
+        self.assertEqual(self.metadata.consumer_offsets.query("G", "T", 0), 50)
+
     def test_stall(self) -> None:
         """Rounds that are long overdue are noticed; a round that a slow master prolongs is not."""
         self.slave.start()

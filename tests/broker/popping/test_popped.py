@@ -6,7 +6,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.broker.popping.check_points import Ack, CheckPoint, PopKey
-from dledger.rocketmq.broker.popping.popped import SPARE_MAX, PoppedTable
+from dledger.rocketmq.broker.popping.popped import SPARE_MAX, MoveOrder, PoppedTable
 
 
 def point(start: int, *offsets: int, pop_ms: int = 1000) -> CheckPoint:
@@ -103,6 +103,13 @@ class PoppedTests(SynchronousTestCase):
             self.assertLessEqual(len(self.table._places[0]), SPARE_MAX + 6)
         self.assertEqual((len(self.table), self.table.reach()), (2, {0: 99}))
         self.assertEqual([one.point for one in self.table.due(1 << 60, 10)], [self.one, self.two])
+
+    def test_moves(self) -> None:
+        """Puts end in any order; those before the oldest that has not count."""
+        moves = MoveOrder()
+        first, second, third, last = (moves.begin() for _ in range(4))
+        self.assertEqual([moves.end(second, 7), moves.end(third, -1), moves.end(first, 5)], [-1, -1, 7])
+        self.assertEqual([moves.end(last, 9), moves.end(last, 9), moves.end(99, 1)], [9, -1, -1])
 
     def test_empty(self) -> None:
         """A check point of which everything is done."""

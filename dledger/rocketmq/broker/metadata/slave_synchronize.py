@@ -251,16 +251,18 @@ class SlaveSynchronize:
             await self._reached()
             if self._is_stopped():
                 return False
-        before = self._begins() if code == GET_ALL_TOPIC_CONFIG else {}
+        before = self._begins()
         changed = table.adopt(answer.body, self._needed(code))
-        if changed and before:
+        if changed and code == GET_ALL_TOPIC_CONFIG:
+            self._metadata.topics.shown = frozenset()
             self._forget_offsets(before)
         self._tell_kept(code)
         return changed
 
     def _begins(self) -> dict[str, int]:
-        """Where each topic begins in the log."""
-        return {name: entry.begins_at for name, entry in self._metadata.topics.entries.items()}
+        """Where each topic begins in the log, as far as a master has told it."""
+        topics = self._metadata.topics
+        return {name: entry.begins_at for name, entry in topics.entries.items() if name not in topics.shown}
 
     def _forget_offsets(self, before: Mapping[str, int]) -> None:
         """Topics that were made again have no offsets yet. @param before: see L{_begins}, as it was."""

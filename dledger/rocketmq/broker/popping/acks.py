@@ -263,13 +263,16 @@ class PopAcks(CommandGroup):
             ack_message(revive.topic, ack, self._own.host, now_ms, queue_id=receipt.revive_queue),
         ])
 
+        move = revive.moves.begin()
+
         def done(status: PutStatus) -> None:
             if not status.is_stored:
+                revive.moved(move, -1)
                 connection.answer(request, code=status.remoting_code, remark=status.name)
                 return
+            revive.moved(move, put.placed.queue_offsets[0])
             if table is revive.table:
                 table.add(point, OWN_QUEUE, put.placed.queue_offsets[0])
-                revive.moved(put.placed.queue_offsets[0])
             self.changed += 1
             connection.answer(request, ext_fields={
                 "popTime": str(key.pop_ms), "invisibleTime": str(invisible_ms), "reviveQid": str(OWN_QUEUE),

@@ -24,6 +24,43 @@ GroupQueue = tuple[str, str, int]
 SPARE_MAX = 1_024
 
 
+class MoveOrder:
+    """
+    The puts of check points whose groups have not moved past their messages. They end in any order: one waits
+    for slaves, the next one is told at once that there are none.
+
+    Invariant: C{_waiting} has each put under way, the oldest first, and those that have ended after it.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, int | None] = {}
+        self._last = 0
+
+    def begin(self) -> int:
+        """A put. @return: its number."""
+        self._last += 1
+        self._waiting[self._last] = None
+        return self._last
+
+    def end(self, number: int, offset: int) -> int:
+        """
+        A put has ended.
+
+        @param offset: of its last check point in the revive topic; -1: none was stored.
+        @return: the last check point before all puts under way; -1: there is no new one.
+        """
+        if number not in self._waiting:
+            return -1  # of an earlier life as a master
+        self._waiting[number] = offset
+        reached = -1
+        for one, done in list(self._waiting.items()):
+            if done is None:
+                break
+            reached = max(reached, done)
+            del self._waiting[one]
+        return reached
+
+
 @attrs.define(eq=False)
 class Popped:
     """

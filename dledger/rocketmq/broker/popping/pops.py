@@ -292,7 +292,10 @@ class PopCommands(CommandGroup):
         size = sum(len(record) for one in taken for record in one.records)
         self._put_bytes += size
         connection.account.reserve(size)
-        put.done.addCallback(self._stored, put, connection, request, pop, taken, rest, size, revive.table)
+        move = revive.moves.begin()
+        put.done.addCallback(
+            self._stored, put, connection, request, pop, taken, rest, size, revive.table, move
+        )
         return True
 
     def _queues(self, pop: _Pop) -> Iterator[tuple[GroupQueue, int, int]]:
@@ -379,14 +382,15 @@ class PopCommands(CommandGroup):
 
     def _stored(
         self, status: PutStatus, put: Put, connection: CommandConnection, request: RemotingCommand, pop: _Pop,
-        taken: list[Taken], rest: int, size: int, table: object,
+        taken: list[Taken], rest: int, size: int, table: object, move: int,
     ) -> None:
-        """The check points are stored, or not."""
+        """The check points are stored, or not. @param move: see L{MoveOrder}."""
         self._put_bytes -= size
         connection.account.unreserve(size)
         self._locked.difference_update(_queue_of(one.point) for one in taken)
         revive = self._revive
         if not status.is_stored or table is not revive.table:
+            revive.moved(move, -1)
             code = status.remoting_code if not status.is_stored else Code.SERVICE_NOT_AVAILABLE
             connection.answer(request, code=code, remark=f"the check point is not stored: {status.name}")
             return
@@ -396,9 +400,9 @@ class PopCommands(CommandGroup):
             revive.table.add(one.point, OWN_QUEUE, offset)
             if offsets.query(key.group, key.topic, key.queue_id) == one.committed:  # else somebody has set it
                 offsets.commit(key.group, key.topic, key.queue_id, one.following, now_ms)
-            revive.moved(offset)
             self.popped += len(one.records)
             self._progress.popped(key.group, pop.topic, len(one.records))
+        revive.moved(move, max(put.placed.queue_offsets))
         points = [one.point for one in taken]
         body = b"".join(body_of(one, pop.topic) for one in taken)
         if not body:

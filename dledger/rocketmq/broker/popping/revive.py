@@ -49,7 +49,7 @@ from dledger.rocketmq.broker.popping.check_points import (
     read_revive,
     revive_topic,
 )
-from dledger.rocketmq.broker.popping.popped import Popped, PoppedTable
+from dledger.rocketmq.broker.popping.popped import MoveOrder, Popped, PoppedTable
 from dledger.rocketmq.broker.popping.retries import RetryTopics
 from dledger.rocketmq.broker.puts.puts import NotPut, Put, PutPipeline
 from dledger.rocketmq.broker.puts.send_properties import name_retry_topic
@@ -109,6 +109,7 @@ class ReviveService:
 
     def _forget(self) -> None:
         self.table = PoppedTable()
+        self.moves = MoveOrder()
         self.is_loaded = self._is_running = False
         self._read_at: dict[int, int] = {}
         self._bound = self._offsets_ms = 0
@@ -220,7 +221,7 @@ class ReviveService:
             if found.offsets and not self._is_moved(found, queue_id, queue_offset):
                 self._move_behind(found)
             if queue_id == OWN_QUEUE:
-                self.moved(queue_offset)
+                self._note_moved(queue_offset)
             return
         self.table.passed(queue_id, queue_offset)
         if found is not None:
@@ -235,8 +236,15 @@ class ReviveService:
             return queue_offset < self._moved_at
         return point.key.pop_ms <= self._offsets_ms
 
-    def moved(self, queue_offset: int) -> None:
-        """The offset of the group of a check point of ours is after its messages."""
+    def moved(self, number: int, queue_offset: int) -> None:
+        """
+        The offsets of groups are after the messages of a put of check points.
+
+        @param number, queue_offset: see L{MoveOrder.end}.
+        """
+        self._note_moved(self.moves.end(number, queue_offset))
+
+    def _note_moved(self, queue_offset: int) -> None:
         offsets = self._metadata.consumer_offsets
         if queue_offset >= (offsets.query(POPPED_GROUP, self.topic, OWN_QUEUE) or 0):
             offsets.commit(POPPED_GROUP, self.topic, OWN_QUEUE, queue_offset + 1, self._wall_ms())
