@@ -107,8 +107,11 @@ class PoppedTests(SynchronousTestCase):
     def test_moves(self) -> None:
         """Puts end in any order; those before the oldest that has not count."""
         moves = MoveOrder()
-        first, second, third, last = (moves.begin() for _ in range(4))
+        self.assertIsNone(moves.first)
+        first, second, third, last = (moves.begin(one) for one in ((5,), (6, 7), (), (9,)))
+        self.assertEqual(moves.first, 5)
         self.assertEqual([moves.end(second, 7), moves.end(third, -1), moves.end(first, 5)], [-1, -1, 7])
+        self.assertEqual(moves.first, 9)
         self.assertEqual([moves.end(last, 9), moves.end(last, 9), moves.end(99, 1)], [9, -1, -1])
 
     def test_empty(self) -> None:

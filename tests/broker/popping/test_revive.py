@@ -206,6 +206,23 @@ class StartTests(PopCase):
         self.again(crash=True)
         self.assertEqual([one.body for one in self.pop()], [b"c"])
 
+    def test_put_that_ends_late(self) -> None:
+        """A check point whose put waits while a later one has ended is read by the next master."""
+        self.send(b"a", b"b")
+        held = self.hold_puts()
+        self.client.send(pop_of(maxMsgNums=1))
+        self.client.send(pop_of(maxMsgNums=1, consumerGroup="H"))
+        held[1].callback(PutStatus.SLAVE_NOT_AVAILABLE)
+        self.settle()
+        (popped,) = self.parts.revive.table.due(1 << 60, 1)
+        self.parts.revive.table.finish(Ack(popped.point.key, (0,)))
+        self.wait(1)
+        held[0].callback(PutStatus.PUT_OK)
+        self.settle()
+        self.again()
+        self.wait(15)
+        self.assertEqual([(one.body, one.tries) for one in self.pop()][-1:], [(b"a", 1)])
+
     def test_reset_after_a_crash(self) -> None:
         """What is reset after a start that has found check points stays reset."""
         self.send(b"a", b"b", b"c")

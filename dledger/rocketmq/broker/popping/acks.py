@@ -263,7 +263,7 @@ class PopAcks(CommandGroup):
             ack_message(revive.topic, ack, self._own.host, now_ms, queue_id=receipt.revive_queue),
         ])
 
-        move = revive.moves.begin()
+        move = revive.moves.begin(put.placed.queue_offsets)
 
         def done(status: PutStatus) -> None:
             if not status.is_stored:

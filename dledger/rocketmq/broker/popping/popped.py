@@ -13,6 +13,7 @@ check point. The next master reads again from there.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 
 import attrs
 
@@ -29,18 +30,31 @@ class MoveOrder:
     The puts of check points whose groups have not moved past their messages. They end in any order: one waits
     for slaves, the next one is told at once that there are none.
 
-    Invariant: C{_waiting} has each put under way, the oldest first, and those that have ended after it.
+    Invariant: C{_waiting} has each put under way, the oldest first, and those that have ended after it;
+    C{_places} has the queue offsets of those under way.
     """
 
     def __init__(self) -> None:
         self._waiting: dict[int, int | None] = {}
+        self._places: dict[int, Sequence[int]] = {}
         self._last = 0
 
-    def begin(self) -> int:
-        """A put. @return: its number."""
+    def begin(self, offsets: Sequence[int]) -> int:
+        """
+        A put. @return: its number.
+
+        @param offsets: of its messages in the revive topic, the first check point first; empty until the log
+            gives them, in the order of the puts.
+        """
         self._last += 1
         self._waiting[self._last] = None
+        self._places[self._last] = offsets
         return self._last
+
+    @property
+    def first(self) -> int | None:
+        """Offset of the first check point of the puts under way; None: there is none."""
+        return min((offsets[0] for offsets in self._places.values() if offsets), default=None)
 
     def end(self, number: int, offset: int) -> int:
         """
@@ -49,9 +63,10 @@ class MoveOrder:
         @param offset: of its last check point in the revive topic; -1: none was stored.
         @return: the last check point before all puts under way; -1: there is no new one.
         """
-        if number not in self._waiting:
+        if number not in self._places:
             return -1  # of an earlier life as a master
         self._waiting[number] = offset
+        del self._places[number]
         reached = -1
         for one, done in list(self._waiting.items()):
             if done is None:

@@ -292,7 +292,7 @@ class PopCommands(CommandGroup):
         size = sum(len(record) for one in taken for record in one.records)
         self._put_bytes += size
         connection.account.reserve(size)
-        move = revive.moves.begin()
+        move = revive.moves.begin(put.placed.queue_offsets)
         put.done.addCallback(
             self._stored, put, connection, request, pop, taken, rest, size, revive.table, move
         )

@@ -436,6 +436,10 @@ class ReviveService:
         if not (self.is_loaded and self._is_running):
             return
         offsets = self._metadata.consumer_offsets
+        first = self.moves.first
         for queue_id, reached in self.table.reach().items():
+            if queue_id == OWN_QUEUE and first is not None:
+                # A later put may have ended first: what it waits for is not in the table yet.
+                reached = min(reached, first - 1)
             if reached >= 0 and offsets.query(REVIVE_GROUP, self.topic, queue_id) != reached:
                 offsets.commit(REVIVE_GROUP, self.topic, queue_id, reached, self._wall_ms())
