@@ -17,8 +17,8 @@ from twisted.logger import Logger
 
 from dledger.rocketmq.broker.common.config import BrokerConfig
 from dledger.rocketmq.broker.metadata.tables import BEGINS_AT, TopicConfig, Topics
-from dledger.rocketmq.broker.store.commit_log_store import CommitLogStore
 from dledger.rocketmq.broker.puts.halves import HALF_TOPIC
+from dledger.rocketmq.broker.store.commit_log_store import CommitLogStore
 from dledger.rocketmq.broker.store.queries import offset_at
 from dledger.rocketmq.broker.store.queues.queue_list import QueueKey
 from dledger.rocketmq.broker.store.records.records import SCHEDULE_TOPIC
@@ -110,8 +110,8 @@ class TopicsAtStart:
 
 def _first_since(store: MessageStore, keys: Iterable[QueueKey], since_ms: int) -> int | None:
     """
-    Offset in the log of the first message of these queues that was stored since a time, ms since 1970; None if
-    there is none. 0, the beginning of every log, for all of them.
+    Offset in the log of the first message of these queues that was stored since a time, ms since 1970; None
+    if there is none. 0, the beginning of every log, for all of them.
     """
     found: list[int] = []
     for topic, queue_id in keys:

@@ -312,6 +312,7 @@ class BrokerParts(BrokerEvents):
         """See L{BrokerEvents}."""
         assert isinstance(self.store, CommitLogStore), "a raft log is cut where nothing is dispatched"
         self.store.log_was_cut(end_offset)
+        self.offset_bounds.cut()
 
     def arrived(self, arrived: Arrived) -> None:
         """See L{BrokerEvents}."""

@@ -5,15 +5,16 @@ What the clients of a schedule have sent, got and acknowledged, and which promis
 B1. A group gets only messages that were sent, in their topic, with their body, and that its filter lets
 through.
 B2. A delayed message is not given before its time.
-B3. A transaction ends once: it is committed and rolled back for nobody. A half message is given only if its
-commit was asked for, and never after it was rolled back.
+B3. A transaction ends once: it is not committed and rolled back. A half message is given only if its commit
+was asked for, and never after it was rolled back.
 B4. A topic that was deleted and made again shows no message of before.
-B5. A message that a group popped is not given to it again while it is invisible, nor after its acknowledgement
-was answered.
+B5. A message that a group popped is not given to it again while it is invisible, nor after its
+acknowledgement was answered.
 B6. In the end each group has every acknowledged message that its filter lets through, and each popped message
 was acknowledged.
 
-Limits: a message whose loss the role allows is marked C{may_be_lost}; see L{dledger.testing.brokers.schedules}.
+Limits: a message whose loss the role allows is marked C{may_be_lost}. What was sent before a promotion is not
+judged by B5: the next master may know nothing of the pop.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ class ProducedMessage:
     @ivar due_ms: it may be given from now on, ms since 1970.
     @ivar kind: plain, delayed or half.
     @ivar era: of its topic when it was sent; see L{TrafficRecord.eras}.
-    @ivar life: number of promotions until it was sent: the next master may have it twice, in its queue and as a
-        retry.
+    @ivar life: number of promotions until it was sent: the next master may have it twice, in its queue and as
+        a retry.
     @ivar outcome: acked, unknown or refused; empty while it is on its way.
     @ivar offset: in the log of the broker that has answered, of the message or its first form; -1: unknown.
     @ivar is_replicated: the answer promises that it is at a slave, too.
@@ -169,7 +170,7 @@ class TrafficRecord:
             require_pair(COMMIT in sent.asked and sent.ended != ROLLBACK, 3,
                          f"{group} got {key}, asked {sorted(sent.asked)}, ended {sent.ended or 'not'}")
         require_pair(not 0 <= sent.era < era, 4,
-                     f"{group} got {key}, {sent.kind}, of life {sent.era} of {sent.topic}, which is in life {era}")
+                     f"{group} got {key}, {sent.kind}, of life {sent.era} of {sent.topic}, now in life {era}")
         got = self.got.setdefault(group, set())
         self.deliveries += 1
         self.again += key in got
@@ -182,7 +183,7 @@ class TrafficRecord:
         if before is not None and sent.kind == PLAIN and sent.life == self.life:
             require_pair(before.acked != ACKED, 5, f"{group} got {sent.key} after its acknowledgement")
             require_pair(pop_ms >= before.visible_ms, 5,
-                         f"{group} got {sent.key} {before.visible_ms - pop_ms} ms before it was visible again")
+                         f"{group} got {sent.key} {before.visible_ms - pop_ms} ms before its time was over")
         given = self.given[group, sent.key] = Given(
             pop_ms, visible_ms,
             was_acked=before is not None and bool(before.acked or before.was_acked),

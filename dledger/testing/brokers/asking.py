@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
+from twisted.python.failure import Failure
 
 from dledger.base.process.keeper import Keeper
 from dledger.base.process.reactor import whole_reactor
@@ -72,22 +72,27 @@ class ClientMachine:
         self.process = SimProcess(clock, rng, self)
         self.asked: Callable[[str, RemotingCommand], None] = lambda target, command: None
         self.reactor = whole_reactor(ProcessReactor(self.process))
-        self.turn = Turn(self.reactor, lambda failure: wrong(failure.value))
+        self.turn = Turn(self.reactor, self._wrong)
         self._links: dict[str, _Link] = {}
 
     def event_ended(self) -> None:
         """See L{dledger.testing.world.process.ProcessOwner.event_ended}."""
 
-    def begin(self, story: Coroutine[Deferred[Any], Any, None]) -> None:
+    def begin(self, story: Coroutine[Deferred[object], object, None]) -> None:
         """Let a story run; its errors are told."""
-        Deferred.fromCoroutine(story).addErrback(lambda failure: self.wrong(failure.value))
+        Deferred.fromCoroutine(story).addErrback(self._wrong)
+
+    def _wrong(self, failure: Failure) -> None:
+        error = failure.value
+        assert error is not None
+        self.wrong(error)
 
     def pause(self, seconds: float) -> Deferred[None]:
         """@return: fires after this time."""
         return deferLater(self.reactor, seconds, lambda: None)
 
     async def ask(
-        self, target: str, code: int, body: bytes = b"", *, timeout_s: float = TIMEOUT_S, **fields: object
+        self, target: str, code: int, fields: Mapping[str, object], body: bytes = b""
     ) -> RemotingCommand | None:
         """
         Send a request.
@@ -98,20 +103,15 @@ class ClientMachine:
         command = RemotingCommand(code=code, opaque=0, body=body, ext_fields=_texts(fields), language="JAVA")
         link = self._link(target)
         asking = link.keeper.ready().addCallback(lambda connection: connection.ask(command))
-        asking.addTimeout(timeout_s, self.reactor)
+        asking.addTimeout(TIMEOUT_S, self.reactor)
         try:
-            return await asking
+            answer: RemotingCommand = await asking
+            return answer
         except TimeoutError:
             link.give_up()
             return None
         except Exception:  # the connection is lost, or was never made
             return None
-
-    def tell(self, target: str, code: int, **fields: object) -> None:
-        """Send a one-way request over an open connection."""
-        connection = self._link(target).keeper.connection
-        if connection is not None:
-            connection.tell(RemotingCommand(code=code, opaque=0, ext_fields=_texts(fields)))
 
     def _link(self, target: str) -> _Link:
         link = self._links.get(target)

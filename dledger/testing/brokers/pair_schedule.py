@@ -1,27 +1,28 @@
 # -*- test-case-name: tests.sim.test_pairs -*-
 """
 One schedule of a whole master and its slave: clients send, pull, pop, end transactions and administrate while
-machines fail and roles change; then the promises B1 to B13 are judged.
+machines fail and roles change; then the promises B1 to B14 are judged.
 
-    python -m dledger.testing.brokers.pair_runner --schedules 100 --seed 1
+    python -m dledger.testing.brokers --schedules 100 --seed 1
 
 B11. A message that a SYNC_MASTER answers with success is in the log of its slave.
 B12. A message that was answered with success is in the log of the next master, if it was at the slave.
 B13. A broker ends by itself only if its disk fails.
+B14. When all is over a message is taken, and a SYNC_MASTER answers it with success.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
-from functools import partial
+import traceback
 from zlib import crc32
 
 import attrs
 from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
 
 from dledger.rocketmq.broker.ha.slave import DecisionUnderWay
-from dledger.testing.brokers.accounts import UNSURE, TrafficRecord, ProducedMessage, require_pair
+from dledger.testing.brokers.accounts import UNSURE, ProducedMessage, TrafficRecord, require_pair
 from dledger.testing.brokers.asking import ClientMachine
 from dledger.testing.brokers.machine import CLIENT_PORT, SLAVE_PORT, BrokerMachine, BrokerWorld
 from dledger.testing.brokers.pairs import MakePlainBroker, follower_of
@@ -32,7 +33,16 @@ from dledger.testing.brokers.states import (
     log_difference,
     metadata_difference,
 )
-from dledger.testing.brokers.traffic import GROUPS, KEPT, POP_GROUP, QUEUES, REMADE, RESET_GROUP, Traffic
+from dledger.testing.brokers.traffic import (
+    GROUPS,
+    KEPT,
+    POP_GROUP,
+    QUEUES,
+    REMADE,
+    RESET_GROUP,
+    STORED,
+    Traffic,
+)
 from dledger.testing.world.bugs import BugWatch
 from dledger.testing.world.clock import SimClock
 from dledger.testing.world.disk import MemberDied, PowerLoss, ProcessKilled
@@ -118,7 +128,7 @@ class PairWorld:
             for name in NAMES
         }
         for machine in self.machines.values():
-            machine.ends = lambda _: self._end_of_slave()
+            machine.ends = self._ends
         self._master = NAMES[0]
         self.is_loaded, self.is_over = True, False
         self.watch = OffsetWatch(lambda: self.clock.now_us)
@@ -131,9 +141,8 @@ class PairWorld:
         self._keeps_all = wants_all_lines
         self.promotions = self.resolved = 0
         self._noticed = self._is_promoting = False
-        #: End of the slave's log when its disk was taken, or it was seen last; and how much it must get again.
+        #: The highest end of the slave's log; and how much it must get again after its disk was lost.
         self._slave_end = self._renewed_to = 0
-        self._lacks_since = 0
 
     def _make(self, name: str, master: str) -> MakePlainBroker:
         role = self.role if name == master else "SLAVE"
@@ -200,6 +209,9 @@ class PairWorld:
             self._slave_end = max(self._slave_end, parts.store.log.end_offset)
         return self._slave_end
 
+    def _ends(self, _machine: BrokerMachine) -> None:
+        self._end_of_slave()
+
     def _watch(self) -> None:
         self.clock.after(50_000, self._watch)
         self._end_of_slave()
@@ -235,8 +247,8 @@ class PairWorld:
         self.resolved += 1
         self.note(f"an operator lets {self.slave_machine.name} take the master's log")
 
-        def not_taken(failure: object) -> None:
-            failure.trap(OSError, DLedgerError, DecisionUnderWay, MemberDied)  # type: ignore[attr-defined]
+        def not_taken(failure: Failure) -> None:
+            failure.trap(OSError, DLedgerError, DecisionUnderWay, MemberDied)
 
         Deferred.fromCoroutine(follower.take_master()).addErrback(not_taken)
 
@@ -345,7 +357,7 @@ class PairWorld:
         self.clock.after(int(self._fault_rng.uniform(0.05, 2.0) * SECOND_US), self._start, slave)
 
     def _promote(self, _machine: BrokerMachine) -> None:
-        """The master is given up; its slave becomes the master, and has a slave: the same machine, or a new one."""
+        """The slave becomes the master of the other machine, which has a new disk, or the old one."""
         slave, parts = self.slave_machine, self.slave_machine.parts
         if parts is None or slave.process.is_frozen or not parts.store.is_ready or self._is_promoting:
             return
@@ -396,8 +408,8 @@ class PairWorld:
         end = self._renewed_to = parts.store.log.end_offset
         for sent in self.accounts.sent.values():
             if sent.outcome and sent.offset >= end:
-                require_pair(not sent.is_replicated, 12, f"{sent.key} was acknowledged at {sent.offset}, and the "
-                                                         f"log of the next master ends at {end}")
+                require_pair(not sent.is_replicated, 12, f"{sent.key} was acknowledged at {sent.offset}, and "
+                                                         f"the log of the next master ends at {end}")
                 sent.may_be_lost = True
             elif not sent.outcome:
                 sent.may_be_lost = True
@@ -422,8 +434,13 @@ class PairWorld:
             while (why := self._unsettled()):
                 require_pair(self.clock.now_us < end_us, 6, f"after {SETTLE_S} s without faults: {why}")
                 self.clock.run_until(self.clock.now_us + SECOND_US // 2)
-            self.is_over = True
             self._judge()
+            self.traffic.probe()
+            self.clock.run_until(self.clock.now_us + 4 * SECOND_US)
+            self.is_over = True
+            wanted = (0,) if self.role == "SYNC_MASTER" else STORED
+            answer = self.traffic.probed
+            require_pair(answer in wanted, 14, f"a message is answered with {answer}")
         reasons = [reason for machine in self.machines.values() for reason in machine.reasons]
         require_pair(not reasons, 13, f"ended by themselves: {reasons}")
 
@@ -475,7 +492,9 @@ class PairWorld:
                 check_by_key(name, parts, sent)
 
 
-def run_pair_schedule(seed: int, *, focus: PairFocus | None = None, wants_all_lines: bool = False) -> PairOutcome:
+def run_pair_schedule(
+    seed: int, *, focus: PairFocus | None = None, wants_all_lines: bool = False
+) -> PairOutcome:
     """Run one seed to its verdict. Never raises for a broken promise."""
     world = PairWorld(seed, focus or PairFocus(), wants_all_lines=wants_all_lines)
     failure = ""
@@ -496,6 +515,4 @@ def run_pair_schedule(seed: int, *, focus: PairFocus | None = None, wants_all_li
 
 
 def _traced(error: Exception) -> str:
-    import traceback
-
     return "".join(traceback.format_exception(error)[-6:])

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.metadata.tables import GroupConfig, TopicConfig
 from dledger.rocketmq.broker.parts import BrokerParts
-from dledger.rocketmq.broker.store.commit_log_store import CommitLogStore
 from dledger.rocketmq.broker.store.records.key_hash import hash_of_key
 from dledger.testing.brokers.accounts import ProducedMessage, require_pair
 from protocols.wire.fastjson import JsonObject
@@ -60,7 +59,9 @@ def check_queues(name: str, parts: BrokerParts) -> None:
         units = found.read(begin, found.next_index - begin)
         queue = {unit.queue_offset: unit.offset for unit in units}
         begins_at = topics.begins_at(key[0])
-        wanted = {at: offset for at, offset in fold.get(key, {}).items() if offset >= begins_at and at >= begin}
+        wanted = {
+            at: offset for at, offset in fold.get(key, {}).items() if offset >= begins_at and at >= begin
+        }
         require_pair(queue == wanted or topics.get(key[0]) is None, 7,
                      f"{name}: queue {key} is {_differing(queue, wanted)}")
     for key, wanted in fold.items():
@@ -170,18 +171,10 @@ class OffsetWatch:
             now = offsets.get(key, -1)
             if now >= offset:
                 continue
+            is_right = was != life or now in self._commits.get((broker, key), {})
             if masters:
-                is_right = was != life or now < 0 or key in self._free or self._was_committed(broker, key, now)
+                is_right = is_right or now < 0 or key in self._free
                 self._free[key] = now_us
             else:
-                is_right = was != life or now_us - self._free.get(key, -COPIED_US) < COPIED_US
-                is_right = is_right or self._was_committed(broker, key, now)
+                is_right = is_right or now_us - self._free.get(key, -COPIED_US) < COPIED_US
             require_pair(is_right, 9, f"{broker}: the offset of {key} went back from {offset} to {now}")
-
-    def _was_committed(self, broker: str, key: OffsetKey, offset: int) -> bool:
-        return offset in self._commits.get((broker, key), {})
-
-
-def is_plain(parts: BrokerParts) -> bool:
-    """Whether its log is RocketMQ's."""
-    return isinstance(parts.store, CommitLogStore)

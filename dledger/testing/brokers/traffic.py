@@ -7,6 +7,7 @@ the world is over, whatever its requests are answered.
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from typing import Protocol
 
 from dledger.testing.brokers.accounts import (
@@ -19,10 +20,10 @@ from dledger.testing.brokers.accounts import (
     ROLLBACK,
     UNKNOWN,
     UNSURE,
-    TrafficRecord,
     Given,
     GroupFilter,
     ProducedMessage,
+    TrafficRecord,
     require_pair,
 )
 from dledger.testing.brokers.asking import ClientMachine
@@ -102,7 +103,8 @@ class Traffic:
     """
     All clients of a schedule, on one machine.
 
-    @ivar paused: topics whose consumers wait, as they are deleted and made again.
+    @ivar paused: the consumers of L{REMADE} wait, as it is deleted and made again.
+    @ivar probed: the answer to L{probe}; -1: none.
     """
 
     def __init__(self, world: TrafficWorld, client: ClientMachine, *, put_s: float) -> None:
@@ -115,6 +117,7 @@ class Traffic:
         self._busy = 0
         self._halves: dict[str, ProducedMessage] = {}
         self.paused = False
+        self.probed = -1
         client.asked = self._checked
 
     def begin(self) -> None:
@@ -136,8 +139,10 @@ class Traffic:
             begin(self._pop(topic))
             begin(self._pop(topic))
 
-    async def _ask_master(self, code: int, body: bytes = b"", **fields: object) -> RemotingCommand | None:
-        return await self._client.ask(self._world.master(), code, body, **fields)
+    async def _ask_master(
+        self, code: int, fields: Mapping[str, object], body: bytes = b""
+    ) -> RemotingCommand | None:
+        return await self._client.ask(self._world.master(), code, fields, body)
 
     # -- producers -------------------------------------------------------------------------------
 
@@ -157,7 +162,8 @@ class Traffic:
         topic = topic or rng.choice((*KEPT, *KEPT, REMADE))
         sent = ProducedMessage(
             key=f"m{self._number}", topic=topic, queue_id=rng.randrange(QUEUES) if queue_id < 0 else queue_id,
-            tag=rng.choice("ABC"), number=rng.randrange(40), body=rng.randbytes(rng.choice((0, 10, 200, 700))),
+            tag=rng.choice("ABC"), number=rng.randrange(40),
+            body=rng.randbytes(rng.choice((0, 10, 200, 700))),
             due_ms=self._world.wall_ms(), kind=kind, era=self._accounts.era(topic),
             life=self._accounts.life,
         )
@@ -168,7 +174,9 @@ class Traffic:
     def _properties(sent: ProducedMessage, **more: str) -> dict[str, str]:
         return {"KEYS": sent.key, "UNIQ_KEY": sent.key, "TAGS": sent.tag, "n": str(sent.number), **more}
 
-    def _fields(self, sent: ProducedMessage, properties: dict[str, str], sys_flag: int = 0) -> dict[str, object]:
+    def _fields(
+        self, sent: ProducedMessage, properties: Mapping[str, str], sys_flag: int = 0
+    ) -> dict[str, object]:
         """Of a send, by their short names."""
         return {
             "a": PRODUCER, "b": sent.topic, "c": "TBW102", "d": QUEUES, "e": sent.queue_id, "f": sys_flag,
@@ -187,7 +195,7 @@ class Traffic:
             wait_ms = rng.randrange(200, 4000)
             more = {"TIMER_DELAY_MS": str(wait_ms)}
             sent.due_ms += wait_ms
-        answer = await self._ask_master(SEND, sent.body, **self._fields(sent, self._properties(sent, **more)))
+        answer = await self._ask_master(SEND, self._fields(sent, self._properties(sent, **more)), sent.body)
         self._note_sent([sent], answer)
 
     async def _send_batch(self) -> None:
@@ -196,7 +204,7 @@ class Traffic:
         body = encode_batch([BatchItem(
             flag=0, body=one.body, properties_data=encode_properties(self._properties(one))
         ) for one in batch])
-        answer = await self._ask_master(SEND_BATCH, body, m="true", **self._fields(first, {}))
+        answer = await self._ask_master(SEND_BATCH, {"m": "true", **self._fields(first, {})}, body)
         self._note_sent(batch, answer)
 
     def _note_sent(self, batch: list[ProducedMessage], answer: RemotingCommand | None) -> None:
@@ -210,6 +218,15 @@ class Traffic:
                 sent.offset = int(message_id[-16:], 16)
                 self._world.placed(sent, answer.code)
 
+    def probe(self) -> None:
+        """Send a message to learn how it is answered."""
+        self._client.begin(self._probe())
+
+    async def _probe(self) -> None:
+        sent = self._new(PLAIN, KEPT[0])
+        answer = await self._ask_master(SEND, self._fields(sent, self._properties(sent)), sent.body)
+        self.probed = -1 if answer is None else answer.code
+
     # -- transactions ----------------------------------------------------------------------------
 
     async def _send_half(self) -> None:
@@ -217,7 +234,7 @@ class Traffic:
         self._halves[sent.key] = sent
         target = self._world.master()
         named = self._properties(sent, TRAN_MSG="true", PGROUP=PRODUCER)
-        answer = await self._client.ask(target, SEND, sent.body, **self._fields(sent, named, 4))
+        answer = await self._client.ask(target, SEND, self._fields(sent, named, 4), sent.body)
         self._note_sent([sent], answer)
         if answer is None or sent.outcome != ACKED or rng.random() < 0.3:
             return
@@ -240,12 +257,17 @@ class Traffic:
             "commitOrRollback": 8 if end == COMMIT else 12, "msgId": sent.key,
         }
 
-    async def _end(self, target: str, sent: ProducedMessage, end: str, queue_offset: int, offset: int) -> None:
+    async def _end(
+        self, target: str, sent: ProducedMessage, end: str, queue_offset: int, offset: int
+    ) -> None:
+        fields = self._end_fields(sent, end, queue_offset, offset)
+        await self._ask_end(target, sent, end, {**fields, "fromTransactionCheck": "false"})
+
+    async def _ask_end(
+        self, target: str, sent: ProducedMessage, end: str, fields: Mapping[str, object]
+    ) -> None:
         sent.asked.add(end)
-        answer = await self._client.ask(
-            target, END_TRANSACTION, **self._end_fields(sent, end, queue_offset, offset),
-            fromTransactionCheck="false",
-        )
+        answer = await self._client.ask(target, END_TRANSACTION, fields)
         if answer is not None and answer.code == 0:
             self._accounts.ended(sent, end)
 
@@ -255,26 +277,17 @@ class Traffic:
             return
         fields = command.ext_fields
         sent = self._halves[fields["transactionId"]]
-        self._client.begin(self._end_checked(target, sent, fields))
-
-    async def _end_checked(self, target: str, sent: ProducedMessage, fields: object) -> None:
-        assert isinstance(fields, dict)
         end = self._wanted(sent)
-        sent.asked.add(end)
-        answer = await self._client.ask(
-            target, END_TRANSACTION, **self._end_fields(
-                sent, end, int(fields["tranStateTableOffset"]), int(fields["commitLogOffset"])
-            ), fromTransactionCheck="true",
-        )
-        if answer is not None and answer.code == 0:
-            self._accounts.ended(sent, end)
+        place = int(fields["tranStateTableOffset"]), int(fields["commitLogOffset"])
+        named = {**self._end_fields(sent, end, *place), "fromTransactionCheck": "true"}
+        self._client.begin(self._ask_end(target, sent, end, named))
 
     async def _beat(self) -> None:
         """Producers tell the master that they are there."""
         body = (b'{"clientID":"c1","producerDataSet":[{"groupName":"%s"}],"consumerDataSet":[]}'
                 % PRODUCER.encode())
         while not self._world.is_over:
-            await self._ask_master(HEART_BEAT, body)
+            await self._ask_master(HEART_BEAT, {}, body)
             await self._client.pause(1.0)
 
     # -- consumers that pull ---------------------------------------------------------------------
@@ -303,7 +316,7 @@ class Traffic:
                 at = -1  # it begins anew
 
     async def _first_offset(self, target: str, place: dict[str, object]) -> int:
-        answer = await self._client.ask(target, QUERY_OFFSET, **place)
+        answer = await self._client.ask(target, QUERY_OFFSET, place)
         if answer is None or answer.code not in (0, 22):
             return -1
         return int(answer.ext_fields["offset"]) if answer.code == 0 else 0
@@ -313,11 +326,11 @@ class Traffic:
         topic, rng = str(place["topic"]), self._rng
         era = self._accounts.era(topic)
         # Flags: suspend, and the subscription is in the request.
-        answer = await self._client.ask(
-            target, PULL, **place, queueOffset=at, maxMsgNums=rng.choice((1, 8, 32)), sysFlag=6, commitOffset=0,
-            suspendTimeoutMillis=800, subVersion=0, subscription=group.expression,
-            expressionType=group.kind,
-        )
+        answer = await self._client.ask(target, PULL, {
+            **place, "queueOffset": at, "maxMsgNums": rng.choice((1, 8, 32)), "sysFlag": 6,
+            "commitOffset": 0, "suspendTimeoutMillis": 800, "subVersion": 0,
+            "subscription": group.expression, "expressionType": group.kind,
+        })
         if answer is None or answer.code not in (0, 19, 20, 21):
             return -1
         for message in messages_of(answer.body) if answer.code == 0 else ():
@@ -333,7 +346,7 @@ class Traffic:
     async def _commit(self, target: str, place: dict[str, object], offset: int) -> bool:
         group, topic, queue_id = str(place["consumerGroup"]), str(place["topic"]), int(str(place["queueId"]))
         self._world.committing(target, group, topic, queue_id, offset)
-        answer = await self._client.ask(target, COMMIT_OFFSET, **place, commitOffset=offset)
+        answer = await self._client.ask(target, COMMIT_OFFSET, {**place, "commitOffset": offset})
         return answer is not None and answer.code == 0
 
     # -- consumers that pop ----------------------------------------------------------------------
@@ -346,11 +359,11 @@ class Traffic:
                 continue
             self._busy += topic == REMADE
             era, invisible_ms = self._accounts.era(topic), rng.choice((1500, 3000))
-            answer = await self._client.ask(
-                world.master(), POP, consumerGroup=POP_GROUP, topic=topic, queueId=-1,
-                maxMsgNums=rng.choice((1, 4, 16)), invisibleTime=invisible_ms, pollTime=1500,
-                bornTime=world.wall_ms(), initMode=0, expType="TAG", exp="*", order="false",
-            )
+            answer = await self._ask_master(POP, {
+                "consumerGroup": POP_GROUP, "topic": topic, "queueId": -1,
+                "maxMsgNums": rng.choice((1, 4, 16)), "invisibleTime": invisible_ms, "pollTime": 1500,
+                "bornTime": world.wall_ms(), "initMode": 0, "expType": "TAG", "exp": "*", "order": "false",
+            })
             self._busy -= topic == REMADE
             if answer is None or answer.code != 0:
                 await self._client.pause(0.3 if answer is None or answer.code != 210 else 0.01)
@@ -376,7 +389,7 @@ class Traffic:
         }
         self._client.begin(self._settle(given, place))
 
-    async def _settle(self, given: Given, place: dict[str, object]) -> None:
+    async def _settle(self, given: Given, place: Mapping[str, object]) -> None:
         rng = self._rng
         await self._client.pause(rng.random() * 0.8)
         if self._world.is_loaded and rng.random() < 0.3:
@@ -384,7 +397,7 @@ class Traffic:
                 return  # it comes again
             before_ms, given.visible_ms = given.visible_ms, 0
             invisible_ms = rng.choice((500, 2000))
-            answer = await self._ask_master(CHANGE_INVISIBLE, **place, invisibleTime=invisible_ms)
+            answer = await self._ask_master(CHANGE_INVISIBLE, {**place, "invisibleTime": invisible_ms})
             if answer is not None and answer.code == 0:
                 fields = answer.ext_fields
                 given.visible_ms = int(fields["popTime"]) + int(fields["invisibleTime"])
@@ -392,16 +405,16 @@ class Traffic:
                 given.visible_ms = before_ms
             return
         given.acked = UNKNOWN
-        answer = await self._ask_master(ACK, **place)
+        answer = await self._ask_master(ACK, place)
         if answer is not None:
             given.acked = ACKED if answer.code == 0 else UNKNOWN if answer.code in (1, 10) else ""
 
     # -- administrators --------------------------------------------------------------------------
 
-    async def _ask_until_done(self, code: int, body: bytes = b"", **fields: object) -> bool:
+    async def _ask_until_done(self, code: int, fields: Mapping[str, object]) -> bool:
         """Ask the master until it has done it. @return: False: the schedule is over."""
         while not self._world.is_over:
-            answer = await self._ask_master(code, body, **fields)
+            answer = await self._ask_master(code, fields)
             if answer is not None and answer.code == 0:
                 return True
             await self._client.pause(0.3)
@@ -414,7 +427,7 @@ class Traffic:
 
     async def _make_topics(self) -> None:
         for name in (*KEPT, REMADE):
-            await self._ask_until_done(MAKE_TOPIC, **self._topic_fields(name))
+            await self._ask_until_done(MAKE_TOPIC, self._topic_fields(name))
 
     async def _administrate(self) -> None:
         """Topics and groups that nobody uses come and go."""
@@ -423,32 +436,30 @@ class Traffic:
             await self._client.pause(rng.expovariate(1 / 0.8))
             name, kind = f"a{rng.randrange(5)}", rng.random()
             if kind < 0.4:
-                await self._ask_master(MAKE_TOPIC, **self._topic_fields(name, 1 + rng.randrange(8)))
+                await self._ask_master(MAKE_TOPIC, self._topic_fields(name, 1 + rng.randrange(8)))
             elif kind < 0.5:
-                await self._ask_master(DELETE_TOPIC, topic=name)
+                await self._ask_master(DELETE_TOPIC, {"topic": name})
             elif kind < 0.9:
                 body = b'{"groupName":"%s","retryMaxTimes":%d}' % (name.encode(), rng.randrange(20))
-                await self._ask_master(MAKE_GROUP, body)
+                await self._ask_master(MAKE_GROUP, {}, body)
             else:
-                await self._ask_master(DELETE_GROUP, groupName=name, cleanOffset="true")
+                await self._ask_master(DELETE_GROUP, {"groupName": name, "cleanOffset": "true"})
 
     async def _remake(self) -> None:
         """Delete a topic and make it again, while its consumers wait."""
         rng, eras = self._rng, self._accounts.eras
         while self._world.is_loaded:
             await self._client.pause(rng.uniform(2.0, 8.0))
-            if not self._world.is_loaded:
-                return
             self.paused = True
             while self._busy:
                 await self._client.pause(0.1)
             accounts = self._accounts
             eras[REMADE], life = UNSURE, accounts.life
             accounts.lives += 1
-            if not await self._ask_until_done(DELETE_TOPIC, topic=REMADE):
+            if not await self._ask_until_done(DELETE_TOPIC, {"topic": REMADE}):
                 return
             await self._client.pause(rng.random())
-            if not await self._ask_until_done(MAKE_TOPIC, **self._topic_fields(REMADE)):
+            if not await self._ask_until_done(MAKE_TOPIC, self._topic_fields(REMADE)):
                 return
             if accounts.life == life:  # else the next master may not know of the deletion
                 eras[REMADE] = accounts.lives
@@ -460,17 +471,16 @@ class Traffic:
         while world.is_loaded:
             await self._client.pause(rng.uniform(1.0, 4.0))
             queue_id = rng.randrange(QUEUES)
-            answer = await self._ask_master(
-                QUERY_OFFSET, consumerGroup=RESET_GROUP, topic=topic, queueId=queue_id
-            )
+            place = {"consumerGroup": RESET_GROUP, "topic": topic, "queueId": queue_id}
+            answer = await self._ask_master(QUERY_OFFSET, place)
             if answer is None or answer.code != 0:
                 continue
             offset = int(int(answer.ext_fields["offset"]) * rng.random())
             world.resetting(RESET_GROUP, topic, queue_id)
-            await self._ask_master(
-                RESET_OFFSETS, topic=topic, group=RESET_GROUP, timestamp=0, isForce="true", queueId=queue_id,
-                offset=offset,
-            )
+            await self._ask_master(RESET_OFFSETS, {
+                "topic": topic, "group": RESET_GROUP, "timestamp": 0, "isForce": "true",
+                "queueId": queue_id, "offset": offset,
+            })
 
     async def _query(self) -> None:
         """Look for messages by their keys: what is found is right."""
@@ -480,10 +490,10 @@ class Traffic:
             if not self._accounts.sent:
                 continue
             sent = rng.choice(list(self._accounts.sent.values()))
-            answer = await self._client.ask(
-                self._world.any_broker(), QUERY_MESSAGE, topic=sent.topic, key=sent.key, maxNum=8,
-                beginTimestamp=0, endTimestamp=1 << 60,
-            )
+            answer = await self._client.ask(self._world.any_broker(), QUERY_MESSAGE, {
+                "topic": sent.topic, "key": sent.key, "maxNum": 8, "beginTimestamp": 0,
+                "endTimestamp": 1 << 60,
+            })
             for message in messages_of(answer.body) if answer is not None and answer.code == 0 else ():
                 require_pair(message.keys == (sent.key,) and message.body == sent.body, 1,
                              f"a query for {sent.key} found {message.keys}")

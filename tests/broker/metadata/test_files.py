@@ -111,7 +111,7 @@ class FilesTests(SynchronousTestCase):
         self.successResultOf(later)
 
     def test_log_first(self) -> None:
-        """The messages of that moment are durable before a table that may tell of them; else it stays dirty."""
+        """The messages of that moment are durable before a table that may tell of them."""
         flushes: list[Deferred[None]] = []
 
         def flush() -> Deferred[None]:

@@ -103,7 +103,7 @@ class SlaveTests(SynchronousTestCase):
         self.assertEqual(self.master.asked[:5], [("m:10911", code, 3.0) for code in ITEMS])
 
     def test_offsets_wait_for_the_log(self) -> None:
-        """They are adopted when our log has what they tell of; else they stay as they are, the rest does not."""
+        """They are adopted when our log has what they tell of; the rest does not wait."""
         waiting: list[Deferred[None]] = []
 
         async def reached() -> None:

@@ -193,7 +193,7 @@ class StartTests(PopCase):
         self.assertEqual([one.body for one in self.pop()], [b"a", b"b", b"c"])
 
     def test_crash_after_a_long_put(self) -> None:
-        """The table was saved while a check point waited for slaves: the pop is not forgotten, nor repeated."""
+        """The table was saved while a check point waited for slaves: the pop is not repeated."""
         self.send(b"a", b"b", b"c")
         self.pop(maxMsgNums=1)
         held = self.hold_puts()

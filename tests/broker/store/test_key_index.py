@@ -395,7 +395,7 @@ class RoomTests(Rig):
         self.check(80)
 
     def test_cut_of_what_is_not_flushed(self) -> None:
-        """The mark says nothing of files that were not flushed, also if the log is cut between two flushes."""
+        """The mark says nothing of it, also if the log is cut between two flushes."""
         self.put(0, 30)
         self.flush()
         self.put(30, 50)

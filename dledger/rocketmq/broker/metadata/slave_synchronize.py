@@ -12,9 +12,9 @@ Rule 2: adopted items are written to disk before the round ends.
 Rule 2a: topics with local queues, and groups with offsets in them, stay although the master does not name
 them: a master that lost its store names none. While replication of the log is stopped, nothing is requested:
 the master may be another one.
-Rule 2b: offsets are adopted when our log has reached the end that the master's had after its answer: else this
-slave, as the next master, would pass over messages that it has not. With a topic that was made again, the
-offsets of the one before go.
+Rule 2b: offsets are adopted when our log has reached the end that the master's had after its answer: else
+this slave, as the next master, would pass over messages that it has not. With a topic that was made again,
+the offsets of the one before go.
 Rule 3: an answer always has a data version: a slave of 5.x fails on an answer without one.
 Rule 4: attributes of topics are sent to a slave that asks for them (L{WHOLE}); RocketMQ's fail on them.
 

@@ -183,7 +183,7 @@ class PoppedTable:
         return popped is not None and popped.takes(ack)
 
     def settled(self, ack: Ack, *, is_stored: bool) -> None:
-        """The end of L{settle}. One that is stored counts, whatever became of another one for its messages."""
+        """The end of L{settle}. One that is stored counts, also if another one for its messages is not."""
         popped = self._by_key.get(ack.key)
         if popped is None:
             return

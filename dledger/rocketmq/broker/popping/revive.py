@@ -229,8 +229,8 @@ class ReviveService:
 
     def _is_moved(self, point: CheckPoint, queue_id: int, queue_offset: int) -> bool:
         """
-        Whether the table of offsets has the move past these messages; an administrator may have set the offset
-        since. The time tells it of check points of RocketMQ's.
+        Whether the table of offsets has the move past these messages; an administrator may have set the
+        offset since. The time tells it of check points of RocketMQ's.
         """
         if queue_id == OWN_QUEUE and self._moved_at is not None:
             return queue_offset < self._moved_at
