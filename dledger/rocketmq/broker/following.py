@@ -102,8 +102,8 @@ class Following:
         self.synchronize = SlaveSynchronize(
             metadata, client, own_address=lambda: own.text, clock=clock, run_in_thread=run_in_thread,
             local_topics=local_topics, is_stopped=lambda: ha.slave is not None and ha.slave.is_stopped,
-            reached=self._reached,
         )
+        self.synchronize.reached = self._reached
 
     def start(self) -> None:
         """Follow the master that the options name; without one, wait for a name server's answer."""

@@ -62,6 +62,6 @@ class MakePlainBroker:
 
 
 def follower_of(machine: BrokerMachine) -> HAFollower | None:
-    """What follows the master in the running process of a slave."""
+    """The part of a slave's running process that copies the log."""
     replication = machine.parts.replication if machine.parts is not None else None
     return replication.ha.slave if isinstance(replication, HAReplication) else None

@@ -4,7 +4,7 @@ What the files and tables of a broker say, and whether they fit together.
 
 B7. The consume queues of a broker are the fold of its log, from the beginning of each topic on.
 B8. In the end a slave's log is its master's, from the slave's first file on, and so are its topics, groups,
-request modes, and offsets of consumers and delay levels, but for what it keeps by rule.
+request modes, and offsets of consumers and delay levels, except entries that it keeps by rule.
 B9. An offset of a consumer goes back only by a reset, by a commit of a lower one, with the deletion of its
 topic, at a start, or if it is after the end of its queue then; at a slave, as its master's does.
 B10. Every acknowledged message is found by its key, on every broker.
@@ -12,7 +12,7 @@ B10. Every acknowledged message is found by its key, on every broker.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 
 from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.metadata.tables import GroupConfig, TopicConfig
@@ -42,17 +42,19 @@ def records_of(parts: BrokerParts) -> Iterator[Message]:
         at += size
 
 
-def check_queues(name: str, parts: BrokerParts) -> None:
-    """B7. @param name: of the broker."""
+def check_queues(name: str, parts: BrokerParts, *, without: Set[str] = frozenset()) -> None:
+    """B7. @param name: of the broker. @param without: topics that are not judged."""
     store, topics = parts.store, parts.metadata.topics
     fold: dict[tuple[str, int], dict[int, int]] = {}
     for message in records_of(parts):
         key = message.topic, message.queue_id
+        if message.topic in without:
+            continue
         queue = fold.setdefault(key, {})
         if message.queue_offset == 0:
             queue.clear()  # of a topic that was made again
         queue[message.queue_offset] = message.physical_offset
-    for key in store.queues.keys():
+    for key in (key for key in store.queues.keys() if key[0] not in without):
         found = store.queues.get(*key)
         assert found is not None
         begin = store.queues.begin_of(key[0], found)
@@ -90,8 +92,12 @@ def log_difference(master: BrokerParts, slave: BrokerParts) -> str:
     return ""
 
 
-def metadata_difference(master: Metadata, slave: Metadata) -> str:
-    """What a slave's tables still lack; empty if nothing."""
+def metadata_difference(master: Metadata, slave: Metadata, *, was_promoted: bool = False) -> str:
+    """
+    What a slave's tables still lack; empty if nothing.
+
+    @param was_promoted: the slave may be a former master, and keep offsets that the master does not know.
+    """
     for name, ours, theirs, kept in (
         ("topic", slave.topics.entries, master.topics.entries, slave.topics.kept),
         ("group", slave.groups.entries, master.groups.entries, slave.groups.kept),
@@ -102,16 +108,9 @@ def metadata_difference(master: Metadata, slave: Metadata) -> str:
         more = ours.keys() - theirs.keys() - set(kept)
         if more:
             return f"{name}s {sorted(more)} are at the slave only"
-    for group, topic, queues in master.consumer_offsets.rows():
-        for queue_id, offset in queues.items():
-            ours_at = slave.consumer_offsets.query(group, topic, queue_id)
-            if ours_at is None or ours_at < offset:
-                return f"the offset of {group} in {topic}/{queue_id} is {offset}, at the slave {ours_at}"
-    for group, topic, queues in slave.consumer_offsets.rows():
-        for queue_id, offset in queues.items():
-            is_known = master.consumer_offsets.query(group, topic, queue_id) is not None
-            if not is_known and topic in master.topics.entries:
-                return f"the slave has offset {offset} of {group} in {topic}/{queue_id}, the master has none"
+    difference = _offset_difference(master, slave, was_promoted=was_promoted)
+    if difference:
+        return difference
     theirs_at, ours_at_level = master.delay_offsets.names(), slave.delay_offsets
     for level in map(int, theirs_at):
         if ours_at_level.get(level) != master.delay_offsets.get(level):
@@ -125,6 +124,20 @@ def _document(entry: TopicConfig | GroupConfig | None) -> JsonObject:
     """An entry; a slave writes down that a group has no attributes."""
     document = {} if entry is None else entry.document()
     return {name: value for name, value in document.items() if (name, value) != ("attributes", {})}
+
+
+def _offset_difference(master: Metadata, slave: Metadata, *, was_promoted: bool) -> str:
+    for group, topic, queues in master.consumer_offsets.rows():
+        for queue_id, offset in queues.items():
+            ours_at = slave.consumer_offsets.query(group, topic, queue_id)
+            if ours_at is None or ours_at < offset:
+                return f"the offset of {group} in {topic}/{queue_id} is {offset}, at the slave {ours_at}"
+    for group, topic, queues in slave.consumer_offsets.rows():
+        for queue_id, offset in queues.items():
+            is_known = master.consumer_offsets.query(group, topic, queue_id) is not None
+            if not (is_known or was_promoted) and topic in master.topics.entries:
+                return f"the slave has offset {offset} of {group} in {topic}/{queue_id}, the master has none"
+    return ""
 
 
 def check_by_key(name: str, parts: BrokerParts, sent: ProducedMessage) -> None:
@@ -147,10 +160,15 @@ class OffsetWatch:
         self._seen: dict[str, tuple[tuple[int, int], dict[OffsetKey, int]]] = {}
         self._commits: dict[tuple[str, OffsetKey], dict[int, int]] = {}
         self._free: dict[OffsetKey, int] = {}
+        self._promoted_us = -COPIED_US
 
     def committing(self, broker: str, key: OffsetKey, offset: int) -> None:
         """A consumer commits an offset; the request may come later."""
         self._commits.setdefault((broker, key), {})[offset] = self._now_us()
+
+    def promoted(self) -> None:
+        """The next master may know older offsets, and so does its slave."""
+        self._promoted_us = self._now_us()
 
     def freed(self, key: OffsetKey) -> None:
         """The offset is about to be set by somebody else."""
@@ -176,5 +194,6 @@ class OffsetWatch:
                 is_right = is_right or now < 0 or key in self._free
                 self._free[key] = now_us
             else:
-                is_right = is_right or now_us - self._free.get(key, -COPIED_US) < COPIED_US
+                freed_us = max(self._free.get(key, -COPIED_US), self._promoted_us)
+                is_right = is_right or now_us - freed_us < COPIED_US
             require_pair(is_right, 9, f"{broker}: the offset of {key} went back from {offset} to {now}")

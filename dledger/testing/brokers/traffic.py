@@ -1,14 +1,12 @@
 # -*- test-case-name: tests.sim.test_pairs -*-
 """
 The stories of clients: producers, consumers that pull, consumers that pop, administrators. Each goes on until
-the world is over, whatever its requests are answered.
+the world is over, with any answer to its requests.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
-from typing import Protocol
 
 from dledger.testing.brokers.accounts import (
     ACKED,
@@ -19,12 +17,19 @@ from dledger.testing.brokers.accounts import (
     REFUSED,
     ROLLBACK,
     UNKNOWN,
-    UNSURE,
     Given,
     GroupFilter,
     ProducedMessage,
-    TrafficRecord,
     require_pair,
+)
+from dledger.testing.brokers.admin_traffic import (
+    KEPT,
+    QUERY_OFFSET,
+    QUEUES,
+    REMADE,
+    RESET_GROUP,
+    AdminTraffic,
+    TrafficWorld,
 )
 from dledger.testing.brokers.asking import ClientMachine
 from protocols.wire.remoting import RemotingCommand
@@ -36,18 +41,15 @@ from protocols.wire.rocketmq.message import (
     encode_properties,
 )
 
-SEND, SEND_BATCH, PULL, QUERY_OFFSET, COMMIT_OFFSET = 310, 320, 11, 14, 15
+SEND, SEND_BATCH, PULL, COMMIT_OFFSET = 310, 320, 11, 15
 QUERY_MESSAGE, END_TRANSACTION, CHECK_TRANSACTION, HEART_BEAT = 12, 37, 39, 34
 POP, ACK, CHANGE_INVISIBLE = 200_050, 200_051, 200_053
-MAKE_TOPIC, DELETE_TOPIC, MAKE_GROUP, DELETE_GROUP, RESET_OFFSETS = 17, 215, 200, 207, 222
 #: Codes of a send that was stored.
 STORED = (0, 10, 11, 12)
 #: Codes of a put that was not stored, for sure.
 NOT_STORED = (2, 13, 14, 16, 17)
 
-KEPT, REMADE = ("T1", "T2"), "X1"
-QUEUES = 2
-POP_GROUP, RESET_GROUP, PRODUCER = "P1", "GR", "PG"
+POP_GROUP, PRODUCER = "P1", "PG"
 GROUPS = (
     GroupFilter("G1"), GroupFilter("G2", "A || B", tags=frozenset("AB")),
     GroupFilter("G3", "TAGS = 'A' AND n > 20", "SQL92", tags=frozenset("A"), above=20),
@@ -55,39 +57,6 @@ GROUPS = (
 )
 #: Delay of each level, see L{dledger.testing.brokers.pairs.TIMING}.
 LEVELS_MS = (1000, 2000, 4000)
-
-
-class TrafficWorld(Protocol):
-    """What the stories know of the schedule."""
-
-    accounts: TrafficRecord
-    rng: random.Random
-
-    @property
-    def is_loaded(self) -> bool:
-        """Whether producers and administrators go on."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether all stories end."""
-
-    def master(self) -> str:
-        """The port of the master, or of one that may be it."""
-
-    def any_broker(self) -> str:
-        """The port of some broker."""
-
-    def wall_ms(self) -> int:
-        """Ms since 1970."""
-
-    def placed(self, sent: ProducedMessage, code: int) -> None:
-        """A message was stored."""
-
-    def committing(self, target: str, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """A consumer is about to commit an offset."""
-
-    def resetting(self, group: str, topic: str, queue_id: int) -> None:
-        """An administrator is about to set an offset."""
 
 
 def messages_of(body: bytes) -> list[Message]:
@@ -99,7 +68,7 @@ def messages_of(body: bytes) -> list[Message]:
     return found
 
 
-class Traffic:
+class Traffic(AdminTraffic):
     """
     All clients of a schedule, on one machine.
 
@@ -108,15 +77,10 @@ class Traffic:
     """
 
     def __init__(self, world: TrafficWorld, client: ClientMachine, *, put_s: float) -> None:
-        self._world = world
-        self._client = client
-        self._rng = world.rng
-        self._accounts = world.accounts
+        super().__init__(world, client)
         self._put_s = put_s
         self._number = 0
-        self._busy = 0
         self._halves: dict[str, ProducedMessage] = {}
-        self.paused = False
         self.probed = -1
         client.asked = self._checked
 
@@ -138,11 +102,6 @@ class Traffic:
         for topic in (*KEPT, REMADE):
             begin(self._pop(topic))
             begin(self._pop(topic))
-
-    async def _ask_master(
-        self, code: int, fields: Mapping[str, object], body: bytes = b""
-    ) -> RemotingCommand | None:
-        return await self._client.ask(self._world.master(), code, fields, body)
 
     # -- producers -------------------------------------------------------------------------------
 
@@ -303,9 +262,12 @@ class Traffic:
                 continue
             self._busy += topic == REMADE
             try:
+                if at >= 0 and not world.is_sound(target):
+                    at = -1
                 if at < 0 or (target != world.master() and rng.random() < 0.3):
                     target = world.master() if rng.random() < 0.9 or topic == REMADE else world.any_broker()
-                    at = await self._first_offset(target, place)
+                    if world.is_sound(target):
+                        at = await self._first_offset(target, place)
                 if at >= 0:
                     at = await self._pull_once(target, group, place, at)
             finally:
@@ -408,79 +370,6 @@ class Traffic:
         answer = await self._ask_master(ACK, place)
         if answer is not None:
             given.acked = ACKED if answer.code == 0 else UNKNOWN if answer.code in (1, 10) else ""
-
-    # -- administrators --------------------------------------------------------------------------
-
-    async def _ask_until_done(self, code: int, fields: Mapping[str, object]) -> bool:
-        """Ask the master until it has done it. @return: False: the schedule is over."""
-        while not self._world.is_over:
-            answer = await self._ask_master(code, fields)
-            if answer is not None and answer.code == 0:
-                return True
-            await self._client.pause(0.3)
-        return False
-
-    @staticmethod
-    def _topic_fields(name: str, queues: int = QUEUES) -> dict[str, object]:
-        return {"topic": name, "readQueueNums": queues, "writeQueueNums": queues, "perm": 6,
-                "topicFilterType": "SINGLE_TAG", "order": "false", "defaultTopic": "TBW102"}
-
-    async def _make_topics(self) -> None:
-        for name in (*KEPT, REMADE):
-            await self._ask_until_done(MAKE_TOPIC, self._topic_fields(name))
-
-    async def _administrate(self) -> None:
-        """Topics and groups that nobody uses come and go."""
-        rng = self._rng
-        while self._world.is_loaded:
-            await self._client.pause(rng.expovariate(1 / 0.8))
-            name, kind = f"a{rng.randrange(5)}", rng.random()
-            if kind < 0.4:
-                await self._ask_master(MAKE_TOPIC, self._topic_fields(name, 1 + rng.randrange(8)))
-            elif kind < 0.5:
-                await self._ask_master(DELETE_TOPIC, {"topic": name})
-            elif kind < 0.9:
-                body = b'{"groupName":"%s","retryMaxTimes":%d}' % (name.encode(), rng.randrange(20))
-                await self._ask_master(MAKE_GROUP, {}, body)
-            else:
-                await self._ask_master(DELETE_GROUP, {"groupName": name, "cleanOffset": "true"})
-
-    async def _remake(self) -> None:
-        """Delete a topic and make it again, while its consumers wait."""
-        rng, eras = self._rng, self._accounts.eras
-        while self._world.is_loaded:
-            await self._client.pause(rng.uniform(2.0, 8.0))
-            self.paused = True
-            while self._busy:
-                await self._client.pause(0.1)
-            accounts = self._accounts
-            eras[REMADE], life = UNSURE, accounts.life
-            accounts.lives += 1
-            if not await self._ask_until_done(DELETE_TOPIC, {"topic": REMADE}):
-                return
-            await self._client.pause(rng.random())
-            if not await self._ask_until_done(MAKE_TOPIC, self._topic_fields(REMADE)):
-                return
-            if accounts.life == life:  # else the next master may not know of the deletion
-                eras[REMADE] = accounts.lives
-            self.paused = False
-
-    async def _reset(self) -> None:
-        """A group consumes a queue again from an offset on."""
-        rng, world, topic = self._rng, self._world, KEPT[0]
-        while world.is_loaded:
-            await self._client.pause(rng.uniform(1.0, 4.0))
-            queue_id = rng.randrange(QUEUES)
-            place = {"consumerGroup": RESET_GROUP, "topic": topic, "queueId": queue_id}
-            answer = await self._ask_master(QUERY_OFFSET, place)
-            if answer is None or answer.code != 0:
-                continue
-            offset = int(int(answer.ext_fields["offset"]) * rng.random())
-            world.resetting(RESET_GROUP, topic, queue_id)
-            await self._ask_master(RESET_OFFSETS, {
-                "topic": topic, "group": RESET_GROUP, "timestamp": 0, "isForce": "true",
-                "queueId": queue_id, "offset": offset,
-            })
 
     async def _query(self) -> None:
         """Look for messages by their keys: what is found is right."""

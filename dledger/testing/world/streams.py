@@ -11,8 +11,7 @@ connection is made through it: an attempt is repeated, as SYNs are, and given up
 Rule 3: a connection breaks at its two ends at different times. Bytes sent before may arrive after the client
 has opened the next connection.
 Rule 4: a machine without power tells nobody. When it is up again, it resets the connections of before.
-
-A machine listens at its name, or at C{name:port} if it has several ports. Links are those of machines.
+Rule 5: links are those of machines, of all their ports: see L{dledger.testing.world.names}.
 """
 
 from __future__ import annotations
@@ -38,6 +37,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from dledger.testing.world.clock import SimClock
+from dledger.testing.world.names import PORT, address_of, machine_of
 from dledger.testing.world.process import SimProcess
 
 #: With more unread bytes a transport pauses its producer.
@@ -47,8 +47,6 @@ WINDOW_BYTES = 64 * 1024
 SYN_US = 1_000_000
 CONNECT_US = 3_000_000
 
-#: The port of a listening machine whose name tells none.
-PORT = 20911
 
 #: The first thing that a client sends: its connection is accepted when it comes.
 _OPENING = b""
@@ -58,16 +56,6 @@ _Piece = bytes | Failure
 
 #: No piece has a higher number.
 _ALL = 1 << 62
-
-
-def machine_of(name: str) -> str:
-    """The machine of a name that may have a port."""
-    return name.partition(":")[0]
-
-
-def _address_of(name: str) -> IPv4Address:
-    host, _, port = name.partition(":")
-    return IPv4Address("TCP", host, int(port or PORT))
 
 
 class StreamEnd:
@@ -342,7 +330,7 @@ class ByteNetwork:
             return
         self._number += 1
         link = StreamLink(self, self._number, found.factory)
-        there = _address_of(target)
+        there = address_of(target)
         here = IPv4Address("TCP", source, 30_000 + self._number % 30_000)
         client = StreamEnd(link, attempt.process, source, there, 0)
         link.ends = [client, StreamEnd(link, found.process, machine_of(target), here, 1)]
@@ -556,7 +544,7 @@ class StreamPort:
 
     def getHost(self) -> IPv4Address:
         """Its address."""
-        return _address_of(self._host)
+        return address_of(self._host)
 
     def startListening(self) -> None:
         """See L{IListeningPort.startListening}: it listens from the beginning."""

@@ -110,7 +110,7 @@ class SlaveTests(SynchronousTestCase):
             waiting.append(Deferred())
             await waiting[-1]
 
-        self.slave._reached = reached
+        self.slave.reached = reached
         round_ = self.slave.synchronize()
         self.assertNoResult(round_)
         self.assertEqual(list(self.metadata.topics.entries), ["C1"])

@@ -7,8 +7,8 @@ The table of offsets may be younger than the log: it is synced each time it is w
 slave that is promoted may lack the last messages. Messages that come then have the numbers of those that were
 lost, and the group would pass over them.
 
-A slave whose log is cut may be a former master, whose consumers were further than the next one's, and that one
-may not know their groups. Messages that the slave gets then have the numbers of those that it has given up.
+A slave whose log is cut may be a former master, whose consumers were further than the next one's, and that
+one may not know their groups. Messages that the slave gets then have the numbers of those that it gave up.
 
 A raft log has offsets and messages in one order: there is nothing to take back.
 
@@ -74,7 +74,8 @@ class OffsetBounds:
 
     def cut(self) -> None:
         """The log was cut, and so were the queues."""
-        offsets, levels, now_ms = self._metadata.consumer_offsets, self._metadata.delay_offsets, self._wall_ms()
+        offsets, levels = self._metadata.consumer_offsets, self._metadata.delay_offsets
+        now_ms = self._wall_ms()
         for group, topic, queues in list(offsets.rows()):
             for queue_id, offset in list(queues.items()):
                 end = self._end_of(topic, queue_id)

@@ -29,7 +29,7 @@ from protocols.wire.errors import BodyError
 class Metadata:
     """
     Invariant: a table that is not dirty equals its file. A file says nothing of messages that are not on
-    stable storage: offsets that are younger than the log would pass over what it has lost.
+    stable storage: offsets that are younger than the log would pass over messages that it lost.
 
     @ivar flush_log: brings the messages of this moment to stable storage; called before each write.
     @ivar restored: paths of malformed or missing files that were read from C{.bak}.

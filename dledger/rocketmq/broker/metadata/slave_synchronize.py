@@ -39,7 +39,7 @@ from twisted.python.failure import Failure
 
 from dledger.base.process.threads import RunInThread
 from dledger.rocketmq.broker.metadata.files import Metadata
-from dledger.rocketmq.broker.metadata.tables import ConfigTable, Table
+from dledger.rocketmq.broker.metadata.tables import BEGINS_AT, ConfigTable, Table
 from dledger.values.errors import DLedgerError, StoreError
 from protocols.rocketmq.commands import SUCCESS
 from protocols.wire.codes import ResponseCode
@@ -133,6 +133,8 @@ class SlaveSynchronize:
     @ivar master_address: C{host:port} of the master; with None or our own address nothing is requested.
     @ivar last: result of the last round; None before the first.
     @ivar rounds: number of rounds.
+    @ivar reached: returns when our log has reached the present end of the master's; fails with
+        L{DLedgerError} if it does not soon. None: messages and offsets have one order.
     """
 
     log = Logger()
@@ -143,11 +145,8 @@ class SlaveSynchronize:
         timeout_s: float = TIMEOUT_S, local_topics: Callable[[], Set[str]] = frozenset,
         is_stopped: Callable[[], bool] = lambda: False,
         topics_copied: Callable[[str], Awaitable[None]] | None = None,
-        reached: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """
-        @param reached: returns when our log has reached the present end of the master's; fails with
-            L{DLedgerError} if it does not soon. None: messages and offsets have one order.
         @param local_topics: returns the topics that have consume queues here.
         @param is_stopped: returns whether nothing is to be copied now.
         @param topics_copied: called with the master's address at the end of a round that copied its topics.
@@ -162,7 +161,7 @@ class SlaveSynchronize:
         self._local_topics = local_topics
         self._is_stopped = is_stopped
         self._topics_copied = topics_copied
-        self._reached = reached
+        self.reached: Callable[[], Awaitable[None]] | None = None
         self._told_kept: dict[int, tuple[str, ...]] = {}
         self._beginning: IDelayedCall | None = None
         self._looping = LoopingCall.withCount(self._loop)
@@ -247,22 +246,21 @@ class SlaveSynchronize:
         assert table is not None
         if not answer.body:
             raise BodyError("an answer without a body")
-        if self._reached is not None and code in OF_THE_LOG:
-            await self._reached()
+        if self.reached is not None and code in OF_THE_LOG:
+            await self.reached()
             if self._is_stopped():
                 return False
         before = self._begins()
         changed = table.adopt(answer.body, self._needed(code))
         if changed and code == GET_ALL_TOPIC_CONFIG:
-            self._metadata.topics.shown = frozenset()
             self._forget_offsets(before)
         self._tell_kept(code)
         return changed
 
     def _begins(self) -> dict[str, int]:
-        """Where each topic begins in the log, as far as a master has told it."""
-        topics = self._metadata.topics
-        return {name: entry.begins_at for name, entry in topics.entries.items() if name not in topics.shown}
+        """Where each topic begins in the log; without those for which a broker has only guessed it: 0."""
+        topics = self._metadata.topics.entries
+        return {name: entry.begins_at for name, entry in topics.items() if entry.rest.get(BEGINS_AT) != 0}
 
     def _forget_offsets(self, before: Mapping[str, int]) -> None:
         """Topics that were made again have no offsets yet. @param before: see L{_begins}, as it was."""

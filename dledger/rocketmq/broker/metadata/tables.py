@@ -384,8 +384,6 @@ class Topics(ConfigTable[TopicConfig]):
         super().__init__(now_ms)
         #: End of the log, in bytes, for the entries of new topics.
         self.log_end: Callable[[], int] = lambda: 0
-        #: Names of L{show}: where they begin is a guess.
-        self.shown: frozenset[str] = frozenset()
 
     def put(self, entry: TopicConfig, now_ms: int) -> None:
         """See L{ConfigTable.put}. A new topic begins at the end of the log, unless its entry has a place."""
@@ -398,9 +396,7 @@ class Topics(ConfigTable[TopicConfig]):
 
     def show(self, found: Iterable[TopicConfig]) -> None:
         """A slave has these topics until it has its master's table: no version is made."""
-        shown = {entry.name: entry for entry in found}
-        self.entries.update(shown)
-        self.shown = frozenset(shown)
+        self.entries.update({entry.name: entry for entry in found})
 
     def begins_at(self, name: str) -> int:
         """See L{TopicConfig.begins_at}; 0 for an unknown topic."""

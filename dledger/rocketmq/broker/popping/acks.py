@@ -263,14 +263,10 @@ class PopAcks(CommandGroup):
             ack_message(revive.topic, ack, self._own.host, now_ms, queue_id=receipt.revive_queue),
         ])
 
-        move = revive.moves.begin(put.placed.queue_offsets)
-
         def done(status: PutStatus) -> None:
             if not status.is_stored:
-                revive.moved(move, -1)
                 connection.answer(request, code=status.remoting_code, remark=status.name)
                 return
-            revive.moved(move, put.placed.queue_offsets[0])
             if table is revive.table:
                 table.add(point, OWN_QUEUE, put.placed.queue_offsets[0])
             self.changed += 1
@@ -278,7 +274,7 @@ class PopAcks(CommandGroup):
                 "popTime": str(key.pop_ms), "invisibleTime": str(invisible_ms), "reviveQid": str(OWN_QUEUE),
             })
 
-        put.done.addCallback(done)
+        revive.follow(put, 1, done)
 
 
 def batch_acks(body: bytes, own_broker: str) -> dict[Ack, int]:

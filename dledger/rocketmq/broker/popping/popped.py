@@ -34,6 +34,9 @@ class MoveOrder:
     C{_places} has the queue offsets of those under way.
     """
 
+    #: See L{dledger.rocketmq.broker.popping.revive.ReviveService._is_moved}.
+    known: int | None = None
+
     def __init__(self) -> None:
         self._waiting: dict[int, int | None] = {}
         self._places: dict[int, Sequence[int]] = {}
@@ -106,9 +109,12 @@ class PoppedTable:
     """
     Invariant: C{_counts} has, for each queue of a group, the number of its messages that are not done. The
     messages of check points in C{_by_key}, and no others, are open or settling.
+
+    @ivar moves: the puts of check points under way.
     """
 
     def __init__(self) -> None:
+        self.moves = MoveOrder()
         self._by_key: dict[PopKey, Popped] = {}
         self._due: list[tuple[int, int, Popped]] = []
         self._places: dict[int, list[tuple[int, int, Popped]]] = {}

@@ -277,11 +277,10 @@ class PopCommands(CommandGroup):
         if pop.in_order:
             self._give_in_order(connection, request, pop, taken, rest)
             return True
-        now_ms = self._wall_ms()
         revive.keep_topic()
         messages = [
             plain for one in taken for plain in self._pipeline.checked(
-                [check_point_message(revive.topic, one.point, self._own.host, now_ms)]
+                [check_point_message(revive.topic, one.point, self._own.host, self._wall_ms())]
             )
         ]
         try:
@@ -292,10 +291,8 @@ class PopCommands(CommandGroup):
         size = sum(len(record) for one in taken for record in one.records)
         self._put_bytes += size
         connection.account.reserve(size)
-        move = revive.moves.begin(put.placed.queue_offsets)
-        put.done.addCallback(
-            self._stored, put, connection, request, pop, taken, rest, size, revive.table, move
-        )
+        stored = (put, connection, request, pop, taken, rest, size, revive.table)
+        revive.follow(put, len(taken), self._stored, *stored)
         return True
 
     def _queues(self, pop: _Pop) -> Iterator[tuple[GroupQueue, int, int]]:
@@ -382,15 +379,14 @@ class PopCommands(CommandGroup):
 
     def _stored(
         self, status: PutStatus, put: Put, connection: CommandConnection, request: RemotingCommand, pop: _Pop,
-        taken: list[Taken], rest: int, size: int, table: object, move: int,
+        taken: list[Taken], rest: int, size: int, table: object,
     ) -> None:
-        """The check points are stored, or not. @param move: see L{MoveOrder}."""
+        """The check points are stored, or not."""
         self._put_bytes -= size
         connection.account.unreserve(size)
         self._locked.difference_update(_queue_of(one.point) for one in taken)
         revive = self._revive
         if not status.is_stored or table is not revive.table:
-            revive.moved(move, -1)
             code = status.remoting_code if not status.is_stored else Code.SERVICE_NOT_AVAILABLE
             connection.answer(request, code=code, remark=f"the check point is not stored: {status.name}")
             return
@@ -402,7 +398,6 @@ class PopCommands(CommandGroup):
                 offsets.commit(key.group, key.topic, key.queue_id, one.following, now_ms)
             self.popped += len(one.records)
             self._progress.popped(key.group, pop.topic, len(one.records))
-        revive.moved(move, max(put.placed.queue_offsets))
         points = [one.point for one in taken]
         body = b"".join(body_of(one, pop.topic) for one in taken)
         if not body:

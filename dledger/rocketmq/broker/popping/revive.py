@@ -22,6 +22,7 @@ Source: PopReviveService (5.3.3).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TypeVarTuple
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
@@ -49,7 +50,7 @@ from dledger.rocketmq.broker.popping.check_points import (
     read_revive,
     revive_topic,
 )
-from dledger.rocketmq.broker.popping.popped import MoveOrder, Popped, PoppedTable
+from dledger.rocketmq.broker.popping.popped import Popped, PoppedTable
 from dledger.rocketmq.broker.popping.retries import RetryTopics
 from dledger.rocketmq.broker.puts.puts import NotPut, Put, PutPipeline
 from dledger.rocketmq.broker.puts.send_properties import name_retry_topic
@@ -62,6 +63,8 @@ from dledger.values.errors import StoreError
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.layout import PROPERTIES_BYTES_MAX, TRANSACTION_MASK
 from protocols.wire.rocketmq.message import Message, decode_message, encode_properties
+
+_Ts = TypeVarTuple("_Ts")
 
 #: The most messages that one turn reads of the revive topic, or stores again, and bytes of the latter.
 TURN_MESSAGES = 128
@@ -109,11 +112,9 @@ class ReviveService:
 
     def _forget(self) -> None:
         self.table = PoppedTable()
-        self.moves = MoveOrder()
         self.is_loaded = self._is_running = False
         self._read_at: dict[int, int] = {}
         self._bound = self._offsets_ms = 0
-        self._moved_at: int | None = None
         self._early: list[Ack] = []
 
     def start(self) -> None:
@@ -123,7 +124,7 @@ class ReviveService:
         self._bound = self._store.log.record_end
         version = self._metadata.consumer_offsets.version
         self._offsets_ms = LONG_MAX if version is None else version.timestamp
-        self._moved_at = self._metadata.consumer_offsets.query(POPPED_GROUP, self.topic, OWN_QUEUE)
+        self.table.moves.known = self._metadata.consumer_offsets.query(POPPED_GROUP, self.topic, OWN_QUEUE)
         self._again(0.0)
 
     def stop(self) -> None:
@@ -232,17 +233,30 @@ class ReviveService:
         Whether the table of offsets has the move past these messages; an administrator may have set the
         offset since. The time tells it of check points of RocketMQ's.
         """
-        if queue_id == OWN_QUEUE and self._moved_at is not None:
-            return queue_offset < self._moved_at
+        known = self.table.moves.known
+        if queue_id == OWN_QUEUE and known is not None:
+            return queue_offset < known
         return point.key.pop_ms <= self._offsets_ms
 
-    def moved(self, number: int, queue_offset: int) -> None:
+    def follow(
+        self, put: Put, count: int, then: Callable[[PutStatus, *_Ts], object], *arguments: *_Ts
+    ) -> None:
         """
-        The offsets of groups are after the messages of a put of check points.
+        A put of check points: when it has ended, and C{then} was called with its status, the offsets of the
+        groups are after their messages.
 
-        @param number, queue_offset: see L{MoveOrder.end}.
+        @param count: the number of check points, which come first.
         """
-        self._note_moved(self.moves.end(number, queue_offset))
+        moves = self.table.moves
+        number = moves.begin(put.placed.queue_offsets)
+
+        def ended(status: PutStatus) -> None:
+            then(status, *arguments)
+            if moves is self.table.moves:  # else it is of an earlier life as a master
+                last = max(put.placed.queue_offsets[:count]) if status.is_stored else -1
+                self._note_moved(moves.end(number, last))
+
+        put.done.addCallback(ended)
 
     def _note_moved(self, queue_offset: int) -> None:
         offsets = self._metadata.consumer_offsets
@@ -436,10 +450,10 @@ class ReviveService:
         if not (self.is_loaded and self._is_running):
             return
         offsets = self._metadata.consumer_offsets
-        first = self.moves.first
+        first = self.table.moves.first
         for queue_id, reached in self.table.reach().items():
             if queue_id == OWN_QUEUE and first is not None:
-                # A later put may have ended first: what it waits for is not in the table yet.
+                # A later put may have ended first: these check points are not in the table yet.
                 reached = min(reached, first - 1)
             if reached >= 0 and offsets.query(REVIVE_GROUP, self.topic, queue_id) != reached:
                 offsets.commit(REVIVE_GROUP, self.topic, queue_id, reached, self._wall_ms())

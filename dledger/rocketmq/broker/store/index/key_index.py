@@ -23,32 +23,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from zlib import crc32
 
 import attrs
-from construct import Int32sb, Int32ub, Int64sb, Struct
 from twisted.logger import Logger
 
 from dledger.base.disk.disk import Disk, is_no_room
 from dledger.base.process.threads import RunInThread
-from dledger.rocketmq.broker.store.index.index_file import HEADER, IndexFile, IndexHeader, IndexShape
+from dledger.rocketmq.broker.store.index.index_file import IndexFile, IndexHeader, IndexShape
+from dledger.rocketmq.broker.store.index.index_mark import (
+    INDEX_MARK_NAME,
+    IndexMark,
+    decode_index_mark,
+    encode_index_mark,
+)
 from dledger.rocketmq.broker.store.records.checkpoint import read_small
 from dledger.rocketmq.broker.store.records.message_log import MessageLog
 from dledger.rocketmq.broker.store.records.set_aside import next_directory
 from dledger.rocketmq.broker.store.records.store_config import StoreConfig
 from dledger.values.errors import StoreError
-from protocols.wire.layout import struct_of
-
-INDEX_MARK_NAME = "indexed"
-INDEX_MARK_DECLARATION = Struct(
-    "offset" / Int64sb,  # of the log: the keys of all records before it are in the index
-    "slots" / Int32sb,
-    "entries" / Int32sb,
-    "file" / Int64sb,  # name of the last file; 0: there is none
-    "is_clean" / Int32sb,  # 1: closed in order, nothing was put since
-)
-_MARK = struct_of(INDEX_MARK_DECLARATION)
-_CRC = struct_of(Struct("crc" / Int32ub))
 
 #: Bytes of the log after which the mark of an index without changes moves on.
 MARK_BYTES = 64 * 1024 * 1024
@@ -61,37 +53,6 @@ _NAME_SIZE = 17
 _TIME_MS_MAX = 253_000_000_000_000
 #: What a header's seconds may lack of the time of a record, ms.
 _ROUNDED_MS = 999
-
-
-@attrs.frozen(kw_only=True)
-class IndexMark:
-    """The content of the mark; fields as in the declaration. C{header}: of the file."""
-
-    offset: int
-    file: int = 0
-    is_clean: bool = False
-    header: IndexHeader = IndexHeader()
-
-
-def encode_index_mark(mark: IndexMark, shape: IndexShape) -> bytes:
-    """The bytes of the mark, with their checksum."""
-    data = _MARK.pack(mark.offset, shape.slots, shape.entries, mark.file, mark.is_clean)
-    data += HEADER.pack(*mark.header)
-    return data + _CRC.pack(crc32(data))
-
-
-def decode_index_mark(data: bytes | None, shape: IndexShape) -> IndexMark | None:
-    """The mark in the file; None if it is missing, damaged, or of files of another shape."""
-    size = _MARK.size + HEADER.size
-    if data is None or len(data) != size + _CRC.size:
-        return None
-    offset, slots, entries, file, is_clean = _MARK.unpack_from(data)
-    if _CRC.unpack_from(data, size)[0] != crc32(data[:size]):
-        return None
-    if (slots, entries) != (shape.slots, shape.entries):
-        return None
-    header = IndexHeader(*HEADER.unpack_from(data, _MARK.size))
-    return IndexMark(offset=offset, file=file, is_clean=bool(is_clean), header=header)
 
 
 def index_file_name(timestamp_ms: int) -> int:
