@@ -24,6 +24,7 @@ from dledger.testing.brokers.accounts import (
 )
 from dledger.testing.brokers.admin_traffic import (
     KEPT,
+    MAKE_TOPIC,
     QUERY_OFFSET,
     QUEUES,
     REMADE,
@@ -182,6 +183,8 @@ class Traffic(AdminTraffic):
         self._client.begin(self._probe())
 
     async def _probe(self) -> None:
+        # The next master may not know a topic that was made just before.
+        await self._ask_until_done(MAKE_TOPIC, self._topic_fields(KEPT[0]))
         sent = self._new(PLAIN, KEPT[0])
         answer = await self._ask_master(SEND, self._fields(sent, self._properties(sent)), sent.body)
         self.probed = -1 if answer is None else answer.code
