@@ -538,7 +538,7 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="simulated brokers",
         covers=("dledger.testing.brokers",),
-        ours=("dledger.testing.world", *BROKER, "dledger.rocketmq.broker"),
+        ours=("dledger.testing.world", *BROKER, "dledger.rocketmq.broker", "protocols.turn"),
         third=(*TWISTED, "click", "rich"),
         refused=("dledger.rocketmq.broker.client", "twisted.internet.reactor", "logging", "asyncio"),
     ),
@@ -547,7 +547,7 @@ LAYERS: tuple[Layer, ...] = (
         covers=("dledger.testing.raft_brokers",),
         ours=(
             *LEDGER, *BROKER, "dledger.raft_broker", "dledger.rocketmq.broker", "dledger.node",
-            "dledger.testing.world",
+            "dledger.testing.brokers", "dledger.testing.world",
         ),
         third=(*TWISTED, "click"),
         refused=("dledger.rocketmq.broker.client", "logging", "asyncio"),

@@ -119,6 +119,26 @@ class CommandClientTests(SynchronousTestCase):
         self.failureResultOf(third, TimeoutError)
         self.assertEqual(self.endpoint.cancelled, 1)
 
+    def test_silent(self) -> None:
+        """A connection that has answered nothing since a late request is given up; another one stays."""
+        for is_silent in (False, True):
+            first = self.ask()
+            self.endpoint.succeed()
+            late, other = self.ask(), self.ask()
+            self.clock.advance(0)
+            answered = self.endpoint.requests()[: 1 if is_silent else 3 : 2]
+            for request in answered:
+                self.endpoint.protocol.dataReceived(
+                    encode_command(RemotingCommand(code=0, opaque=request.opaque, flag=1)))
+            self.successResultOf(first)
+            last = self.ask() if is_silent else late
+            self.clock.advance(3)
+            for one in {late, last}:
+                self.failureResultOf(one, TimeoutError)
+            (self.failureResultOf if is_silent else self.successResultOf)(other)
+            self.assertEqual(self.client.is_connected("m:1"), not is_silent)
+            self.client.forget("m:1")
+
     def test_lost(self) -> None:
         """What was asked fails; the next question connects anew."""
         self.assertFalse(self.client.is_connected("m:1"))

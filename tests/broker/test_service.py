@@ -508,6 +508,28 @@ class SlaveTests(ServiceCase):
         self.assertEqual(self.following.synchronize.master_address, "k:20911")
         self.stop(8.0)
 
+    def test_reached(self) -> None:
+        """Offsets wait until our log has the master's end, for some seconds."""
+        self.start(role="slave", haMasterAddress="m:10912")
+        following, ends = self.following, [0, 200, 200]
+
+        async def master_range() -> LogRange:
+            return LogRange(begin_offset=0, end_offset=ends.pop(0))
+
+        self.patch(following, "master_range", master_range)
+        self.successResultOf(Deferred.fromCoroutine(following._reached()))
+        waiting = Deferred.fromCoroutine(following._reached())
+        self.clock.advance(1)
+        self.assertNoResult(waiting)
+        self.patch(following, "_log", LogRange(begin_offset=0, end_offset=200))
+        self.clock.advance(1)
+        self.successResultOf(waiting)
+        following._log = LogRange(begin_offset=0, end_offset=199)  # type: ignore[assignment]
+        late = Deferred.fromCoroutine(following._reached())
+        self.clock.pump([1.0] * 7)
+        self.assertIn("they wait until", str(self.failureResultOf(late, DLedgerError).value))
+        self.stop(8.0)
+
     def test_where_the_master_begins(self) -> None:
         """It is asked, and what is no answer is an error."""
         self.start(role="slave", haMasterAddress="m:10912")

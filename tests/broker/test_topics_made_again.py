@@ -103,6 +103,26 @@ class AgainCase(PopCase):
         return int(answer.ext_fields[name])
 
 
+class LostTests(AgainCase):
+    """A message makes a deleted topic again, and the broker crashes before the table is written."""
+
+    def test_begin(self) -> None:
+        """The topic begins with the first message since the deletion, also with one that waits."""
+        for is_delayed in (False, True):
+            self.send(b"old", properties="DELAY\x011\x02")
+            self.wait(1)
+            self.admin(DELETE)
+            self.wait(1)
+            if is_delayed:
+                self.send(b"waits", properties="DELAY\x012\x02")
+            self.send(b"new")
+            self.again(crash=True)
+            self.parts.lost_topics.restore()
+            first = b"waits" if is_delayed else b"new"
+            (begin,) = [one.physical_offset for one in self.broker.stored() if one.body == first][-1:]
+            self.assertEqual(self.parts.metadata.topics.begins_at("T1"), begin)
+
+
 class PopsTests(AgainCase):
     """What was popped before."""
 
@@ -116,6 +136,18 @@ class PopsTests(AgainCase):
         self.assertEqual((given.body, self.ack(given).code), (b"new", 0))
         self.wait(15)
         self.assertEqual(([one.body for one in self.pop()], self.parts.revive.gone), ([], 2))
+
+    def test_another_time(self) -> None:
+        """What was popped of the deleted topic cannot get another time, and so outlive it."""
+        self.send(b"old 0", b"old 1")
+        one, two = self.pop()
+        self.admin(DELETE)
+        self.assertEqual(self.change(one, 1000).code, Code.NO_MESSAGE)
+        self.admin(MAKE)
+        self.send(b"new")
+        self.assertEqual(self.change(two, 1000).code, Code.NO_MESSAGE)
+        self.wait(15)
+        self.assertEqual([one.body for one in self.pop()], [b"new"])
 
     def test_open_check_point(self) -> None:
         """That of the new topic does, with the same offsets."""

@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.base.disk.disk import OsDisk
 from dledger.cli.rocketmq import log_copy
 from dledger.cli.rocketmq.log_copy import MADE_NAMES, CopyRefused, LogCopy, copy_log
-from dledger.rocketmq.broker.store.index.key_index import INDEX_MARK_NAME
+from dledger.rocketmq.broker.store.index.index_mark import INDEX_MARK_NAME
 from dledger.rocketmq.broker.store.log.log_mark import LOG_MARK_NAME
 from dledger.rocketmq.broker.store.records.checkpoint import ABORT_NAME, CHECKPOINT_NAME
 

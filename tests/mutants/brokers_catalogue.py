@@ -13,14 +13,18 @@ ACKS = "dledger.rocketmq.broker.popping.acks"
 BEGINS = "dledger.rocketmq.broker.popping.first_offsets"
 BOUNDS = "dledger.rocketmq.broker.consuming.offset_bounds"
 CHECK = "dledger.rocketmq.broker.transactions.check"
+COPY = "dledger.rocketmq.broker.metadata.slave_synchronize"
 CONSUMERS = "dledger.rocketmq.broker.consuming.consumers"
 ENDS = "dledger.rocketmq.broker.transactions.ends"
+FILES = "dledger.rocketmq.broker.metadata.files"
 HALVES = "dledger.rocketmq.broker.puts.halves"
+INDEX = "dledger.rocketmq.broker.store.index.key_index"
 LONG = "dledger.rocketmq.broker.sending.long_sends"
 MASTER = "dledger.rocketmq.broker.ha.master"
 IN_ORDER = "dledger.rocketmq.broker.popping.in_order"
 OFFSETS = "dledger.rocketmq.broker.consuming.offset_commands"
 ORDER_INFO = "dledger.rocketmq.broker.metadata.order_info"
+POPPED = "dledger.rocketmq.broker.popping.popped"
 POPS = "dledger.rocketmq.broker.popping.pops"
 PROPERTIES = "dledger.rocketmq.broker.puts.send_properties"
 RETRIES = "dledger.rocketmq.broker.popping.retries"
@@ -162,6 +166,39 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
     ("topic-of-another-log", "a topic hides messages because its table is of another log", (
         Patch(TABLES, "if entry.begins_at > log_end]", "if False]"),
     ), _AGAIN_TESTS),
+    ("full-history-doubted", "an empty slave that asks for everything counts for nothing", (
+        Patch(MASTER, "self.acks.proved(connection.serial), FIRST_REPORT_MIN)",
+              "self.acks.proved(connection.serial))"),
+    ), {"test": "tests.broker.ha.test_master"}),
+    ("index-mark-ahead", "a cut of the log records a state of the index that is not on the disk", (
+        Patch(INDEX, "            self._lower_mark(self._marked)\n", "            self._write_mark()\n"),
+    ), {"test": "tests.broker.store.test_key_index"}),
+    ("offsets-of-before", "a slave keeps the offsets of a topic that was made again", (
+        Patch(COPY, "            self._forget_offsets(before)\n", "            pass\n"),
+    ), {"test": "tests.broker.metadata.test_slave_synchronize"}),
+    ("offsets-before-the-log", "a slave takes offsets over before its log has what they tell of", (
+        Patch(COPY, "            await self.reached()\n", "            pass\n"),
+    ), {"test": "tests.broker.metadata.test_slave_synchronize"}),
+    ("table-before-the-log", "a table is on the disk before the messages that it tells of", (
+        Patch(FILES, "            await self.flush_log()\n", ""),
+    ), {"test": "tests.broker.metadata.test_files"}),
+    ("cut-offsets-stay", "a slave keeps offsets in a part of its log that it gave up", (
+        Patch(BOUNDS, "                if offset > end:\n", "                if False:\n"),
+    ), _BOUND_TESTS),
+    ("pop-moves-early", "the table counts a check point whose put still waits", (
+        Patch(POPPED, "            if done is None:\n                break\n",
+              "            if done is None:\n                continue\n"),
+    ), {"test": "tests.broker.popping.test_popped"}),
+    ("pop-finished-early", "check points whose puts wait count as finished", (
+        Patch(REVIVE, "                reached = min(reached, first - 1)\n", "                pass\n"),
+    ), {"test": "tests.broker.popping.test_revive"}),
+    ("pop-outlives-topic", "a message of a deleted topic gets another time", (
+        Patch(ACKS, "        if revive.is_over(ack.key):", "        if False:"),
+    ), _AGAIN_TESTS),
+    ("silent-connection-kept", "a connection that answers nothing is kept", (
+        Patch("dledger.rocketmq.broker.command_client",
+              "if connection is not None and peer.answered == answered:", "if False:"),
+    ), {"test": "tests.broker.test_command_client"}),
     ("another-log-counted", "a slave that holds another log acknowledges", (
         Patch(MASTER, "            self.acks.doubt(connection.serial)\n", ""),
     ), {"test": "tests.broker.ha.test_master"}),

@@ -48,7 +48,7 @@ def hunt(mutant: Mutant, *, seconds: float, first_seed: int = 0, sound: bool = F
         patching.install(mutant.patches)
     if mutant.script or mutant.test or mutant.search is not None:
         return _hunt_once(mutant, seconds)
-    run = _ha_run_of(mutant) if mutant.is_ha else _run_of(mutant)
+    run = (_ha_run_of if mutant.is_ha else _pair_run_of if mutant.is_pair else _run_of)(mutant)
     first_seed = first_seed or mutant.seed
     began, seed = time.process_time(), first_seed
     while time.process_time() - began < seconds:
@@ -123,6 +123,15 @@ def _ha_run_of(mutant: Mutant) -> Callable[[int], str]:
     be_quiet()
     focus = HAFocus(settings=mutant.settings, faults=mutant.faults, pace_s=mutant.pace_s)
     return lambda seed: run_ha_schedule(seed, focus=focus).failure
+
+
+def _pair_run_of(mutant: Mutant) -> Callable[[int], str]:
+    from dledger.testing.brokers.pair_schedule import PairFocus, run_pair_schedule
+    from dledger.testing.world.bugs import be_quiet
+
+    be_quiet()
+    focus = PairFocus(faults=mutant.faults, pace_s=mutant.pace_s, **mutant.settings)  # type: ignore[arg-type]
+    return lambda seed: run_pair_schedule(seed, focus=focus).failure
 
 
 def child(name: str, seconds: float, sound: bool, output: str) -> NoReturn:

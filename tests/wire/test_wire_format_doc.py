@@ -10,7 +10,7 @@ from construct import Struct
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.broker.store.index.index_file import ENTRY_DECLARATION, HEADER_DECLARATION
-from dledger.rocketmq.broker.store.index.key_index import INDEX_MARK_DECLARATION
+from dledger.rocketmq.broker.store.index.index_mark import INDEX_MARK_DECLARATION
 from dledger.rocketmq.broker.store.log.log_mark import LOG_MARK_DECLARATION
 from dledger.rocketmq.broker.store.queues.queue_files import UNIT_DECLARATION
 from dledger.rocketmq.broker.store.records.checkpoint import CHECKPOINT_DECLARATION

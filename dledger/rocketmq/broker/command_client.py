@@ -2,7 +2,8 @@
 """
 Sends requests to brokers and name servers, over one connection per address, opened on demand and kept.
 
-Knows addresses and commands, not their meaning. Every request has a deadline.
+Knows addresses and commands, not their meaning. Every request has a deadline. A connection that has answered
+nothing since a request that is late is given up: the next request gets another one.
 """
 
 from __future__ import annotations
@@ -29,6 +30,12 @@ class _Peer(OnlyAsking):
         self._client = client
         self._address = address
         self.keeper: Keeper[CommandConnection] = Keeper(self._attempt, stops_alone=True)
+        self.answered = 0
+
+    def answers(self, answer: RemotingCommand) -> RemotingCommand:
+        """An answer has come."""
+        self.answered += 1
+        return answer
 
     def _attempt(self) -> Deferred[CommandConnection]:
         endpoint = self._client.endpoint_of(self._address)
@@ -88,8 +95,12 @@ class CommandClient:
         if peer is None:
             peer = self._peers[address] = _Peer(self, address)
         asking = peer.keeper.ready().addCallback(lambda connection: connection.ask(command))
+        asking.addCallback(peer.answers)
+        connection, answered = peer.keeper.connection, peer.answered
 
         def timed_out(_: object, seconds: float) -> RemotingCommand:
+            if connection is not None and peer.answered == answered:
+                connection.abort("it has not answered in time")
             raise TimeoutError(f"{address} has not answered request {command.code} within {seconds:g} s")
 
         asking.addTimeout(timeout_s, self._clock, onTimeoutCancel=timed_out)

@@ -15,6 +15,7 @@ import json
 from collections.abc import Callable, Sequence, Set
 
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from dledger.base.process.threads import RunInThread
@@ -35,6 +36,8 @@ from protocols.wire.remoting import RemotingCommand
 
 GET_BROKER_RUNTIME_INFO = 28
 TIMEOUT_S = 3.0
+#: The longest wait for our log before offsets are adopted, and the pause between two looks.
+REACHED_S, LOOK_S = 5.0, 0.05
 
 
 class _Desk:
@@ -90,6 +93,8 @@ class Following:
         self._client = client
         self._own = own
         self._endpoint_of = endpoint_of
+        self._log = log
+        self._clock = clock
         self.ha_address = ""
         self.offers: RecordOffers | None = None
         if ha.slave is not None:
@@ -98,6 +103,7 @@ class Following:
             metadata, client, own_address=lambda: own.text, clock=clock, run_in_thread=run_in_thread,
             local_topics=local_topics, is_stopped=lambda: ha.slave is not None and ha.slave.is_stopped,
         )
+        self.synchronize.reached = self._reached
 
     def start(self) -> None:
         """Follow the master that the options name; without one, wait for a name server's answer."""
@@ -143,6 +149,20 @@ class Following:
         if master is None or master == self._own.text:
             raise DLedgerError(ResponseCode.NETWORK_ERROR, reason="the master's address is not known")
         return master
+
+    async def _reached(self) -> None:
+        """
+        Wait until our log has reached the present end of the master's.
+
+        @raise DLedgerError: it does not, within L{REACHED_S}; or the master does not say its end.
+        """
+        end = (await self.master_range()).end_offset
+        until_s = self._clock.seconds() + REACHED_S
+        while self._log.end_offset < end:
+            if self._clock.seconds() >= until_s:
+                reason = "they wait until our log has reached the end of the master's"
+                raise DLedgerError(ResponseCode.NETWORK_ERROR, reason=reason)
+            await deferLater(self._clock, LOOK_S, lambda: None)
 
     async def master_range(self) -> LogRange:
         """

@@ -4,21 +4,29 @@ Topics that a crash took from the table of topics.
 
 The table is written once a second, and a message in a new topic is answered before. So a start looks for
 topics that have messages and are not in the table. A topic that an administrator has deleted is not one of
-them: the deletion is written before it is answered, and the messages of the topic are older.
+them: the deletion is written before it is answered, and the messages of the topic are older. If a message has
+made it again since, it begins with the first message after the table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import attrs
 from twisted.logger import Logger
 
 from dledger.rocketmq.broker.common.config import BrokerConfig
 from dledger.rocketmq.broker.metadata.tables import BEGINS_AT, TopicConfig, Topics
+from dledger.rocketmq.broker.puts.halves import HALF_TOPIC
 from dledger.rocketmq.broker.store.commit_log_store import CommitLogStore
 from dledger.rocketmq.broker.store.queries import offset_at
+from dledger.rocketmq.broker.store.queues.queue_list import QueueKey
+from dledger.rocketmq.broker.store.records.records import SCHEDULE_TOPIC
 from dledger.rocketmq.broker.store.store import MessageStore
+from protocols.wire.rocketmq.layout import TIMED_TOPIC
+
+#: Messages of other topics wait there.
+WAITING_TOPICS = frozenset({SCHEDULE_TOPIC, TIMED_TOPIC, HALF_TOPIC})
 
 
 def lost_topics(
@@ -38,16 +46,35 @@ def lost_topics(
             queues.setdefault(topic, []).append(queue_id)
     found = []
     for name, ids in sorted(queues.items()):
-        if any(_has_since(store, name, queue_id, table_ms) for queue_id in ids):
-            found.append(lost_topic(name, max(ids), queue_nums=queue_nums))
+        begin = _first_since(store, ((name, queue_id) for queue_id in ids), table_ms)
+        if begin is not None:
+            begin = min(begin, first_waiting(store, table_ms))
+            found.append(lost_topic(name, max(ids), queue_nums=queue_nums, begins_at=begin))
     return found
 
 
-def lost_topic(name: str, queue_id: int, *, queue_nums: int) -> TopicConfig:
-    """A topic that has this queue, as L{lost_topics} makes it."""
+def lost_topic(name: str, queue_id: int, *, queue_nums: int, begins_at: int) -> TopicConfig:
+    """
+    A topic that has this queue, as L{lost_topics} makes it.
+
+    @param begins_at: its messages are there already, from this offset of the log on.
+    """
     count = max(queue_id + 1, 1 if name.startswith("%") else queue_nums)
-    rest = {BEGINS_AT: 0}  # its messages are there already
-    return TopicConfig(topic_name=name, read_queue_nums=count, write_queue_nums=count, rest=rest)
+    return TopicConfig(
+        topic_name=name, read_queue_nums=count, write_queue_nums=count, rest={BEGINS_AT: begins_at}
+    )
+
+
+def first_waiting(store: MessageStore, since_ms: int) -> int:
+    """
+    Offset in the log of the first message that waits to be delivered or committed, and was stored after this
+    time; the end of the log if there is none.
+
+    @raise StoreError: the log or a queue cannot be read.
+    """
+    keys = (key for key in store.queues.keys() if key[0] in WAITING_TOPICS)
+    begin = _first_since(store, keys, since_ms)
+    return store.log.record_end if begin is None else begin
 
 
 @attrs.frozen
@@ -59,12 +86,14 @@ class TopicsAtStart:
     @ivar table_ms: time of the table's last change, ms since 1970.
     @ivar end_offset: end of the log; later messages are in topics that this broker knows, or has deleted.
     @ivar began_ms: when it became one, ms since 1970.
+    @ivar waiting_at: see L{first_waiting}, since C{table_ms}.
     """
 
     known: frozenset[str] = frozenset()
     table_ms: int = 0
     end_offset: int = 0
     began_ms: int = 0
+    waiting_at: int = 0
 
     def lost(self, topic: str, offset: int, stored_ms: int) -> bool:
         """Whether the topic of a message, at this place and of this time, was lost."""
@@ -79,9 +108,18 @@ class TopicsAtStart:
         return self.table_ms <= stored_ms < self.began_ms and topic not in self.known
 
 
-def _has_since(store: MessageStore, topic: str, queue_id: int, since_ms: int) -> bool:
-    queue = store.queues.get(topic, queue_id)
-    return queue is not None and offset_at(store, topic, queue_id, since_ms) < queue.next_index
+def _first_since(store: MessageStore, keys: Iterable[QueueKey], since_ms: int) -> int | None:
+    """
+    Offset in the log of the first message of these queues that was stored since a time, ms since 1970; None
+    if there is none. 0, the beginning of every log, for all of them.
+    """
+    found: list[int] = []
+    for topic, queue_id in keys:
+        queue = store.queues.get(topic, queue_id)
+        at = offset_at(store, topic, queue_id, since_ms)
+        if queue is not None and at < queue.next_index:
+            found += [unit.offset for unit in queue.read(at, 1)] if since_ms > 0 else [0]
+    return min(found, default=None)
 
 
 class LostTopics:
@@ -131,7 +169,8 @@ class LostTopics:
         for name in topics.begin_within(self._store.log.record_end, self._wall_ms()):
             self.log.warn("topic {topic} would begin after the end of the log: it is shown whole", topic=name)
         self._at_start = TopicsAtStart(
-            frozenset(topics.entries), self._table_ms, self._store.log.end_offset, self._wall_ms()
+            frozenset(topics.entries), self._table_ms, self._store.log.end_offset, self._wall_ms(),
+            first_waiting(self._store, self._table_ms),
         )
         lost = lost_topics(
             self._store, self._at_start.known, table_ms=self._table_ms,
@@ -160,8 +199,8 @@ class LostTopics:
     def _add_lost(self, topic: str, queue_id: int, kind: str) -> None:
         topics = self._topics
         if topic not in topics.entries:
-            nums = self._config.default_topic_queue_nums
-            topics.put(lost_topic(topic, queue_id, queue_nums=nums), self._wall_ms())
+            nums, begin = self._config.default_topic_queue_nums, self._at_start.waiting_at
+            topics.put(lost_topic(topic, queue_id, queue_nums=nums, begins_at=begin), self._wall_ms())
             self.log.warn("topic {topic} was lost, and has a {kind} message: it is added",
                           topic=topic, kind=kind)
             self._changed()

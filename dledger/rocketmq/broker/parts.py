@@ -139,6 +139,9 @@ class BrokerParts(BrokerEvents):
         self.store = kind.open_store(config, around, failed=self._store_failed, events=self)
         self.metadata = self._metadata()
         self.store.queues.begins_at = self.metadata.topics.begins_at
+        if isinstance(self.store, CommitLogStore):  # a raft log has the metadata, too
+            log = self.store.log
+            self.metadata.flush_log = lambda: log.flush().addCallback(lambda _: None)
         self.saver = MetadataSaver(self.metadata, around.run_in_thread)
         self.replication = kind.replicate(self.store, ReplicationNeeds(
             config=config, around=around, metadata=self.metadata, client=self.client, own=self.own,
@@ -309,6 +312,7 @@ class BrokerParts(BrokerEvents):
     def cut(self, end_offset: int) -> None:
         assert isinstance(self.store, CommitLogStore), "a raft log is cut where nothing is dispatched"
         self.store.log_was_cut(end_offset)
+        self.offset_bounds.cut()
 
     def arrived(self, arrived: Arrived) -> None:
         self.pulls.arrived(arrived)

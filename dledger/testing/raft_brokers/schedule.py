@@ -28,8 +28,9 @@ from dledger.rocketmq.broker.puts.puts import NotPut
 from dledger.rocketmq.broker.store.records.key_hash import hash_of_key
 from dledger.rocketmq.broker.store.records.plain_records import Placed, plain_batch
 from dledger.rocketmq.broker.store.records.records import NewMessage
+from dledger.testing.brokers.machine import BrokerMachine, BrokerWorld
 from dledger.testing.raft_brokers.facts import AckedFacts
-from dledger.testing.raft_brokers.machine import BrokerWorld, SimRaftBroker
+from dledger.testing.raft_brokers.raft import MakeRaftBroker, node_of
 from dledger.testing.world.bugs import BugWatch
 from dledger.testing.world.clock import SimClock
 from dledger.testing.world.disk import PowerLoss, ProcessKilled
@@ -86,13 +87,10 @@ class RaftBrokers:
         network = ByteNetwork(self.clock, random.Random(f"{seed} network"))
         ids = [f"n{number}" for number in range(members)]
         self.is_sync = self.rng.random() < 0.5
-        world = BrokerWorld(
-            clock=self.clock, network=network, bugs=self.bugs,
-            peers={one: f"{one}.sim:20911" for one in ids},
-            is_sync=self.is_sync, options={},
-        )
+        world = BrokerWorld(clock=self.clock, network=network, bugs=self.bugs, is_sync=self.is_sync)
+        make = MakeRaftBroker(tuple(ids), {})
         self.network = network
-        self.brokers = {one: SimRaftBroker(world, one, random.Random(f"{seed} {one}")) for one in ids}
+        self.brokers = {one: BrokerMachine(world, one, random.Random(f"{seed} {one}"), make) for one in ids}
         self.acked: dict[str, Acked] = {}
         self.refused_keys: set[str] = set()
         self.unknown = self.faults = self.masters = 0
@@ -111,8 +109,8 @@ class RaftBrokers:
         if broker.is_up and not broker.process.is_frozen:
             broker.call(self._put, broker)
 
-    def _put(self, sim: SimRaftBroker) -> None:
-        broker = sim.broker
+    def _put(self, sim: BrokerMachine) -> None:
+        broker = sim.parts
         if broker is None:
             return
         messages: list[NewMessage] = []
@@ -155,7 +153,7 @@ class RaftBrokers:
             return
         self.clock.after(int(self.rng.expovariate(1 / 300_000)) + 1, self._administrate)
         broker = self.brokers[self.rng.choice(list(self.brokers))]
-        parts = broker.broker
+        parts = broker.parts
         if broker.is_up and not broker.process.is_frozen and parts is not None and not parts.config.is_slave:
             broker.call(self.facts.change, parts, self.rng)
 
@@ -167,7 +165,7 @@ class RaftBrokers:
         rng = self.rng
         self.clock.after(int(rng.uniform(0.2, 2.0) * SECOND_US), self._harm)
         broker = self.brokers[rng.choice(list(self.brokers))]
-        kinds: list[Callable[[SimRaftBroker], None]] = [
+        kinds: list[Callable[[BrokerMachine], None]] = [
             self._kill, self._kill, self._kill_in_write, self._freeze, self._cut_off, self._stop,
             self._hand_over, self._slow_disk,
         ]
@@ -176,57 +174,57 @@ class RaftBrokers:
         self.faults += 1
         rng.choice(kinds)(broker)
 
-    def _again(self, broker: SimRaftBroker, seconds: float = 2.0) -> None:
+    def _again(self, broker: BrokerMachine, seconds: float = 2.0) -> None:
         self.clock.after(int(self.rng.uniform(0.1, seconds) * SECOND_US), broker.start)
 
-    def _kill(self, broker: SimRaftBroker) -> None:
+    def _kill(self, broker: BrokerMachine) -> None:
         broker.kill()
         self._again(broker)
 
-    def _lose_power(self, broker: SimRaftBroker) -> None:
+    def _lose_power(self, broker: BrokerMachine) -> None:
         broker.lose_power()
         self._again(broker)
 
-    def _kill_in_write(self, broker: SimRaftBroker) -> None:
+    def _kill_in_write(self, broker: BrokerMachine) -> None:
         broker.disk.arm(die_in=1 + int(self.rng.random() * 12), death=ProcessKilled)
 
-    def _lose_power_in_write(self, broker: SimRaftBroker) -> None:
+    def _lose_power_in_write(self, broker: BrokerMachine) -> None:
         broker.disk.arm(die_in=1 + int(self.rng.random() * 12), death=PowerLoss)
 
-    def _freeze(self, broker: SimRaftBroker) -> None:
+    def _freeze(self, broker: BrokerMachine) -> None:
         broker.freeze()
         self.clock.after(int(self.rng.uniform(0.2, 5.0) * SECOND_US), broker.thaw)
 
-    def _cut_off(self, broker: SimRaftBroker) -> None:
+    def _cut_off(self, broker: BrokerMachine) -> None:
         for other in self.brokers:
-            if other != broker.peer_id and self.rng.random() < 0.8:
-                for ends in ((broker.peer_id, other), (other, broker.peer_id)):
+            if other != broker.name and self.rng.random() < 0.8:
+                for ends in ((broker.name, other), (other, broker.name)):
                     if self.rng.random() < 0.8:
                         self.network.cut(*ends)
         self.clock.after(int(self.rng.uniform(0.2, 5.0) * SECOND_US), self.network.heal_all)
 
-    def _stop(self, broker: SimRaftBroker) -> None:
+    def _stop(self, broker: BrokerMachine) -> None:
         broker.stop()
         self._again(broker, 8.0)
 
-    def _hand_over(self, broker: SimRaftBroker) -> None:
+    def _hand_over(self, broker: BrokerMachine) -> None:
         def ask() -> None:
-            node = broker.node
+            node = node_of(broker)
             if node is not None and node.is_running and node.is_leader:
-                others = [one for one in self.brokers if one != broker.peer_id]
+                others = [one for one in self.brokers if one != broker.name]
                 node.transfer(self.rng.choice(others)).addErrback(lambda _: None)
 
         broker.call(ask)
 
-    def _slow_disk(self, broker: SimRaftBroker) -> None:
-        broker.flush_us = self.rng.choice((200, 500, 20_000))
+    def _slow_disk(self, broker: BrokerMachine) -> None:
+        broker.slow_disk(self.rng.choice((200, 500, 20_000)))
 
     # -- watching --------------------------------------------------------------------------------
 
     def _watch(self) -> None:
         self.clock.after(50_000, self._watch)
         for peer_id, broker in self.brokers.items():
-            parts = broker.broker
+            parts = broker.parts
             is_master = parts is not None and not parts.config.is_slave
             if is_master and not self._masters.get(peer_id):
                 self.masters += 1
@@ -283,7 +281,7 @@ class RaftBrokers:
         ends = set()
         masters = 0
         for peer_id, broker in self.brokers.items():
-            parts, node = broker.broker, broker.node
+            parts, node = broker.parts, node_of(broker)
             if parts is None or node is None or not parts.store.is_ready:
                 return f"{peer_id} does not run"
             log = parts.store.log
@@ -298,9 +296,9 @@ class RaftBrokers:
             return f"ends {ends}"
         return ""
 
-    def _queues(self, broker: SimRaftBroker) -> dict[tuple[str, int], list[tuple[int, int, str]]]:
+    def _queues(self, broker: BrokerMachine) -> dict[tuple[str, int], list[tuple[int, int, str]]]:
         """Queue to queue offset, offset in the log and key of its messages."""
-        parts = broker.broker
+        parts = broker.parts
         assert parts is not None
         found: dict[tuple[str, int], list[tuple[int, int, str]]] = {}
         for key in parts.store.queues.keys():
@@ -337,14 +335,14 @@ class RaftBrokers:
             raise QueuesBroken(f"refused, but stored: {sorted(stored)[:5]}")
 
     def _check_facts(self, peer_id: str) -> None:
-        parts = self.brokers[peer_id].broker
+        parts = self.brokers[peer_id].parts
         forgotten = self.facts.forgotten(parts.metadata) if parts is not None else ""
         if forgotten:
             raise QueuesBroken(f"{peer_id}: {forgotten}")
 
     def _by_key(self, peer_id: str, topic: str, key: str) -> list[int]:
         """Offsets of the messages that a broker finds by a key."""
-        parts = self.brokers[peer_id].broker
+        parts = self.brokers[peer_id].parts
         assert parts is not None and parts.store.indexing is not None
         return list(parts.store.indexing.index.search(hash_of_key(topic, key), 0, 1 << 62))
 

@@ -8,7 +8,7 @@ and the process may be dead by then: such failures do not count.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from twisted.logger import ILogObserver, LogEvent, globalLogBeginner, globalLogPublisher
@@ -24,15 +24,22 @@ def be_quiet() -> None:
 
 @implementer(ILogObserver)
 class BugWatch:
-    """Remembers the first failure since it was last asked."""
+    """
+    Remembers the first failure since it was last asked.
+
+    @ivar expects: whether a logged failure is right, as a disk was made to fail.
+    """
 
     def __init__(self) -> None:
+        self.expects: Callable[[BaseException], bool] = lambda error: False
         self._first: BaseException | None = None
 
     def __call__(self, event: LogEvent) -> None:
         """See L{ILogObserver}."""
         failure = event.get("log_failure")
-        if failure is not None and event.get("log_namespace") != _COLLECTED:
+        if failure is None or event.get("log_namespace") == _COLLECTED:
+            return
+        if not self.expects(failure.value):
             self.note(failure.value)
 
     @contextmanager

@@ -11,6 +11,7 @@ connection is made through it: an attempt is repeated, as SYNs are, and given up
 Rule 3: a connection breaks at its two ends at different times. Bytes sent before may arrive after the client
 has opened the next connection.
 Rule 4: a machine without power informs nobody. When it is up again, it resets the connections of before.
+Rule 5: links are those of machines, of all their ports: see L{dledger.testing.world.names}.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from dledger.testing.world.clock import SimClock
+from dledger.testing.world.names import PORT, address_of, machine_of
 from dledger.testing.world.process import SimProcess
 
 #: With more unread bytes a transport pauses its producer.
@@ -45,8 +47,6 @@ WINDOW_BYTES = 64 * 1024
 SYN_US = 1_000_000
 CONNECT_US = 3_000_000
 
-#: The port of every listening machine.
-PORT = 20911
 
 #: The first thing that a client sends: its connection is accepted when it comes.
 _OPENING = b""
@@ -282,7 +282,7 @@ class ByteNetwork:
     def listen(self, host: str, process: SimProcess, factory: IProtocolFactory) -> None:
         """A process of C{host} accepts connections."""
         self._listening[host] = _Listening(process, factory)
-        self._without_power.discard(host)
+        self._without_power.discard(machine_of(host))
 
     def stop_listening(self, host: str, process: SimProcess) -> None:
         """A process of C{host} accepts no more."""
@@ -302,7 +302,7 @@ class ByteNetwork:
         return outcome
 
     def _knock(self, attempt: _Attempt) -> None:
-        source, target = attempt.source, attempt.target
+        source, target = attempt.source, machine_of(attempt.target)
         if attempt.outcome.called or not attempt.process.is_alive:
             return
         is_silent = target in self._without_power or (
@@ -330,10 +330,10 @@ class ByteNetwork:
             return
         self._number += 1
         link = StreamLink(self, self._number, found.factory)
-        there = IPv4Address("TCP", target, PORT)
+        there = address_of(target)
         here = IPv4Address("TCP", source, 30_000 + self._number % 30_000)
         client = StreamEnd(link, attempt.process, source, there, 0)
-        link.ends = [client, StreamEnd(link, found.process, target, here, 1)]
+        link.ends = [client, StreamEnd(link, found.process, machine_of(target), here, 1)]
         client.extra_us = self._next_extra_us.pop((source, target), 0)
         self._links[link.number] = self._newest[source, target] = link
         self._post(client, _OPENING)
@@ -402,7 +402,8 @@ class ByteNetwork:
 
     def died(self, host: str, process: SimProcess, *, silently: bool) -> None:
         """A process of a machine is gone. @param silently: the machine, too; no peer is informed."""
-        self.stop_listening(host, process)
+        for name in [name for name in self._listening if machine_of(name) == host]:
+            self.stop_listening(name, process)
         if silently:
             self._without_power.add(host)
         for link in list(self._links.values()):
@@ -543,7 +544,7 @@ class StreamPort:
 
     def getHost(self) -> IPv4Address:
         """Its address."""
-        return IPv4Address("TCP", self._host, PORT)
+        return address_of(self._host)
 
     def startListening(self) -> None:
         """See L{IListeningPort.startListening}: it listens from the beginning."""

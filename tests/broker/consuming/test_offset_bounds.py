@@ -63,6 +63,22 @@ class OffsetBoundsTests(PopCase):
         self.broker.clock.advance(offset_bounds.LOOK_S)
         self.assertEqual(self.offsets.query("G", "T1", 0), 12)
 
+    def test_cut(self) -> None:
+        """What a slave gets after a cut is passed over by no group, and by no delay level."""
+        log = self.parts.store.log
+        for number in range(3):
+            self.send(b"late", queue=0, properties=f"DELAY\x01{number + 1}\x02")
+        self.parts.metadata.delay_offsets.put(2, 1, 1)
+        self.parts.metadata.delay_offsets.put(1, 0, 1)
+        self.commit(5)
+        self.commit(3, group="fits")
+        self.commit(9, group="no queue", queue=2)
+        messages = self.broker.stored()
+        log.cut(messages[3].physical_offset)
+        self.assertEqual([self.offsets.query(group, "T1", queue) for group, queue in
+                          (("G", 0), ("fits", 0), ("no queue", 2))], [3, 3, 0])
+        self.assertEqual([self.parts.metadata.delay_offsets.get(level) for level in (1, 2)], [0, 0])
+
     def test_bounded(self) -> None:
         """Many offsets are compared in several turns."""
         self.patch(offset_bounds, "TURN_OFFSETS", 2)

@@ -453,6 +453,19 @@ class AckTests(MasterCase):
         told = [one for one in events if "followed another log" in str(one.get("log_format"))]
         self.assertEqual([one["ack_offset"] for one in told], [size + 3])
 
+    def test_asks_for_everything(self) -> None:
+        """An empty slave reports 1, to be sent all: it counts at once."""
+        log = self.make()
+        for record in records_of(3):
+            log.put(record)
+        slave = Slave(self)
+        slave.report(1)
+        put = self.master.transfers.wait(log.put(b"abc"), needed=1, deadline_ms=10**9)
+        self.master.appended()
+        slave.frames()
+        slave.report(log.end_offset)
+        self.assertIs(self.successResultOf(put), PutStatus.PUT_OK)
+
     def test_cut_in_a_record(self) -> None:
         """One that lost its connection in the middle of a record counts again, as one of before does."""
         log = self.make()

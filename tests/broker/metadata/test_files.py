@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 
+from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import Disk
@@ -108,6 +109,29 @@ class FilesTests(SynchronousTestCase):
         later = self.metadata.save(threads)
         threads.run()
         self.successResultOf(later)
+
+    def test_log_first(self) -> None:
+        """The messages of that moment are durable before a table that may be about them."""
+        flushes: list[Deferred[None]] = []
+
+        def flush() -> Deferred[None]:
+            flushes.append(Deferred())
+            return flushes[-1]
+
+        self.metadata.flush_log = flush
+        for fails in (True, False):
+            self.metadata.consumer_offsets.commit("G", "T", 0, 5, 1)
+            saved = self.metadata.save(inline)
+            self.assertNoResult(saved)
+            self.assertIsNone(loaded(self.disk).consumer_offsets.query("G", "T", 0))
+            if fails:
+                flushes[-1].errback(StoreError("the log has failed"))
+                self.failureResultOf(saved, StoreError)
+                self.assertTrue(self.metadata.consumer_offsets.is_dirty)
+            else:
+                flushes[-1].callback(None)
+                self.successResultOf(saved)
+        self.assertEqual(loaded(self.disk).consumer_offsets.query("G", "T", 0), 5)
 
     def test_failed(self) -> None:
         """It stays dirty, and the next save writes it."""

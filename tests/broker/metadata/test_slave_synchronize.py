@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+import attrs
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs
@@ -100,6 +101,56 @@ class SlaveTests(SynchronousTestCase):
                 self.assertEqual(metadata.consumer_offsets.query("G2", "T1", 2), 5)
                 self.assertEqual(metadata.delay_offsets.get(3), 22)
         self.assertEqual(self.master.asked[:5], [("m:10911", code, 3.0) for code in ITEMS])
+
+    def test_offsets_wait_for_the_log(self) -> None:
+        """They are adopted when our log has the messages that they are about; the rest does not wait."""
+        waiting: list[Deferred[None]] = []
+
+        async def reached() -> None:
+            waiting.append(Deferred())
+            await waiting[-1]
+
+        self.slave.reached = reached
+        round_ = self.slave.synchronize()
+        self.assertNoResult(round_)
+        self.assertEqual(list(self.metadata.topics.entries), ["C1"])
+        self.assertIsNone(self.metadata.consumer_offsets.query("G2", "T1", 2))
+        waiting[0].callback(None)
+        self.assertEqual(self.metadata.consumer_offsets.query("G2", "T1", 2), 5)
+        waiting[1].errback(ValueError("it does not come"))
+        done = self.successResultOf(round_)
+        self.assertEqual((dict(done.failed), self.metadata.delay_offsets.get(3)),
+                         ({"delay offsets": "it does not come"}, 0))
+        self.assertEqual(list(self.metadata.groups.entries), ["G1"])
+
+    def test_topic_made_again(self) -> None:
+        """Offsets of the deleted one go, although the master names none."""
+        master = Metadata(MemoryDisk(), "c", now_ms=1)
+        for begin in (100, 100, 700):
+            entry = TopicConfig(topic_name="T", rest={"beginsAt": begin})
+            master.topics.put(attrs.evolve(entry, perm=6 if begin < 700 else 4), 5)
+            if begin < 700:
+                master.consumer_offsets.commit("G", "T", 0, 50, 5)
+                master.consumer_offsets.commit("G", "U", 0, 60, 5)
+            else:
+                master.consumer_offsets.delete_topic("T", 6)
+            self.master.bodies = {code: metadata_answer(master, code, is_whole=True) or b"" for code in ITEMS}
+            self.assertEqual(dict(self.round().failed), {})
+            offsets = self.metadata.consumer_offsets
+            self.assertEqual((offsets.query("G", "T", 0), offsets.query("G", "U", 0)),
+                             (50 if begin < 700 else None, 60))
+
+    def test_topic_that_was_shown(self) -> None:
+        """A guess where a topic begins, before the first table of the master, costs no offsets."""
+        master = Metadata(MemoryDisk(), "c", now_ms=1)
+        for topic, begin in (("T", 100), ("U", 0)):
+            master.topics.put(TopicConfig(topic_name=topic, rest={"beginsAt": begin}), 5)
+        self.master.bodies = {21: master.topics.wire_bytes(is_whole=True)}
+        self.metadata.topics.show([TopicConfig(topic_name="T", rest={"beginsAt": 0})])
+        self.metadata.consumer_offsets.commit("G", "T", 0, 50, 5)
+        self.round()
+        self.assertEqual(self.metadata.topics.begins_at("T"), 100)
+        self.assertEqual(self.metadata.consumer_offsets.query("G", "T", 0), 50)
 
     def test_stall(self) -> None:
         """Rounds that are long overdue are noticed; a round that a slow master prolongs is not."""

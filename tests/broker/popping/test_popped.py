@@ -6,7 +6,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.broker.popping.check_points import Ack, CheckPoint, PopKey
-from dledger.rocketmq.broker.popping.popped import SPARE_MAX, PoppedTable
+from dledger.rocketmq.broker.popping.popped import SPARE_MAX, MoveOrder, PoppedTable
 
 
 def point(start: int, *offsets: int, pop_ms: int = 1000) -> CheckPoint:
@@ -41,6 +41,24 @@ class PoppedTests(SynchronousTestCase):
         self.assertFalse(self.table.settle(ack))
         self.assertFalse(self.table.settle(Ack(self.one.key, (6, 9))))
         self.assertEqual(self.count(), 2)
+
+    def test_reviving(self) -> None:
+        """A message that is being stored again takes no ack; it does if it cannot be stored."""
+        ours, theirs = Ack(self.one.key, (5, 6)), Ack(self.one.key, (6,))
+        self.assertTrue(self.table.settle(ours, revives=True))
+        self.assertEqual((self.table.settle(theirs), self.table.has(theirs)), (False, False))
+        self.table.settled(ours, is_stored=False)
+        self.assertTrue(self.table.has(theirs) and self.table.settle(theirs))
+        self.table.settled(theirs, is_stored=True)
+        self.assertEqual(self.count(), 2)
+
+    def test_one_of_two_acks_fails(self) -> None:
+        """An ack that is stored counts, although another one for the message was not."""
+        ack = Ack(self.one.key, (5,))
+        self.assertTrue(self.table.settle(ack) and self.table.settle(ack))
+        self.table.settled(ack, is_stored=False)
+        self.table.settled(ack, is_stored=True)
+        self.assertEqual((self.count(), self.table.has(ack)), (2, False))
 
     def test_reach(self) -> None:
         """It stops before the first check point that is not finished."""
@@ -85,6 +103,16 @@ class PoppedTests(SynchronousTestCase):
             self.assertLessEqual(len(self.table._places[0]), SPARE_MAX + 6)
         self.assertEqual((len(self.table), self.table.reach()), (2, {0: 99}))
         self.assertEqual([one.point for one in self.table.due(1 << 60, 10)], [self.one, self.two])
+
+    def test_moves(self) -> None:
+        """Puts end in any order; those before the oldest that has not count."""
+        moves = MoveOrder()
+        self.assertIsNone(moves.first)
+        first, second, third, last = (moves.begin(one) for one in ((5,), (6, 7), (), (9,)))
+        self.assertEqual(moves.first, 5)
+        self.assertEqual([moves.end(second, 7), moves.end(third, -1), moves.end(first, 5)], [-1, -1, 7])
+        self.assertEqual(moves.first, 9)
+        self.assertEqual([moves.end(last, 9), moves.end(last, 9), moves.end(99, 1)], [9, -1, -1])
 
     def test_empty(self) -> None:
         """A check point of which everything is done."""

@@ -6,11 +6,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from twisted.internet.defer import succeed
+
 from dledger.rocketmq.broker.ha.put_status import PutStatus
 from dledger.rocketmq.broker.popping import revive
 from dledger.rocketmq.broker.popping.check_points import REVIVE_GROUP, Ack
 from dledger.rocketmq.broker.puts.puts import NotPut
-from tests.broker.popping.rig import RETRIES, REVIVE, Given, PopCase
+from tests.broker.popping.rig import RETRIES, REVIVE, Given, PopCase, pop_of
 
 
 class ReviveTests(PopCase):
@@ -186,6 +188,48 @@ class StartTests(PopCase):
         self.again()
         self.late_pop()
         self.wait(1)
+        self.parts.metadata.consumer_offsets.commit("G", "T1", 0, 0, self.broker.wall_ms())
+        self.again()
+        self.assertEqual([one.body for one in self.pop()], [b"a", b"b", b"c"])
+
+    def test_crash_after_a_long_put(self) -> None:
+        """The table was saved while a check point waited for slaves: the pop is not repeated."""
+        self.send(b"a", b"b", b"c")
+        self.pop(maxMsgNums=1)
+        held = self.hold_puts()
+        self.client.send(pop_of(maxMsgNums=1))
+        self.wait(1)
+        self.parts.metadata.consumer_offsets.commit("other", "T1", 0, 1, self.broker.wall_ms())
+        self.parts.metadata.save(lambda work: succeed(work()))
+        held[0].callback(PutStatus.PUT_OK)
+        self.settle()
+        self.again(crash=True)
+        self.assertEqual([one.body for one in self.pop()], [b"c"])
+
+    def test_put_that_ends_late(self) -> None:
+        """A check point whose put waits while a later one has ended is read by the next master."""
+        self.send(b"a", b"b")
+        held = self.hold_puts()
+        self.client.send(pop_of(maxMsgNums=1))
+        self.client.send(pop_of(maxMsgNums=1, consumerGroup="H"))
+        held[1].callback(PutStatus.SLAVE_NOT_AVAILABLE)
+        self.settle()
+        (popped,) = self.parts.revive.table.due(1 << 60, 1)
+        self.parts.revive.table.finish(Ack(popped.point.key, (0,)))
+        self.wait(1)
+        held[0].callback(PutStatus.PUT_OK)
+        self.settle()
+        self.again()
+        self.wait(15)
+        self.assertEqual([(one.body, one.tries) for one in self.pop()][-1:], [(b"a", 1)])
+
+    def test_reset_after_a_crash(self) -> None:
+        """What is reset after a start that has found check points stays reset."""
+        self.send(b"a", b"b", b"c")
+        self.pop(maxMsgNums=1)
+        self.again()
+        self.late_pop()
+        self.again(crash=True)
         self.parts.metadata.consumer_offsets.commit("G", "T1", 0, 0, self.broker.wall_ms())
         self.again()
         self.assertEqual([one.body for one in self.pop()], [b"a", b"b", b"c"])

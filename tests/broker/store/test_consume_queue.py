@@ -343,3 +343,18 @@ class OnSimulatedDisk(QueueContract, SynchronousTestCase):
     def setUp(self) -> None:
         self.disk = SimDisk(random.Random(1))
         self.root = "q"
+
+    def test_no_room_for_a_file(self) -> None:
+        """One that could not get its length is not there: what is written later is found again."""
+        queue = self.open()
+        put = self.fill(queue, 9)
+        queue.write()
+        put += self.fill(queue, 4, 9)
+        disk = self.disk
+        assert isinstance(disk, SimDisk)
+        disk.set_full(True)
+        self.assertRaises(OSError, queue.write)
+        self.assertEqual(len(disk.listdir(self.root)), 1)
+        disk.set_full(False)
+        queue.write()
+        self.assertEqual(self.units(self.open(crashed=True)), put)

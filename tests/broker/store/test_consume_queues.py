@@ -43,6 +43,27 @@ class ConsumeQueuesTests(SynchronousTestCase):
         self.assertTrue(self.disk.exists(f"base/consumequeue/%RETRY%g1/0/{0:020d}"))
         self.assertEqual(self.open(log_end=60).log_end, 60)
 
+    def test_no_room_for_a_flush(self) -> None:
+        """It begins anew: with the queues before the one that has no room, and with those after it."""
+        for topic in ("A", "B", "C"):
+            self.put(topic, 0, 0, 0)
+        queue = self.queues.get("B", 0)
+        assert queue is not None
+
+        def fail() -> None:
+            raise OSError(28, "no room")
+
+        self.patch(queue, "write", fail)
+        self.assertRaises(OSError, self.queues.prepare_flush)
+        del queue.write  # type: ignore[method-assign]
+        for step in self.queues.prepare_flush():
+            step()
+        self.queues.finish_flush()
+        for topic in ("A", "B", "C"):
+            found = self.queues.get(topic, 0)
+            assert found is not None
+            self.assertTrue(found.is_clean, topic)
+
     def test_topics_that_are_no_names(self) -> None:
         """A record cannot choose a path: refused, counted, nothing is made."""
         for topic in ("..", ".", "", "a/b", "/etc", "a\0", "ü", "x" * 256, "a b"):

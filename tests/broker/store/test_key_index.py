@@ -374,6 +374,54 @@ class RoomTests(Rig):
         self.assertEqual(self.index.offset, 300)
         self.check(30)
 
+    def test_mark(self) -> None:
+        """No room for the mark: full files keep their slots for the flush that repeats it."""
+        self.put(0, 80)
+        flush = self.index.prepare_flush()
+        assert flush is not None
+        write_file = self.disk.write_file
+
+        def fail(path: str, data: bytes) -> None:
+            raise OSError(28, "no room")
+
+        self.disk.write_file = fail  # type: ignore[assignment]
+        self.successResultOf(_fired(self.index, flush))
+        self.index.cut(700)
+        self.disk.write_file = write_file  # type: ignore[method-assign]
+        self.catch_up(80)
+        self.flush()
+        self.index = self.open(crashed=True)
+        self.assertEqual(self.index.offset, 800)
+        self.check(80)
+
+    def test_cut_of_what_is_not_flushed(self) -> None:
+        """The mark says nothing of it, also if the log is cut between two flushes."""
+        self.put(0, 30)
+        self.flush()
+        self.put(30, 50)
+        self.index.cut(700)
+        self.index = self.open(crashed=True)
+        self.assertEqual(self.index.offset, 300)
+        self.catch_up(70)
+        self.check(70)
+
+    def test_mark_after_a_cut(self) -> None:
+        """No room for the mark of a log that was cut during a flush: the next flush writes it."""
+        self.put(0, 80)
+        flush = self.index.prepare_flush()
+        assert flush is not None
+        self.index.cut(700)
+
+        def fail(path: str, data: bytes) -> None:
+            raise OSError(28, "no room")
+
+        self.patch(self.disk, "write_file", fail)
+        self.successResultOf(_fired(self.index, flush))
+        del self.disk.write_file  # type: ignore[method-assign]
+        self.flush()
+        self.index = self.open(crashed=True)
+        self.assertEqual(self.index.offset, 700)
+
 
 class LogTests(Rig):
     """Changes of the log."""

@@ -1,10 +1,14 @@
 # -*- test-case-name: tests.broker.consuming.test_offset_bounds -*-
 """
-Takes the offsets of consumers back that are beyond the end of a queue, when a broker becomes a master.
+Takes offsets back that are beyond the end of a queue: those of consumers when a broker becomes a master, and
+these and those of delay levels when its log is cut.
 
 The table of offsets may be younger than the log: it is synced each time it is written, the log is not, and a
 slave that is promoted may lack the last messages. Messages that come then have the numbers of those that were
 lost, and the group would pass over them.
+
+A slave whose log is cut may be a former master, whose consumers were further than the next one's, and that
+one may not know their groups. Messages that the slave gets then have the numbers of those that it gave up.
 
 A raft log has offsets and messages in one order: there is nothing to take back.
 
@@ -21,6 +25,7 @@ from twisted.logger import Logger
 
 from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.store.queues.queue_begins import index_at
+from dledger.rocketmq.broker.store.records.records import SCHEDULE_TOPIC
 from dledger.rocketmq.broker.store.store import MessageStore
 from dledger.values.errors import StoreError
 
@@ -66,6 +71,23 @@ class OffsetBounds:
         ]
         if self._rows:
             self._call = self._clock.callLater(0, self._look)
+
+    def cut(self) -> None:
+        """The log was cut, and so were the queues."""
+        offsets, levels = self._metadata.consumer_offsets, self._metadata.delay_offsets
+        now_ms = self._wall_ms()
+        for group, topic, queues in list(offsets.rows()):
+            for queue_id, offset in list(queues.items()):
+                end = self._end_of(topic, queue_id)
+                if offset > end:
+                    offsets.commit(group, topic, queue_id, end, now_ms)
+                    self.taken_back += 1
+        for level in map(int, levels.names()):
+            levels.put(level, min(levels.get(level), self._end_of(SCHEDULE_TOPIC, level - 1)), now_ms)
+
+    def _end_of(self, topic: str, queue_id: int) -> int:
+        bounds = self._store.queues.bounds(topic, queue_id)
+        return 0 if bounds is None else bounds[1]
 
     def stop(self) -> None:
         """It is a master no longer, or ends."""

@@ -356,7 +356,7 @@ class PullCommands(CommandGroup):
 
     def arrived(self, arrived: Arrived) -> None:
         """These queues have new messages."""
-        for key in arrived:
+        for key in sorted(arrived) if len(self) else ():
             for held in self._held.of(key):
                 self._held.wake(held)
         self._look()

@@ -30,6 +30,7 @@ from dledger.rocketmq.broker.ha.config import HAConfig
 from dledger.rocketmq.broker.ha.group_transfer import GroupTransferService
 from dledger.rocketmq.broker.ha.ports import LogPort
 from dledger.rocketmq.broker.ha.slave_view import SlaveView, is_boundary
+from dledger.rocketmq.broker.ha.tail import FIRST_REPORT_MIN
 from dledger.values.errors import StoreError
 from protocols.rocketmq.ha import FRAMES_MAX, HAConnection
 
@@ -194,7 +195,8 @@ class HAMaster(Factory):
 
     def _judge(self, connection: HAConnection, offset: int) -> None:
         """Doubt a slave whose log cannot be ours."""
-        known = max(self._vouched_offset, self.acks.proved(connection.serial))
+        # No log ends at its second byte: that is an empty slave, which asks for everything.
+        known = max(self._vouched_offset, self.acks.proved(connection.serial), FIRST_REPORT_MIN)
         if offset > known and not is_boundary(self._commit_log, offset):
             self.acks.doubt(connection.serial)
             if self._folding.happened(("doubted", connection.host, "")) is not None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 
 from dledger.base.disk.disk import Disk
 from dledger.base.process.in_turn import InTurn
@@ -22,14 +22,16 @@ from dledger.rocketmq.broker.metadata.changed_options import ChangedOptions
 from dledger.rocketmq.broker.metadata.offsets import ConsumerOffsets, DelayOffsets
 from dledger.rocketmq.broker.metadata.order_info import OrderInfos
 from dledger.rocketmq.broker.metadata.tables import FileTable, Groups, RequestModes, Topics
-from dledger.values.errors import DirectoryError, StoreError
+from dledger.values.errors import DirectoryError, DLedgerError, StoreError
 from protocols.wire.errors import BodyError
 
 
 class Metadata:
     """
-    Invariant: a table that is not dirty equals its file.
+    Invariant: a table that is not dirty equals its file. A file says nothing of messages that are not on
+    stable storage: offsets that are younger than the log would pass over messages that it lost.
 
+    @ivar flush_log: brings the messages of this moment to stable storage; called before each write.
     @ivar restored: paths of malformed or missing files that were read from C{.bak}.
     """
 
@@ -51,6 +53,7 @@ class Metadata:
         self.changed_options = ChangedOptions()
         self.order_info = OrderInfos()
         self.restored: list[str] = []
+        self.flush_log: Callable[[], Deferred[None]] = lambda: succeed(None)
 
     @property
     def tables(self) -> tuple[FileTable, ...]:
@@ -113,8 +116,9 @@ class Metadata:
         for table in dirty:
             table.is_dirty = False
         try:
+            await self.flush_log()
             await run_in_thread(lambda: _run(steps))
-        except OSError as error:
+        except (OSError, StoreError, DLedgerError) as error:
             for table in dirty:
                 table.is_dirty = True
             raise StoreError(f"{self._directory} cannot be written: {error}") from error

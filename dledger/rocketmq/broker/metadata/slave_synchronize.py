@@ -12,6 +12,9 @@ Rule 2: adopted items are written to disk before the round ends.
 Rule 2a: topics with local queues, and groups with offsets in them, stay although the master does not name
 them: a master that lost its store names none. While replication of the log is stopped, nothing is requested:
 the master may be another one.
+Rule 2b: offsets are adopted when our log has reached the end that the master's had after its answer: else
+this slave, as the next master, would pass over messages that it has not. With a topic that was made again,
+the offsets of the one before go.
 Rule 3: an answer always has a data version: a slave of 5.x fails on an answer without one.
 Rule 4: attributes of topics are sent to a slave that asks for them (L{WHOLE}); RocketMQ's fail on them.
 
@@ -36,7 +39,7 @@ from twisted.python.failure import Failure
 
 from dledger.base.process.threads import RunInThread
 from dledger.rocketmq.broker.metadata.files import Metadata
-from dledger.rocketmq.broker.metadata.tables import ConfigTable, Table
+from dledger.rocketmq.broker.metadata.tables import BEGINS_AT, ConfigTable, Table
 from dledger.values.errors import DLedgerError, StoreError
 from protocols.rocketmq.commands import SUCCESS
 from protocols.wire.codes import ResponseCode
@@ -57,6 +60,9 @@ ITEMS: Mapping[int, str] = MappingProxyType({
     GET_ALL_SUBSCRIPTIONGROUP_CONFIG: "subscription groups",
     GET_ALL_MESSAGE_REQUEST_MODE: "request modes",
 })
+
+#: Items that say how far messages are consumed or delivered.
+OF_THE_LOG = frozenset({GET_ALL_CONSUMER_OFFSET, GET_ALL_DELAY_OFFSET})
 
 #: Field of a request for topics: with their attributes, please. RocketMQ does not know it.
 WHOLE = "withAttributes"
@@ -127,6 +133,8 @@ class SlaveSynchronize:
     @ivar master_address: C{host:port} of the master; with None or our own address nothing is requested.
     @ivar last: result of the last round; None before the first.
     @ivar rounds: number of rounds.
+    @ivar reached: returns when our log has reached the present end of the master's; fails with
+        L{DLedgerError} if it does not soon. None: messages and offsets have one order.
     """
 
     log = Logger()
@@ -153,6 +161,7 @@ class SlaveSynchronize:
         self._local_topics = local_topics
         self._is_stopped = is_stopped
         self._topics_copied = topics_copied
+        self.reached: Callable[[], Awaitable[None]] | None = None
         self._told_kept: dict[int, tuple[str, ...]] = {}
         self._beginning: IDelayedCall | None = None
         self._looping = LoopingCall.withCount(self._loop)
@@ -237,9 +246,28 @@ class SlaveSynchronize:
         assert table is not None
         if not answer.body:
             raise BodyError("an answer without a body")
+        if self.reached is not None and code in OF_THE_LOG:
+            await self.reached()
+            if self._is_stopped():
+                return False
+        before = self._begins()
         changed = table.adopt(answer.body, self._needed(code))
+        if changed and code == GET_ALL_TOPIC_CONFIG:
+            self._forget_offsets(before)
         self._tell_kept(code)
         return changed
+
+    def _begins(self) -> dict[str, int]:
+        """Where each topic begins in the log; without those for which a broker has only guessed it: 0."""
+        topics = self._metadata.topics.entries
+        return {name: entry.begins_at for name, entry in topics.items() if entry.rest.get(BEGINS_AT) != 0}
+
+    def _forget_offsets(self, before: Mapping[str, int]) -> None:
+        """Topics that were made again have no offsets yet. @param before: see L{_begins}, as it was."""
+        offsets = self._metadata.consumer_offsets
+        for name, begin in self._begins().items():
+            if begin > before.get(name, begin) and offsets.groups_of(name):
+                offsets.delete_topic(name, self._metadata.topics.version.timestamp)
 
     def _needed(self, code: int) -> Set[str]:
         """Names of the entries of a table that local queues need."""

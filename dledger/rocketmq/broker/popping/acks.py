@@ -110,7 +110,7 @@ class PopAcks(CommandGroup):
         self, connection: CommandConnection, request: RemotingCommand, acks: Sequence[Ack]
     ) -> None:
         self.acknowledged += self._in_order.acknowledge(acks)
-        for topic, group in {(ack.key.topic, ack.key.group) for ack in acks}:
+        for topic, group in dict.fromkeys((ack.key.topic, ack.key.group) for ack in acks):
             self._freed(topic, group)
         self._answer_settled(connection, request)
 
@@ -252,6 +252,8 @@ class PopAcks(CommandGroup):
         revive = self._revive
         if not revive.is_loaded:
             raise Refused(Code.SYSTEM_BUSY, "this master still reads what was popped before: try again")
+        if revive.is_over(ack.key):  # a new check point would look like one of the topic that comes next
+            raise Refused(Code.NO_MESSAGE, _late(ack))
         table, (offset,), now_ms = revive.table, ack.offsets, self._wall_ms()
         # Not the name of the old check point, which is done.
         key = ack.key._replace(start=offset, pop_ms=max(now_ms, receipt.pop_ms + 1))
@@ -272,7 +274,7 @@ class PopAcks(CommandGroup):
                 "popTime": str(key.pop_ms), "invisibleTime": str(invisible_ms), "reviveQid": str(OWN_QUEUE),
             })
 
-        put.done.addCallback(done)
+        revive.follow(put, 1, done)
 
 
 def batch_acks(body: bytes, own_broker: str) -> dict[Ack, int]:

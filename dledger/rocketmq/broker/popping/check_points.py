@@ -26,6 +26,9 @@ from protocols.wire.rocketmq.message import Host, Message, encode_properties
 
 #: The broker's own group: its offset in each queue of the revive topic is that of the last finished message.
 REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
+#: One of ours: the messages of all check points before its offset are before the offsets of their groups, in
+#: the same table. Those after it came to the log, and not to the table.
+POPPED_GROUP = "CID_RMQ_SYS_POPPED_GROUP"
 #: Queues of the revive topic, as in Java; ours writes to the first.
 REVIVE_QUEUES = 8
 OWN_QUEUE = 0

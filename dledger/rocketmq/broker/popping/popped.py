@@ -4,7 +4,8 @@ The check points of a master that are not finished: what is given to consumers a
 
 A message of a check point is C{open} (given), C{settling} (its ack is being stored), or done and forgotten.
 
-Rule 1: an ack counts from its receipt on; a message whose ack cannot be stored is open again.
+Rule 1: an ack counts from its receipt on; a message whose ack cannot be stored is open again. A message that
+is being stored for a retry takes no ack of a consumer, who gets it again.
 Rule 2: the offset that a queue of the revive topic has reached is the last one before the first unfinished
 check point. The next master reads again from there.
 """
@@ -12,6 +13,7 @@ check point. The next master reads again from there.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 
 import attrs
 
@@ -23,6 +25,60 @@ GroupQueue = tuple[str, str, int]
 SPARE_MAX = 1_024
 
 
+class MoveOrder:
+    """
+    The puts of check points whose groups have not moved past their messages. They end in any order: one waits
+    for slaves, the next one ends at once, as there are none.
+
+    Invariant: C{_waiting} has each put under way, the oldest first, and those that have ended after it;
+    C{_places} has the queue offsets of those under way.
+    """
+
+    #: See L{dledger.rocketmq.broker.popping.revive.ReviveService._is_moved}.
+    known: int | None = None
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, int | None] = {}
+        self._places: dict[int, Sequence[int]] = {}
+        self._last = 0
+
+    def begin(self, offsets: Sequence[int]) -> int:
+        """
+        A put. @return: its number.
+
+        @param offsets: of its messages in the revive topic, the first check point first; empty until the log
+            gives them, in the order of the puts.
+        """
+        self._last += 1
+        self._waiting[self._last] = None
+        self._places[self._last] = offsets
+        return self._last
+
+    @property
+    def first(self) -> int | None:
+        """Offset of the first check point of the puts under way; None: there is none."""
+        return min((offsets[0] for offsets in self._places.values() if offsets), default=None)
+
+    def end(self, number: int, offset: int) -> int:
+        """
+        A put has ended.
+
+        @param offset: of its last check point in the revive topic; -1: none was stored.
+        @return: the last check point before all puts under way; -1: there is no new one.
+        """
+        if number not in self._places:
+            return -1  # of an earlier life as a master
+        self._waiting[number] = offset
+        del self._places[number]
+        reached = -1
+        for one, done in list(self._waiting.items()):
+            if done is None:
+                break
+            reached = max(reached, done)
+            del self._waiting[one]
+        return reached
+
+
 @attrs.define(eq=False)
 class Popped:
     """
@@ -30,26 +86,35 @@ class Popped:
 
     @ivar at: its queue in the revive topic, and its offset there.
     @ivar open, settling: queue offsets, see the module.
+    @ivar reviving: those of C{settling} that are being stored for a retry.
     """
 
     point: CheckPoint
     at: tuple[int, int]
     open: set[int]
     settling: set[int] = attrs.Factory(set)
+    reviving: set[int] = attrs.Factory(set)
 
     @property
     def is_finished(self) -> bool:
         """Whether all its messages are done."""
         return not (self.open or self.settling)
 
+    def takes(self, ack: Ack) -> bool:
+        """Whether a consumer may still acknowledge all these messages."""
+        return (self.open | self.settling).difference(self.reviving).issuperset(ack.offsets)
+
 
 class PoppedTable:
     """
     Invariant: C{_counts} has, for each queue of a group, the number of its messages that are not done. The
     messages of check points in C{_by_key}, and no others, are open or settling.
+
+    @ivar moves: the puts of check points under way.
     """
 
     def __init__(self) -> None:
+        self.moves = MoveOrder()
         self._by_key: dict[PopKey, Popped] = {}
         self._due: list[tuple[int, int, Popped]] = []
         self._places: dict[int, list[tuple[int, int, Popped]]] = {}
@@ -102,32 +167,41 @@ class PoppedTable:
 
     # -- acks --------------------------------------------------------------------------------------
 
-    def settle(self, ack: Ack) -> bool:
+    def settle(self, ack: Ack, *, revives: bool = False) -> bool:
         """
         An ack is being stored.
 
+        @param revives: it is ours: the messages are being stored for a retry.
         @return: whether all its messages are known. If not, nothing has changed.
         """
         popped = self._by_key.get(ack.key)
-        if popped is None or not popped.open.union(popped.settling).issuperset(ack.offsets):
+        if popped is None or not popped.takes(ack):
             return False
         popped.open.difference_update(ack.offsets)
         popped.settling.update(ack.offsets)
+        if revives:
+            popped.reviving.update(ack.offsets)
         return True
+
+    def get(self, key: PopKey) -> Popped | None:
+        """A check point that is not finished; None if there is none of this name."""
+        return self._by_key.get(key)
 
     def has(self, ack: Ack) -> bool:
         """Whether all its messages are known."""
         popped = self._by_key.get(ack.key)
-        return popped is not None and popped.open.union(popped.settling).issuperset(ack.offsets)
+        return popped is not None and popped.takes(ack)
 
     def settled(self, ack: Ack, *, is_stored: bool) -> None:
-        """The end of L{settle}."""
+        """The end of L{settle}. One that is stored counts, also if another one for its messages is not."""
         popped = self._by_key.get(ack.key)
         if popped is None:
             return
-        known = popped.settling.intersection(ack.offsets)
+        known = popped.settling.union(popped.open if is_stored else ()).intersection(ack.offsets)
         popped.settling -= known
+        popped.reviving -= known
         if is_stored:
+            popped.open -= known
             self._done(popped, len(known))
         else:
             popped.open |= known

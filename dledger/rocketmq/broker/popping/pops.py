@@ -277,11 +277,10 @@ class PopCommands(CommandGroup):
         if pop.in_order:
             self._give_in_order(connection, request, pop, taken, rest)
             return True
-        now_ms = self._wall_ms()
         revive.keep_topic()
         messages = [
             plain for one in taken for plain in self._pipeline.checked(
-                [check_point_message(revive.topic, one.point, self._own.host, now_ms)]
+                [check_point_message(revive.topic, one.point, self._own.host, self._wall_ms())]
             )
         ]
         try:
@@ -292,7 +291,8 @@ class PopCommands(CommandGroup):
         size = sum(len(record) for one in taken for record in one.records)
         self._put_bytes += size
         connection.account.reserve(size)
-        put.done.addCallback(self._stored, put, connection, request, pop, taken, rest, size, revive.table)
+        stored = (put, connection, request, pop, taken, rest, size, revive.table)
+        revive.follow(put, len(taken), self._stored, *stored)
         return True
 
     def _queues(self, pop: _Pop) -> Iterator[tuple[GroupQueue, int, int]]:
@@ -477,7 +477,7 @@ class PopCommands(CommandGroup):
     def arrived(self, arrived: Arrived) -> None:
         """These queues have new messages."""
         if len(self):
-            for topic in {topic for topic, _ in arrived}:
+            for topic in sorted({topic for topic, _ in arrived}):
                 for waiting in self._topics.get(topic, ()):
                     self._wake(waiting, WOKEN_MAX)
 

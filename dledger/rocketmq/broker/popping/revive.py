@@ -22,6 +22,7 @@ Source: PopReviveService (5.3.3).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TypeVarTuple
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
@@ -35,12 +36,15 @@ from dledger.rocketmq.broker.metadata.tables import PERM_READ, PERM_WRITE, Topic
 from dledger.rocketmq.broker.popping.check_points import (
     FIRST_POP_TIME,
     ORIGIN_GROUP,
+    OWN_QUEUE,
     POP_RECEIPT,
+    POPPED_GROUP,
     RECEIPT_BYTES_MAX,
     REVIVE_GROUP,
     REVIVE_QUEUES,
     Ack,
     CheckPoint,
+    PopKey,
     ack_message,
     normal_topic,
     read_revive,
@@ -59,6 +63,8 @@ from dledger.values.errors import StoreError
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.layout import PROPERTIES_BYTES_MAX, TRANSACTION_MASK
 from protocols.wire.rocketmq.message import Message, decode_message, encode_properties
+
+_Ts = TypeVarTuple("_Ts")
 
 #: The most messages that one turn reads of the revive topic, or stores again, and bytes of the latter.
 TURN_MESSAGES = 128
@@ -118,6 +124,7 @@ class ReviveService:
         self._bound = self._store.log.record_end
         version = self._metadata.consumer_offsets.version
         self._offsets_ms = LONG_MAX if version is None else version.timestamp
+        self.table.moves.known = self._metadata.consumer_offsets.query(POPPED_GROUP, self.topic, OWN_QUEUE)
         self._again(0.0)
 
     def stop(self) -> None:
@@ -212,12 +219,49 @@ class ReviveService:
             found = None
         if isinstance(found, CheckPoint):
             self.table.add(found, queue_id, queue_offset)
-            if found.offsets and found.key.pop_ms > self._offsets_ms:
+            if found.offsets and not self._is_moved(found, queue_id, queue_offset):
                 self._move_behind(found)
+            if queue_id == OWN_QUEUE:
+                self._note_moved(queue_offset)
             return
         self.table.passed(queue_id, queue_offset)
         if found is not None:
             self.table.finish(found)
+
+    def _is_moved(self, point: CheckPoint, queue_id: int, queue_offset: int) -> bool:
+        """
+        Whether the table of offsets has the move past these messages; an administrator may have set the
+        offset since. The time says so for check points of RocketMQ's.
+        """
+        known = self.table.moves.known
+        if queue_id == OWN_QUEUE and known is not None:
+            return queue_offset < known
+        return point.key.pop_ms <= self._offsets_ms
+
+    def follow(
+        self, put: Put, count: int, then: Callable[[PutStatus, *_Ts], object], *arguments: *_Ts
+    ) -> None:
+        """
+        A put of check points: when it has ended, and C{then} was called with its status, the offsets of the
+        groups are after their messages.
+
+        @param count: the number of check points, which come first.
+        """
+        moves = self.table.moves
+        number = moves.begin(put.placed.queue_offsets)
+
+        def ended(status: PutStatus) -> None:
+            then(status, *arguments)
+            if moves is self.table.moves:  # else it is of an earlier life as a master
+                last = max(put.placed.queue_offsets[:count]) if status.is_stored else -1
+                self._note_moved(moves.end(number, last))
+
+        put.done.addCallback(ended)
+
+    def _note_moved(self, queue_offset: int) -> None:
+        offsets = self._metadata.consumer_offsets
+        if queue_offset >= (offsets.query(POPPED_GROUP, self.topic, OWN_QUEUE) or 0):
+            offsets.commit(POPPED_GROUP, self.topic, OWN_QUEUE, queue_offset + 1, self._wall_ms())
 
     def _move_behind(self, point: CheckPoint) -> None:
         (topic, group, queue_id, *_), end = point.key, max(point.offsets) + 1
@@ -251,7 +295,7 @@ class ReviveService:
                 )
                 messages += copies + self._pipeline.checked([last])
                 places.append((len(messages) - 1, popped.at[0]))
-                self.table.settle(ack)
+                self.table.settle(ack, revives=True)
             if not messages:
                 self._again(LOOK_S)
                 return
@@ -331,6 +375,11 @@ class ReviveService:
             size += len(record)
         return copies, stuck, dead, size
 
+    def is_over(self, key: PopKey) -> bool:
+        """Whether the topic of a check point was deleted after its messages were popped."""
+        popped = self.table.get(key)
+        return popped is not None and self._is_over(normal_topic(key.topic, key.group), popped)
+
     def _is_over(self, topic: str, popped: Popped) -> bool:
         """Whether the topic was deleted after messages of it were popped; it may have been made again."""
         found = self._metadata.topics.get(topic)
@@ -401,6 +450,10 @@ class ReviveService:
         if not (self.is_loaded and self._is_running):
             return
         offsets = self._metadata.consumer_offsets
+        first = self.table.moves.first
         for queue_id, reached in self.table.reach().items():
+            if queue_id == OWN_QUEUE and first is not None:
+                # A later put may have ended first: these check points are not in the table yet.
+                reached = min(reached, first - 1)
             if reached >= 0 and offsets.query(REVIVE_GROUP, self.topic, queue_id) != reached:
                 offsets.commit(REVIVE_GROUP, self.topic, queue_id, reached, self._wall_ms())

@@ -23,32 +23,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from zlib import crc32
 
 import attrs
-from construct import Int32sb, Int32ub, Int64sb, Struct
 from twisted.logger import Logger
 
 from dledger.base.disk.disk import Disk, is_no_room
 from dledger.base.process.threads import RunInThread
-from dledger.rocketmq.broker.store.index.index_file import HEADER, IndexFile, IndexHeader, IndexShape
+from dledger.rocketmq.broker.store.index.index_file import IndexFile, IndexHeader, IndexShape
+from dledger.rocketmq.broker.store.index.index_mark import (
+    INDEX_MARK_NAME,
+    IndexMark,
+    decode_index_mark,
+    encode_index_mark,
+)
 from dledger.rocketmq.broker.store.records.checkpoint import read_small
 from dledger.rocketmq.broker.store.records.message_log import MessageLog
 from dledger.rocketmq.broker.store.records.set_aside import next_directory
 from dledger.rocketmq.broker.store.records.store_config import StoreConfig
 from dledger.values.errors import StoreError
-from protocols.wire.layout import struct_of
-
-INDEX_MARK_NAME = "indexed"
-INDEX_MARK_DECLARATION = Struct(
-    "offset" / Int64sb,  # of the log: the keys of all records before it are in the index
-    "slots" / Int32sb,
-    "entries" / Int32sb,
-    "file" / Int64sb,  # name of the last file; 0: there is none
-    "is_clean" / Int32sb,  # 1: closed in order, nothing was put since
-)
-_MARK = struct_of(INDEX_MARK_DECLARATION)
-_CRC = struct_of(Struct("crc" / Int32ub))
 
 #: Bytes of the log after which the mark of an index without changes moves on.
 MARK_BYTES = 64 * 1024 * 1024
@@ -61,37 +53,6 @@ _NAME_SIZE = 17
 _TIME_MS_MAX = 253_000_000_000_000
 #: What a header's seconds may lack of the time of a record, ms.
 _ROUNDED_MS = 999
-
-
-@attrs.frozen(kw_only=True)
-class IndexMark:
-    """The content of the mark; fields as in the declaration. C{header}: of the file."""
-
-    offset: int
-    file: int = 0
-    is_clean: bool = False
-    header: IndexHeader = IndexHeader()
-
-
-def encode_index_mark(mark: IndexMark, shape: IndexShape) -> bytes:
-    """The bytes of the mark, with their checksum."""
-    data = _MARK.pack(mark.offset, shape.slots, shape.entries, mark.file, mark.is_clean)
-    data += HEADER.pack(*mark.header)
-    return data + _CRC.pack(crc32(data))
-
-
-def decode_index_mark(data: bytes | None, shape: IndexShape) -> IndexMark | None:
-    """The mark in the file; None if it is missing, damaged, or of files of another shape."""
-    size = _MARK.size + HEADER.size
-    if data is None or len(data) != size + _CRC.size:
-        return None
-    offset, slots, entries, file, is_clean = _MARK.unpack_from(data)
-    if _CRC.unpack_from(data, size)[0] != crc32(data[:size]):
-        return None
-    if (slots, entries) != (shape.slots, shape.entries):
-        return None
-    header = IndexHeader(*HEADER.unpack_from(data, _MARK.size))
-    return IndexMark(offset=offset, file=file, is_clean=bool(is_clean), header=header)
 
 
 def index_file_name(timestamp_ms: int) -> int:
@@ -364,7 +325,23 @@ class KeyIndex:
         """The state has gone back: the mark must not say more."""
         self._changes += 1
         if not self._is_flushing:  # else its end does
+            self._lower_mark(self._marked)
+
+    def _lower_mark(self, durable: IndexMark | None) -> None:
+        """
+        Let the mark say no more than a state that is on stable storage, nor than the present one.
+
+        @raise OSError: writing failed.
+        """
+        names = {0, *(int(file.name) for file in self.files)}
+        if durable is not None and durable.file in names:
+            offset = min(durable.offset, self.offset)
+            if durable is not self._marked or offset < durable.offset:
+                self._write(attrs.evolve(durable, offset=offset, is_clean=False))
+        elif all(file.is_clean for file in self.files):
             self._write_mark()
+        else:
+            self._write(IndexMark(offset=self._log.begin_offset))  # all of it is put again after a crash
 
     # -- flush -----------------------------------------------------------------------------------
 
@@ -375,15 +352,12 @@ class KeyIndex:
         return IndexMark(offset=offset, file=int(last.name), header=last.header)
 
     def _write_mark(self, *, is_clean: bool = False) -> None:
-        """
-        Record the state: as far as it is on stable storage, or is less than what the mark says.
+        """Record the present state, which is on stable storage. @raise OSError: writing failed."""
+        self._write(attrs.evolve(self._state(self.offset), is_clean=is_clean))
 
-        @raise OSError: writing failed.
-        """
-        self._marked = attrs.evolve(self._state(self.offset), is_clean=is_clean)
-        self._disk.write_file(
-            f"{self._root}/{INDEX_MARK_NAME}", encode_index_mark(self._marked, self.shape)
-        )
+    def _write(self, mark: IndexMark) -> None:
+        self._disk.write_file(f"{self._root}/{INDEX_MARK_NAME}", encode_index_mark(mark, self.shape))
+        self._marked = mark
 
     def prepare_flush(self) -> IndexFlush | None:
         """
@@ -414,20 +388,23 @@ class KeyIndex:
 
     async def flush(self, flush: IndexFlush, run_in_thread: RunInThread) -> None:
         """Bring a state to stable storage, off the reactor, and record it. Failures are logged."""
-        disk, path = self._disk, f"{self._root}/{INDEX_MARK_NAME}"
+        disk, path, durable = self._disk, f"{self._root}/{INDEX_MARK_NAME}", self._marked
         try:
             await run_in_thread(flush.run)
+            durable = flush.mark
             if flush.changes == self._changes:
                 data = encode_index_mark(flush.mark, self.shape)
                 await run_in_thread(lambda: disk.write_file(path, data))
                 self._marked = flush.mark
                 self.end_timestamp = flush.mark.header.end_timestamp
-            self._end_flush(flush)
-            if flush.changes != self._changes:
-                self._write_mark()
         except OSError as error:
-            self._end_flush(flush)
-            self._flush_failed(flush, error)
+            self._flush_failed(flush, error)  # first: a file that is not clean keeps its slots
+        self._end_flush(flush)
+        if flush.changes != self._changes:
+            try:
+                self._lower_mark(durable)
+            except OSError as error:
+                self.failed(error)
 
     def _end_flush(self, flush: IndexFlush) -> None:
         self._is_flushing = False
@@ -441,6 +418,7 @@ class KeyIndex:
     def _flush_failed(self, flush: IndexFlush, error: OSError) -> None:
         for file in flush.files:
             file.flush_failed()
+        self._has_new_file = bool(self.files)
         self.failed(error)
 
     def failed(self, error: OSError) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from functools import partial
 from itertools import islice
@@ -281,7 +281,7 @@ class ConsumeQueues:
         gone = frozenset(key for key in self._queues if topic is None or key[0] == topic)
         self._list.take_out(gone)
         self._is_list_old = True
-        for key in gone:
+        for key in sorted(gone):
             self._queues.pop(key).destroy()
             self._touched.pop(key, None)
             self._closed.pop(key, None)
@@ -293,12 +293,20 @@ class ConsumeQueues:
         Write the pending units; return the steps that bring everything to stable storage.
 
         @return: the steps; run them in this order, in any thread, then call L{finish_flush}.
-        @raise OSError: writing failed.
+        @raise OSError: writing failed; there is no flush, and the next one does all of it.
         """
         assert not self._flushing, "a flush is under way"
-        steps: list[Callable[[], None]] = []
         closed, self._closed = self._closed, {}
-        for queue in (*self._touched.values(), *closed.values()):
+        try:
+            return self._take_dirty((*self._touched.values(), *closed.values()))
+        except OSError:
+            self._closed = closed
+            self._end_flush(has_failed=True)
+            raise
+
+    def _take_dirty(self, queues: Iterable[ConsumeQueue]) -> list[Callable[[], None]]:
+        steps: list[Callable[[], None]] = []
+        for queue in queues:
             if queue.is_clean:
                 continue
             files, paths, directory = queue.take_dirty()
@@ -316,6 +324,10 @@ class ConsumeQueues:
 
     def finish_flush(self, *, has_failed: bool = False) -> None:
         """The steps have ended. @param has_failed: not all of them ran: the next flush repeats them all."""
+        self._end_flush(has_failed=has_failed)
+        self._shed(len(self._touched))
+
+    def _end_flush(self, *, has_failed: bool) -> None:
         flushed, self._flushing = self._flushing, []
         for queue in flushed:
             queue.release()
@@ -326,7 +338,6 @@ class ConsumeQueues:
             touched = set(self._touched.values())
             self._closed.update({key: queue for key, queue in self._queues.items()
                                  if queue in flushed and queue not in touched})
-        self._shed(len(self._touched))
 
     def close(self) -> None:
         """Release all handles without writing."""

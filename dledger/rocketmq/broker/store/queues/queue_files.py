@@ -8,6 +8,7 @@ There are many queues, most of them small: a file uses disk space only as it fil
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
 from construct import Int32sb, Int64sb, Struct
@@ -80,12 +81,20 @@ class QueueSegments(SegmentList):
         """See L{SegmentList.create}; the file has its length, but no disk space is reserved."""
         assert not self.offsets or offset == self.offsets[-1] + self.file_size, (offset, self.offsets[-1])
         self._disk.makedirs(self.directory)
-        file = self._disk.open(self.path(offset), create=True)
+        path = self.path(offset)
+        file = self._disk.open(path, create=True)
+        try:
+            file.pwrite(b"\0", self.file_size - 1)
+        except OSError:
+            file.close()
+            # A start takes a short file for one without units.
+            with suppress(OSError):
+                self._disk.unlink(path)
+            raise
         self.offsets.append(offset)
         self._handles[offset] = file
         self.dirty[offset] = file
         self.directory_dirty = True
-        file.pwrite(b"\0", self.file_size - 1)
         self._shed(offset)
 
 

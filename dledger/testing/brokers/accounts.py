@@ -1,0 +1,214 @@
+# -*- test-case-name: tests.sim.test_pairs -*-
+"""
+What the clients of a schedule have sent, got and acknowledged, and which promises of a broker that breaks.
+
+B1. A group gets only messages that were sent, in their topic, with their body, and that its filter lets
+through.
+B2. A delayed message is not given before its time.
+B3. A transaction ends once: it is not committed and rolled back. A half message is given only if its commit
+was asked for, and never after it was rolled back.
+B4. A topic that was deleted and made again shows no message of before.
+B5. A message that a group popped is not given to it again while it is invisible, nor after its
+acknowledgement was answered.
+B6. In the end each group has every acknowledged message that its filter lets through, and each popped message
+was acknowledged.
+
+Limits: a message whose loss the role allows is marked C{may_be_lost}. What was sent before a promotion is not
+judged by B5: the next master may know nothing of the pop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+
+from protocols.wire.rocketmq.message import Message
+
+PLAIN, DELAYED, HALF = "plain", "delayed", "half"
+ACKED, UNKNOWN, REFUSED = "acked", "unknown", "refused"
+COMMIT, ROLLBACK = "commit", "rollback"
+#: The era of a topic that may be the one of before or the next one.
+UNSURE = -1
+
+
+class PairBroken(AssertionError):
+    """A promise was broken. The message begins with its number."""
+
+
+def require_pair(condition: bool, number: int, sentence: str) -> None:
+    """@raise PairBroken: C{condition} is false."""
+    if not condition:
+        raise PairBroken(f"B{number}: {sentence}")
+
+
+@attrs.define(eq=False, kw_only=True)
+class ProducedMessage:
+    """
+    A message that a producer has sent.
+
+    @ivar due_ms: it may be given from now on, ms since 1970.
+    @ivar kind: plain, delayed or half.
+    @ivar era: of its topic when it was sent; see L{TrafficRecord.eras}.
+    @ivar life: number of promotions until it was sent: the next master may have it twice, in its queue and as
+        a retry.
+    @ivar outcome: acked, unknown or refused; empty while it is on its way.
+    @ivar offset: in the log of the broker that has answered, of the message or its first form; -1: unknown.
+    @ivar is_replicated: the answer promises that it is at a slave, too.
+    @ivar may_be_lost: the log that has it was given up, and its role allows that.
+    @ivar asked: the ends of its transaction that were asked for.
+    @ivar ended: the end that was answered with success; empty: none.
+    @ivar is_stored_again: it may be in its queue twice: it was sent, or delivered, around a crash.
+    """
+
+    key: str
+    topic: str
+    queue_id: int
+    tag: str
+    number: int
+    body: bytes
+    due_ms: int
+    kind: str
+    era: int
+    life: int = 0
+    outcome: str = ""
+    offset: int = -1
+    is_replicated: bool = False
+    may_be_lost: bool = False
+    asked: set[str] = attrs.Factory(set)
+    ended: str = ""
+
+
+@attrs.frozen
+class GroupFilter:
+    """
+    A group of consumers that pull.
+
+    @ivar expression, kind: its filter, as a broker reads it.
+    @ivar tags: the tags that pass; empty: all. @ivar above: the number of a message is above it.
+    """
+
+    name: str
+    expression: str = "*"
+    kind: str = "TAG"
+    tags: frozenset[str] = frozenset()
+    above: int = -1
+
+    def passes(self, sent: ProducedMessage) -> bool:
+        """Whether the group wants a message."""
+        return (not self.tags or sent.tag in self.tags) and sent.number > self.above
+
+
+@attrs.define(eq=False)
+class Given:
+    """
+    A message that a consumer has popped.
+
+    @ivar visible_ms: from then on the group may get it again, ms since 1970.
+    @ivar acked: its acknowledgement: acked, or unknown; empty: none.
+    @ivar was_acked: an earlier one of the same message was acknowledged, or may have been.
+    """
+
+    pop_ms: int
+    visible_ms: int
+    acked: str = ""
+    was_acked: bool = False
+
+
+class TrafficRecord:
+    """
+    @ivar sent: by key.
+    @ivar eras: topic to the number of its life; L{UNSURE} while it is deleted or made.
+    @ivar got: group to the keys that it has got.
+    @ivar given: group and key to what its consumers have popped last.
+    @ivar life: number of promotions so far.
+    @ivar lives: number of lives of topics that were begun.
+    @ivar deliveries, again: number of messages that groups got, and of those that they had before.
+    """
+
+    def __init__(self) -> None:
+        self.sent: dict[str, ProducedMessage] = {}
+        self.eras: dict[str, int] = {}
+        self.got: dict[str, set[str]] = {}
+        self.given: dict[tuple[str, str], Given] = {}
+        self.life = self.lives = 0
+        self.deliveries = self.again = 0
+
+    def era(self, topic: str) -> int:
+        """See C{eras}."""
+        return self.eras.get(topic, 0)
+
+    def answered(self, sent: ProducedMessage, outcome: str) -> None:
+        """A send has an outcome."""
+        sent.outcome = outcome
+        if sent.era != self.era(sent.topic):
+            sent.era = UNSURE  # the topic was deleted, or made, meanwhile
+
+    def ended(self, sent: ProducedMessage, end: str) -> None:
+        """An end was answered with success."""
+        require_pair(sent.ended in ("", end), 3, f"{sent.key} is {sent.ended} and {end}")
+        sent.ended = end
+
+    def delivered(self, group: str, message: Message, *, now_ms: int, era: int,
+                  passes: GroupFilter | None = None) -> ProducedMessage:
+        """
+        A group gets a message.
+
+        @param era: of the topic when the request was sent.
+        """
+        (key, *_) = message.keys
+        sent = self.sent.get(key)
+        if sent is None:
+            raise PairBroken(f"B1: {group} got {key}, which nobody has sent")
+        require_pair(sent.body == message.body and sent.topic == message.topic, 1,
+                     f"{group} got {key} in {message.topic} with {len(message.body)} bytes; it was sent to "
+                     f"{sent.topic} with {len(sent.body)}")
+        require_pair(passes is None or passes.passes(sent), 1,
+                     f"{group} got {key}, tag {sent.tag}, number {sent.number}, despite its filter")
+        require_pair(now_ms >= sent.due_ms, 2, f"{group} got {key} {sent.due_ms - now_ms} ms too early")
+        if sent.kind == HALF:
+            require_pair(COMMIT in sent.asked and sent.ended != ROLLBACK, 3,
+                         f"{group} got {key}, asked {sorted(sent.asked)}, ended {sent.ended or 'not'}")
+        require_pair(not 0 <= sent.era < era, 4,
+                     f"{group} got {key}, {sent.kind}, of life {sent.era} of {sent.topic}, now in life {era}")
+        got = self.got.setdefault(group, set())
+        self.deliveries += 1
+        self.again += key in got
+        got.add(key)
+        return sent
+
+    def popped(self, group: str, sent: ProducedMessage, *, pop_ms: int, visible_ms: int) -> Given:
+        """A message was popped."""
+        before = self.given.get((group, sent.key))
+        if before is not None and sent.kind == PLAIN and sent.life == self.life:
+            require_pair(before.acked != ACKED, 5, f"{group} got {sent.key} after its acknowledgement")
+            require_pair(pop_ms >= before.visible_ms, 5,
+                         f"{group} got {sent.key} {before.visible_ms - pop_ms} ms before its time was over")
+        given = self.given[group, sent.key] = Given(
+            pop_ms, visible_ms,
+            was_acked=before is not None and bool(before.acked or before.was_acked),
+        )
+        return given
+
+    def needed(self, topics: frozenset[str]) -> Iterator[ProducedMessage]:
+        """What each group must get of these topics."""
+        for sent in self.sent.values():
+            is_there = sent.topic in topics and sent.outcome == ACKED and not sent.may_be_lost
+            if is_there and sent.era == self.era(sent.topic) != UNSURE and (
+                sent.kind != HALF or sent.ended == COMMIT
+            ):
+                yield sent
+
+    def missing(self, topics: frozenset[str], group: GroupFilter) -> list[str]:
+        """Keys that a group that pulls must still get."""
+        got = self.got.get(group.name, set())
+        return [one.key for one in self.needed(topics) if one.key not in got and group.passes(one)]
+
+    def unacknowledged(self, topics: frozenset[str], group: str) -> list[str]:
+        """Keys that a group that pops must still get, or acknowledge."""
+        found = []
+        for one in self.needed(topics):
+            given = self.given.get((group, one.key))
+            if given is None or not (given.acked or given.was_acked):
+                found.append(one.key)
+        return found

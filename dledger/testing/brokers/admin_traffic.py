@@ -1,0 +1,145 @@
+# -*- test-case-name: tests.sim.test_pairs -*-
+"""The stories of administrators: topics and groups come and go, a topic is made again, offsets are reset."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Protocol
+
+from dledger.testing.brokers.accounts import UNSURE, ProducedMessage, TrafficRecord
+from dledger.testing.brokers.asking import ClientMachine
+from protocols.wire.remoting import RemotingCommand
+
+QUERY_OFFSET = 14
+MAKE_TOPIC, DELETE_TOPIC, MAKE_GROUP, DELETE_GROUP, RESET_OFFSETS = 17, 215, 200, 207, 222
+
+KEPT, REMADE = ("T1", "T2"), "X1"
+QUEUES = 2
+RESET_GROUP = "GR"
+
+
+class TrafficWorld(Protocol):
+    """What the stories know of the schedule."""
+
+    accounts: TrafficRecord
+    rng: random.Random
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether producers and administrators go on."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all stories end."""
+
+    def master(self) -> str:
+        """The port of the master, or of one that may be it."""
+
+    def any_broker(self) -> str:
+        """The port of some broker."""
+
+    def is_sound(self, target: str) -> bool:
+        """Whether a broker has the master's messages, and no others: else its consumers go elsewhere."""
+
+    def wall_ms(self) -> int:
+        """Ms since 1970."""
+
+    def placed(self, sent: ProducedMessage, code: int) -> None:
+        """A message was stored."""
+
+    def committing(self, target: str, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """A consumer is about to commit an offset."""
+
+    def resetting(self, group: str, topic: str, queue_id: int) -> None:
+        """An administrator is about to set an offset."""
+
+
+class AdminTraffic:
+    """
+    @ivar paused: the consumers of L{REMADE} wait, as it is deleted and made again.
+    """
+
+    def __init__(self, world: TrafficWorld, client: ClientMachine) -> None:
+        self._world = world
+        self._client = client
+        self._rng = world.rng
+        self._accounts = world.accounts
+        self._busy = 0
+        self.paused = False
+
+    async def _ask_master(
+        self, code: int, fields: Mapping[str, object], body: bytes = b""
+    ) -> RemotingCommand | None:
+        return await self._client.ask(self._world.master(), code, fields, body)
+
+    async def _ask_until_done(self, code: int, fields: Mapping[str, object]) -> bool:
+        """Ask the master until it has done it. @return: False: the schedule is over."""
+        while not self._world.is_over:
+            answer = await self._ask_master(code, fields)
+            if answer is not None and answer.code == 0:
+                return True
+            await self._client.pause(0.3)
+        return False
+
+    @staticmethod
+    def _topic_fields(name: str, queues: int = QUEUES) -> dict[str, object]:
+        return {"topic": name, "readQueueNums": queues, "writeQueueNums": queues, "perm": 6,
+                "topicFilterType": "SINGLE_TAG", "order": "false", "defaultTopic": "TBW102"}
+
+    async def _make_topics(self) -> None:
+        for name in (*KEPT, REMADE):
+            await self._ask_until_done(MAKE_TOPIC, self._topic_fields(name))
+
+    async def _administrate(self) -> None:
+        """Topics and groups that nobody uses come and go."""
+        rng = self._rng
+        while self._world.is_loaded:
+            await self._client.pause(rng.expovariate(1 / 0.8))
+            name, kind = f"a{rng.randrange(5)}", rng.random()
+            if kind < 0.4:
+                await self._ask_master(MAKE_TOPIC, self._topic_fields(name, 1 + rng.randrange(8)))
+            elif kind < 0.5:
+                await self._ask_master(DELETE_TOPIC, {"topic": name})
+            elif kind < 0.9:
+                body = b'{"groupName":"%s","retryMaxTimes":%d}' % (name.encode(), rng.randrange(20))
+                await self._ask_master(MAKE_GROUP, {}, body)
+            else:
+                await self._ask_master(DELETE_GROUP, {"groupName": name, "cleanOffset": "true"})
+
+    async def _remake(self) -> None:
+        """Delete a topic and make it again, while its consumers wait."""
+        rng, eras = self._rng, self._accounts.eras
+        while self._world.is_loaded:
+            await self._client.pause(rng.uniform(2.0, 8.0))
+            self.paused = True
+            while self._busy:
+                await self._client.pause(0.1)
+            accounts = self._accounts
+            eras[REMADE], life = UNSURE, accounts.life
+            accounts.lives += 1
+            if not await self._ask_until_done(DELETE_TOPIC, {"topic": REMADE}):
+                return
+            await self._client.pause(rng.random())
+            if not await self._ask_until_done(MAKE_TOPIC, self._topic_fields(REMADE)):
+                return
+            if accounts.life == life:  # else the next master may not know of the deletion
+                eras[REMADE] = accounts.lives
+            self.paused = False
+
+    async def _reset(self) -> None:
+        """A group consumes a queue again from an offset on."""
+        rng, world, topic = self._rng, self._world, KEPT[0]
+        while world.is_loaded:
+            await self._client.pause(rng.uniform(1.0, 4.0))
+            queue_id = rng.randrange(QUEUES)
+            place = {"consumerGroup": RESET_GROUP, "topic": topic, "queueId": queue_id}
+            answer = await self._ask_master(QUERY_OFFSET, place)
+            if answer is None or answer.code != 0:
+                continue
+            offset = int(int(answer.ext_fields["offset"]) * rng.random())
+            world.resetting(RESET_GROUP, topic, queue_id)
+            await self._ask_master(RESET_OFFSETS, {
+                "topic": topic, "group": RESET_GROUP, "timestamp": 0, "isForce": "true",
+                "queueId": queue_id, "offset": offset,
+            })

@@ -1,0 +1,124 @@
+# -*- test-case-name: tests.sim.test_pairs -*-
+"""
+A machine with clients of brokers: real connections and commands, over the simulated network.
+
+Every request has a deadline. A connection whose request is not answered in time is given up.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Coroutine, Mapping
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
+from twisted.python.failure import Failure
+
+from dledger.base.process.keeper import Keeper
+from dledger.base.process.reactor import whole_reactor
+from dledger.base.serving.endpoints import connect_with
+from dledger.testing.world.clock import SimClock
+from dledger.testing.world.process import ProcessReactor, SimProcess
+from dledger.testing.world.streams import ByteNetwork, StreamClient
+from protocols.rocketmq.commands import CommandConnection, OnlyAsking
+from protocols.turn import Turn
+from protocols.wire.remoting import RemotingCommand
+
+TIMEOUT_S = 3.0
+
+
+class _Link(OnlyAsking):
+    """The connection to one port of one broker."""
+
+    def __init__(self, client: ClientMachine, target: str) -> None:
+        self._client = client
+        self._target = target
+        self.keeper: Keeper[CommandConnection] = Keeper(self._attempt, stops_alone=True)
+
+    def _attempt(self) -> Deferred[CommandConnection]:
+        client = self._client
+        endpoint = StreamClient(client.network, client.name, client.process, self._target)
+        made: Deferred[CommandConnection] = connect_with(endpoint, CommandConnection(self, client.turn))
+        return made
+
+    def commands_received(self, connection: CommandConnection, commands: list[RemotingCommand]) -> None:
+        for command in commands:
+            self._client.asked(self._target, command)
+
+    def connection_lost(self, connection: CommandConnection, reason: str) -> None:
+        self.keeper.lost(connection)
+
+    def give_up(self) -> None:
+        """The other end does not answer."""
+        if self.keeper.connection is not None:
+            self.keeper.connection.abort("no answer")
+
+
+class ClientMachine:
+    """
+    @ivar asked: called with the name of a port and each request that a broker sends us.
+    @ivar wrong: called with each error of a story.
+    """
+
+    is_dying = False
+
+    def __init__(
+        self, name: str, *, clock: SimClock, network: ByteNetwork, rng: random.Random,
+        wrong: Callable[[BaseException], None],
+    ) -> None:
+        self.name = name
+        self.network = network
+        self.wrong = wrong
+        self.process = SimProcess(clock, rng, self)
+        self.asked: Callable[[str, RemotingCommand], None] = lambda target, command: None
+        self.reactor = whole_reactor(ProcessReactor(self.process))
+        self.turn = Turn(self.reactor, self._wrong)
+        self._links: dict[str, _Link] = {}
+
+    def event_ended(self) -> None:
+        """See L{dledger.testing.world.process.ProcessOwner.event_ended}."""
+
+    def begin(self, story: Coroutine[Deferred[object], object, None]) -> None:
+        """Let a story run; its errors are noted."""
+        Deferred.fromCoroutine(story).addErrback(self._wrong)
+
+    def _wrong(self, failure: Failure) -> None:
+        error = failure.value
+        assert error is not None
+        self.wrong(error)
+
+    def pause(self, seconds: float) -> Deferred[None]:
+        """@return: fires after this time."""
+        return deferLater(self.reactor, seconds, lambda: None)
+
+    async def ask(
+        self, target: str, code: int, fields: Mapping[str, object], body: bytes = b""
+    ) -> RemotingCommand | None:
+        """
+        Send a request.
+
+        @param target: the name of a port.
+        @return: the answer; None if there is none, and the request may have been carried out.
+        """
+        command = RemotingCommand(code=code, opaque=0, body=body, ext_fields=_texts(fields), language="JAVA")
+        link = self._link(target)
+        asking = link.keeper.ready().addCallback(lambda connection: connection.ask(command))
+        asking.addTimeout(TIMEOUT_S, self.reactor)
+        try:
+            answer: RemotingCommand = await asking
+            return answer
+        except TimeoutError:
+            link.give_up()
+            return None
+        except Exception:  # the connection is lost, or was never made
+            return None
+
+    def _link(self, target: str) -> _Link:
+        link = self._links.get(target)
+        if link is None:
+            link = self._links[target] = _Link(self, target)
+        return link
+
+
+def _texts(fields: Mapping[str, object]) -> dict[str, str]:
+    return {name: str(value) for name, value in fields.items()}

@@ -1,0 +1,430 @@
+# -*- test-case-name: tests.sim.test_pairs -*-
+"""
+One schedule of a whole master and its slave: clients send, pull, pop, end transactions and administrate while
+machines fail and roles change; then the promises B1 to B14 are judged.
+
+    python -m dledger.testing.brokers --schedules 100 --seed 1
+
+B11. A message that a SYNC_MASTER answers with success is in the log of its slave.
+B12. A message that was answered with success is in the log of the next master, if it was at the slave.
+B13. A broker ends by itself only if its disk fails.
+B14. When all is over a message is taken, and a SYNC_MASTER answers it with success.
+"""
+
+from __future__ import annotations
+
+import random
+import traceback
+from zlib import crc32
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+from dledger.rocketmq.broker.ha.slave import DecisionUnderWay
+from dledger.testing.brokers.accounts import UNSURE, ProducedMessage, TrafficRecord, require_pair
+from dledger.testing.brokers.admin_traffic import KEPT, REMADE, RESET_GROUP
+from dledger.testing.brokers.asking import ClientMachine
+from dledger.testing.brokers.machine import CLIENT_PORT, BrokerMachine, BrokerWorld
+from dledger.testing.brokers.pair_faults import (
+    CLIENT,
+    FAULTS,
+    FLUSH_US,
+    NAMES,
+    POWER,
+    ROLES,
+    SECOND_US,
+    PairFaults,
+)
+from dledger.testing.brokers.pairs import MakePlainBroker, follower_of
+from dledger.testing.brokers.states import (
+    OffsetWatch,
+    check_by_key,
+    check_queues,
+    log_difference,
+    metadata_difference,
+)
+from dledger.testing.brokers.traffic import GROUPS, POP_GROUP, STORED, Traffic
+from dledger.testing.world.bugs import BugWatch
+from dledger.testing.world.disk import MemberDied
+from dledger.values.errors import DLedgerError, StoreError
+
+#: Simulated seconds with faults, and after them at most until all is delivered and equal.
+FAULTS_S, SETTLE_S = 25, 90
+#: How long an operator takes to see that replication has stopped.
+NOTICED_US = 1_500_000
+KEPT_LINES = 40
+
+
+@attrs.frozen(kw_only=True)
+class PairFocus:
+    """
+    Schedules that test one aspect.
+
+    @ivar faults: the only ones that happen; empty for the seed's own mix.
+    @ivar role: of the master; empty for the seed's own.
+    """
+
+    faults: tuple[str, ...] = ()
+    role: str = ""
+    pace_s: float = 0.0
+
+
+@attrs.frozen(kw_only=True)
+class PairOutcome:
+    """The end of a schedule; C{failure} is empty if it passed."""
+
+    seed: int
+    failure: str
+    lines: tuple[str, ...]
+    digest: int
+    acknowledged: int = 0
+    deliveries: int = 0
+    again: int = 0
+    restarts: int = 0
+    promotions: int = 0
+    resolved: int = 0
+
+
+class PairWorld(PairFaults):
+    """
+    A master, its slave, and their clients.
+
+    @ivar is_loaded, is_over: see L{dledger.testing.brokers.traffic.TrafficWorld}.
+    """
+
+    def __init__(self, seed: int, focus: PairFocus, *, wants_all_lines: bool = False) -> None:
+        self.seed = seed
+        self.rng = random.Random(f"{seed} pair")
+        super().__init__(seed)
+        rng = self._fault_rng
+        self.bugs = BugWatch()
+        self.accounts = TrafficRecord()
+        has_power = rng.random() < 0.5
+        self.role = focus.role or rng.choice(("SYNC_MASTER", "SYNC_MASTER", "ASYNC_MASTER"))
+        self.options: dict[str, object] = {
+            "enablePropertyFilter": True, "haFullHistory": True, "sync_rule": "any_slave",
+            "ha_transfer_flushed_only": rng.random() < 0.3, "ha_verify_size": rng.choice((1, 300, 65536)),
+            "ha_flush_interval": rng.choice((50, 200, 500)), "autoCreateTopicEnable": rng.random() < 0.5,
+        }
+        self.faults = focus.faults or (*FAULTS, *(POWER if has_power else ()), *ROLES)
+        self._pace_s = focus.pace_s or rng.choice((0.7, 1.5, 4.0))
+        world = BrokerWorld(clock=self.clock, network=self.network, bugs=self.bugs, is_sync=has_power)
+        self.machines |= {
+            name: BrokerMachine(world, name, random.Random(f"{seed} {name}"), self._make(name, NAMES[0]))
+            for name in NAMES
+        }
+        for machine in self.machines.values():
+            machine.ends = self._ends
+        self.is_loaded = True
+        self.is_over = False
+        self.watch = OffsetWatch(lambda: self.clock.now_us)
+        client = ClientMachine(CLIENT, clock=self.clock, network=self.network,
+                               rng=random.Random(f"{seed} client"), wrong=self.bugs.note)
+        self.traffic = Traffic(self, client, put_s=rng.choice((0.06, 0.15, 0.4)))
+        self.bugs.expects = self._is_of_a_disk
+        self.digest = 0
+        self.lines: list[str] = []
+        self._keeps_all = wants_all_lines
+        self.promotions = 0
+        self.resolved = 0
+        #: Whether the slave has had all that this master had when the slave, or the master, began.
+        self._has_followed = False
+        self._noticed = False
+        self._is_promoting = False
+        #: The highest end of the slave's log; and how much it must get again after its disk was lost.
+        self._slave_end = 0
+        self._renewed_to = 0
+
+    def _make(self, name: str, master: str) -> MakePlainBroker:
+        role = self.role if name == master else "SLAVE"
+        return MakePlainBroker(role=role, master="" if name == master else master, options=self.options)
+
+    def _is_of_a_disk(self, error: BaseException) -> bool:
+        """Whether a logged failure may be that of a disk that was made to fail."""
+        may_fail = any(machine.may_fail for machine in self.machines.values())
+        return may_fail and isinstance(error, OSError | StoreError)
+
+    # -- what the stories ask --------------------------------------------------------------------
+
+    def any_broker(self) -> str:
+        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
+        return f"{self.rng.choice(NAMES)}:{CLIENT_PORT}"
+
+    def is_sound(self, target: str) -> bool:
+        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
+        if target == self.master():
+            return True
+        follower = follower_of(self.slave_machine)
+        status = None if follower is None else follower.status()
+        return status is not None and status.is_connected and not (status.is_comparing or status.is_stopped)
+
+    def wall_ms(self) -> int:
+        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
+        return int((1.7e9 + self.clock.now_us / 1e6) * 1000)
+
+    def placed(self, sent: ProducedMessage, code: int) -> None:
+        """See L{dledger.testing.brokers.traffic.TrafficWorld}. B11."""
+        sent.is_replicated = code == 0 and self.role == "SYNC_MASTER"
+        if sent.is_replicated:
+            end = max(self._slave_end, self._end_of_slave())
+            require_pair(sent.offset < end, 11, f"{sent.key} at {sent.offset} was acknowledged, and the "
+                                                f"slave's log ends at {end}")
+
+    def committing(self, target: str, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
+        self.watch.committing(target.partition(":")[0], (group, topic, queue_id), offset)
+
+    def resetting(self, group: str, topic: str, queue_id: int) -> None:
+        """See L{dledger.testing.brokers.traffic.TrafficWorld}."""
+        self.watch.freed((group, topic, queue_id))
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def note(self, text: str) -> None:
+        """Add a line to the trace, and to the digest."""
+        self.digest = crc32(f"{self.clock.now_us} {text}".encode(), self.digest)
+        self.lines.append(f"{self.clock.now_us / 1e6:11.6f} {text}")
+        if not self._keeps_all:
+            del self.lines[:-KEPT_LINES]
+
+    def _end_of_slave(self) -> int:
+        """The highest end of the slave's log so far."""
+        parts = self.slave_machine.parts
+        if parts is not None:
+            self._slave_end = max(self._slave_end, parts.store.log.end_offset)
+        return self._slave_end
+
+    def _ends(self, _machine: BrokerMachine) -> None:
+        self._end_of_slave()
+
+    def _watch(self) -> None:
+        self.clock.after(50_000, self._watch)
+        self._end_of_slave()
+        slave = self.slave_machine.parts
+        if slave is not None and self.is_sound(self.slave_machine.name):
+            self._has_followed = self._has_followed or slave.store.log.end_offset >= self._renewed_to
+        for name, machine in self.machines.items():
+            parts = machine.parts
+            if parts is not None and parts.store.is_ready:
+                self.watch.look(name, machine.boots, parts, masters=name == self._master)
+            if not machine.is_up:
+                self.clock.after(SECOND_US, self._start, machine)  # one that ended by itself
+        self._look_after()
+        self.bugs.tell()
+
+    # -- an operator -----------------------------------------------------------------------------
+
+    def _look_after(self) -> None:
+        """Replication that has stopped is noticed, after a while."""
+        follower = follower_of(self.slave_machine)
+        if follower is None or self._noticed:
+            return
+        if follower.is_stopped or (not self.is_loaded and follower.to_decide() is not None):
+            self._noticed = True
+            self.clock.after(NOTICED_US, self.slave_machine.call, self._resolve)
+            self.clock.after(NOTICED_US + 1, setattr, self, "_noticed", False)
+
+    def _resolve(self) -> None:
+        follower = follower_of(self.slave_machine)
+        if follower is None or follower.to_decide() is None:
+            return
+        self.resolved += 1
+        self.note(f"an operator lets {self.slave_machine.name} take the master's log")
+
+        def not_taken(failure: Failure) -> None:
+            failure.trap(OSError, DLedgerError, DecisionUnderWay, MemberDied)
+
+        Deferred.fromCoroutine(follower.take_master()).addErrback(not_taken)
+
+    # -- faults ----------------------------------------------------------------------------------
+
+    def _harm(self) -> None:
+        if not self.is_loaded:
+            return
+        rng = self._fault_rng
+        self.clock.after(int(rng.expovariate(1 / self._pace_s) * SECOND_US), self._harm)
+        name = rng.choice(self.faults)
+        machine = self.machines[rng.choice(NAMES)]
+        self.note(f"fault {name} {machine.name}")
+        if name != "nothing":
+            getattr(self, "_" + name)(machine)
+
+    # -- roles -----------------------------------------------------------------------------------
+
+    def _renew_slave(self, _machine: BrokerMachine) -> None:
+        """The slave loses its disk, and begins with an empty one."""
+        slave = self.slave_machine
+        if self._is_promoting:
+            return
+        slave.kill()
+        master = self.master_machine.parts
+        if master is None:
+            self._again(slave)
+            return
+        slave.replace_disk(slave.new_disk(self._fault_rng.random()))
+        self._renewed_to = master.store.log.end_offset
+        self._has_followed = False
+        self.clock.after(int(self._fault_rng.uniform(0.05, 2.0) * SECOND_US), self._start, slave)
+
+    def _promote(self, _machine: BrokerMachine) -> None:
+        """The slave becomes the master of the other machine, which has a new disk, or the old one."""
+        slave, parts = self.slave_machine, self.slave_machine.parts
+        if parts is None or slave.process.is_frozen or not parts.store.is_ready or self._is_promoting:
+            return
+        if not self._has_followed:
+            return  # it may have another log
+        follower = follower_of(slave)
+        if follower is not None and (follower.is_stopped or follower.to_decide() is not None):
+            return
+        old = self.master_machine
+        old.kill()
+        self.note(f"{slave.name} is promoted")
+        self.promotions += 1
+        if self._fault_rng.random() < 0.5:
+            slave.stop()
+        else:
+            slave.kill()
+        self.clock.after(int(2.5 * SECOND_US), self._promoted, slave, old)
+        self._is_promoting = True
+
+    def _promoted(self, slave: BrokerMachine, old: BrokerMachine) -> None:
+        self._is_promoting = False
+        for machine in (old, slave):
+            machine.kill()
+            machine.disk.disarm()
+        self._master = slave.name
+        for machine in (old, slave):
+            machine.make = self._make(machine.name, self._master)
+        if self._fault_rng.random() < 0.6:
+            old.replace_disk(old.new_disk(self._fault_rng.random()))
+        self._renewed_to = 1 << 60
+        self._slave_end = 0
+        self._has_followed = False
+        self.accounts.life += 1
+        self.accounts.eras[REMADE] = UNSURE
+        self.watch.promoted()
+        slave.start()
+        self.clock.after(1, self._count_losses)
+        self._again(old)
+
+    def _count_losses(self) -> None:
+        """B12: what the next master has not, and may have not."""
+        parts = self.master_machine.parts
+        if parts is None:
+            self.clock.after(100_000, self._count_losses)
+            return
+        end = self._renewed_to = parts.store.log.end_offset
+        for sent in self.accounts.sent.values():
+            if sent.outcome and sent.offset >= end:
+                require_pair(not sent.is_replicated, 12, f"{sent.key} was acknowledged at {sent.offset}, and "
+                                                         f"the log of the next master ends at {end}")
+                sent.may_be_lost = True
+            elif not sent.outcome:
+                sent.may_be_lost = True
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """
+        Play the schedule.
+
+        @raise AssertionError: a promise was broken, or the code under test has failed.
+        """
+        with self.bugs.listening():
+            for machine in self.machines.values():
+                self.clock.after(int(self._fault_rng.random() * 500_000), machine.start)
+            self.traffic.begin()
+            self.clock.after(3 * SECOND_US, self._harm)
+            self.clock.after(1, self._watch)
+            self.clock.run_until(FAULTS_S * SECOND_US)
+            self._heal()
+            end_us = self.clock.now_us + SETTLE_S * SECOND_US
+            while (why := self._unsettled()):
+                require_pair(self.clock.now_us < end_us, 6, f"after {SETTLE_S} s without faults: {why}")
+                self.clock.run_until(self.clock.now_us + SECOND_US // 2)
+            self._judge()
+            self.traffic.probe()
+            self.clock.run_until(self.clock.now_us + 4 * SECOND_US)
+            self.is_over = True
+            wanted = (0,) if self.role == "SYNC_MASTER" else STORED
+            answer = self.traffic.probed
+            require_pair(answer in wanted, 14, f"a message is answered with {answer}")
+        reasons = [reason for machine in self.machines.values() for reason in machine.reasons]
+        require_pair(not reasons, 13, f"ended by themselves: {reasons}")
+
+    def _heal(self) -> None:
+        self.note("the faults are over")
+        self.is_loaded = False
+        self.network.heal_all()
+        self._usual_links()
+        for machine in self.machines.values():
+            machine.disk.disarm()
+            machine.disk.set_full(False)
+            machine.slow_disk(FLUSH_US)
+            machine.thaw()
+            self.clock.after(4 * SECOND_US, self._start, machine)
+
+    def _unsettled(self) -> str:
+        """What is still to come; empty if all is delivered, and equal."""
+        master, slave = self.master_machine.parts, self.slave_machine.parts
+        if master is None or slave is None or not (master.store.is_ready and slave.store.is_ready):
+            return "a broker does not run"
+        topics = frozenset((*KEPT, REMADE))
+        for group in GROUPS:
+            wanted = frozenset({KEPT[0]}) if group.name == RESET_GROUP else topics
+            missing = self.accounts.missing(wanted, group)
+            if missing:
+                return f"{group.name} has not got {len(missing)} messages: {self._told(missing)}"
+        open_ones = self.accounts.unacknowledged(topics, POP_GROUP)
+        if open_ones:
+            return f"{POP_GROUP} has not acknowledged {len(open_ones)} messages: {self._told(open_ones)}"
+        for name, parts in (("master", master), ("slave", slave)):
+            indexing = parts.store.indexing
+            assert indexing is not None
+            end = parts.store.log.record_end
+            if parts.store.reput.offset < end or indexing.index.offset < end:
+                return f"the {name} has not dispatched its log"
+        return log_difference(master, slave) or metadata_difference(
+            master.metadata, slave.metadata, was_promoted=self.accounts.life > 0
+        )
+
+    def _told(self, keys: list[str]) -> str:
+        sent = [self.accounts.sent[key] for key in keys[:3]]
+        return "; ".join(f"{one.key} {one.kind} in {one.topic}/{one.queue_id} at {one.offset} era {one.era} "
+                         f"{one.outcome} {one.ended}" for one in sent)
+
+    def _judge(self) -> None:
+        for name, machine in self.machines.items():
+            parts = machine.parts
+            assert parts is not None
+            # After a promotion nobody can say whether its last deletion counts.
+            check_queues(name, parts, without=frozenset({REMADE}) if self.accounts.life else frozenset())
+            for sent in self.accounts.needed(frozenset(KEPT)):
+                check_by_key(name, parts, sent)
+
+
+def run_pair_schedule(
+    seed: int, *, focus: PairFocus | None = None, wants_all_lines: bool = False
+) -> PairOutcome:
+    """Run one seed to its verdict. Never raises for a broken promise."""
+    world = PairWorld(seed, focus or PairFocus(), wants_all_lines=wants_all_lines)
+    failure = ""
+    try:
+        world.run()
+    except AssertionError as error:
+        failure = str(error) or _traced(error)
+    except Exception as error:  # any other exception of a simulated broker is a bug as well
+        failure = _traced(error)
+    accounts = world.accounts
+    return PairOutcome(
+        seed=seed, failure=failure, lines=tuple(world.lines) if failure or wants_all_lines else (),
+        digest=world.digest, acknowledged=sum(one.outcome == "acked" for one in accounts.sent.values()),
+        deliveries=accounts.deliveries, again=accounts.again,
+        restarts=sum(machine.boots - 1 for machine in world.machines.values()),
+        promotions=world.promotions, resolved=world.resolved,
+    )
+
+
+def _traced(error: Exception) -> str:
+    return "".join(traceback.format_exception(error)[-6:])

@@ -1,0 +1,67 @@
+# -*- test-case-name: tests.sim.test_pairs -*-
+"""Masters and slaves of RocketMQ's kind: the real broker service, with the options of its role."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from dledger.rocketmq.broker.common.config import broker_from_mapping
+from dledger.rocketmq.broker.ha.slave import HAFollower
+from dledger.rocketmq.broker.replication import HAReplication
+from dledger.rocketmq.broker.service import BrokerPorts, BrokerService
+from dledger.testing.brokers.machine import (
+    CLIENT_PORT,
+    SLAVE_PORT,
+    SMALL,
+    BrokerMachine,
+    MadeBroker,
+    ProcessParts,
+)
+
+#: No wait is longer than a part of a schedule.
+TIMING: Mapping[str, object] = {
+    "haSendHeartbeatInterval": 500, "haHousekeepingInterval": 2500, "slaveTimeout": 1500,
+    "sync_flush_timeout": 2500, "ha_reconnect_min": 50, "ha_reconnect_max": 1000,
+    "flushConsumerOffsetInterval": 1000, "transactionCheckInterval": 2000, "transactionTimeOut": 2000,
+    "transactionCheckMax": 1000, "messageDelayLevel": "1s 2s 4s", "stop_timeout": 2000,
+}
+
+
+@attrs.frozen(kw_only=True)
+class MakePlainBroker:
+    """
+    A L{dledger.testing.brokers.machine.MakeBroker}.
+
+    @ivar role: SYNC_MASTER, ASYNC_MASTER or SLAVE.
+    @ivar master: a slave's: the name of the machine that it follows; else empty.
+    @ivar options: by RocketMQ's names.
+    """
+
+    role: str
+    master: str = ""
+    options: Mapping[str, object]
+
+    def __call__(self, machine: BrokerMachine, parts: ProcessParts) -> MadeBroker:
+        """See L{dledger.testing.brokers.machine.MakeBroker}."""
+        process = parts.process
+        follows = {"haMasterAddress": f"{self.master}:{SLAVE_PORT}"} if self.master else {}
+        config = broker_from_mapping({
+            **SMALL, **TIMING, "brokerIP1": machine.name, "listen_port": CLIENT_PORT, "brokerRole": self.role,
+            "haAllowedHosts": "*", "changeHosts": "*", **follows,
+            "flushDiskType": "SYNC_FLUSH" if machine.world.is_sync else "ASYNC_FLUSH", **self.options,
+        })
+        service = BrokerService(
+            config, parts.reactor, BrokerPorts(
+                clients=machine.server(process, CLIENT_PORT), slaves=machine.server(process, SLAVE_PORT),
+            ), disk=machine.disk, rng=parts.rng, wall_s=machine.wall_s, failed=machine.failed,
+            threads=parts.thread(), endpoint_of=lambda address: machine.client(process, address),
+        )
+        return MadeBroker(service=service, broker=service)
+
+
+def follower_of(machine: BrokerMachine) -> HAFollower | None:
+    """The part of a slave's running process that copies the log."""
+    replication = machine.parts.replication if machine.parts is not None else None
+    return replication.ha.slave if isinstance(replication, HAReplication) else None

@@ -1,0 +1,199 @@
+# -*- test-case-name: tests.sim.test_pairs -*-
+"""
+What the files and tables of a broker say, and whether they fit together.
+
+B7. The consume queues of a broker are the fold of its log, from the beginning of each topic on.
+B8. In the end a slave's log is its master's, from the slave's first file on, and so are its topics, groups,
+request modes, and offsets of consumers and delay levels, except entries that it keeps by rule.
+B9. An offset of a consumer goes back only by a reset, by a commit of a lower one, with the deletion of its
+topic, at a start, or if it is after the end of its queue then; at a slave, as its master's does.
+B10. Every acknowledged message is found by its key, on every broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Set
+
+from dledger.rocketmq.broker.metadata.files import Metadata
+from dledger.rocketmq.broker.metadata.tables import GroupConfig, TopicConfig
+from dledger.rocketmq.broker.parts import BrokerParts
+from dledger.rocketmq.broker.store.records.key_hash import hash_of_key
+from dledger.testing.brokers.accounts import ProducedMessage, require_pair
+from protocols.wire.fastjson import JsonObject
+from protocols.wire.rocketmq.layout import MAGIC_BLANK, START, START_SIZE
+from protocols.wire.rocketmq.message import Message, decode_message
+
+#: Group, topic and number of a queue.
+OffsetKey = tuple[str, str, int]
+#: A master's offset that goes back is at its slave after this time.
+COPIED_US = 25_000_000
+
+
+def records_of(parts: BrokerParts) -> Iterator[Message]:
+    """All messages in the log of a broker."""
+    log = parts.store.log
+    at = log.begin_offset
+    while at + START_SIZE <= log.record_end:
+        size, magic = START.unpack(log.read(at, START_SIZE))
+        if magic == MAGIC_BLANK:
+            at += log.file_size - at % log.file_size
+            continue
+        yield decode_message(log.read(at, size))
+        at += size
+
+
+def check_queues(name: str, parts: BrokerParts, *, without: Set[str] = frozenset()) -> None:
+    """B7. @param name: of the broker. @param without: topics that are not judged."""
+    store, topics = parts.store, parts.metadata.topics
+    fold: dict[tuple[str, int], dict[int, int]] = {}
+    for message in records_of(parts):
+        key = message.topic, message.queue_id
+        if message.topic in without:
+            continue
+        queue = fold.setdefault(key, {})
+        if message.queue_offset == 0:
+            queue.clear()  # of a topic that was made again
+        queue[message.queue_offset] = message.physical_offset
+    for key in (key for key in store.queues.keys() if key[0] not in without):
+        found = store.queues.get(*key)
+        assert found is not None
+        begin = store.queues.begin_of(key[0], found)
+        units = found.read(begin, found.next_index - begin)
+        queue = {unit.queue_offset: unit.offset for unit in units}
+        begins_at = topics.begins_at(key[0])
+        wanted = {
+            at: offset for at, offset in fold.get(key, {}).items() if offset >= begins_at and at >= begin
+        }
+        require_pair(queue == wanted or topics.get(key[0]) is None, 7,
+                     f"{name}: queue {key} is {_differing(queue, wanted)}")
+    for key, wanted in fold.items():
+        is_shown = topics.get(key[0]) is not None
+        latest = max(wanted.values())
+        require_pair(not is_shown or latest < topics.begins_at(key[0]) or store.queues.get(*key) is not None,
+                     7, f"{name}: {key} has messages up to {latest}, and no queue")
+
+
+def _differing(queue: dict[int, int], wanted: dict[int, int]) -> str:
+    lacks = sorted(wanted.items() - queue.items())[:4]
+    has = sorted(queue.items() - wanted.items())[:4]
+    return f"without {lacks}, and with {has}; it has {len(queue)}, and should have {len(wanted)}"
+
+
+def log_difference(master: BrokerParts, slave: BrokerParts) -> str:
+    """Why the logs are not equal; empty if they are."""
+    one, other = master.store.log, slave.store.log
+    if one.end_offset != other.end_offset:
+        return f"the master's log ends at {one.end_offset}, the slave's at {other.end_offset}"
+    begin = max(one.begin_offset, other.begin_offset)
+    for at in range(begin, one.end_offset, 4096):
+        size = min(4096, one.end_offset - at)
+        if one.read(at, size) != other.read(at, size):
+            return f"the logs differ between {at} and {at + size}"
+    return ""
+
+
+def metadata_difference(master: Metadata, slave: Metadata, *, was_promoted: bool = False) -> str:
+    """
+    What a slave's tables still lack; empty if nothing.
+
+    @param was_promoted: the slave may be a former master, and keep offsets that the master does not know.
+    """
+    for name, ours, theirs, kept in (
+        ("topic", slave.topics.entries, master.topics.entries, slave.topics.kept),
+        ("group", slave.groups.entries, master.groups.entries, slave.groups.kept),
+    ):
+        for key, entry in theirs.items():
+            if _document(ours.get(key)) != _document(entry):
+                return f"{name} {key} is {entry} at the master, {ours.get(key)} at the slave"
+        more = ours.keys() - theirs.keys() - set(kept)
+        if more:
+            return f"{name}s {sorted(more)} are at the slave only"
+    difference = _offset_difference(master, slave, was_promoted=was_promoted)
+    if difference:
+        return difference
+    theirs_at, ours_at_level = master.delay_offsets.names(), slave.delay_offsets
+    for level in map(int, theirs_at):
+        if ours_at_level.get(level) != master.delay_offsets.get(level):
+            return f"delay level {level} is {master.delay_offsets.get(level)}, {ours_at_level.get(level)}"
+    if master.request_modes.file_bytes() != slave.request_modes.file_bytes():
+        return "the request modes differ"
+    return ""
+
+
+def _document(entry: TopicConfig | GroupConfig | None) -> JsonObject:
+    """An entry; a slave writes down that a group has no attributes."""
+    document = {} if entry is None else entry.document()
+    return {name: value for name, value in document.items() if (name, value) != ("attributes", {})}
+
+
+def _offset_difference(master: Metadata, slave: Metadata, *, was_promoted: bool) -> str:
+    for group, topic, queues in master.consumer_offsets.rows():
+        for queue_id, offset in queues.items():
+            ours_at = slave.consumer_offsets.query(group, topic, queue_id)
+            if ours_at is None or ours_at < offset:
+                return f"the offset of {group} in {topic}/{queue_id} is {offset}, at the slave {ours_at}"
+    for group, topic, queues in slave.consumer_offsets.rows():
+        for queue_id, offset in queues.items():
+            is_known = master.consumer_offsets.query(group, topic, queue_id) is not None
+            if not (is_known or was_promoted) and topic in master.topics.entries:
+                return f"the slave has offset {offset} of {group} in {topic}/{queue_id}, the master has none"
+    return ""
+
+
+def check_by_key(name: str, parts: BrokerParts, sent: ProducedMessage) -> None:
+    """B10."""
+    indexing = parts.store.indexing
+    assert indexing is not None
+    log = parts.store.log
+    for offset in indexing.index.search(hash_of_key(sent.topic, sent.key), 0, 1 << 62):
+        is_there = log.begin_offset <= offset < log.record_end
+        if is_there and decode_message(log.read(offset, 4096)).keys == (sent.key,):
+            return
+    require_pair(sent.offset < log.begin_offset, 10, f"{name} does not find {sent.key}")
+
+
+class OffsetWatch:
+    """B9, looked at now and then."""
+
+    def __init__(self, now_us: Callable[[], int]) -> None:
+        self._now_us = now_us
+        self._seen: dict[str, tuple[tuple[int, int], dict[OffsetKey, int]]] = {}
+        self._commits: dict[tuple[str, OffsetKey], dict[int, int]] = {}
+        self._free: dict[OffsetKey, int] = {}
+        self._promoted_us = -COPIED_US
+
+    def committing(self, broker: str, key: OffsetKey, offset: int) -> None:
+        """A consumer commits an offset; the request may come later."""
+        self._commits.setdefault((broker, key), {})[offset] = self._now_us()
+
+    def promoted(self) -> None:
+        """The next master may know older offsets, and so does its slave."""
+        self._promoted_us = self._now_us()
+
+    def freed(self, key: OffsetKey) -> None:
+        """The offset is about to be set by somebody else."""
+        self._free[key] = self._now_us()
+
+    def look(self, broker: str, boot: int, parts: BrokerParts, *, masters: bool) -> None:
+        """Compare the offsets of a broker with those of the last look. @param boot: number of its process."""
+        offsets = {
+            (group, topic, queue_id): offset
+            for group, topic, queues in parts.metadata.consumer_offsets.rows()
+            for queue_id, offset in queues.items()
+        }
+        life = boot, parts.offset_bounds.taken_back
+        was, before = self._seen.get(broker, ((0, 0), {}))
+        self._seen[broker] = life, offsets
+        now_us = self._now_us()
+        for key, offset in before.items():
+            now = offsets.get(key, -1)
+            if now >= offset:
+                continue
+            is_right = was != life or now in self._commits.get((broker, key), {})
+            if masters:
+                is_right = is_right or now < 0 or key in self._free
+                self._free[key] = now_us
+            else:
+                freed_us = max(self._free.get(key, -COPIED_US), self._promoted_us)
+                is_right = is_right or now_us - freed_us < COPIED_US
+            require_pair(is_right, 9, f"{broker}: the offset of {key} went back from {offset} to {now}")

@@ -1,0 +1,391 @@
+# -*- test-case-name: tests.sim.test_pairs -*-
+"""
+The stories of clients: producers, consumers that pull, consumers that pop, administrators. Each goes on until
+the world is over, with any answer to its requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dledger.testing.brokers.accounts import (
+    ACKED,
+    COMMIT,
+    DELAYED,
+    HALF,
+    PLAIN,
+    REFUSED,
+    ROLLBACK,
+    UNKNOWN,
+    Given,
+    GroupFilter,
+    ProducedMessage,
+    require_pair,
+)
+from dledger.testing.brokers.admin_traffic import (
+    KEPT,
+    MAKE_TOPIC,
+    QUERY_OFFSET,
+    QUEUES,
+    REMADE,
+    RESET_GROUP,
+    AdminTraffic,
+    TrafficWorld,
+)
+from dledger.testing.brokers.asking import ClientMachine
+from protocols.wire.remoting import RemotingCommand
+from protocols.wire.rocketmq.message import (
+    BatchItem,
+    Message,
+    decode_message,
+    encode_batch,
+    encode_properties,
+)
+
+SEND, SEND_BATCH, PULL, COMMIT_OFFSET = 310, 320, 11, 15
+QUERY_MESSAGE, END_TRANSACTION, CHECK_TRANSACTION, HEART_BEAT = 12, 37, 39, 34
+POP, ACK, CHANGE_INVISIBLE = 200_050, 200_051, 200_053
+#: Codes of a send that was stored.
+STORED = (0, 10, 11, 12)
+#: Codes of a put that was not stored, for sure.
+NOT_STORED = (2, 13, 14, 16, 17)
+
+POP_GROUP, PRODUCER = "P1", "PG"
+GROUPS = (
+    GroupFilter("G1"), GroupFilter("G2", "A || B", tags=frozenset("AB")),
+    GroupFilter("G3", "TAGS = 'A' AND n > 20", "SQL92", tags=frozenset("A"), above=20),
+    GroupFilter(RESET_GROUP),
+)
+#: Delay of each level, see L{dledger.testing.brokers.pairs.TIMING}.
+LEVELS_MS = (1000, 2000, 4000)
+
+
+def messages_of(body: bytes) -> list[Message]:
+    """The records of an answer."""
+    found, at = [], 0
+    while at < len(body):
+        found.append(decode_message(body, at))
+        at += int.from_bytes(body[at : at + 4], "big")
+    return found
+
+
+class Traffic(AdminTraffic):
+    """
+    All clients of a schedule, on one machine.
+
+    @ivar paused: the consumers of L{REMADE} wait, as it is deleted and made again.
+    @ivar probed: the answer to L{probe}; -1: none.
+    """
+
+    def __init__(self, world: TrafficWorld, client: ClientMachine, *, put_s: float) -> None:
+        super().__init__(world, client)
+        self._put_s = put_s
+        self._number = 0
+        self._halves: dict[str, ProducedMessage] = {}
+        self.probed = -1
+        client.asked = self._checked
+
+    def begin(self) -> None:
+        """Let all stories begin."""
+        begin = self._client.begin
+        begin(self._make_topics())
+        begin(self._produce())
+        begin(self._beat())
+        begin(self._query())
+        begin(self._administrate())
+        begin(self._remake())
+        begin(self._reset())
+        for group in GROUPS:
+            for topic in (*KEPT, REMADE):
+                for queue_id in range(QUEUES):
+                    if group.name != RESET_GROUP or topic == KEPT[0]:
+                        begin(self._pull(group, topic, queue_id))
+        for topic in (*KEPT, REMADE):
+            begin(self._pop(topic))
+            begin(self._pop(topic))
+
+    # -- producers -------------------------------------------------------------------------------
+
+    async def _produce(self) -> None:
+        while self._world.is_loaded:
+            await self._client.pause(self._rng.expovariate(1 / self._put_s) + 1e-6)
+            kind = self._rng.random()
+            if kind < 0.1:
+                self._client.begin(self._send_batch())
+            elif kind < 0.25:
+                self._client.begin(self._send_half())
+            else:
+                self._client.begin(self._send_one(DELAYED if kind < 0.4 else PLAIN))
+
+    def _new(self, kind: str, topic: str = "", queue_id: int = -1) -> ProducedMessage:
+        rng, self._number = self._rng, self._number + 1
+        topic = topic or rng.choice((*KEPT, *KEPT, REMADE))
+        sent = ProducedMessage(
+            key=f"m{self._number}", topic=topic, queue_id=rng.randrange(QUEUES) if queue_id < 0 else queue_id,
+            tag=rng.choice("ABC"), number=rng.randrange(40),
+            body=rng.randbytes(rng.choice((0, 10, 200, 700))),
+            due_ms=self._world.wall_ms(), kind=kind, era=self._accounts.era(topic),
+            life=self._accounts.life,
+        )
+        self._accounts.sent[sent.key] = sent
+        return sent
+
+    @staticmethod
+    def _properties(sent: ProducedMessage, **more: str) -> dict[str, str]:
+        return {"KEYS": sent.key, "UNIQ_KEY": sent.key, "TAGS": sent.tag, "n": str(sent.number), **more}
+
+    def _fields(
+        self, sent: ProducedMessage, properties: Mapping[str, str], sys_flag: int = 0
+    ) -> dict[str, object]:
+        """Of a send, by their short names."""
+        return {
+            "a": PRODUCER, "b": sent.topic, "c": "TBW102", "d": QUEUES, "e": sent.queue_id, "f": sys_flag,
+            "g": self._world.wall_ms(), "h": 0, "i": encode_properties(properties).decode(), "j": 0,
+            "k": "false",
+        }
+
+    async def _send_one(self, kind: str) -> None:
+        rng, sent = self._rng, self._new(kind)
+        more = {}
+        if kind == DELAYED and rng.random() < 0.5:
+            level = rng.randrange(len(LEVELS_MS))
+            more = {"DELAY": str(level + 1)}
+            sent.due_ms += LEVELS_MS[level]
+        elif kind == DELAYED:
+            wait_ms = rng.randrange(200, 4000)
+            more = {"TIMER_DELAY_MS": str(wait_ms)}
+            sent.due_ms += wait_ms
+        answer = await self._ask_master(SEND, self._fields(sent, self._properties(sent, **more)), sent.body)
+        self._note_sent([sent], answer)
+
+    async def _send_batch(self) -> None:
+        first = self._new(PLAIN)
+        batch = [first, *(self._new(PLAIN, first.topic, first.queue_id) for _ in range(2))]
+        body = encode_batch([BatchItem(
+            flag=0, body=one.body, properties_data=encode_properties(self._properties(one))
+        ) for one in batch])
+        answer = await self._ask_master(SEND_BATCH, {"m": "true", **self._fields(first, {})}, body)
+        self._note_sent(batch, answer)
+
+    def _note_sent(self, batch: list[ProducedMessage], answer: RemotingCommand | None) -> None:
+        outcome = UNKNOWN
+        if answer is not None:
+            outcome = ACKED if answer.code in STORED else REFUSED if answer.code in NOT_STORED else UNKNOWN
+        for sent in batch:
+            self._accounts.answered(sent, outcome)
+        if outcome == ACKED and answer is not None:
+            for sent, message_id in zip(batch, answer.ext_fields["msgId"].split(","), strict=False):
+                sent.offset = int(message_id[-16:], 16)
+                self._world.placed(sent, answer.code)
+
+    def probe(self) -> None:
+        """Send a message to learn how it is answered."""
+        self._client.begin(self._probe())
+
+    async def _probe(self) -> None:
+        # The next master may not know a topic that was made just before.
+        await self._ask_until_done(MAKE_TOPIC, self._topic_fields(KEPT[0]))
+        sent = self._new(PLAIN, KEPT[0])
+        answer = await self._ask_master(SEND, self._fields(sent, self._properties(sent)), sent.body)
+        self.probed = -1 if answer is None else answer.code
+
+    # -- transactions ----------------------------------------------------------------------------
+
+    async def _send_half(self) -> None:
+        rng, sent = self._rng, self._new(HALF)
+        self._halves[sent.key] = sent
+        target = self._world.master()
+        named = self._properties(sent, TRAN_MSG="true", PGROUP=PRODUCER)
+        answer = await self._client.ask(target, SEND, self._fields(sent, named, 4), sent.body)
+        self._note_sent([sent], answer)
+        if answer is None or sent.outcome != ACKED or rng.random() < 0.3:
+            return
+        await self._client.pause(rng.random())
+        place = (int(answer.ext_fields["queueOffset"]), sent.offset)
+        if rng.random() < 0.15:
+            self._client.begin(self._end(target, sent, COMMIT, *place))
+            self._client.begin(self._end(target, sent, ROLLBACK, *place))
+        else:
+            await self._end(target, sent, self._wanted(sent), *place)
+
+    @staticmethod
+    def _wanted(sent: ProducedMessage) -> str:
+        return COMMIT if sent.number % 3 else ROLLBACK
+
+    @staticmethod
+    def _end_fields(sent: ProducedMessage, end: str, queue_offset: int, offset: int) -> dict[str, object]:
+        return {
+            "producerGroup": PRODUCER, "tranStateTableOffset": queue_offset, "commitLogOffset": offset,
+            "commitOrRollback": 8 if end == COMMIT else 12, "msgId": sent.key,
+        }
+
+    async def _end(
+        self, target: str, sent: ProducedMessage, end: str, queue_offset: int, offset: int
+    ) -> None:
+        fields = self._end_fields(sent, end, queue_offset, offset)
+        await self._ask_end(target, sent, end, {**fields, "fromTransactionCheck": "false"})
+
+    async def _ask_end(
+        self, target: str, sent: ProducedMessage, end: str, fields: Mapping[str, object]
+    ) -> None:
+        sent.asked.add(end)
+        answer = await self._client.ask(target, END_TRANSACTION, fields)
+        if answer is not None and answer.code == 0:
+            self._accounts.ended(sent, end)
+
+    def _checked(self, target: str, command: RemotingCommand) -> None:
+        """A broker asks how a transaction has ended; or it says something else."""
+        if command.code != CHECK_TRANSACTION or self._rng.random() < 0.2:
+            return
+        fields = command.ext_fields
+        sent = self._halves[fields["transactionId"]]
+        end = self._wanted(sent)
+        place = int(fields["tranStateTableOffset"]), int(fields["commitLogOffset"])
+        named = {**self._end_fields(sent, end, *place), "fromTransactionCheck": "true"}
+        self._client.begin(self._ask_end(target, sent, end, named))
+
+    async def _beat(self) -> None:
+        """Producers register at the master."""
+        body = (b'{"clientID":"c1","producerDataSet":[{"groupName":"%s"}],"consumerDataSet":[]}'
+                % PRODUCER.encode())
+        while not self._world.is_over:
+            await self._ask_master(HEART_BEAT, {}, body)
+            await self._client.pause(1.0)
+
+    # -- consumers that pull ---------------------------------------------------------------------
+
+    async def _pull(self, group: GroupFilter, topic: str, queue_id: int) -> None:
+        rng, world = self._rng, self._world
+        at, target = -1, ""
+        place = {"consumerGroup": group.name, "topic": topic, "queueId": queue_id}
+        while not world.is_over:
+            if topic == REMADE and self.paused:
+                at = -1
+                await self._client.pause(0.1)
+                continue
+            self._busy += topic == REMADE
+            try:
+                if at >= 0 and not world.is_sound(target):
+                    at = -1
+                if at < 0 or (target != world.master() and rng.random() < 0.3):
+                    target = world.master() if rng.random() < 0.9 or topic == REMADE else world.any_broker()
+                    if world.is_sound(target):
+                        at = await self._first_offset(target, place)
+                if at >= 0:
+                    at = await self._pull_once(target, group, place, at)
+            finally:
+                self._busy -= topic == REMADE
+            if at < 0:
+                await self._client.pause(0.2)
+            elif rng.random() < 0.03:
+                at = -1  # it begins anew
+
+    async def _first_offset(self, target: str, place: dict[str, object]) -> int:
+        answer = await self._client.ask(target, QUERY_OFFSET, place)
+        if answer is None or answer.code not in (0, 22):
+            return -1
+        return int(answer.ext_fields["offset"]) if answer.code == 0 else 0
+
+    async def _pull_once(self, target: str, group: GroupFilter, place: dict[str, object], at: int) -> int:
+        """@return: the next offset; below 0: ask for it."""
+        topic, rng = str(place["topic"]), self._rng
+        era = self._accounts.era(topic)
+        # Flags: suspend, and the subscription is in the request.
+        answer = await self._client.ask(target, PULL, {
+            **place, "queueOffset": at, "maxMsgNums": rng.choice((1, 8, 32)), "sysFlag": 6,
+            "commitOffset": 0, "suspendTimeoutMillis": 800, "subVersion": 0,
+            "subscription": group.expression, "expressionType": group.kind,
+        })
+        if answer is None or answer.code not in (0, 19, 20, 21):
+            return -1
+        for message in messages_of(answer.body) if answer.code == 0 else ():
+            self._accounts.delivered(
+                group.name, message, now_ms=self._world.wall_ms(), era=era, passes=group
+            )
+        following = int(answer.ext_fields["nextBeginOffset"])
+        is_due = rng.random() < 0.4 and following > 0 and topic != REMADE
+        if is_due and not await self._commit(target, place, following):
+            return -1
+        return following
+
+    async def _commit(self, target: str, place: dict[str, object], offset: int) -> bool:
+        group, topic, queue_id = str(place["consumerGroup"]), str(place["topic"]), int(str(place["queueId"]))
+        self._world.committing(target, group, topic, queue_id, offset)
+        answer = await self._client.ask(target, COMMIT_OFFSET, {**place, "commitOffset": offset})
+        return answer is not None and answer.code == 0
+
+    # -- consumers that pop ----------------------------------------------------------------------
+
+    async def _pop(self, topic: str) -> None:
+        rng, world = self._rng, self._world
+        while not world.is_over:
+            if topic == REMADE and self.paused:
+                await self._client.pause(0.1)
+                continue
+            self._busy += topic == REMADE
+            era, invisible_ms = self._accounts.era(topic), rng.choice((1500, 3000))
+            answer = await self._ask_master(POP, {
+                "consumerGroup": POP_GROUP, "topic": topic, "queueId": -1,
+                "maxMsgNums": rng.choice((1, 4, 16)), "invisibleTime": invisible_ms, "pollTime": 1500,
+                "bornTime": world.wall_ms(), "initMode": 0, "expType": "TAG", "exp": "*", "order": "false",
+            })
+            self._busy -= topic == REMADE
+            if answer is None or answer.code != 0:
+                await self._client.pause(0.3 if answer is None or answer.code != 210 else 0.01)
+                continue
+            for message in messages_of(answer.body):
+                self._take(message, answer, era)
+
+    def _take(self, message: Message, answer: RemotingCommand, era: int) -> None:
+        fields, world, topic = answer.ext_fields, self._world, message.topic
+        sent = self._accounts.delivered(POP_GROUP, message, now_ms=world.wall_ms(), era=era)
+        receipt = message.properties.get("POP_CK")
+        if receipt is None:
+            starts = dict(part.rsplit(" ", 1) for part in fields["startOffsetInfo"].split(";"))
+            receipt = (f"{starts[f'0 {message.queue_id}']} {fields['popTime']} {fields['invisibleTime']} "
+                       f"{fields['reviveQid']} 0 b {message.queue_id} {message.queue_offset}")
+        parts = receipt.split(" ")
+        given = self._accounts.popped(
+            POP_GROUP, sent, pop_ms=int(parts[1]), visible_ms=int(parts[1]) + int(parts[2])
+        )
+        place = {
+            "consumerGroup": POP_GROUP, "topic": topic, "queueId": parts[6], "offset": parts[7],
+            "extraInfo": receipt,
+        }
+        self._client.begin(self._settle(given, place))
+
+    async def _settle(self, given: Given, place: Mapping[str, object]) -> None:
+        rng = self._rng
+        await self._client.pause(rng.random() * 0.8)
+        if self._world.is_loaded and rng.random() < 0.3:
+            if rng.random() < 0.5:
+                return  # it comes again
+            before_ms, given.visible_ms = given.visible_ms, 0
+            invisible_ms = rng.choice((500, 2000))
+            answer = await self._ask_master(CHANGE_INVISIBLE, {**place, "invisibleTime": invisible_ms})
+            if answer is not None and answer.code == 0:
+                fields = answer.ext_fields
+                given.visible_ms = int(fields["popTime"]) + int(fields["invisibleTime"])
+            elif answer is not None:
+                given.visible_ms = before_ms
+            return
+        given.acked = UNKNOWN
+        answer = await self._ask_master(ACK, place)
+        if answer is not None:
+            given.acked = ACKED if answer.code == 0 else UNKNOWN if answer.code in (1, 10) else ""
+
+    async def _query(self) -> None:
+        """Look for messages by their keys: what is found is right."""
+        rng = self._rng
+        while not self._world.is_over:
+            await self._client.pause(rng.expovariate(1 / 0.5))
+            if not self._accounts.sent:
+                continue
+            sent = rng.choice(list(self._accounts.sent.values()))
+            answer = await self._client.ask(self._world.any_broker(), QUERY_MESSAGE, {
+                "topic": sent.topic, "key": sent.key, "maxNum": 8, "beginTimestamp": 0,
+                "endTimestamp": 1 << 60,
+            })
+            for message in messages_of(answer.body) if answer is not None and answer.code == 0 else ():
+                require_pair(message.keys == (sent.key,) and message.body == sent.body, 1,
+                             f"a query for {sent.key} found {message.keys}")

@@ -1,0 +1,254 @@
+# -*- test-case-name: tests.sim.test_pairs -*-
+"""Schedules of whole masters and slaves with their clients: they pass and repeat; what is wrong comes out."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+from click.testing import CliRunner
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.testing.brokers.__main__ import main
+from dledger.testing.brokers.accounts import (
+    ACKED,
+    COMMIT,
+    HALF,
+    PLAIN,
+    ROLLBACK,
+    GroupFilter,
+    PairBroken,
+    ProducedMessage,
+    TrafficRecord,
+)
+from dledger.testing.brokers.pair_schedule import PairFocus, PairWorld, run_pair_schedule
+from dledger.testing.brokers.states import COPIED_US, OffsetWatch, check_by_key, check_queues
+from protocols.wire.rocketmq.message import Message, encode_properties, make_message
+from tests.broker.support import HOST
+
+#: In the suite; more on request: C{python -m dledger.testing.brokers --schedules 1000}.
+SEEDS = (1, 2, 3, 4)
+CALM = PairFocus(faults=("nothing",), role="SYNC_MASTER")
+
+
+class PairCase(SynchronousTestCase):
+    """What dying processes log is no failure of a test: the rig itself hears of bugs."""
+
+    def tearDown(self) -> None:
+        self.flushLoggedErrors()
+
+    def assertBroken(self, number: int, call: Any, *arguments: Any, **named: Any) -> None:
+        """C{call} finds that promise broken."""
+        error = self.assertRaises(PairBroken, call, *arguments, **named)
+        self.assertTrue(str(error).startswith(f"B{number}: "), str(error))
+
+
+class ScheduleTests(PairCase):
+    """Sound code."""
+
+    def test_some_seeds(self) -> None:
+        """A few schedules hold."""
+        outcomes = [run_pair_schedule(seed) for seed in SEEDS]
+        self.assertEqual([one.failure for one in outcomes], [""] * len(SEEDS))
+        self.assertGreater(sum(one.acknowledged for one in outcomes), 200)
+        self.assertGreater(sum(one.restarts for one in outcomes), 10)
+        self.assertGreater(sum(one.deliveries for one in outcomes), 1000)
+
+    def test_the_same_seed_gives_the_same_run(self) -> None:
+        """Event for event."""
+        focus = PairFocus(faults=("kill", "cut_client"), pace_s=1.0)
+        self.assertEqual(run_pair_schedule(5, focus=focus), run_pair_schedule(5, focus=focus))
+
+    def test_exception_is_told(self) -> None:
+        """A bug that raises is a failure with its traceback."""
+        name = "dledger.rocketmq.broker.consuming.pulls.PullCommands._answer"
+        with mock.patch(name, side_effect=ZeroDivisionError("made up")):
+            outcome = run_pair_schedule(1, focus=CALM)
+        self.assertIn("ZeroDivisionError", outcome.failure)
+
+    def test_command(self) -> None:
+        """Status 1, the seed, the sentence, and how to see it again; status 0 without a failure."""
+        with mock.patch.object(PairWorld, "run", side_effect=PairBroken("B6: made up")):
+            arguments = ["--schedules", "2", "--seed", "5", "--jobs", "1", "--stop-at", "1"]
+            bad = CliRunner().invoke(main, arguments)
+        self.assertEqual(bad.exit_code, 1)
+        self.assertIn("seed 5 FAILED: B6: made up", bad.output)
+        self.assertIn("python -m dledger.testing.brokers --schedules 1 --seed 5 --trace", bad.output)
+        with mock.patch.object(PairWorld, "run"):
+            good = CliRunner().invoke(main, ["--schedules", "2", "--jobs", "1"])
+        self.assertEqual(good.exit_code, 0, good.output)
+        self.assertIn("2 schedules, 0 failed", good.output)
+
+
+class RecordTests(PairCase):
+    """B1 to B6, broken by hand."""
+
+    def setUp(self) -> None:
+        self.record = TrafficRecord()
+
+    def sent(self, **fields: Any) -> ProducedMessage:
+        """An acknowledged message."""
+        values: dict[str, Any] = {
+            "key": "m1", "topic": "T1", "queue_id": 0, "tag": "A", "number": 3, "body": b"b", "due_ms": 50,
+            "kind": PLAIN, "era": 0, "outcome": ACKED, **fields,
+        }
+        made = self.record.sent["m1"] = ProducedMessage(**values)
+        return made
+
+    def got(self, body: bytes = b"b", key: str = "m1") -> Message:
+        """It, as a consumer gets it."""
+        return make_message(
+            "T1", body, properties_data=encode_properties({"KEYS": key}), queue_id=0, flag=0, sys_flag=0,
+            born_timestamp=1, born_host=HOST, store_host=HOST, store_timestamp=1, physical_offset=0,
+            queue_offset=0, reconsume_times=0, prepared_transaction_offset=0,
+        )
+
+    def test_right(self) -> None:
+        """It is got once, and nothing is missing then."""
+        sent, group = self.sent(), GroupFilter("G", tags=frozenset("A"), above=2)
+        self.assertEqual(self.record.missing(frozenset({"T1"}), group), ["m1"])
+        self.record.delivered("G", self.got(), now_ms=50, era=0, passes=group)
+        self.assertEqual(self.record.missing(frozenset({"T1"}), group), [])
+        self.assertEqual(self.record.unacknowledged(frozenset({"T1"}), "P"), ["m1"])
+        self.record.popped("P", sent, pop_ms=60, visible_ms=70).acked = ACKED
+        self.assertEqual(self.record.unacknowledged(frozenset({"T1"}), "P"), [])
+
+    def test_b1(self) -> None:
+        """Another body, another key, a filter that excludes it."""
+        self.sent()
+        deliver = self.record.delivered
+        self.assertBroken(1, deliver, "G", self.got(b"c"), now_ms=50, era=0)
+        self.assertBroken(1, deliver, "G", self.got(key="m2"), now_ms=50, era=0)
+        for group in (GroupFilter("G", tags=frozenset("B")), GroupFilter("G", above=3)):
+            self.assertBroken(1, deliver, "G", self.got(), now_ms=50, era=0, passes=group)
+
+    def test_b2(self) -> None:
+        """A millisecond too early."""
+        self.sent()
+        self.assertBroken(2, self.record.delivered, "G", self.got(), now_ms=49, era=0)
+
+    def test_b3(self) -> None:
+        """A half message that nobody committed, that was rolled back; two ends."""
+        sent = self.sent(kind=HALF)
+        self.assertBroken(3, self.record.delivered, "G", self.got(), now_ms=50, era=0)
+        sent.asked.add(COMMIT)
+        self.record.delivered("G", self.got(), now_ms=50, era=0)
+        self.record.ended(sent, ROLLBACK)
+        self.assertBroken(3, self.record.delivered, "G", self.got(), now_ms=50, era=0)
+        self.assertBroken(3, self.record.ended, sent, COMMIT)
+
+    def test_b4(self) -> None:
+        """A message of the life before."""
+        self.sent()
+        self.assertBroken(4, self.record.delivered, "G", self.got(), now_ms=50, era=1)
+
+    def test_b5(self) -> None:
+        """While it is invisible, and after its acknowledgement; not across a promotion."""
+        sent = self.sent()
+        given = self.record.popped("P", sent, pop_ms=60, visible_ms=70)
+        self.assertBroken(5, self.record.popped, "P", sent, pop_ms=69, visible_ms=80)
+        given.acked = ACKED
+        self.assertBroken(5, self.record.popped, "P", sent, pop_ms=99, visible_ms=100)
+        self.record.life += 1
+        self.record.popped("P", sent, pop_ms=99, visible_ms=100)
+
+
+class WorldTests(PairCase):
+    """B7 to B14, broken by hand in a calm world."""
+
+    def world(self, seconds: float = 6) -> PairWorld:
+        """Some seconds of peace."""
+        world = PairWorld(1, CALM)
+        with world.bugs.listening():
+            for machine in world.machines.values():
+                world.clock.after(1, machine.start)
+            world.traffic.begin()
+            world.clock.after(1, world._watch)
+            world.clock.run_until(int(seconds * 1e6))
+        return world
+
+    def test_b7(self) -> None:
+        """A unit of another record; a queue that is not there."""
+        world = self.world()
+        parts = world.master_machine.parts
+        assert parts is not None
+        check_queues("m", parts)
+        queue = parts.store.queues.get("T1", 0)
+        assert queue is not None
+        queue.put(queue.next_index, parts.store.log.record_end, 100, 0)
+        self.assertBroken(7, check_queues, "m", parts)
+        check_queues("m", parts, without=frozenset({"T1"}))
+        parts.store.queues.destroy("T2")
+        self.assertBroken(7, check_queues, "m", parts, without=frozenset({"T1"}))
+
+    def test_b8(self) -> None:
+        """What a slave lacks is reported, of each table."""
+        world = self.world()
+        with world.bugs.listening():
+            world._heal()
+            while world._unsettled():
+                world.clock.run_until(world.clock.now_us + 500_000)
+        slave = world.slave_machine.parts
+        assert slave is not None
+        slave.metadata.groups.delete("G1", 1)
+        self.assertIn("group G1", world._unsettled())
+        slave.metadata.topics.delete("T1", 1)
+        self.assertIn("topic T1", world._unsettled())
+
+    def test_b9(self) -> None:
+        """An offset that goes back, at the master and at its slave, for no reason."""
+        world, key = self.world(), ("G", "T1", 0)
+        parts = world.master_machine.parts
+        assert parts is not None
+        for masters in (True, False):
+            watch = OffsetWatch(lambda: 10 * COPIED_US)
+            for offset in (5, 4):
+                parts.metadata.consumer_offsets.commit(*key, offset, 1)
+                if offset == 5:
+                    watch.look("m", 1, parts, masters=masters)
+            self.assertBroken(9, watch.look, "m", 1, parts, masters=masters)
+            watch.look("m", 2, parts, masters=masters)
+            watch.committing("m", key, 3)
+            parts.metadata.consumer_offsets.commit(*key, 3, 1)
+            watch.look("m", 2, parts, masters=masters)
+
+    def test_b10(self) -> None:
+        """A message that no key finds."""
+        world = self.world()
+        parts = world.master_machine.parts
+        assert parts is not None
+        sent = next(one for one in world.accounts.needed(frozenset({"T1"})) if one.kind == PLAIN)
+        check_by_key("m", parts, sent)
+        sent.key = "another"
+        self.assertBroken(10, check_by_key, "m", parts, sent)
+
+    def test_b11_and_b12(self) -> None:
+        """An acknowledged message that the slave has not, or the next master."""
+        world = self.world()
+        sent = next(world.accounts.needed(frozenset({"T1"})))
+        world.placed(sent, 0)
+        sent.offset = 1 << 40
+        self.assertBroken(11, world.placed, sent, 0)
+        sent.is_replicated = True
+        self.assertBroken(12, world._count_losses)
+        sent.is_replicated = False
+        world._count_losses()
+        self.assertTrue(sent.may_be_lost)
+
+    def test_b13(self) -> None:
+        """A broker that gives up although its disk is well."""
+        world = PairWorld(1, CALM)
+        world.clock.after(5_000_000, lambda: world.master_machine.failed("made up"))
+        self.assertBroken(13, world.run)
+
+    def test_b14(self) -> None:
+        """A SYNC_MASTER whose slave is frozen in the end."""
+        world = PairWorld(1, CALM)
+        probe = world.traffic.probe
+
+        def alone() -> None:
+            world.slave_machine.freeze()
+            probe()
+
+        self.patch(world.traffic, "probe", alone)
+        self.assertBroken(14, world.run)
