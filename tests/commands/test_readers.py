@@ -27,6 +27,7 @@ class ReadersTests(CliCase):
 
     def test_moved(self) -> None:
         """To an entry, to the begin, to the end; anything else is an error of usage."""
+        self.log.reader_infos = (ReaderInfo("billing", 3, 7, ()),)
         at = datetime(2026, 1, 31, 12, tzinfo=UTC)
         for to, index in (
             ("17", 17), ("begin", "begin"), ("end", "end"), ("2026-01-31T12:00:00", at),
@@ -38,6 +39,7 @@ class ReadersTests(CliCase):
         self.assertEqual(shown, {"name": "billing", "next_index": 17})
         self.assertExit(self.run_cli("readers", "move", "billing", "x1"), 64, "begin or end, or a time")
         self.assertExit(self.run_cli("readers", "move", "billing", "--", "-1"), 64, "begin or end")
+        self.assertExit(self.run_cli("readers", "move", "biling", "0"), 1, "no reader has the name 'biling'")
 
     def test_forgotten(self) -> None:
         """By its name; an unknown one is no success, and nothing is sent."""

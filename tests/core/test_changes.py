@@ -102,6 +102,18 @@ class AddTests(LeaderCase):
         self.assertEqual((answer.code, sorted(answer.learners)), (ResponseCode.SUCCESS, ["n3"]))
         self.assertEqual(self.bench.ledger.ledger_end_index, end_index)
 
+    def test_dry_in_a_new_term(self) -> None:
+        """A change writes the entry of the term that it needs: it is not missed before."""
+        bench = Bench.make(ListLedger.of(1, 1), term=1, committed_index=1, term_start_entry=False).lead()
+        self.bench = bench
+        for peer_id in ("n1", "n2"):
+            self.hear(peer_id)
+            bench.match(peer_id)
+        self.assertLess(bench.core.committed_index, 2)
+        end_index = bench.ledger.ledger_end_index
+        answer = self.ask(change("add", "n3", "127.0.0.1:9", dry=True))
+        self.assertEqual((answer.code, bench.ledger.ledger_end_index), (ResponseCode.SUCCESS, end_index))
+
     def test_no_outcome(self) -> None:
         """501 when leadership ends: the change may be committed all the same."""
         self.bench.request(change("add", "n3", "127.0.0.1:9"))

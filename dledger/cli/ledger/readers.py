@@ -13,6 +13,7 @@ from rich.table import Table
 from dledger.cli.basics.common import write_json
 from dledger.cli.basics.since import moment_of, read_since
 from dledger.cli.basics.target import Target
+from dledger.client.blocking import Log
 from dledger.client.reading.places import Place
 
 
@@ -50,11 +51,20 @@ def move_reader(context: click.Context, name: str, to: str, as_json: bool) -> No
     processes end.
     """
     with context.obj.open() as log:
+        _check_known(name, log)
         following = log.move_reader(name, _place(context, to))
     if as_json:
         write_json({"name": name, "next_index": following})
     else:
         click.echo(f"{name} goes on at {following}")
+
+
+def _check_known(name: str, log: Log) -> None:
+    """@raise ClickException: the group does not know this reader: a slip of the pen would make one."""
+    known = [one.name for one in log.readers()]
+    if name not in known:
+        there = ", ".join(sorted(known)) or "there are none"
+        raise click.ClickException(f"no reader has the name {name!r}, and nothing has changed: {there}")
 
 
 def _place(context: click.Context, to: str) -> Place:
@@ -83,10 +93,7 @@ def forget_reader(target: Target, name: str, as_json: bool) -> None:
     The leases of its processes end. A program that reads under this name later begins anew.
     """
     with target.open() as log:
-        known = [one.name for one in log.readers()]
-        if name not in known:
-            there = ", ".join(sorted(known)) or "there are none"
-            raise click.ClickException(f"no reader has the name {name!r}, and nothing has changed: {there}")
+        _check_known(name, log)
         log.forget_reader(name)
     if as_json:
         write_json({"name": name, "is_forgotten": True})

@@ -68,10 +68,13 @@ def verify(
         _verify_group(context, as_json=as_json)
         return
     if is_store(ReadOnlyDisk(), directory):
-        config = StoreConfig(
-            store_path_root_dir=directory, store_path_commit_log=data_path, max_hash_slot_num=index_slots,
-            max_index_num=index_entries,
-        )
+        try:
+            config = StoreConfig(
+                store_path_root_dir=directory, store_path_commit_log=data_path, max_hash_slot_num=index_slots,
+                max_index_num=index_entries,
+            )
+        except ValueError as error:
+            raise click.UsageError(f"--index-slots or --index-entries: {error}") from None
         _verify_store(context, config, as_json=as_json)
         return
     with bytes_shown("verify") as progress:

@@ -112,8 +112,8 @@ class MembershipChanges:
         member = self.member
         if self._pending is not None or member.membership.index > member.committed_index:
             raise ChangeRefused(ResponseCode.LEADER_PENDING_FULL, "the last change is not committed yet")
-        if member.committed_index < quorum.term_start_index:
-            if member.ledger_end_index < quorum.term_start_index and not is_dry:
+        if member.committed_index < quorum.term_start_index and not is_dry:  # (a change writes that entry)
+            if member.ledger_end_index < quorum.term_start_index:
                 member.out.write(fx.WriteBodies(
                     first_index=member.ledger_end_index + 1, term=member.term,
                     bodies=(member.term_start_body,),

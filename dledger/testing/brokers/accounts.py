@@ -107,10 +107,14 @@ class Given:
     @ivar visible_ms: from then on the group may get it again, ms since 1970.
     @ivar acked: its acknowledgement: acked, or unknown; empty: none.
     @ivar was_acked: an earlier one of the same message was acknowledged, or may have been.
+    @ivar copy: how often it has come again, and the place of this copy in its queue.
+    @ivar has_twins: two copies of one pop were met, which may be given at once.
     """
 
     pop_ms: int
     visible_ms: int
+    copy: tuple[int, int] = (0, 0)
+    has_twins: bool = False
     acked: str = ""
     was_acked: bool = False
 
@@ -177,15 +181,26 @@ class TrafficRecord:
         got.add(key)
         return sent
 
-    def popped(self, group: str, sent: ProducedMessage, *, pop_ms: int, visible_ms: int) -> Given:
-        """A message was popped."""
+    def popped(
+        self, group: str, sent: ProducedMessage, *, pop_ms: int, visible_ms: int,
+        copy: tuple[int, int] = (0, 0),
+    ) -> Given:
+        """
+        A message was popped.
+
+        @param copy: see L{Given}. Two copies that came again equally often are of one pop whose end was
+        stored twice, because the outcome of the first time was not known.
+        """
         before = self.given.get((group, sent.key))
-        if before is not None and sent.kind == PLAIN and sent.life == self.life:
+        has_twins = before is not None and (
+            before.has_twins or (0 < copy[0] == before.copy[0] and copy != before.copy)
+        )
+        if before is not None and sent.kind == PLAIN and sent.life == self.life and not has_twins:
             require_pair(before.acked != ACKED, 5, f"{group} got {sent.key} after its acknowledgement")
             require_pair(pop_ms >= before.visible_ms, 5,
                          f"{group} got {sent.key} {before.visible_ms - pop_ms} ms before its time was over")
         given = self.given[group, sent.key] = Given(
-            pop_ms, visible_ms,
+            pop_ms, visible_ms, copy=copy, has_twins=has_twins,
             was_acked=before is not None and bool(before.acked or before.was_acked),
         )
         return given

@@ -346,7 +346,8 @@ class Traffic(AdminTraffic):
                        f"{fields['reviveQid']} 0 b {message.queue_id} {message.queue_offset}")
         parts = receipt.split(" ")
         given = self._accounts.popped(
-            POP_GROUP, sent, pop_ms=int(parts[1]), visible_ms=int(parts[1]) + int(parts[2])
+            POP_GROUP, sent, pop_ms=int(parts[1]), visible_ms=int(parts[1]) + int(parts[2]),
+            copy=(message.reconsume_times, message.queue_offset),
         )
         place = {
             "consumerGroup": POP_GROUP, "topic": topic, "queueId": parts[6], "offset": parts[7],

@@ -56,6 +56,15 @@ class ReviveTests(PopCase):
         self.wait(12)
         self.assertEqual((self.of(RETRIES), self.parts.revive.gone, len(self.parts.revive.table)), ([], 1, 0))
 
+    def test_no_group(self) -> None:
+        """A group that a crash took from the table gets its messages again: nothing is lost."""
+        self.send(b"a")
+        self.pop(invisibleTime=1000)
+        self.parts.metadata.groups.delete("G", 0)
+        self.wait(3)
+        (given,) = self.pop(invisibleTime=1000)
+        self.assertEqual((given.message.body, given.tries), (b"a", 1))
+
     def test_refused_put(self) -> None:
         """It is repeated; nothing is passed before."""
         self.send(b"a")
@@ -180,6 +189,38 @@ class StartTests(PopCase):
         self.assertEqual([one.body for one in self.pop()], [b"d"])
         self.wait(30)
         self.assertEqual(sorted(one.body for one in self.pop()), [b"a", b"c", b"d"])
+
+    def test_crash_before_any_table(self) -> None:
+        """The table of offsets was never saved: no group has moved past its messages."""
+        self.send(b"a", b"b")
+        self.parts.metadata.topics.put(self.parts.metadata.topics.entries["T1"], self.broker.wall_ms())
+        self.parts.metadata.save(lambda work: succeed(work()))
+        self.assertEqual([path for path in self.disk.files if path.endswith("consumerOffset.json")], [])
+        self.wait(1)
+        self.pop(maxMsgNums=1)
+        self.again(crash=True)
+        self.assertEqual([one.body for one in self.pop()], [b"b"])
+
+    def test_crash_with_an_offset_of_before(self) -> None:
+        """The table has an offset of a deleted topic with this name, after the end of the queue."""
+        self.send(b"a", b"b")
+        offsets = self.parts.metadata.consumer_offsets
+        offsets.commit("G", "T1", 0, 21, self.broker.wall_ms())
+        self.parts.metadata.save(lambda work: succeed(work()))
+        offsets.commit("G", "T1", 0, 0, self.broker.wall_ms())
+        self.wait(1)
+        self.pop(maxMsgNums=1)
+        self.again(crash=True)
+        self.assertEqual([one.body for one in self.pop()], [b"b"])
+
+    def test_not_past_a_gap(self) -> None:
+        """A message between two check points was given to nobody: the offset stays before it."""
+        self.send(b"a", b"b", b"c", b"d")
+        service, offsets = self.parts.revive, self.parts.metadata.consumer_offsets
+        for spans, offset in ([(3, 4), (0, 1)], 1), ([(1, 2), (3, 4)], 2), ([(3, 4), (2, 3)], 4):
+            service.table.unmoved = {("T1", "G", 0): spans}
+            service._move()
+            self.assertEqual(offsets.query("G", "T1", 0), offset)
 
     def test_crash_after_reset(self) -> None:
         """What an operator has reset since the pop stays reset."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from dledger.rocketmq.broker.store.queues.queue_files import UNIT
 from dledger.rocketmq.broker.store.records.store_config import StoreConfig
-from dledger.rocketmq.broker.verify import queue_check
+from dledger.rocketmq.broker.verify import queue_check, store_check
 from dledger.rocketmq.broker.verify.report import StoreReport
 from dledger.rocketmq.broker.verify.store_check import is_store, verify_store
 from protocols.wire.remoting import RemotingCommand
@@ -78,6 +78,36 @@ class StoreCase(ServiceCase):
         told = [f"{one.file}: {one.sentence}; {one.mend}" for one in report.findings]
         self.assertTrue(any(all(word in one for word in words) for one in told), told)
         self.assertFalse(report.is_clean)
+
+
+class OddFilesTests(StoreCase):
+    """Files that should not be there, cannot be read, or are far too large, are findings, and end nothing."""
+
+    def test_log_is_gone(self) -> None:
+        """A store with a checkpoint had a log of its own."""
+        disk: Any = self.disk
+        for path in [path for path in self.paths("base") if "/commitlog/" in path]:
+            disk.unlink(path)
+        disk.directories -= {path for path in disk.directories if path.endswith("/commitlog")}
+        self.finding("the commit log is gone", "checkpoint", count=self.verify().findings_count)
+
+    def test_file_among_the_queues(self) -> None:
+        """A file where a topic should be."""
+        self.disk.write_file("base/consumequeue/stray", b"x")
+        self.finding("base/consumequeue/stray", "not a directory with queues")
+
+    def test_far_too_large(self) -> None:
+        """What is far too large is not read."""
+        self.patch(store_check, "SMALL_BYTES_MAX", 5)
+        report = self.verify()
+        self.assertTrue(all("at most 5 are read" in one.sentence for one in report.findings), report.findings)
+        files = {one.file.rpartition("/")[2] for one in report.findings}
+        self.assertLessEqual({"topics.json", "checkpoint"}, files)
+
+    def test_other_digits(self) -> None:
+        """Digits of other scripts do not name a file."""
+        self.disk.write_file("base/commitlog/0000000000000000000\u0663", b"x")
+        self.finding("not a file of the log")
 
 
 class SoundTests(StoreCase):

@@ -32,7 +32,7 @@ from dledger.rocketmq.broker.common.config import BrokerConfig
 from dledger.rocketmq.broker.common.own_address import OwnAddress
 from dledger.rocketmq.broker.ha.put_status import PutStatus
 from dledger.rocketmq.broker.metadata.files import Metadata
-from dledger.rocketmq.broker.metadata.tables import PERM_READ, PERM_WRITE, TopicConfig
+from dledger.rocketmq.broker.metadata.tables import PERM_READ, PERM_WRITE, GroupConfig, TopicConfig
 from dledger.rocketmq.broker.popping.check_points import (
     FIRST_POP_TIME,
     ORIGIN_GROUP,
@@ -122,8 +122,10 @@ class ReviveService:
         self.stop()
         self._is_running = True
         self._bound = self._store.log.record_end
-        version = self._metadata.consumer_offsets.version
-        self._offsets_ms = LONG_MAX if version is None else version.timestamp
+        offsets = self._metadata.consumer_offsets
+        self._offsets_ms = LONG_MAX if offsets.version is None else offsets.version.timestamp
+        if not any(True for _ in offsets.rows()):
+            self._offsets_ms = -1  # There was no table: no group has moved.
         self.table.moves.known = self._metadata.consumer_offsets.query(POPPED_GROUP, self.topic, OWN_QUEUE)
         self._again(0.0)
 
@@ -202,6 +204,7 @@ class ReviveService:
                 left -= 1
             is_dispatched = is_dispatched and self._read_at[queue_id] >= queue.next_index
         if is_dispatched:
+            self._move()
             for ack in self._early:
                 self.table.finish(ack)
             self._early = []
@@ -220,7 +223,9 @@ class ReviveService:
         if isinstance(found, CheckPoint):
             self.table.add(found, queue_id, queue_offset)
             if found.offsets and not self._is_moved(found, queue_id, queue_offset):
-                self._move_behind(found)
+                topic, group, number, start, *_ = found.key
+                spans = self.table.unmoved.setdefault((topic, group, number), [])
+                spans.append((start, max(found.offsets) + 1))
             if queue_id == OWN_QUEUE:
                 self._note_moved(queue_offset)
             return
@@ -263,13 +268,25 @@ class ReviveService:
         if queue_offset >= (offsets.query(POPPED_GROUP, self.topic, OWN_QUEUE) or 0):
             offsets.commit(POPPED_GROUP, self.topic, OWN_QUEUE, queue_offset + 1, self._wall_ms())
 
-    def _move_behind(self, point: CheckPoint) -> None:
-        (topic, group, queue_id, *_), end = point.key, max(point.offsets) + 1
+    def _move(self) -> None:
+        """
+        The offsets of groups move past the messages that were popped, as far as one check point follows
+        another: a message between two of them was given to nobody. An offset after the end of a queue is of a
+        deleted topic with this name, and does not count.
+        """
         offsets = self._metadata.consumer_offsets
-        if end > (offsets.query(group, topic, queue_id) or 0):
-            offsets.commit(group, topic, queue_id, end, self._wall_ms())
-
-    # -- deliveries ----------------------------------------------------------------------------------
+        for (topic, group, queue_id), spans in self.table.unmoved.items():
+            queue, told = self._store.queues.get(topic, queue_id), offsets.query(group, topic, queue_id) or 0
+            if queue is None:
+                continue
+            known = told if told <= queue.next_index else 0
+            end = max(known, queue.begin_index)
+            for span_begin, span_end in sorted(spans):
+                if span_begin <= end:
+                    end = max(end, span_end)
+            if end != told and (end > known or known != told):
+                offsets.commit(group, topic, queue_id, end, self._wall_ms())
+        self.table.unmoved = {}
 
     def _revive(self, due: list[Popped]) -> None:
         """Store the open messages of some check points again."""
@@ -342,7 +359,9 @@ class ReviveService:
         """
         key = popped.point.key
         topic, group = normal_topic(key.topic, key.group), self._metadata.groups.get(key.group)
-        if group is None or self._is_over(topic, popped):
+        # (A group that is not in the table was deleted, or a crash or a promotion took it.)
+        tries_max = (group or GroupConfig(group_name=key.group)).retry_max_times
+        if self._is_over(topic, popped):
             self.gone += len(popped.open)
             return [], set(), 0, 0
         queue = self._store.queues.get(key.topic, key.queue_id)
@@ -363,7 +382,7 @@ class ReviveService:
                                reason=str(error))
                 continue
             try:
-                copy, plain = self._storable(message, popped, topic, group.retry_max_times)
+                copy, plain = self._storable(message, popped, topic, tries_max)
             except ValueError as error:
                 stuck.add(offset)
                 self.log.error("the popped message at {offset} of {topic}, queue {queue_id} cannot be stored "

@@ -60,7 +60,7 @@ def list_log(disk: Disk, directory: str, report: StoreReport) -> LogFiles:
     found: list[tuple[int, int]] = []
     for name in sorted(disk.listdir(directory)) if disk.exists(directory) else ():
         path = f"{directory}/{name}"
-        if len(name) != 20 or not name.isdecimal():
+        if len(name) != 20 or not (name.isascii() and name.isdecimal()):
             report.add(path, "not a file of the log: names are 20 digits", "move it away")
             continue
         found.append((int(name), disk.file_size(path)))

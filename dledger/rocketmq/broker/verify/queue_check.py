@@ -69,11 +69,21 @@ class QueueCheck:
         self._blocks: OrderedDict[tuple[str, int], bytes] = OrderedDict()
         self.queues: dict[QueueKey, CheckedQueue] = {}
         for topic in sorted(disk.listdir(root)) if disk.exists(root) else ():
-            for number in sorted(disk.listdir(f"{root}/{topic}")):
-                self._open(topic, number, f"{root}/{topic}/{number}")
+            for number in self._names(f"{root}/{topic}"):
+                try:
+                    self._open(topic, number, f"{root}/{topic}/{number}")
+                except OSError as error:
+                    report.add(f"{root}/{topic}/{number}", f"it cannot be read: {error.strerror}", _AGAIN)
         report.queues = len(self.queues)
         #: After the last message that any queue has.
         self.dispatched_end = max((self._end_of(one) for one in self.queues.values()), default=0)
+
+    def _names(self, directory: str) -> list[str]:
+        try:
+            return sorted(self._disk.listdir(directory))
+        except OSError as error:
+            self._report.add(directory, f"not a directory with queues: {error.strerror}", "move it away")
+            return []
 
     def _open(self, topic: str, number: str, directory: str) -> None:
         report, disk = self._report, self._disk

@@ -40,6 +40,8 @@ from dledger.values.errors import DirectoryError, StoreError
 from protocols.wire.errors import BodyError
 
 _ENTRIES_AT_ONCE = 65_536
+#: No small file of a store is longer; what is longer is not read.
+SMALL_BYTES_MAX = 64 * 1024 * 1024
 
 
 def is_store(disk: Disk, path: str) -> bool:
@@ -58,7 +60,12 @@ def verify_store(
     root = config.store_path_root_dir
     report = StoreReport(path=root)
     if not disk.exists(config.commit_log_path):
-        report.log = "raft log"
+        own = [name for name in (LOG_MARK_NAME, CHECKPOINT_NAME, "index") if disk.exists(f"{root}/{name}")]
+        if own:
+            report.add(config.commit_log_path, f"the commit log is gone, and {' and '.join(own)} are there",
+                       "put it back; a slave or the master has a copy")
+        else:
+            report.log = "raft log"
     report.is_clean_close = not disk.exists(f"{root}/{ABORT_NAME}")
     begins_at = _check_metadata(disk, config, report)
     _check_mark(disk, root, report)
@@ -70,23 +77,39 @@ def verify_store(
     return report
 
 
+def _small(disk: Disk, path: str, report: StoreReport) -> bytes | None:
+    """The content of a small file; None, with a finding: it cannot be read, or is far too large."""
+    try:
+        size = disk.file_size(path)
+        if size <= SMALL_BYTES_MAX:
+            return disk.read_file(path)
+        problem = f"it has {size} bytes; at most {SMALL_BYTES_MAX} are read"
+    except OSError as error:
+        problem = f"it cannot be read: {error.strerror}"
+    report.add(path, problem, "give the right to read it, or move it away if it is none of the broker's")
+    return None
+
+
 def _check_metadata(disk: Disk, config: StoreConfig, report: StoreReport) -> Mapping[str, int]:
     """The files of metadata. @return: where each topic begins in the log."""
-    metadata = Metadata(disk, config.config_path, now_ms=0)
+    metadata, is_readable = Metadata(disk, config.config_path, now_ms=0), True
     for table in metadata.tables:
         path = f"{config.config_path}/{table.file_name}"
         for one, other in ((path, path + ".bak"), (path + ".bak", path)):
-            if not disk.exists(one):
+            data = _small(disk, one, report) if disk.exists(one) else None
+            is_readable = is_readable and (data is not None or not disk.exists(one))
+            if data is None:
                 continue
             try:
-                table.load(disk.read_file(one))
+                table.load(data)
             except BodyError as error:
                 has_other = disk.exists(other)
                 report.add(one, f"it cannot be used: {error}",
                            f"{other} is there, and the next start takes it if it is sound" if has_other else
                            "a slave or the master has a copy; without one, remove it to begin without")
     try:
-        metadata.load()
+        if is_readable:
+            metadata.load()
     except StoreError:
         return {}
     return {name: entry.begins_at for name, entry in metadata.topics.entries.items()}
@@ -94,7 +117,7 @@ def _check_metadata(disk: Disk, config: StoreConfig, report: StoreReport) -> Map
 
 def _check_mark(disk: Disk, root: str, report: StoreReport) -> None:
     path = f"{root}/{LOG_MARK_NAME}"
-    if not disk.exists(path):
+    if not disk.exists(path) or _small(disk, path, report) is None:
         return
     try:
         mark = read_log_mark(disk, path)
@@ -102,7 +125,7 @@ def _check_mark(disk: Disk, root: str, report: StoreReport) -> None:
         report.add(path, str(error), "remove it: the next start reads the log to find its end")
         return
     checkpoint = f"{root}/{CHECKPOINT_NAME}"
-    content = disk.read_file(checkpoint) if disk.exists(checkpoint) else None
+    content = _small(disk, checkpoint, StoreReport(path=root)) if disk.exists(checkpoint) else None
     if mark is not None and mark[1].fits(content, is_aborted=not report.is_clean_close):
         report.known_end_offset = mark[1].end_offset
 
@@ -144,7 +167,9 @@ def _check_checkpoint(disk: Disk, root: str, report: StoreReport, newest_ms: int
     path = f"{root}/{CHECKPOINT_NAME}"
     if not disk.exists(path):
         return
-    data = disk.read_file(path)
+    data = _small(disk, path, report)
+    if data is None:
+        return
     if len(data) < CHECKPOINT_SIZE:
         report.add(path, f"it has {len(data)} bytes, not {CHECKPOINT_SIZE}",
                    "remove it: the next start reads the whole log")
@@ -164,10 +189,14 @@ def _check_index(disk: Disk, config: StoreConfig, report: StoreReport) -> None:
         path = f"{directory}/{name}"
         if not name.isdecimal():
             continue  # the place of the index, and files of another size that were set aside
-        size = disk.file_size(path)
+        try:
+            size = disk.file_size(path)
+        except OSError as error:
+            report.add(path, f"it cannot be read: {error.strerror}", mend)
+            continue
         if size != shape.file_size:
             report.add(path, f"it has {size} bytes, and files with these slots and entries {shape.file_size}",
-                       "give --set max_hash_slot_num and max_index_num as the broker has them; else " + mend)
+                       "give --index-slots and --index-entries as the broker has them; else " + mend)
             continue
         report.index_files += 1
         problem = _index_problem(disk, path, shape, report)
