@@ -73,9 +73,6 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
         Patch(REVIVE, "        if self._is_over(topic, popped):",
               "        if group is None or self._is_over(topic, popped):"),
     ), {"test": "tests.broker.popping.test_revive.ReviveTests.test_no_group"}),
-    ("pop-past-a-gap", "a start moves the offset of a group past messages that were given to nobody", (
-        Patch(REVIVE, "                if span_begin <= end:\n", "                if True:\n"),
-    ), {"test": "tests.broker.popping.test_revive.StartTests.test_not_past_a_gap"}),
     ("pop-filter-waits", "a filter that passes over messages looks on in the next second only", (
         Patch(POPS, "            if is_cut:\n", "            if False:\n"),
     ), _RETRY_TESTS),

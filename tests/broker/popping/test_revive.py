@@ -213,15 +213,6 @@ class StartTests(PopCase):
         self.again(crash=True)
         self.assertEqual([one.body for one in self.pop()], [b"b"])
 
-    def test_not_past_a_gap(self) -> None:
-        """A message between two check points was given to nobody: the offset stays before it."""
-        self.send(b"a", b"b", b"c", b"d")
-        service, offsets = self.parts.revive, self.parts.metadata.consumer_offsets
-        for spans, offset in ([(3, 4), (0, 1)], 1), ([(1, 2), (3, 4)], 2), ([(3, 4), (2, 3)], 4):
-            service.table.unmoved = {("T1", "G", 0): spans}
-            service._move()
-            self.assertEqual(offsets.query("G", "T1", 0), offset)
-
     def test_crash_after_reset(self) -> None:
         """What an operator has reset since the pop stays reset."""
         self.send(b"a", b"b", b"c")

@@ -111,13 +111,13 @@ class PoppedTable:
     messages of check points in C{_by_key}, and no others, are open or settling.
 
     @ivar moves: the puts of check points under way.
-    @ivar unmoved: while a start reads the check points: the spans of those that the offset of their group is
-        not known to have moved past, from the first message that was looked at to after the last one given.
+    @ivar unmoved: while a start reads the check points: after the last message of those that the offset of
+        their group is not known to have moved past.
     """
 
     def __init__(self) -> None:
         self.moves = MoveOrder()
-        self.unmoved: dict[GroupQueue, list[tuple[int, int]]] = {}
+        self.unmoved: dict[GroupQueue, int] = {}
         self._by_key: dict[PopKey, Popped] = {}
         self._due: list[tuple[int, int, Popped]] = []
         self._places: dict[int, list[tuple[int, int, Popped]]] = {}

@@ -222,10 +222,11 @@ class ReviveService:
             found = None
         if isinstance(found, CheckPoint):
             self.table.add(found, queue_id, queue_offset)
-            if found.offsets and not self._is_moved(found, queue_id, queue_offset):
-                topic, group, number, start, *_ = found.key
-                spans = self.table.unmoved.setdefault((topic, group, number), [])
-                spans.append((start, max(found.offsets) + 1))
+            is_old = self._is_moved(found, queue_id, queue_offset) or self.is_over(found.key)
+            if found.offsets and not is_old:
+                topic, group, number, *_ = found.key
+                place, end = (topic, group, number), max(found.offsets) + 1
+                self.table.unmoved[place] = max(self.table.unmoved.get(place, 0), end)
             if queue_id == OWN_QUEUE:
                 self._note_moved(queue_offset)
             return
@@ -270,23 +271,20 @@ class ReviveService:
 
     def _move(self) -> None:
         """
-        The offsets of groups move past the messages that were popped, as far as one check point follows
-        another: a message between two of them was given to nobody. An offset after the end of a queue is of a
-        deleted topic with this name, and does not count.
+        The offsets of groups move past the messages that were popped. (A queue is popped by one request of a
+        group at a time, so a message between two check points was passed over.) An offset after the end of a
+        queue is of a deleted topic with this name, and does not count.
         """
         offsets = self._metadata.consumer_offsets
-        for (topic, group, queue_id), spans in self.table.unmoved.items():
-            queue, told = self._store.queues.get(topic, queue_id), offsets.query(group, topic, queue_id) or 0
-            if queue is None:
-                continue
-            known = told if told <= queue.next_index else 0
-            end = max(known, queue.begin_index)
-            for span_begin, span_end in sorted(spans):
-                if span_begin <= end:
-                    end = max(end, span_end)
-            if end != told and (end > known or known != told):
+        for (topic, group, queue_id), end in self.table.unmoved.items():
+            queue, known = self._store.queues.get(topic, queue_id), offsets.query(group, topic, queue_id) or 0
+            if queue is None or end > queue.next_index:
+                continue  # as above
+            if end > known or known > queue.next_index:
                 offsets.commit(group, topic, queue_id, end, self._wall_ms())
         self.table.unmoved = {}
+
+    # -- deliveries ----------------------------------------------------------------------------------
 
     def _revive(self, due: list[Popped]) -> None:
         """Store the open messages of some check points again."""
