@@ -9,8 +9,9 @@ from typing import Any
 from twisted.internet.defer import succeed
 
 from dledger.rocketmq.broker.ha.put_status import PutStatus
+from dledger.rocketmq.broker.metadata.tables import TopicConfig
 from dledger.rocketmq.broker.popping import revive
-from dledger.rocketmq.broker.popping.check_points import REVIVE_GROUP, Ack
+from dledger.rocketmq.broker.popping.check_points import POPPED_GROUP, REVIVE_GROUP, Ack
 from dledger.rocketmq.broker.puts.puts import NotPut
 from tests.broker.popping.rig import RETRIES, REVIVE, Given, PopCase, pop_of
 
@@ -212,6 +213,22 @@ class StartTests(PopCase):
         self.pop(maxMsgNums=1)
         self.again(crash=True)
         self.assertEqual([one.body for one in self.pop()], [b"b"])
+
+    def test_check_points_of_before(self) -> None:
+        """Those of a deleted topic of this name move no offset, nor does one after the end of the queue."""
+        self.send(b"a", b"b")
+        self.pop()
+        service, offsets = self.parts.revive, self.parts.metadata.consumer_offsets
+        for begins_at, moved in ((0, 2), (1 << 40, None)):
+            for group in ("G", REVIVE_GROUP, POPPED_GROUP):
+                offsets.delete_group(group, 0)
+            self.patch(TopicConfig, "begins_at", begins_at)
+            service.start()
+            self.settle()
+            self.assertEqual((service.is_loaded, offsets.query("G", "T1", 0)), (True, moved))
+        service.table.unmoved = {("T1", "G", 0): 3}
+        service._move()
+        self.assertIsNone(offsets.query("G", "T1", 0))
 
     def test_crash_after_reset(self) -> None:
         """What an operator has reset since the pop stays reset."""

@@ -360,6 +360,8 @@ class ReviveService:
         # (A group that is not in the table was deleted, or a crash or a promotion took it.)
         tries_max = (group or GroupConfig(group_name=key.group)).retry_max_times
         if self._is_over(topic, popped):
+            self.log.info("{count} popped messages of {topic} are over: it was deleted since",
+                          count=len(popped.open), topic=topic)
             self.gone += len(popped.open)
             return [], set(), 0, 0
         queue = self._store.queues.get(key.topic, key.queue_id)
@@ -405,11 +407,7 @@ class ReviveService:
         queue_id, at = popped.at
         queue = self._store.queues.get(self.topic, queue_id)
         units = queue.read(at, 1) if queue and queue.begin_index <= at < queue.next_index else []
-        is_over = bool(units) and units[0].offset < found.begins_at
-        if is_over:
-            self.log.info("{count} popped messages of {topic} are over: it was deleted, and made again",
-                          count=len(popped.open), topic=topic)
-        return is_over
+        return bool(units) and units[0].offset < found.begins_at
 
     def _storable(
         self, message: Message, popped: Popped, topic: str, tries_max: int
