@@ -14,6 +14,7 @@ import attrs
 from click.testing import CliRunner
 from twisted.trial.unittest import SynchronousTestCase
 
+from benchmarks import native_frames
 from benchmarks.ha import (
     BARE,
     ROLES,
@@ -196,6 +197,26 @@ class CopyTests(SynchronousTestCase):
         command = [sys.executable, "-m", "benchmarks.bare_copy", str(source), str(target), str(1 << 30)]
         subprocess.run(command, check=True, capture_output=True, cwd=Path(__file__).parents[2])
         self.assertEqual(target.read_bytes(), source.read_bytes())
+
+
+class NativeFrameTests(SynchronousTestCase):
+    """The same program with and without native frames."""
+
+    def test_whole(self) -> None:
+        """Every producer and reader is measured against one broker, and compared with the native one."""
+        results = Path(self.mktemp())
+        words = ["--rounds", "2", "--seconds", "0.3", "--windows", "16", "--json", str(results)]
+        done = CliRunner().invoke(native_frames.main, words)
+        self.assertEqual(done.exit_code, 0, done.output)
+        rows = json.loads(results.read_text())["results"]
+        self.assertEqual(
+            {(row["road"], row["kind"]) for row in rows},
+            {("put x 16", "native"), ("put x 16", "batch"), ("put x 16", "single"),
+             ("read", "native"), ("read", "pull")},
+        )
+        for row in rows:
+            self.assertGreater(row["per_s"], 0)
+            self.assertEqual(row["kind"] == "native", row["native_by_it"] == 1.0)
 
 
 class CommandTests(SynchronousTestCase):
