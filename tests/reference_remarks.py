@@ -64,6 +64,7 @@ METRIC_REMARKS: Mapping[str, str] = {
     "scrubbed_bytes_total": "progress of the [scrub](operations.md#scrub)",
     "scrub_passes_total": "no pass for longer than the log needs at `scrub_bytes_per_s`",
     "reader_lag_entries": _READER,
+    "reader_lag_bytes": _READER,
     "reader_next_index": _READER,
     "reader_leases": _READER,
     "machine_is_running": "0: the state machine has stopped, takes up its snapshot, or waits for one of "

@@ -217,13 +217,15 @@ def _readers(status: NodeStatus, names: tuple[str, ...], who: tuple[str, ...]) -
         return GaugeMetricFamily(_PREFIX + name, text, labels=names)
 
     lag = gauge("reader_lag_entries", "Entries that the reader has not done.")
+    lag_bytes = gauge("reader_lag_bytes", "Bytes of the entries that the reader has not done.")
     following = gauge("reader_next_index", "Next entry of the reader.")
     leases = gauge("reader_leases", "Processes that read under its name.")
     for one in status.readers:
         lag.add_metric((*who, one.name), one.lag)
+        lag_bytes.add_metric((*who, one.name), one.lag_bytes)
         following.add_metric((*who, one.name), one.next_index)
         leases.add_metric((*who, one.name), len(one.holders))
-    yield from (lag, following, leases)
+    yield from (lag, lag_bytes, following, leases)
 
 
 #: Name, help, and the function that reads the number, of a state machine.

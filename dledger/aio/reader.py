@@ -75,20 +75,25 @@ class AsyncReader:
                 raise StopAsyncIteration
             self._ready.extend(entries)
 
-    async def commit(self, index: int | None = None) -> int:
+    async def commit(self, index: int | None = None, *, wait: bool = True) -> int:
         """
         All entries up to one are done; see L{NamedReader.commit}.
 
         @param index: the last one; None: the last one that was handed out.
+        @param wait: False: return at once; the place is committed within about a second, together with those
+            that follow, and by L{close}. After a crash, what was done since is handed out again.
         @return: the next index of the reader: all before it is done.
         @raise LeaseLost: nothing was committed: another process has these entries, or may get them.
         @raise NotYet: it is not in the log.
         @raise Timeout: it may have been committed: commit again.
         """
-        return await self._wait(lambda: self._reader.commit(index))
+        return await self._wait(lambda: self._reader.commit(index, wait=wait))
 
     async def close(self) -> None:
-        """Read no more, and give the lease back. Nothing is committed."""
+        """
+        Read no more, and give the lease back. Nothing is committed, but what L{commit} was
+        given with C{wait=False}.
+        """
         self._ready.clear()
         await self._wait(self._reader.close)
 

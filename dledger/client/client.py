@@ -40,7 +40,8 @@ from dledger.client.links.chain_marks import ChainMark, ask_chain_marks
 from dledger.client.links.members import Members
 from dledger.client.links.rivals import Rivals
 from dledger.client.reading.places import Place, checked_time, find_time, is_index, milliseconds, place
-from dledger.client.reading.readers import NamedReader, ReaderCalls
+from dledger.client.reading.reader_calls import ReaderCalls
+from dledger.client.reading.readers import NamedReader
 from dledger.client.reading.tail import Tail
 from dledger.values.client_token import ClientToken, as_client_token
 from dledger.values.errors import DLedgerError

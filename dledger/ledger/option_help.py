@@ -276,6 +276,11 @@ OPTION_HELP: Mapping[str, OptionHelp] = {
         "a named reader keeps what it has not done from being deleted: the last so many bytes of the log at "
         "most; 0: all. See [readers](readers.md#retention)",
     ),
+    "readers_expire_hours": OptionHelp(
+        "hours",
+        "a leader forgets a named reader that nobody has asked for in that time; 0: never. See "
+        "[readers](readers.md#retention)",
+    ),
     "expire_only_archived": OptionHelp(
         "",
         "a segment is deleted, for whatever reason, only if an archive has it: see "

@@ -127,9 +127,10 @@ class MetricsTests(SynchronousTestCase):
 
     def test_readers(self) -> None:
         """Each by its name; nothing without one."""
-        found = samples(readers=(ReaderInfo("billing", 40, 7, ("p1", "p2")), ReaderInfo("idle", 0, 47, ())))
+        billing, idle = ReaderInfo("billing", 40, 7, ("p1", "p2"), 70), ReaderInfo("idle", 0, 47, ())
+        found = samples(readers=(billing, idle))
         who = (("reader", "billing"),)
-        for name, value in (("lag_entries", 7), ("next_index", 40), ("leases", 2)):
+        for name, value in (("lag_entries", 7), ("lag_bytes", 70), ("next_index", 40), ("leases", 2)):
             self.assertEqual(found[f"dledger_reader_{name}", who], value, name)
         self.assertEqual(found["dledger_reader_leases", (("reader", "idle"),)], 0)
         self.assertFalse([name for name, _ in samples() if "reader" in name])

@@ -24,12 +24,14 @@ from tests.admin.test_deploy import DEPLOY
 from tests.admin.test_name_server import FakeNameServer
 
 _RULES = DEPLOY / "prometheus-alerts.yaml"
-#: A series, its value each minute in the words of promtool, when to look, and the alert that rings then.
+#: Series of the same values, these each minute in promtool's words, when to look, the alert that rings then.
 _RINGS: tuple[tuple[str, str, str, str], ...] = (
     ('has_leader{group="G",self_id="n0"}', "0+0x10", "5m", "NoLeader"),
     ('broker_is_healthy{instance="b"}', "1 0+0x10", "5m", "BrokerNotHealthy"),
     ('broker_dead_letters{instance="b",group="billing"}', "0+0x4 3+0x6", "8m", "BrokerDeadLetters"),
     ('broker_slave_lag_bytes{instance="b",slave="s"}', "300000000+0x30", "20m", "BrokerSlaveBehind"),
+    ('reader_next_index{group="G",reader="r"} & reader_lag_entries{group="G",reader="r"}', "7+0x80", "75m",
+     "ReaderStopped"),
     ('namesrv_brokers_expired_total{instance="n"}', "0+0x4 2+0x6", "8m", "NameServerLostBrokers"),
 )
 
@@ -103,7 +105,9 @@ class PromtoolTests(SynchronousTestCase):
         """Alerts ring for what they say, and not for what is well."""
         tests = [
             {
-                "interval": "1m", "input_series": [{"series": f"dledger_{series}", "values": values}],
+                "interval": "1m", "input_series": [
+                    {"series": f"dledger_{one}", "values": values} for one in series.split(" & ")
+                ],
                 "promql_expr_test": [
                     {"expr": f'count(ALERTS{{alertname="Dledger{alert}",alertstate="firing"}})',
                      "eval_time": when, "exp_samples": found}

@@ -14,7 +14,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.client.answers.errors import Expired, LeaseHeld, LeaseLost, NotYet
 from dledger.client.answers.values import Entry
 from dledger.client.client import LogClient
-from dledger.client.reading.readers import NamedReader, ReaderCalls
+from dledger.client.reading.reader_calls import ReaderCalls
+from dledger.client.reading.readers import NamedReader
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import METADATA_WIRE_VERSION, WIRE_FLAG_READERS
@@ -74,6 +75,11 @@ class ReaderCase(SynchronousTestCase):
     async def rest(reader: NamedReader) -> list[bytes]:
         """All entries up to the end."""
         return [entry.body async for entry in reader]
+
+    def lead(self, member_id: str | None) -> None:
+        """All members say that this one leads."""
+        for member in self.group.members.values():
+            member.leader_id = member_id
 
     def asked(self, does: str) -> list[ReaderRequest]:
         """What the leader was asked."""
@@ -145,6 +151,56 @@ class ReadTests(ReaderCase):
         self.assertEqual(self.done(reader.commit()), batch[-1].index + 1)
         self.done(reader.close())
         self.assertEqual(self.done(reader.next_batch()), [])
+
+    def test_late_commits(self) -> None:
+        """Places that nobody waits for are one commit a second, and the last one comes with the close."""
+        reader = self.reader(lease_s=9.0)
+        for step in range(3):
+            self.done(self.take(reader, 2), 0.0)
+            self.assertEqual(self.done(reader.commit(wait=False), 0.0), 0)
+            self.assertEqual((step, self.asked("commit")), (step, []))
+        self.group.run(1.1)
+        self.assertEqual([one.index for one in self.asked("commit")], [5])
+        self.assertEqual(reader.done_index, 5)
+        self.group.run(5.0)
+        self.assertEqual(len(self.asked("commit")), 1)
+        self.done(self.take(reader, 2), 0.0)
+        self.assertEqual(self.done(reader.commit(wait=False), 0.0), 6)
+        self.assertEqual(self.done(reader.commit(6)), 7)  # (That is before the place that waits.)
+        self.done(reader.close())
+        self.assertEqual([one.index for one in self.asked("commit")], [5, 6, 7])
+        self.assertEqual(self.done(self.take(self.reader(1), 1)), [b"8"])
+
+    def test_late_commit_of_nothing(self) -> None:
+        """It needs an entry that was handed out; a commit that was waited for leaves nothing to do."""
+        reader = self.reader()
+        self.assertIn("nothing was read", str(self.fails(DLedgerError, reader.commit(wait=False))))
+        self.done(self.take(reader, 2))
+        self.assertIn("handed out", str(self.fails(DLedgerError, reader.commit(5, wait=False))))
+        self.done(reader.commit(wait=False), 0.0)
+        self.done(reader.commit())
+        self.group.run(3.0)
+        self.done(reader.close())
+        self.assertEqual(len(self.asked("commit")), 1)
+
+    def test_late_commit_lost(self) -> None:
+        """A lost lease is reported by the next call; without a leader the place is tried again."""
+        reader = self.reader(lease_s=90.0)
+        self.done(self.take(reader, 2))
+        self.lead(None)
+        self.done(reader.commit(wait=False), 0.0)
+        self.group.run(8.0)
+        self.assertEqual(reader.done_index, -1)
+        self.lead("n0")
+        self.group.run(8.0)
+        self.assertEqual(reader.done_index, 1)
+        self.done(self.clients[1].move_reader("billing", 0))
+        self.done(self.take(reader, 1), 0.0)
+        self.done(reader.commit(wait=False), 0.0)
+        self.group.run(2.0)
+        self.fails(LeaseLost, reader.commit(wait=False))
+        self.fails(LeaseLost, self.take(reader, 1))
+        self.done(reader.close())
 
     def test_commit_leaves_out(self) -> None:
         """A commit beyond what was handed out goes on after it."""
@@ -284,8 +340,7 @@ class TroubleTests(ReaderCase):
 
     def test_no_leader(self) -> None:
         """A call has an outcome in time."""
-        for member in self.group.members.values():
-            member.leader_id = None
+        self.lead(None)
         reader = self.reader()
         self.fails(DLedgerError, self.take(reader, 1), 8.0)
         self.done(reader.close())
@@ -294,8 +349,7 @@ class TroubleTests(ReaderCase):
         """A refusal by one that does not lead any more is no outcome."""
         reader = self.reader()
         self.done(self.take(reader, 1))
-        for member in self.group.members.values():
-            member.leader_id = "n1"
+        self.lead("n1")
         self.assertEqual(self.done(reader.commit(), 3.0), 1)
         self.done(reader.close(), 3.0)
 

@@ -19,11 +19,13 @@ class ReadersTests(CliCase):
         """A table, or JSON."""
         self.assertExit(self.run_cli("readers"), 0, "no readers")
         self.log.reader_infos = (
-            ReaderInfo("audit", 3, 7, ()), ReaderInfo("billing", 10, 0, ("h:1:x", "h:2:y")),
+            ReaderInfo("audit", 3, 7, (), 700), ReaderInfo("billing", 10, 0, ("h:1:x", "h:2:y")),
         )
         self.assertExit(self.run_cli("readers"), 0, "audit", "billing", "h:1:x, h:2:y", "lag")
         shown = json.loads(self.run_cli("readers", "--json").stdout)
-        self.assertEqual(shown[0], {"name": "audit", "next_index": 3, "lag": 7, "holders": []})
+        self.assertEqual(shown[0], {
+            "name": "audit", "next_index": 3, "lag": 7, "holders": [], "lag_bytes": 700,
+        })
 
     def test_moved(self) -> None:
         """To an entry, to the begin, to the end; anything else is an error of usage."""

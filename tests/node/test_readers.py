@@ -320,6 +320,8 @@ class PlaceTests(ReaderCase):
         self.assertEqual([(one.name, one.next_index, one.lag, one.holders) for one in rows], [
             ("audit", 0, 10, ("p1",)), ("billing", 0, 10, ("p1",)),
         ])
+        store = self.rig.store
+        self.assertEqual({one.lag_bytes for one in rows}, {store.end_position - store.position_of(0)})
         self.good("commit", token=token, index=9)
         self.good("release", token=token)
         status = {one.name: one for one in self.rig.node.status().readers}
@@ -327,6 +329,68 @@ class PlaceTests(ReaderCase):
         self.rig.node.append(b"more")
         self.pass_time()
         self.assertEqual({one.name: one.lag for one in self.rig.node.status().readers}["billing"], 1)
+
+
+class ExpiryTests(SynchronousTestCase):
+    """Readers that nobody asks for."""
+
+    def setUp(self) -> None:
+        self.rig = Rig(readers_expire_hours=2).lead()
+        self.rig.node.append([b"%d" % number for number in range(10)])
+        self.rig.clock.pump([0.0] * 5)
+
+    def ask(self, **fields: Any) -> ReaderResponse:
+        """One request that succeeds."""
+        client = self.rig.client()  # (An idle connection does not live for hours.)
+        client.send(ReaderRequest(**self.rig.base(), **fields))
+        self.rig.clock.pump([0.02] * 10)
+        (answer,) = client.answers()
+        assert isinstance(answer, ReaderResponse)
+        self.assertIs(answer.code, ResponseCode.SUCCESS, answer.reason)
+        return answer
+
+    def names(self, hours: float) -> list[str]:
+        """The readers that are known after some time."""
+        self.rig.clock.advance(hours * 3600)
+        self.rig.clock.pump([0.02] * 10)
+        return [one.name for one in self.rig.node.status().readers]
+
+    def test_unused(self) -> None:
+        """One goes after the time, with its place; a commit, a renewal or a question begins it anew."""
+        token = self.ask(does="take", name="used", holder="p", lease_ms=3_600_000).token
+        self.ask(does="move", name="unused", index=3)
+        self.assertEqual(self.names(1.9), ["unused", "used"])
+        self.ask(does="renew", name="used", token=token)
+        self.assertEqual(self.names(0.2), ["used"])
+        self.assertEqual(self.rig.node.desks.readers.needed_index(), -1)
+        self.ask(does="commit", name="used", token=token, index=5)
+        self.assertEqual(self.names(1.9), ["used"])
+        self.ask(does="take", name="used", holder="p", lease_ms=3_600_000)
+        self.assertEqual(self.names(1.9), ["used"])
+        self.assertEqual(self.names(0.2), [])
+        again = self.ask(does="take", name="used", holder="p", lease_ms=1000, index=1)
+        self.assertEqual(again.begin_index, 1)
+
+    def test_listed(self) -> None:
+        """Who lists readers uses none of them, and names that nobody knows are not kept."""
+        self.ask(does="move", name="unused", index=3)
+        self.names(1.0)
+        self.ask(does="list", name="")
+        self.ask(does="forget", name="nobody")
+        self.assertEqual(self.names(1.1), [])
+
+    def test_used_meanwhile(self) -> None:
+        """One that somebody has asked for since it was found unused stays."""
+        self.ask(does="move", name="used", index=3)
+        desk = self.rig.node.desks.readers
+        desk._begin_own("used", desk._forget_unused)
+        self.assertEqual(self.names(0.1), ["used"])
+
+    def test_off(self) -> None:
+        """By default they stay."""
+        self.rig = Rig().lead()
+        self.ask(does="move", name="kept", index=0)
+        self.assertEqual(self.names(10_000.0), ["kept"])
 
 
 class OrderTests(ReaderCase):

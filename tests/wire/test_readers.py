@@ -125,11 +125,16 @@ class ListTests(SynchronousTestCase):
 
     def test_round_trip(self) -> None:
         """All of them."""
-        rows = (ReaderInfo("ä", 3, 7, ("p1", "p2")), ReaderInfo("b", 0, 0, ()))
+        rows = (ReaderInfo("ä", 3, 7, ("p1", "p2"), 700), ReaderInfo("b", 0, 0, ()))
         self.assertEqual(decode_readers(encode_readers(rows)), rows)
+        for text in (b'[["b",0,0,[]]]', b'[["b",0,0,[],-1,"later"]]'):  # of an earlier, and a later version
+            self.assertEqual(decode_readers(text), rows[1:])
         self.assertEqual(decode_readers(None), ())
 
     def test_malformed(self) -> None:
         """An error of the peer, whatever it sent."""
-        for text in (b"{", b"[1]", b'[["a"]]', b'[["a",1,2,3]]', b'[["a","x",2,[]]]', b"7", b"\xff"):
+        for text in (
+            b"{", b"[1]", b'[["a"]]', b'[["a",1,2,3]]', b'[["a","x",2,[]]]', b'[["a",1,2,[],"x"]]', b"7",
+            b"\xff",
+        ):
             self.assertRaises(BodyError, decode_readers, text)

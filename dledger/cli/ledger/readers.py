@@ -30,10 +30,11 @@ def readers(context: click.Context, as_json: bool) -> None:
         write_json([attrs.asdict(one) for one in found])
         return
     table = Table(box=None)
-    for heading in ("reader", "next", "lag", "held by"):
+    for heading in ("reader", "next", "lag", "bytes", "held by"):
         table.add_column(heading, overflow="fold")
     for one in found:
-        table.add_row(one.name, str(one.next_index), str(one.lag), ", ".join(one.holders) or "-")
+        lag_bytes = str(one.lag_bytes) if one.lag_bytes >= 0 else "-"
+        table.add_row(one.name, str(one.next_index), str(one.lag), lag_bytes, ", ".join(one.holders) or "-")
     Console().print(table if found else "no readers")
 
 

@@ -72,20 +72,25 @@ class BlockingReader:
                 raise StopIteration
             self._ready.extend(entries)
 
-    def commit(self, index: int | None = None) -> int:
+    def commit(self, index: int | None = None, *, wait: bool = True) -> int:
         """
         All entries up to one are done; returns when the group knows it. Asking twice does no harm.
 
         @param index: the last one; None: the last one that was handed out.
+        @param wait: False: return at once; the place is committed within about a second, together with those
+            that follow, and by L{close}. After a crash, what was done since is handed out again.
         @return: the next index of the reader: all before it is done.
         @raise LeaseLost: nothing was committed: another process has these entries, or may get them.
         @raise NotYet: it is not in the log.
         @raise Timeout: it may have been committed: commit again.
         """
-        return self._thread.wait(lambda: self._reader.commit(index))
+        return self._thread.wait(lambda: self._reader.commit(index, wait=wait))
 
     def close(self) -> None:
-        """Read no more, and give the lease back. Nothing is committed."""
+        """
+        Read no more, and give the lease back. Nothing is committed, but what L{commit} was
+        given with C{wait=False}.
+        """
         self._ready.clear()
         if not self._thread.is_stopped:
             self._thread.wait(self._reader.close)

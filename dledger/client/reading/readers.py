@@ -5,10 +5,9 @@ Named readers: programs that read the log from where the last one of their name 
 The group keeps the place of a reader, see docs/readers.md. A L{NamedReader} takes a lease from the leader,
 renews it, reads the entries of its part like a L{Tail}, and commits what its program has done.
 
-Rule 1: every request can be sent again: the leader answers a repeated one as the first.
-Rule 2: an entry is handed out only while, by this client's own clock, the lease was renewed within its time;
+Rule 1: an entry is handed out only while, by this client's own clock, the lease was renewed within its time;
 else it is renewed first. A commit with a lost lease is refused by the group in any case.
-Rule 3: what is handed out and not committed is handed out again, to the next process of this name.
+Rule 2: what is handed out and not committed is handed out again, to the next process of this name.
 """
 
 from __future__ import annotations
@@ -22,112 +21,23 @@ from socket import gethostname
 import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
-from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
-from dledger.base.process.timing import Backoff
 from dledger.base.sending.arguments import whole
 from dledger.client.answers.errors import failure_of, told
 from dledger.client.answers.values import Entry
-from dledger.client.calls.lone_appends import LoneAppends
-from dledger.client.links.connection import MemberLink, RequestLost
+from dledger.client.reading.late_commits import LateCommits
+from dledger.client.reading.reader_calls import ReaderCalls, refuse_problem
 from dledger.client.reading.tail import Tail
 from dledger.values.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
-from protocols.wire.ledger.messages import ReaderRequest, ReaderResponse, Response
-from protocols.wire.ledger.readers import NO_END, ReaderInfo, decode_readers, reader_name_problem
+from protocols.wire.ledger.messages import ReaderRequest, ReaderResponse
+from protocols.wire.ledger.readers import NO_END, reader_name_problem
 
-#: A request that fails with one of these codes is sent again until the deadline.
-_PASSING = frozenset({
-    ResponseCode.TIMEOUT, ResponseCode.NETWORK_ERROR, ResponseCode.METADATA_ERROR, ResponseCode.NOT_LEADER,
-    ResponseCode.TERM_CHANGED, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, ResponseCode.LEADER_PENDING_FULL,
-    ResponseCode.LEADER_NOT_READY, ResponseCode.LEADER_TRANSFERRING, ResponseCode.DISK_FULL,
-    ResponseCode.TOO_MANY_CLIENTS,
-})
 #: Most seconds between two questions for something to read.
 _POLL_MAX_S = 1.0
 #: Renewals in the time of one lease.
 _RENEWALS = 3
-
-
-@attrs.frozen
-class ReaderCalls:
-    """
-    The requests of the readers of one client.
-
-    @ivar client: how that one finds its leader, and how long it waits.
-    """
-
-    client: LoneAppends
-
-    async def ask(self, request: ReaderRequest) -> ReaderResponse:
-        """
-        Ask the leader until the deadline.
-
-        @raise DLedgerError: it has refused, or nobody has answered; the change may have been made then.
-        """
-        client, clock, members = self.client, self.client.clock, self.client.members
-        deadline_s = clock.seconds() + client.timeout_s
-        backoff, has_looked_again = Backoff(rng=members.rng), False
-        while True:
-            leader: MemberLink | None = None
-            try:
-                leader = await client.find_leader()
-                answer = await self._answer_of(leader, request, deadline_s)
-                if answer.code is ResponseCode.SUCCESS:
-                    return answer
-                error = DLedgerError(answer.code, reason=answer.reason, member_id=leader.member_id)
-            except RequestLost as lost:
-                error = DLedgerError(ResponseCode.NETWORK_ERROR, reason=str(lost))
-            except DLedgerError as refused:
-                error = refused
-                if refused.code is ResponseCode.TIMEOUT and leader is not None:
-                    leader.abort("a reader was not answered")
-            if error.code in _PASSING or error.code is ResponseCode.UNSUPPORTED:
-                members.leader_id = None
-            if error.code is ResponseCode.UNSUPPORTED and not has_looked_again and not client.is_closed():
-                has_looked_again = True  # (It may lead no more, which a Java member does not say.)
-                continue
-            wait_s = backoff.next_s()
-            is_over = client.is_closed() or clock.seconds() + wait_s >= deadline_s
-            if is_over or error.code not in _PASSING:
-                raise failure_of(error.code, **error.facts)
-            await deferLater(clock, wait_s)
-
-    async def _answer_of(
-        self, leader: MemberLink, request: ReaderRequest, deadline_s: float
-    ) -> ReaderResponse:
-        if not leader.keeps_readers:
-            raise DLedgerError(ResponseCode.UNSUPPORTED, member_id=leader.member_id, reason=(
-                f"{leader.member_id} keeps no readers: it is a Java member, or of an older version. Let a "
-                "member of ours lead (dledger transfer)"
-            ))
-        if request.does != "list":
-            self.client.members.check_group(leader, name=request.name)
-        asked = attrs.evolve(request, group=self.client.members.group, remote_id=leader.member_id)
-        left_s = min(self.client.answer_timeout_s, deadline_s - self.client.clock.seconds())
-        answer: Response = await leader.ask(asked, max(0.01, left_s))
-        assert isinstance(answer, ReaderResponse)
-        return answer
-
-    async def infos(self) -> tuple[ReaderInfo, ...]:
-        """The readers of the group, by name. @raise DLedgerError: no leader has reported."""
-        return decode_readers((await self.ask(ReaderRequest(does="list"))).readers)
-
-    async def move(self, name: str, index: int) -> int:
-        """See L{dledger.client.client.LogClient.move_reader}."""
-        _check(reader_name_problem(name))
-        return (await self.ask(ReaderRequest(does="move", name=name, index=index))).next_index
-
-    async def forget(self, name: str) -> None:
-        """See L{dledger.client.client.LogClient.forget_reader}."""
-        _check(reader_name_problem(name))
-        await self.ask(ReaderRequest(does="forget", name=name))
-
-
-def _check(problem: str) -> None:
-    if problem:
-        raise failure_of(ResponseCode.UNEXPECTED_ARGUMENT, reason=problem)
 
 
 class NamedReader:
@@ -163,12 +73,11 @@ class NamedReader:
             name=name, holder=holder or _new_holder(calls.client.members.rng),
             lease_ms=int(lease_s * 1000), share=share, index=begin,
         )
-        _check(reader_name_problem(name) or reader_name_problem(self._request.holder, "holder"))
+        refuse_problem(reader_name_problem(name) or reader_name_problem(self._request.holder, "holder"))
         self._lease_s = lease_s
         self._follow = follow
         self._timeout_s = timeout_s
-        self._stop_index = -1
-        self._is_placed = False
+        self._stop_index: int | None = None
         self._token = -1
         self._part_end = -1
         self._read_index = -1
@@ -181,6 +90,7 @@ class NamedReader:
         self._pause: Deferred[None] | None = None
         self._problem: DLedgerError | None = None
         self._is_closed = False
+        self._late = LateCommits(self._clock, name, self._commit)
 
     @property
     def token(self) -> int:
@@ -229,7 +139,7 @@ class NamedReader:
             await self._check_lease()
             if self._part_end < 0 and not await self._begin_part():
                 return []
-            if 0 <= self._stop_index < self._read_index:
+            if self._stop_index is not None and self._stop_index < self._read_index:
                 return []
             if self._read_index >= self._part_end:
                 await self._finish_part()
@@ -239,7 +149,7 @@ class NamedReader:
             batch = await self._tail.next_batch()
             if not batch:
                 continue  # closed, or the lease is lost
-            end = min(self._part_end, self._stop_index + 1 if self._stop_index >= 0 else NO_END)
+            end = min(self._part_end, NO_END if self._stop_index is None else self._stop_index + 1)
             self._read_index = min(batch[-1].index + 1, self._part_end)
             entries = [one for one in batch if one.index < end and not one.is_control]
             if entries:
@@ -289,9 +199,8 @@ class NamedReader:
         return self._is_closed
 
     def _stop_at(self, committed_index: int) -> None:
-        if not self._follow and not self._is_placed:
+        if not self._follow and self._stop_index is None:
             self._stop_index = committed_index
-        self._is_placed = True
 
     async def _rest(self, pause_s: float) -> None:
         """Wait; L{close} ends it."""
@@ -321,6 +230,7 @@ class NamedReader:
 
     def _leave_part(self) -> None:
         self._part_end = -1
+        self._late.take()
         self._drop_tail()
         renewal, self._renewal = self._renewal, None
         if renewal is not None and renewal.active():
@@ -381,11 +291,14 @@ class NamedReader:
 
     # -- what is done ---------------------------------------------------------------------------------
 
-    def commit(self, index: int | None = None) -> Deferred[int]:
+    def commit(self, index: int | None = None, *, wait: bool = True) -> Deferred[int]:
         """
         All entries up to one are done. Asking twice does no harm.
 
         @param index: the last one; None: the last one that was handed out. One beyond that is left out.
+        @param wait: False: for many small steps. The place is committed within about a second, together with
+            those that follow, and by L{close}; after a crash, what was done since is handed out again.
+            C{index} must have been handed out. Fires at once; a later call fails if the lease was lost.
         @return: fires with the next index of the reader: all before it is done, by all its processes. Fails
             with L{LeaseLost<dledger.client.answers.errors.LeaseLost>}: nothing was committed, another process
             has these entries or may get them; UNEXPECTED_ARGUMENT: it goes back, or no lease was taken yet;
@@ -394,13 +307,27 @@ class NamedReader:
         @raise TypeError, ValueError: C{index} is not a whole number, or negative.
         """
         index = self.handed_index if index is None else whole("index", index)
-        return Deferred.fromCoroutine(self._commit(index))
+        return Deferred.fromCoroutine(self._commit(index) if wait else self._commit_late(index))
 
-    async def _commit(self, index: int) -> int:
+    async def _commit_late(self, index: int) -> int:
+        self._check_begun()
+        if index > self.handed_index:
+            refuse_problem(
+                f"index={index}, the last entry that was handed out has {self.handed_index}: commit with "
+                "wait=True what is left out"
+            )
+        if self._part_end >= 0 and index > self._done_index:
+            self._late.note(index)
+        return self._done_index + 1
+
+    def _check_begun(self) -> None:
         if self._problem is not None:
             raise failure_of(self._problem.code, **self._problem.facts)
         if self._token < 0:
-            _check("nothing was read yet: commit what this reader has handed out")
+            refuse_problem("nothing was read yet: commit what this reader has handed out")
+
+    async def _commit(self, index: int) -> int:
+        self._check_begun()
         if index == -1:
             index = self._done_index
         asked_s, token = self._clock.seconds(), self._token
@@ -415,6 +342,7 @@ class NamedReader:
         if token == self._token:
             self._done_index = max(self._done_index, index)
             self._renewed_s = max(self._renewed_s, asked_s)
+            self._late.done(index)
             self._skip_to(index + 1)
         return answer.next_index
 
@@ -429,22 +357,24 @@ class NamedReader:
     def close(self) -> Deferred[None]:
         """
         Read no more, and give the lease back, so that another process need not wait for its end. Nothing is
-        committed.
+        committed, but what L{commit} was given with C{wait=False}.
 
         @return: fires when that is so, or was not possible. Never fails.
         """
         if self._is_closed:
             return Deferred.fromCoroutine(_nothing())
         self._is_closed = True
-        had_part = self._part_end >= 0
+        had_part, late_index = self._part_end >= 0, self._late.take()
         self._leave_part()
         if self._pause is not None and not self._pause.called:
             self._pause.callback(None)
-        return Deferred.fromCoroutine(self._give_back(had_part))
+        return Deferred.fromCoroutine(self._give_back(had_part, late_index))
 
-    async def _give_back(self, had_part: bool) -> None:
+    async def _give_back(self, had_part: bool, late_index: int = -1) -> None:
         if had_part and self._problem is None and not self._calls.client.is_closed():
             try:
+                if late_index >= 0:
+                    await self._commit(late_index)
                 await self._calls.ask(attrs.evolve(self._request, does="release", token=self._token))
             except DLedgerError as error:
                 self.log.warn("reader {name}: its lease was not given back: {reason}", name=self.name,

@@ -18,6 +18,8 @@ this member has proved that it leads: else it could renew a lease whose entries 
 process, here or by a later leader.
 Rule 7: while damaged entries may be of readers, nothing is known: requests are refused and expiry keeps all
 entries, but those that every other member has deleted, which nobody can give back and no reader needed.
+Rule 8: a reader that nobody has asked for, longer than an option says, is forgotten by the leader. Each
+leader counts that time anew, so it may be longer.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Protocol, TypeVar
 
 from twisted.internet.defer import Deferred
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.base.process.in_turn import InTurn
@@ -50,6 +53,8 @@ from protocols.wire.ledger.readers import (
 )
 
 _T = TypeVar("_T")
+#: A change of the reader of a name.
+_Change = Callable[[str], Coroutine[Deferred[object], object, None]]
 
 #: See rule 5.
 REFRESH_BYTES = 8 * 1024 * 1024
@@ -100,11 +105,12 @@ class ReaderCore(Protocol):
 
 
 class _Leases:
-    """When each lease of each reader was last heard of, in one term of this member."""
+    """When each lease of each reader was last heard of, and each reader, in one term of this member."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
         self._heard_ms: dict[tuple[str, int], int] = {}
+        self._used_ms: dict[str, int] = {}
         self._term = -1
 
     def begin(self, term: int) -> None:
@@ -112,6 +118,15 @@ class _Leases:
         if term != self._term:
             self._term = term
             self._heard_ms = {}
+            self._used_ms = {}
+
+    def used(self, name: str) -> None:
+        """Somebody has asked for this reader."""
+        self._used_ms[name] = self._now_ms()
+
+    def unused_ms(self, name: str) -> int:
+        """How long nobody has; 0 for one that was never heard of."""
+        return self._now_ms() - self._used_ms.setdefault(name, self._now_ms())
 
     def heard(self, name: str, token: int) -> None:
         """The process with this token is there."""
@@ -125,8 +140,9 @@ class _Leases:
         return self._now_ms() < heard_ms + part.lease_ms
 
     def keep_those_of(self, known: Mapping[str, KnownReader]) -> None:
-        """Forget leases that are no more; begin those that were never heard of."""
+        """Forget leases and readers that are no more; begin those that were never heard of."""
         now_ms = self._now_ms()
+        self._used_ms = {name: self._used_ms.get(name, now_ms) for name in known}
         self._heard_ms = {
             (name, part.token): self._heard_ms.get((name, part.token), now_ms)
             for name, one in known.items() for part in one.state.parts if part.holder
@@ -140,6 +156,8 @@ class ReaderDesk:
     Invariant: C{_under_way} has the readers about which something is under way.
     """
 
+    log = Logger()
+
     def __init__(
         self, *, config: DLedgerConfig, ledger: ReadLedger, core: ReaderCore, reads: Reads,
         append: Callable[[bytes], Deferred[AppendResult]], now_ms: Callable[[], int],
@@ -152,6 +170,7 @@ class ReaderDesk:
         """
         self._group = config.group
         self._hold_bytes = config.readers_hold_bytes
+        self._expire_ms = config.readers_expire_hours * 3_600_000
         self._ledger = ledger
         self._core = core
         self._append = append
@@ -242,6 +261,7 @@ class ReaderDesk:
             raise DLedgerError(ResponseCode.NOT_LEADER)
         if known is None:
             raise _unknown(request.name, ResponseCode.LEASE_LOST)
+        self._leases.used(request.name)
         return known.state, rules.part_of(known.state, request.token)
 
     async def _renew(self, request: ReaderRequest) -> ReaderResponse:
@@ -260,6 +280,8 @@ class ReaderDesk:
 
     async def _decide(self, request: ReaderRequest) -> ReaderResponse:
         name, known = request.name, self._known().get(request.name)
+        if known is not None:
+            self._leases.used(name)
         span = rules.Span(self._ledger.ledger_begin_index, self._core.committed_index)
         decision = self._decision(request, known, span)
         if decision.state is None:
@@ -272,6 +294,7 @@ class ReaderDesk:
                 raise DLedgerError(
                     ResponseCode.LEADER_NOT_READY, reason=f"another decision about {name} came first"
                 )
+            self._leases.used(name)
             state, part = known.state, decision.part
             if part is not None and part.token < 0:
                 part = part._replace(token=result.index)
@@ -326,7 +349,10 @@ class ReaderDesk:
         return tuple(
             ReaderInfo(
                 name, one.state.next_index, table.lag(one.state.next_index, committed_index),
-                tuple(part.holder for part in one.state.parts if part.holder and part.begin < part.end),
+                lag_bytes=bytes_behind(self._ledger, one.state.next_index - 1),
+                holders=tuple(
+                    part.holder for part in one.state.parts if part.holder and part.begin < part.end
+                ),
             )
             for name, one in sorted(table.at(committed_index).items()) if not one.state.is_forgotten
         )
@@ -368,15 +394,24 @@ class ReaderDesk:
         self._leases.keep_those_of(known)
         live = [(one.index, name) for name, one in known.items() if not one.state.is_forgotten]
         index, name = min(live, default=(-1, ""))
-        if name and name not in self._under_way and self._is_far_back(index):
-            Deferred.fromCoroutine(self._refresh(name)).addErrback(self._failed)
+        if name and self._is_far_back(index):
+            self._begin_own(name, self._refresh_now)
+        if self._expire_ms:
+            unused = [name for _, name in live if self._leases.unused_ms(name) >= self._expire_ms]
+            if unused:
+                self._begin_own(unused[0], self._forget_unused)
 
     def _is_far_back(self, index: int) -> bool:
         return index < self._ledger.ledger_begin_index or bytes_behind(self._ledger, index) > REFRESH_BYTES
 
-    async def _refresh(self, name: str) -> None:
+    def _begin_own(self, name: str, change: _Change) -> None:
+        """Begin a change of a reader that nobody has asked for, unless something is under way."""
+        if name not in self._under_way:
+            Deferred.fromCoroutine(self._own(name, change)).addErrback(self._failed)
+
+    async def _own(self, name: str, change: _Change) -> None:
         try:
-            await self._alone(name, lambda: self._refresh_now(name))
+            await self._alone(name, lambda: change(name))
         except DLedgerError:
             return  # not now: the next sweep tries again
 
@@ -385,6 +420,21 @@ class ReaderDesk:
         known = self._known().get(name)
         if known is not None and not known.state.is_forgotten and self._is_far_back(known.index):
             await self._append(encode_reader_entry(known.state._replace(previous=known.index)))
+
+
+    async def _forget_unused(self, name: str) -> None:
+        await self._reads.read_index()
+        known = self._known().get(name)
+        if known is None or known.state.is_forgotten or self._leases.unused_ms(name) < self._expire_ms:
+            return
+        decision = rules.forgotten(known.state)
+        assert decision.state is not None
+        await self._append(encode_reader_entry(decision.state._replace(previous=known.index)))
+        self.log.info(
+            "reader {name} is forgotten: nobody has asked for it for {hours} hours (readers_expire_hours). "
+            "It would have gone on at {index}", name=name, hours=self._expire_ms // 3_600_000,
+            index=known.state.next_index,
+        )
 
 
 def _unexpected(reason: str) -> DLedgerError:

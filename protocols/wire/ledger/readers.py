@@ -105,12 +105,14 @@ class ReaderInfo:
     @ivar next_index: every entry before this one is done.
     @ivar lag: committed entries from there on, without those of readers themselves.
     @ivar holders: ids of the processes that have a lease, as far as the member knows.
+    @ivar lag_bytes: bytes of the entries from C{next_index} on; -1: of a member of an earlier version.
     """
 
     name: str
     next_index: int
     lag: int
     holders: tuple[str, ...]
+    lag_bytes: int = -1
 
 
 def reader_name_problem(name: str, what: str = "the name of a reader") -> str:
@@ -193,17 +195,23 @@ def _text(body: bytes, at: int, length: int) -> tuple[str, int]:
 
 def encode_readers(readers: Iterable[ReaderInfo]) -> bytes:
     """Readers as the text in an answer to READER: JSON in UTF-8."""
-    rows = [[one.name, one.next_index, one.lag, list(one.holders)] for one in readers]
+    rows = [[one.name, one.next_index, one.lag, list(one.holders), one.lag_bytes] for one in readers]
     return json.dumps(rows, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def decode_readers(text: bytes | None) -> tuple[ReaderInfo, ...]:
-    """The readers in the text of an answer. @raise BodyError: it is malformed."""
+    """
+    The readers in the text of an answer; columns of later versions are left out.
+
+    @raise BodyError: it is malformed.
+    """
     try:
         rows = json.loads(text) if text else []
         return tuple(
-            ReaderInfo(str(name), int(next_index), int(lag), tuple(map(str, holders)))
-            for name, next_index, lag, holders in rows
+            ReaderInfo(
+                str(name), int(next_index), int(lag), tuple(map(str, holders)), int(more[0]) if more else -1
+            )
+            for name, next_index, lag, holders, *more in rows
         )
     except (ValueError, TypeError) as error:
         raise BodyError(f"readers: {error}") from None
