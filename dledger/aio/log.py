@@ -23,7 +23,7 @@ from dledger.base.process.forks import OpenedHere
 from dledger.base.sending.bodies import BytesLike
 from dledger.client.answers.values import Appended, Entry, MemberInfo
 from dledger.client.calls.appender import AppendLimits, AppendOutcome
-from dledger.client.calls.enveloping import Headers
+from dledger.client.calls.enveloping import Headers, keyed
 from dledger.client.client import LogClient
 from dledger.client.reading.places import Place
 from dledger.values.addresses import DEFAULT_MEMBERS
@@ -90,7 +90,7 @@ class AsyncLog:
 
     async def append(
         self, body: BytesLike, *, expected_end: int | None = None, producer: str | None = None,
-        sequence: int | None = None, headers: Headers = None,
+        sequence: int | None = None, headers: Headers = None, key: BytesLike | None = None,
     ) -> Appended:
         """
         Append one entry; returns when it is committed. Calls of one task are in order; many tasks may append
@@ -99,12 +99,14 @@ class AsyncLog:
         @param body: 0 to 4194256 bytes.
         @param expected_end: append only if this is the last index of the log; see L{LogClient.append}.
         @param producer, sequence: append only if the log has none of both; see L{LogClient.append}.
-        @param headers: shown to readers beside the body; see L{LogClient.append}.
+        @param headers, key: shown to readers beside the body; see L{LogClient.append}.
         @raise Conflict: the log does not end at C{expected_end}.
         @raise OutOfSequence: C{sequence} does not follow the last one of the producer.
         @raise AppendFailed: the entry is certainly not in the log.
         @raise UnknownOutcome: the entry may be in the log, now or later.
         """
+        if key is not None:
+            headers = keyed(headers, key)
         if expected_end is not None or producer is not None or sequence is not None:
             return await self._wait(lambda: self._client.append(
                 body, expected_end=expected_end, producer=producer, sequence=sequence, headers=headers
@@ -114,19 +116,21 @@ class AsyncLog:
 
     async def append_many(
         self, bodies: Sequence[BytesLike], *, producer: str | None = None, sequence: int | None = None,
-        headers: Headers = None,
+        headers: Headers = None, key: BytesLike | None = None,
     ) -> tuple[Appended, ...]:
         """
         Append C{bodies} in order.
 
         @param producer, sequence: both or none: of the first body; see L{LogClient.append_many}.
-        @param headers: of each body; see L{LogClient.append}.
+        @param headers, key: of each body; see L{LogClient.append}.
         @return: the runs of consecutive indexes of the bodies, in order; entries of other writers may lie
             between two runs.
         @raise AppendError: a body was not acknowledged; the error names the others. L{UnknownOutcome
             <dledger.client.answers.values.UnknownOutcome>} if any body may be in the log without an
             acknowledgement.
         """
+        if key is not None:
+            headers = keyed(headers, key)
         if producer is not None or sequence is not None:
             return await self._wait(lambda: self._client.append_many(
                 bodies, producer=producer, sequence=sequence, headers=headers

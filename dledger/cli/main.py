@@ -62,7 +62,7 @@ from dledger.values.errors import DLedgerError
 from dledger.values.tls_files import tls_files
 from protocols.wire.codes import ResponseCode
 from protocols.wire.ledger.codes import Consistency
-from protocols.wire.ledger.envelopes import headers_problem
+from protocols.wire.ledger.envelopes import KEY_HEADER, headers_problem
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -199,14 +199,21 @@ def _read_headers(
     return headers or None
 
 
+def _with_key(headers: dict[str, bytes], key: str) -> dict[str, bytes]:
+    if KEY_HEADER in headers:
+        raise click.UsageError("give either --key or the header key, not both")
+    return {KEY_HEADER: key.encode("utf-8", "surrogateescape"), **headers}
+
+
 @cli.command()
 @click.argument("bodies", nargs=-1)
 @click.option("--file", "files", type=click.File("rb"), multiple=True,
               help="Append every line of this file; - is standard input.")
 @click.option("--window", type=click.IntRange(min=1), default=1000, show_default=True,
               help="Maximum number of appends under way.")
-@click.option("--header", "headers", multiple=True, callback=_read_headers, metavar="NAME=VALUE",
+@click.option("-H", "--header", "headers", multiple=True, callback=_read_headers, metavar="NAME=VALUE",
               help="A header of each entry; may be repeated. See docs/envelopes.md.")
+@click.option("--key", help="What each entry is about: the header key.")
 @click.option("--envelope", is_flag=True, help="Each entry has its time, by the clock of this machine.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @click.option("--progress/--no-progress", default=None, help="Show progress. Default: on a terminal.")
@@ -217,6 +224,7 @@ def append(
     files: tuple[IO[bytes], ...],
     window: int,
     headers: dict[str, bytes] | None,
+    key: str | None,
     envelope: bool,
     as_json: bool,
     progress: bool | None,
@@ -230,6 +238,7 @@ def append(
     target: Target = context.obj
     if bodies and files:
         raise click.UsageError("give either BODIES or --file, not both")
+    headers = headers if key is None else _with_key(headers or {}, key)
     if not bodies and not files:
         files = (sys.stdin.buffer,)
     lines = _Lines(files)

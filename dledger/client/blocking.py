@@ -39,7 +39,7 @@ from dledger.client.answers.values import (
     MemberInfo,
 )
 from dledger.client.calls.appender import AppendLimits, AppendOutcome
-from dledger.client.calls.enveloping import Headers, checked_headers
+from dledger.client.calls.enveloping import Headers, checked_headers, keyed
 from dledger.client.calls.numbered_feed import feed_numbered
 from dledger.client.client import LogClient
 from dledger.client.links.chain_marks import ChainMark
@@ -119,21 +119,21 @@ class Log:
 
     def append(
         self, body: BytesLike, *, expected_end: int | None = None, producer: str | None = None,
-        sequence: int | None = None, headers: Headers = None,
+        sequence: int | None = None, headers: Headers = None, key: BytesLike | None = None,
     ) -> Appended:
         """
         Append one entry; returns when it is committed.
 
         @param expected_end: append only if this is the last index of the log; see L{LogClient.append}.
         @param producer, sequence: append only if the log has none of both; see L{LogClient.append}.
-        @param headers: shown to readers beside the body; see L{LogClient.append}.
+        @param headers, key: shown to readers beside the body; see L{LogClient.append}.
         @raise Conflict: the log does not end at C{expected_end}.
         @raise OutOfSequence: C{sequence} does not follow the last one of the producer.
         @raise AppendFailed: the entry is certainly not in the log.
         @raise UnknownOutcome: the entry may be in the log, now or later.
         """
         return self._reactor.wait(lambda: self._client.append(
-            body, expected_end=expected_end, producer=producer, sequence=sequence, headers=headers
+            body, expected_end=expected_end, producer=producer, sequence=sequence, headers=headers, key=key
         ))
 
     def append_many(
@@ -144,7 +144,7 @@ class Log:
         *,
         producer: str | None = None,
         sequence: int | None = None,
-        headers: Headers = None,
+        headers: Headers = None, key: BytesLike | None = None,
     ) -> AppendSummary:
         """
         Append every body that C{bodies} yields, in order, with up to C{window} under way.
@@ -156,7 +156,7 @@ class Log:
             bodies acknowledged so far.
         @param producer, sequence: both or none: of the first body; see L{LogClient.append_many}. Then up to
             C{window} bodies are pulled at a time, and the next ones when these are stored.
-        @param headers: of each body; see L{LogClient.append}.
+        @param headers, key: of each body; see L{LogClient.append}.
         @raise AppendError: a body was not acknowledged. The call then pulls no more bodies, sends none of
             those that were pulled, and waits for those that were sent. L{UnknownOutcome} if any body may
             be in the log without an acknowledgement, else L{AppendFailed}. The fact C{acknowledged} is
@@ -166,7 +166,7 @@ class Log:
         """
         self._reactor.check_process()
         window = whole("window", window, 1)
-        headers = checked_headers(headers)
+        headers = checked_headers(headers if key is None else keyed(headers, key))
         if producer is not None or sequence is not None:
             append = partial(self._client.append_many, producer=producer, headers=headers)
             return feed_numbered(self._reactor.wait, append, bodies, window, progress, sequence)

@@ -31,7 +31,7 @@ from dledger.client.answers.values import Appended, AppendError, Entry, MemberIn
 from dledger.client.calls.appender import AppendDone, Appender, AppendLimits
 from dledger.client.calls.changes import GroupChanges
 from dledger.client.calls.command_calls import CommandCalls
-from dledger.client.calls.enveloping import Enveloping, Headers
+from dledger.client.calls.enveloping import Enveloping, Headers, keyed
 from dledger.client.calls.lone_appends import LoneAppends, check_numbers
 from dledger.client.calls.machines import MAX_AGE_S, query_machine
 from dledger.client.calls.member_questions import MemberQuestions
@@ -152,7 +152,7 @@ class LogClient:
             call only if there are no bodies or they are refused here (pending full, not bytes, too large).
         @param stream: calls with the same object belong together: when a body of one was not acknowledged,
             the unsent bodies of later ones fail. Without it, only those of the same call do.
-        @param headers: of each body, see L{append}.
+        @param headers, key: of each body, see L{append}.
         """
         self._appender.submit(bodies, done, stream, headers)
 
@@ -167,7 +167,7 @@ class LogClient:
 
     def append_many(
         self, bodies: Sequence[BytesLike], *, producer: str | None = None, sequence: int | None = None,
-        headers: Headers = None,
+        headers: Headers = None, key: BytesLike | None = None,
     ) -> Deferred[tuple[Appended, ...]]:
         """
         Append C{bodies} in order.
@@ -179,23 +179,23 @@ class LogClient:
             L{AppendFailed <dledger.client.answers.values.AppendFailed>} or L{UnknownOutcome
             <dledger.client.answers.values.UnknownOutcome>}, which also report the acknowledged bodies.
             Cancelling stops the wait, not the append.
-        @raise TypeError: these parameters do not go together, or have a wrong type.
+        @raise TypeError, ValueError: these parameters do not go together, or have a wrong type.
         """
+        headers = headers if key is None else keyed(headers, key)
         if producer is not None or sequence is not None:
             check_numbers(None, producer, sequence)
             if producer is None or sequence is None:
                 raise TypeError("append_many() takes both producer and sequence, or none of them")
             enclose = partial(self._enveloping.enclose_all, headers=headers)
-            return Deferred.fromCoroutine(
-                append_numbered(self._commands.appends, bodies, producer, sequence, enclose)
-            )
+            numbered = append_numbered(self._commands.appends, bodies, producer, sequence, enclose)
+            return Deferred.fromCoroutine(numbered)
         waiter: Deferred[tuple[Appended, ...]] = Deferred()
         self._appender.submit(bodies, partial(fire_all, waiter), headers=headers)
         return waiter
 
     def append(
         self, body: BytesLike, *, expected_end: int | None = None, producer: str | None = None,
-        sequence: int | None = None, headers: Headers = None,
+        sequence: int | None = None, headers: Headers = None, key: BytesLike | None = None,
     ) -> Deferred[Appended]:
         """
         Append C{body} as one entry and wait until it is committed.
@@ -206,14 +206,15 @@ class LogClient:
             this sequence; else the result is that entry's. The first sequence of a producer is 0, and each
             one follows the last. After an unknown outcome the same call reports it, also from another
             process, for as long as the log remembers (docs/exactly-once.md). Not in order with other appends.
-        @param headers: shown to readers of ours beside the body: up to 32 of them and 8192 bytes in all,
-            names of 1 to 64 bytes (docs/envelopes.md).
+        @param headers: shown to readers of ours beside the body (docs/envelopes.md): up to 32 of them and
+            8192 bytes in all. C{key}, C{entry.key} for readers, is one of them: what the entry is about.
         @return: as of L{append_many}, with a single L{Appended}. With C{expected_end}, fails with
             L{Conflict<dledger.client.answers.errors.Conflict>} if the log ends elsewhere; with C{producer},
             with L{OutOfSequence<dledger.client.answers.errors.OutOfSequence>} if the sequence does not
             follow. UNSUPPORTED: the leader is a Java member, which can do neither.
-        @raise TypeError: these parameters do not go together.
+        @raise TypeError, ValueError: these parameters do not go together.
         """
+        headers = headers if key is None else keyed(headers, key)
         if expected_end is not None or producer is not None or sequence is not None:
             check_numbers(expected_end, producer, sequence)
             try:

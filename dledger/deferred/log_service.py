@@ -110,19 +110,21 @@ class LogService(Service):
 
     def append(
         self, body: BytesLike, *, expected_end: int | None = None, producer: str | None = None,
-        sequence: int | None = None, headers: Headers = None,
+        sequence: int | None = None, headers: Headers = None, key: BytesLike | None = None,
     ) -> Deferred[Appended]:
         """Append one entry; see L{LogClient.append}."""
         return self.client.append(
-            body, expected_end=expected_end, producer=producer, sequence=sequence, headers=headers
+            body, expected_end=expected_end, producer=producer, sequence=sequence, headers=headers, key=key
         )
 
     def append_many(
         self, bodies: Sequence[BytesLike], *, producer: str | None = None, sequence: int | None = None,
-        headers: Headers = None,
+        headers: Headers = None, key: BytesLike | None = None,
     ) -> Deferred[tuple[Appended, ...]]:
         """Append bodies in order; see L{LogClient.append_many}."""
-        return self.client.append_many(bodies, producer=producer, sequence=sequence, headers=headers)
+        return self.client.append_many(
+            bodies, producer=producer, sequence=sequence, headers=headers, key=key
+        )
 
     def submit(
         self, command: BytesLike, *, producer: str | None = None, sequence: int | None = None

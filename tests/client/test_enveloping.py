@@ -114,6 +114,19 @@ class TimedTests(EnvelopingCase):
         call = self.client.submit_command(ENVELOPE_MAGIC)
         self.assertEqual(self.done(call), b"0:" + ENVELOPE_MAGIC)
 
+    def test_key(self) -> None:
+        """It is the header of that name; another one beside it is refused, and so is what is not bytes."""
+        self.assertIn("8192", self.refused(self.client.append(b"x", key=b"k" * 8192)))
+        self.done(self.client.append(b"one", key=b"user-7", headers=HEADERS))
+        self.done(self.client.append_many([b"two", b"three"], key=bytearray(b"user-8")))
+        self.done(self.client.append(b"four", headers={"key": b"user-9"}))
+        self.done(self.client.append(b"five"))
+        entries = self.entries()
+        self.assertEqual([one.key for one in entries], [b"user-7", b"user-8", b"user-8", b"user-9", None])
+        self.assertEqual(entries[0].headers, {"key": b"user-7", **HEADERS})
+        self.assertRaises(ValueError, self.client.append, b"x", key=b"a", headers={"key": b"b"})
+        self.assertRaises(TypeError, self.client.append_many, [b"x"], key="a")
+
     def test_wrong_headers(self) -> None:
         """Each is refused with its reason, whatever else the append expects; nothing is sent."""
         for headers, said in WRONG:
@@ -237,6 +250,7 @@ class FacesTests(SynchronousTestCase):
         with LiveGroup().open(envelope=True) as log:
             log.append(b"a", headers=HEADERS)
             log.append_many([b"b", b"c"], headers={"k": b"v"})
+            self.assertRaises(ValueError, log.append, b"x", headers={"key": b"v"}, key=b"w")
             entries = list(log.tail(0))
             self.assertEqual([one.body for one in entries], [b"a", b"b", b"c"])
             self.assertEqual([one.headers for one in entries], [HEADERS, {"k": b"v"}, {"k": b"v"}])
@@ -248,6 +262,9 @@ class FacesTests(SynchronousTestCase):
                 self.assertEqual(next(bodies), b"x")
                 self.assertIn(said, str(self.assertRaises(AppendFailed, log.append, b"x", headers=headers)))
             self.assertEqual(len(list(log.tail(0))), 3)
+            log.append(b"d", key=b"u")
+            log.append_many([b"e"], key=b"v")
+            self.assertEqual([one.key for one in log.tail(2)], [None, b"u", b"v"])
 
     def test_asyncio(self) -> None:
         """Likewise."""
@@ -267,6 +284,11 @@ class FacesTests(SynchronousTestCase):
                         await log.append(b"x", headers=headers)
                     self.assertIn(said, str(raised.exception))
                 self.assertEqual(len(group.log), 4)
+                await log.append(b"e", key=b"u")
+                await log.append_many([b"f"], key=b"v")
+                await log.append(b"g", expected_end=5, key=b"w")
+                keys = [one.key async for one in log.tail(4, follow=False)]
+                self.assertEqual(keys, [b"u", b"v", b"w"])
 
         self.assertEqual(play(story), [])
 
@@ -277,10 +299,15 @@ class FacesTests(SynchronousTestCase):
         log = LogService(group.peers, reactor=clock, endpoint_for=group.endpoint_for, envelope=True)
         log.startService()
         one, many = log.append(b"a", headers=HEADERS), log.append_many([b"b"], headers={"k": b"v"})
+        keyed = (log.append(b"c", key=b"u"), log.append_many([b"d"], key=b"v"))
         group.settle()
         self.successResultOf(one)
         self.successResultOf(many)
-        for index, body, headers in ((0, b"a", HEADERS), (1, b"b", {"k": b"v"})):
+        for call in keyed:
+            self.successResultOf(call)
+        for index, body, headers in (
+            (0, b"a", HEADERS), (1, b"b", {"k": b"v"}), (2, b"c", {"key": b"u"}), (3, b"d", {"key": b"v"}),
+        ):
             read = log.get(index)
             group.settle()
             entry = self.successResultOf(read)

@@ -180,8 +180,14 @@ class HeaderTests(CliCase):
         self.assertEqual(self.log.calls, [("append_many", 1000, {"type": b"order", "x": b"a=b"})])
         self.assertIs(self.opened[-1][1]["envelope"], True)
 
+    def test_key(self) -> None:
+        """C{--key} is a header, too."""
+        self.run_cli("append", "--key", "user-7", "-H", "a=b", "c")
+        self.assertEqual(self.log.calls[-1], ("append_many", 1000, {"key": b"user-7", "a": b"b"}))
+
     def test_wrong(self) -> None:
         """Refused as usage, and nothing is opened."""
+        self.assertExit(self.run_cli("append", "--key", "x", "-H", "key=y", "c"), 64, "not both")
         for header, said in (("x", "NAME=VALUE"), ("=x", "has 0 bytes"), ("a" * 70 + "=", "has 70 bytes")):
             self.assertExit(self.run_cli("append", "--header", header, "a"), 64, said)
         self.assertExit(self.run_cli("append", "--header", "a=", "--header", "a=", "b"), 64, "twice")

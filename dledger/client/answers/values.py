@@ -18,7 +18,7 @@ from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.batches import EntryBatch
 from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
-from protocols.wire.ledger.envelopes import ENVELOPE_MAGIC, decode_envelope
+from protocols.wire.ledger.envelopes import ENVELOPE_MAGIC, KEY_HEADER, decode_envelope
 from protocols.wire.ledger.own.own_entries import MARKER_BYTES, OwnKind, own_kind
 
 
@@ -120,6 +120,11 @@ class Entry:
     def headers(self) -> Mapping[str, bytes]:
         """What its program has appended beside the body, by name; empty without headers."""
         return {}
+
+    @property
+    def key(self) -> bytes | None:
+        """What the entry is about, as its program says: the header C{key}; None without one."""
+        return self.headers.get(KEY_HEADER)
 
 
 @attrs.frozen(kw_only=True)

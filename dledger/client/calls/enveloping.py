@@ -17,10 +17,24 @@ from dledger.base.sending.bodies import BytesLike, as_bodies, misfit, total_byte
 from dledger.client.answers.values import AppendFailed
 from dledger.client.calls.lone_appends import BODY_BYTES_MAX, checked_body
 from protocols.wire.codes import ResponseCode
-from protocols.wire.ledger.envelopes import envelope_head, guarded, headers_problem, time_problem
+from protocols.wire.ledger.envelopes import KEY_HEADER, envelope_head, guarded, headers_problem, time_problem
 
 #: Headers of the bodies of one call; None: none.
 Headers = Mapping[str, bytes] | None
+
+
+def keyed(headers: Headers, key: BytesLike) -> Headers:
+    """
+    The headers of a call with its key.
+
+    @param key: what the entry is about.
+    @raise TypeError: the key is not bytes.
+    @raise ValueError: the headers have another one.
+    """
+    raw = bytes(memoryview(key))  # (A text, or a number, is no key.)
+    if headers is not None and headers.get(KEY_HEADER, raw) != raw:
+        raise ValueError(f"key={raw!r}, and the header {KEY_HEADER!r} is {headers[KEY_HEADER]!r}: give one")
+    return {KEY_HEADER: raw, **(headers or {})}
 
 
 def checked_headers(headers: Headers) -> Headers:

@@ -35,6 +35,8 @@ HAS_TIME = 1
 TIME_MS_MAX = 253_402_300_799_999
 #: Headers of one entry, at most; bytes of a name, in UTF-8; bytes of all of them as they are encoded.
 HEADERS_MAX, HEADER_NAME_BYTES_MAX, HEADERS_BYTES_MAX = 32, 64, 8_192
+#: Name of the header that says what an entry is about.
+KEY_HEADER = "key"
 
 ENVELOPE_DECLARATION = Struct(
     "magic" / Int64ub,
