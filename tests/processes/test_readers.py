@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -132,6 +134,53 @@ class KillTests(ReaderCase):
     def test_shared(self) -> None:
         """With parts of seven entries."""
         self._play(7)
+
+
+class DatabaseTests(ReaderCase):
+    """The example that reads into a database."""
+
+    def balances(self, path: Path) -> dict[str, int]:
+        """The accounts; none before the program has made the tables."""
+        if not path.exists():
+            return {}
+        opened = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=LONG_S)
+        with contextlib.closing(opened) as database:
+            try:
+                return dict(database.execute("SELECT name, balance FROM accounts"))
+            except sqlite3.OperationalError:
+                return {}
+
+    def test_killed(self) -> None:
+        """However often it is killed, and the leader: each entry counts once."""
+        rng, path, expected = Random(11), self.home / "accounts.sqlite", {"anna": 0, "bob": 0}
+        program = ROOT / "examples" / "first-programs" / "accounts.py"
+        child = Child(
+            "accounts", [sys.executable, str(program), str(path)],
+            log_path=self.home / "accounts.log",
+            environment={"PYTHONPATH": str(ROOT), "DLEDGER_PEERS": self.group.peers_text},
+        )
+        self.addCleanup(child.kill)
+        child.start()
+        for kill in range(KILLS):
+            before = sum(self.balances(path).values())
+            amounts = [(rng.choice(("anna", "bob")), rng.randrange(1, 100)) for _ in range(100)]
+            with dledger.connect(self.group.peers_text, timeout=LONG_S, exactly_once=True) as log:
+                log.append_many(f"{name} {amount}".encode() for name, amount in amounts)
+            for name, amount in amounts:
+                expected[name] += amount
+            enough = before + rng.randrange(1, 4000)  # (somewhere in what was appended)
+            wait_until(
+                lambda enough=enough: sum(self.balances(path).values()) >= min(  # type: ignore[misc]
+                    enough, sum(expected.values())
+                ), seconds=LONG_S, what="more balances",
+            )
+            child.kill()
+            if kill % 3 == 2:
+                leader = self.group.members[self.group.leader(seconds=LONG_S)]
+                leader.kill()
+                leader.start()
+            child.start()
+        wait_until(lambda: self.balances(path) == expected, seconds=LONG_S, what=f"{expected}")
 
 
 class PauseTests(ReaderCase):
