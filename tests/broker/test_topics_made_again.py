@@ -4,17 +4,23 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
+import attrs
 from twisted.internet.defer import succeed
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.rocketmq.answering.refusals import Code
+from dledger.rocketmq.broker import lost_topics
+from dledger.rocketmq.broker.ha.put_status import PutStatus
 from dledger.rocketmq.broker.metadata.tables import BEGINS_AT, TopicConfig, Topics
 from dledger.rocketmq.broker.popping.check_points import pop_retry_topic
+from dledger.rocketmq.broker.puts.halves import HALF_TOPIC
 from dledger.rocketmq.broker.transactions.ends import COMMIT
+from dledger.rocketmq.broker.transactions.ends_reading import first_place
 from protocols.wire.remoting import RemotingCommand
-from tests.broker.popping.rig import PopCase
+from tests.broker.popping.rig import PopCase, pop_of
 from tests.broker.transactions.rig import TransactionCase
 
 DELETE, MAKE = 215, 17
@@ -123,8 +129,56 @@ class LostTests(AgainCase):
             self.assertEqual(self.parts.metadata.topics.begins_at("T1"), begin)
 
 
+    def test_deleted_again(self) -> None:
+        """A topic that was lost, added and deleted is not made again by a message that waits for it."""
+        self.send(b"first", properties="DELAY\x011\x02")
+        self.send(b"second", properties="DELAY\x012\x02")
+        table = b'{"topicConfigTable":{},"dataVersion":{"stateVersion":0,"timestamp":1,"counter":"1"}}'
+        self.disk.write_file("/store/config/topics.json", table)
+        self.again(crash=True)
+        self.parts.lost_topics.restore()
+        self.parts.schedule.start()
+        self.addCleanup(self.parts.schedule.stop)
+        self.wait(3)
+        self.assertEqual([one.body for one in self.of("T1")], [b"first"])
+        self.admin(DELETE)
+        self.wait(9)
+        self.assertIsNone(self.parts.metadata.topics.get("T1"))
+        self.assertEqual([one.body for one in self.of("T1")], [b"first"])
+
+
 class PopsTests(AgainCase):
     """What was popped before."""
+
+    def test_check_point_under_way(self) -> None:
+        """It is stored after the topic was made again: nothing is given, and no message passed over."""
+        for is_made in (True, False):
+            self.send(b"old 0", b"old 1")
+            held = self.hold_puts()
+            self.assertEqual(self.client.send(pop_of()), [])
+            self.admin(DELETE)
+            if is_made:
+                self.admin(MAKE)
+            held.pop().callback(PutStatus.PUT_OK)
+            (answer,) = self.client.received()
+            self.assertEqual((answer.code, len(self.parts.revive.table)), (210, 0))
+            self.parts.pipeline.__dict__.pop("put")
+            self.admin(MAKE)
+            self.send(b"new 0", b"new 1", b"new 2")
+            given = self.pop()
+            self.assertEqual([one.body for one in given], [b"new 0", b"new 1", b"new 2"])
+            for one in given:
+                self.ack(one)
+
+    def test_in_order(self) -> None:
+        """A receipt of the deleted topic acknowledges no message of the new one, which is free at once."""
+        self.send(b"old 0", b"old 1")
+        one, two = self.pop(order="true")
+        self.assertEqual(self.ack(one).code, 0)
+        self.make_again()
+        self.send(b"newer")
+        self.assertEqual(self.ack(two).code, Code.NO_MESSAGE)
+        self.assertEqual([one.body for one in self.pop(order="true")], [b"new", b"newer"])
 
     def test_check_points(self) -> None:
         """Those of the deleted topic deliver nothing of the new one."""
@@ -246,3 +300,44 @@ class HalfTests(TransactionCase):
         new = self.half(key="new")
         self.assertEqual([one.ext_fields["msgId"] for one in self.wait(10.5)], ["new"])
         self.assertEqual(self.end(new, COMMIT).code, 0)
+
+    def test_copy(self) -> None:
+        """A copy is as old as the first one, although it was stored when the topic was gone."""
+        self.parts.lost_topics.restore()
+        self.assertEqual(self.end(self.half(key="warm up")).code, 0)
+        half = self.half(key="old")
+        self.parts.metadata.topics.delete("T1", 1)
+        begin = self.broker.store.log.record_end
+        self.wait(10.5)
+        copy = self.of(HALF_TOPIC)[-1]
+        self.assertGreaterEqual(copy.physical_offset, begin)
+        # As after a crash: the topic begins with the first message that waited since its deletion.
+        self.parts.metadata.topics.put(made(**{BEGINS_AT: begin}), 1)
+        self.assertEqual(first_place(self.broker.store, copy), half.physical_offset)
+        self.assertEqual(self.end(copy, COMMIT, fromTransactionCheck="true").code, Code.TOPIC_NOT_EXIST)
+        self.assertEqual(self.wait(20), [])
+
+    def test_reading_fails(self) -> None:
+        """The first one cannot be read: its end is refused, and may be asked for again."""
+        self.half(key="old")
+        self.wait(10.5)
+        copy, queue = self.of(HALF_TOPIC)[-1], self.broker.store.queues.get(HALF_TOPIC, 0)
+        with mock.patch.object(type(queue), "read", side_effect=OSError(5, "made up")):
+            self.assertEqual(self.end(copy, COMMIT, fromTransactionCheck="true").code, Code.SYSTEM_ERROR)
+        self.assertEqual(self.end(copy, COMMIT, fromTransactionCheck="true").code, 0)
+
+    def test_lost_and_deleted(self) -> None:
+        """An end does not make a topic that an administrator has deleted since the start."""
+        half = self.half(key="old")
+        self.parts.metadata.topics.delete("T1", 1)
+        self.parts.lost_topics.note_table()
+        self.broker.clock.advance(1)
+        self.parts.lost_topics.restore()
+        self.parts.lost_topics._at_start = attrs.evolve(self.parts.lost_topics._at_start, table_ms=0)
+        self.parts.lost_topics.deleted("T1")
+        self.parts.metadata.topics.delete("T1", 1)
+        self.assertEqual(self.end(half, COMMIT).code, Code.TOPIC_NOT_EXIST)
+        self.patch(lost_topics, "DELETED_MAX", 2)
+        for name in ("T2", "T3"):
+            self.parts.lost_topics.deleted(name)
+        self.assertEqual(self.end(half, COMMIT).code, 0)

@@ -10,15 +10,18 @@ from tests.mutants.history_catalogue import HistoryRow
 from tests.mutants.patching import Patch
 
 ACKS = "dledger.rocketmq.broker.popping.acks"
+ADMIN = "dledger.rocketmq.broker.admin.commands"
 BEGINS = "dledger.rocketmq.broker.popping.first_offsets"
 BOUNDS = "dledger.rocketmq.broker.consuming.offset_bounds"
 CHECK = "dledger.rocketmq.broker.transactions.check"
+COMMANDS = "dledger.rocketmq.broker.transactions.commands"
 COPY = "dledger.rocketmq.broker.metadata.slave_synchronize"
 CONSUMERS = "dledger.rocketmq.broker.consuming.consumers"
 ENDS = "dledger.rocketmq.broker.transactions.ends"
 FILES = "dledger.rocketmq.broker.metadata.files"
 HALVES = "dledger.rocketmq.broker.puts.halves"
 INDEX = "dledger.rocketmq.broker.store.index.key_index"
+LOST = "dledger.rocketmq.broker.lost_topics"
 LONG = "dledger.rocketmq.broker.sending.long_sends"
 MASTER = "dledger.rocketmq.broker.ha.master"
 IN_ORDER = "dledger.rocketmq.broker.popping.in_order"
@@ -198,6 +201,19 @@ BROKER_MUTANTS: tuple[HistoryRow, ...] = (
     ), {"test": "tests.broker.popping.test_revive"}),
     ("pop-outlives-topic", "a message of a deleted topic gets another time", (
         Patch(ACKS, "        if revive.is_over(ack.key):", "        if False:"),
+    ), _AGAIN_TESTS),
+    ("half-copy-outlives-topic", "a copy of a half message is committed into the next topic of its name", (
+        Patch(COMMANDS, "first_place(self._store, half) < topic.begins_at",
+              "half.physical_offset < topic.begins_at"),
+    ), _AGAIN_TESTS),
+    ("deleted-topic-lost", "what waits for a topic makes it again after its deletion", (
+        Patch(LOST, "and topic not in self._deleted:", "and True:"),
+    ), _AGAIN_TESTS),
+    ("order-outlives-topic", "a receipt of a deleted topic moves the offset in the next of its name", (
+        Patch(ADMIN, "        self._parts.metadata.order_info.delete_topic(name)\n", ""),
+    ), _AGAIN_TESTS),
+    ("pop-under-way-outlives-topic", "a check point under way moves the offset in the next topic", (
+        Patch(REVIVE, "            if topic is None or at < topic.begins_at:", "            if False:"),
     ), _AGAIN_TESTS),
     ("silent-connection-kept", "a connection that answers nothing is kept", (
         Patch("dledger.rocketmq.broker.command_client",

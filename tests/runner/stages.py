@@ -98,13 +98,16 @@ def _unit(suites: Sequence[str], *, budget_s: int) -> Stage:
                  read=read_trial if suites else read_total(SUMMARY))
 
 
-def _simulated(*, schedules: int, within_s: int) -> list[Stage]:
-    """Groups, and pairs of brokers."""
-    drawn = ("--schedules", str(schedules), "--seed", "1", "--jobs", "2", "--within", str(within_s))
+def _simulated(*, within_s: int, pairs_within_s: int) -> list[Stage]:
+    """Groups, the logs of masters and slaves, and whole masters and slaves with their clients."""
     return [
-        Stage(name=name, command=_program(module, *drawn), budget_s=within_s + 10, read=read_total(SCHEDULES),
-              counts="schedules")
-        for name, module in (("sim", "dledger.testing"), ("sim-ha", "dledger.testing.brokers.runner"))
+        Stage(name=name, budget_s=seconds + 10, read=read_total(SCHEDULES), counts="schedules",
+              command=_program(module, "--schedules", "1000", "--seed", "1", "--jobs", "2", "--within",
+                               str(seconds)))
+        for name, module, seconds in (
+            ("sim", "dledger.testing", within_s), ("sim-ha", "dledger.testing.brokers.runner", within_s),
+            ("sim-pairs", "dledger.testing.brokers", pairs_within_s),
+        )
     ]
 
 
@@ -121,7 +124,7 @@ def quick_stages(suites: Sequence[str] = ()) -> list[Stage]:
         _lint(),
         _types(),
         _unit(suites, budget_s=200),
-        *_simulated(schedules=1000, within_s=30),
+        *_simulated(within_s=25, pairs_within_s=15),
         Stage(name="mutants", command=_program("tests.mutants", "--within", "40", "--drawn", "1"),
               budget_s=50, read=read_total(MUTANTS), counts="mutants"),
         Stage(name="damage", command=_program("tests.damage", *damage), budget_s=40, counts="cases",
@@ -147,7 +150,7 @@ def all_stages(suites: Sequence[str] = ()) -> list[Stage]:
         _lint(),
         _types(),
         _unit(suites, budget_s=300),
-        *_simulated(schedules=1000, within_s=300),
+        *_simulated(within_s=300, pairs_within_s=300),
         Stage(name="mutants", command=_program("tests.mutants"), budget_s=400, read=read_total(MUTANTS),
               counts="mutants"),
         Stage(name="damage", command=_program("tests.damage", "--cases", "10000", "--seed", "1"),

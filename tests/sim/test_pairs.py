@@ -202,15 +202,23 @@ class WorldTests(PairCase):
         assert parts is not None
         for masters in (True, False):
             watch = OffsetWatch(lambda: 10 * COPIED_US)
-            for offset in (5, 4):
+            for offset in (3, 5, 4):
                 parts.metadata.consumer_offsets.commit(*key, offset, 1)
-                if offset == 5:
+                if offset != 4:
                     watch.look("m", 1, parts, masters=masters)
             self.assertBroken(9, watch.look, "m", 1, parts, masters=masters)
             watch.look("m", 2, parts, masters=masters)
             watch.committing("m", key, 3)
             parts.metadata.consumer_offsets.commit(*key, 3, 1)
             watch.look("m", 2, parts, masters=masters)
+            # A slave began with 3: its master's offset replaces it.
+            watch = OffsetWatch(lambda: 10 * COPIED_US)
+            watch.look("m", 3, parts, masters=masters)
+            parts.metadata.consumer_offsets.commit(*key, 2, 1)
+            if masters:
+                self.assertBroken(9, watch.look, "m", 3, parts, masters=masters)
+            else:
+                watch.look("m", 3, parts, masters=masters)
 
     def test_b10(self) -> None:
         """A message that no key finds."""

@@ -27,6 +27,8 @@ from protocols.wire.rocketmq.layout import TIMED_TOPIC
 
 #: Messages of other topics wait there.
 WAITING_TOPICS = frozenset({SCHEDULE_TOPIC, TIMED_TOPIC, HALF_TOPIC})
+#: Names of deleted topics that are remembered; then the earliest is forgotten.
+DELETED_MAX = 65_536
 
 
 def lost_topics(
@@ -126,7 +128,8 @@ class LostTopics:
     """
     Adds the topics that a crash took, when this broker becomes a master, and when a message goes to one.
 
-    Invariant: C{_table_ms} is the time of the table before this broker added something.
+    Invariant: C{_table_ms} is the time of the table before this broker added something. C{_deleted} has the
+    topics that were deleted since: they are not lost.
     """
 
     log = Logger()
@@ -146,6 +149,7 @@ class LostTopics:
         self._changed = changed
         self._at_start = TopicsAtStart()
         self._table_ms = 0
+        self._deleted: dict[str, None] = {}
         self.note_table()
 
     def note_table(self) -> None:
@@ -161,6 +165,7 @@ class LostTopics:
         @raise StoreError: the log or a queue cannot be read.
         """
         topics, config = self._topics, self._config
+        self._deleted = {}
         if config.is_slave:
             if isinstance(self._store, CommitLogStore):
                 nums = config.default_topic_queue_nums
@@ -186,6 +191,13 @@ class LostTopics:
             )
         topics.log_end = lambda: self._store.log.record_end
 
+    def deleted(self, topic: str) -> None:
+        """An administrator deletes a topic: what still waits for it must not make it again."""
+        if topic not in self._at_start.known:
+            self._deleted[topic] = None
+            if len(self._deleted) > DELETED_MAX:
+                del self._deleted[next(iter(self._deleted))]
+
     def delivers(self, topic: str, queue_id: int, offset: int, stored_ms: int) -> None:
         """A delayed message, which was stored at this time, goes to this queue."""
         if self._at_start.lost(topic, offset, stored_ms):
@@ -198,7 +210,7 @@ class LostTopics:
 
     def _add_lost(self, topic: str, queue_id: int, kind: str) -> None:
         topics = self._topics
-        if topic not in topics.entries:
+        if topic not in topics.entries and topic not in self._deleted:
             nums, begin = self._config.default_topic_queue_nums, self._at_start.waiting_at
             topics.put(lost_topic(topic, queue_id, queue_nums=nums, begins_at=begin), self._wall_ms())
             self.log.warn("topic {topic} was lost, and has a {kind} message: it is added",

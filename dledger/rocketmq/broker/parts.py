@@ -259,7 +259,8 @@ class BrokerParts(BrokerEvents):
         self.admin = AdminCommands(AdminParts(
             config=config, store=store, metadata=metadata, disk=self._around.disk, pulls=self.pulls,
             wall_ms=wall_ms, save=self._save_and_settle, keep=self.keep_metadata,
-            topics_changed=self.topics_changed, ha_status=self.replication.status, stored=self._stored,
+            topics_changed=self.topics_changed, topic_deleted=self.lost_topics.deleted,
+            ha_status=self.replication.status, stored=self._stored,
             refused=lambda: str(self.refusals),
         ), clock=clock)
 

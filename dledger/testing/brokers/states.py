@@ -6,7 +6,8 @@ B7. The consume queues of a broker are the fold of its log, from the beginning o
 B8. In the end a slave's log is its master's, from the slave's first file on, and so are its topics, groups,
 request modes, and offsets of consumers and delay levels, except entries that it keeps by rule.
 B9. An offset of a consumer goes back only by a reset, by a commit of a lower one, with the deletion of its
-topic, at a start, or if it is after the end of its queue then; at a slave, as its master's does.
+topic, at a start, or if it is after the end of its queue then; at a slave, as its master's does, or if an
+earlier process of it had the offset: a slave does not write down which ones were committed at it.
 B10. Every acknowledged message is found by its key, on every broker.
 """
 
@@ -158,6 +159,7 @@ class OffsetWatch:
     def __init__(self, now_us: Callable[[], int]) -> None:
         self._now_us = now_us
         self._seen: dict[str, tuple[tuple[int, int], dict[OffsetKey, int]]] = {}
+        self._loaded: dict[str, dict[OffsetKey, int]] = {}
         self._commits: dict[tuple[str, OffsetKey], dict[int, int]] = {}
         self._free: dict[OffsetKey, int] = {}
         self._promoted_us = -COPIED_US
@@ -184,6 +186,8 @@ class OffsetWatch:
         life = boot, parts.offset_bounds.taken_back
         was, before = self._seen.get(broker, ((0, 0), {}))
         self._seen[broker] = life, offsets
+        if was[0] != boot:
+            self._loaded[broker] = offsets
         now_us = self._now_us()
         for key, offset in before.items():
             now = offsets.get(key, -1)
@@ -196,4 +200,5 @@ class OffsetWatch:
             else:
                 freed_us = max(self._free.get(key, -COPIED_US), self._promoted_us)
                 is_right = is_right or now_us - freed_us < COPIED_US
+                is_right = is_right or offset <= self._loaded[broker].get(key, -1)
             require_pair(is_right, 9, f"{broker}: the offset of {key} went back from {offset} to {now}")

@@ -90,6 +90,16 @@ class TableTests(SynchronousTestCase):
         infos.clear(("T", "G", 4))
         self.assertEqual((len(infos), infos.names(), list(infos.changed)), (0, [], ["T@G"]))
 
+    def test_deleted(self) -> None:
+        """With a topic, or with a group, all its places go."""
+        infos = OrderInfos()
+        for topic, group in (("T", "G"), ("T", "H"), ("U", "G"), ("U", "H")):
+            infos.put((topic, group, 3), INFO)
+        infos.delete_topic("T")
+        self.assertEqual(infos.names(), ["U@G", "U@H"])
+        infos.delete_group("G")
+        self.assertEqual((len(infos), infos.names()), (1, ["U@H"]))
+
     def test_old(self) -> None:
         """A day after its pop an entry goes, and with its topic or group at once."""
         infos = OrderInfos()

@@ -81,6 +81,7 @@ class AdminParts:
     @ivar save: brings changed tables to stable storage, and to the next master; fails with L{DLedgerError}.
     @ivar keep: brings them to the stable storage of this broker; fails with L{StoreError}.
     @ivar topics_changed: called after a change of topics, for name servers.
+    @ivar topic_deleted: called with the name of a topic that is deleted.
     @ivar ha_status: returns the status of replication; None before replication starts.
     @ivar stored: returns the number of messages put since the start.
     @ivar refused: returns the numbers of refused requests, as text.
@@ -96,6 +97,7 @@ class AdminParts:
     save: Callable[[], Deferred[None]]
     keep: Callable[[], Deferred[None]]
     topics_changed: Callable[[], None] = lambda: None
+    topic_deleted: Callable[[str], None] = lambda name: None
     ha_status: Callable[[], HAStatus | None] = lambda: None
     stored: Callable[[], int] = lambda: 0
     refused: Callable[[], str] = lambda: ""
@@ -235,6 +237,8 @@ class AdminCommands(CommandGroup):
         self._parts.metadata.topics.delete(name, now_ms)
         self._parts.metadata.consumer_offsets.delete_topic(name, now_ms)
         self._parts.metadata.request_modes.delete_topic(name)
+        self._parts.metadata.order_info.delete_topic(name)
+        self._parts.topic_deleted(name)
         self._parts.topics_changed()
         done = Deferred.fromCoroutine(self._destroy(name))
         self._answer_when(done, connection, request)
@@ -280,6 +284,7 @@ class AdminCommands(CommandGroup):
         self._parts.metadata.groups.delete(name, now_ms)
         if fields.flag("cleanOffset", False):
             self._parts.metadata.consumer_offsets.delete_group(name, now_ms)
+            self._parts.metadata.order_info.delete_group(name)
         self.log.info("group {group} is deleted by {address}", group=name, address=connection.address)
         self._answer_when(self._parts.save(), connection, request)
 

@@ -161,6 +161,16 @@ class OrderInfos:
         topic, group, queue_id = place
         self._forget(f"{topic}@{group}", lambda number, _: number == queue_id)
 
+    def delete_topic(self, topic: str) -> None:
+        """A topic is deleted: the offsets of what groups hold mean other messages in the next of its name."""
+        for key in [key for key in self._table if key.rpartition("@")[0] == topic]:
+            self._forget(key, lambda *_: True)
+
+    def delete_group(self, group: str) -> None:
+        """A group and its offsets are deleted."""
+        for key in [key for key in self._table if key.rpartition("@")[2] == group]:
+            self._forget(key, lambda *_: True)
+
     def expire(self, now_ms: int, lives: Callable[[str, str], bool]) -> None:
         """
         Forget the places of old pops.

@@ -391,14 +391,14 @@ class PopCommands(CommandGroup):
             connection.answer(request, code=code, remark=f"the check point is not stored: {status.name}")
             return
         now_ms = self._wall_ms()
-        for one, offset in zip(taken, put.placed.queue_offsets, strict=True):
+        points = revive.popped([one.point for one in taken], put.placed)
+        taken = [one for one in taken if one.point in points]
+        for one in taken:
             key, offsets = one.point.key, self._metadata.consumer_offsets
-            revive.table.add(one.point, OWN_QUEUE, offset)
             if offsets.query(key.group, key.topic, key.queue_id) == one.committed:  # else somebody has set it
                 offsets.commit(key.group, key.topic, key.queue_id, one.following, now_ms)
             self.popped += len(one.records)
             self._progress.popped(key.group, pop.topic, len(one.records))
-        points = [one.point for one in taken]
         body = b"".join(body_of(one, pop.topic) for one in taken)
         if not body:
             self._answer_none(connection, request, pop, Code.POLLING_TIMEOUT)

@@ -21,7 +21,7 @@ Source: PopReviveService (5.3.3).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVarTuple
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -56,7 +56,7 @@ from dledger.rocketmq.broker.puts.puts import NotPut, Put, PutPipeline
 from dledger.rocketmq.broker.puts.send_properties import name_retry_topic
 from dledger.rocketmq.broker.puts.topic_checks import DLQ_PREFIX, TopicChecks
 from dledger.rocketmq.broker.store.queries import record_at
-from dledger.rocketmq.broker.store.records.plain_records import PlainMessage
+from dledger.rocketmq.broker.store.records.plain_records import Placed, PlainMessage
 from dledger.rocketmq.broker.store.records.records import NewMessage
 from dledger.rocketmq.broker.store.store import MessageStore
 from dledger.values.errors import StoreError
@@ -398,6 +398,23 @@ class ReviveService:
         """Whether the topic of a check point was deleted after its messages were popped."""
         popped = self.table.get(key)
         return popped is not None and self._is_over(normal_topic(key.topic, key.group), popped)
+
+    def popped(self, points: Sequence[CheckPoint], placed: Placed) -> list[CheckPoint]:
+        """
+        Check points are stored in our queue of the revive topic.
+
+        @return: them, without those of a topic that was deleted meanwhile: they are over.
+        """
+        found = []
+        for point, at, offset in zip(points, placed.offsets, placed.queue_offsets, strict=True):
+            key = point.key
+            topic = self._metadata.topics.get(normal_topic(key.topic, key.group))
+            if topic is None or at < topic.begins_at:
+                self.table.passed(OWN_QUEUE, offset)
+            else:
+                self.table.add(point, OWN_QUEUE, offset)
+                found.append(point)
+        return found
 
     def _is_over(self, topic: str, popped: Popped) -> bool:
         """Whether the topic was deleted after messages of it were popped; it may have been made again."""

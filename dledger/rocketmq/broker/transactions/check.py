@@ -67,7 +67,7 @@ from dledger.rocketmq.broker.store.records.records import NewMessage
 from dledger.rocketmq.broker.store.store import MessageStore
 from dledger.rocketmq.broker.transactions.commands import immunity_ms
 from dledger.rocketmq.broker.transactions.ends import TransactionEnds
-from dledger.rocketmq.broker.transactions.ends_reading import EndsReading
+from dledger.rocketmq.broker.transactions.ends_reading import EndsReading, first_place
 from dledger.rocketmq.broker.transactions.topics import keep_topics
 from dledger.values.errors import StoreError
 from protocols.wire.errors import WireError
@@ -327,7 +327,7 @@ class TransactionCheckService:
         if self._ends.kind_of(first) is not None:
             self._reached.append(first)
             return True
-        if half.physical_offset < self._metadata.topics.begins_at(named.get(REAL_TOPIC, "")):
+        if first_place(self._store, half) < self._metadata.topics.begins_at(named.get(REAL_TOPIC, "")):
             self._reached.append(first)
             self.log.info("the half message at {offset} is over: its topic was deleted, and made again",
                           offset=half.physical_offset)

@@ -46,7 +46,9 @@ from dledger.rocketmq.broker.puts.puts import NotPut, PutPipeline
 from dledger.rocketmq.broker.store.queries import record_at
 from dledger.rocketmq.broker.store.store import MessageStore
 from dledger.rocketmq.broker.transactions.ends import COMMIT, ROLLBACK, UNKNOWN_END, TransactionEnds
+from dledger.rocketmq.broker.transactions.ends_reading import first_place
 from dledger.rocketmq.broker.transactions.topics import keep_topics
+from dledger.values.errors import StoreError
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.errors import WireError
 from protocols.wire.fastjson import shown
@@ -114,6 +116,8 @@ class TransactionCommands(CommandGroup):
                 raise Refused(Code.MESSAGE_ILLEGAL, f"the message is illegal: {error}") from error
             if isinstance(error, NotPut):
                 raise Refused(*told_of(error)) from error
+            if isinstance(error, OSError | StoreError):
+                raise Refused(Code.SYSTEM_ERROR, f"reading the first half message: {error}") from error
             raise
         done.addCallback(self._ended, connection, request, end, first)
 
@@ -129,7 +133,7 @@ class TransactionCommands(CommandGroup):
             committed = committed_message(half, host)
             self._commits(committed.topic, committed.queue_id, now_ms - age_ms(half, now_ms))
             topic = self._metadata.topics.get(committed.topic)
-            if topic is None or half.physical_offset < topic.begins_at:
+            if topic is None or first_place(self._store, half) < topic.begins_at:
                 raise Refused(Code.TOPIC_NOT_EXIST, f"topic[{committed.topic}] not exist, it was deleted")
             messages.insert(0, committed)
         checked = [plain for message in messages for plain in self._pipeline.checked([message])]

@@ -28,6 +28,21 @@ TURN_MESSAGES = 128
 BEFORE = 4096
 
 
+def first_place(store: MessageStore, half: Message) -> int:
+    """
+    Offset in the log of the first half message of a transaction: it says to which life of its topic the
+    transaction belongs, for a copy may be stored when that life is over. Without the first one in its queue:
+    that of the copy.
+
+    @raise StoreError, OSError: reading failed.
+    """
+    first, queue = first_of(half), store.queues.get(HALF_TOPIC, HALF_QUEUE)
+    if first == half.queue_offset or queue is None or not queue.begin_index <= first < queue.next_index:
+        return half.physical_offset
+    (unit,) = queue.read(first, 1)
+    return unit.offset
+
+
 class EndsReading:
     """
     Invariant: messages of a topic before the number in C{_at} are read.
