@@ -47,6 +47,7 @@ from dledger.daemons.basics.common import (
     with_port,
 )
 from dledger.daemons.basics.rereading import Rereading, prepare_process
+from dledger.daemons.basics.tracing import make_spans
 from dledger.raft_broker.config import member_config
 from dledger.raft_broker.service import RaftBrokerService
 from dledger.rocketmq.broker.common.config import (
@@ -380,13 +381,20 @@ def make_service(options: Options, reactor: Reactor) -> BrokerService | RaftBrok
         slaves=serverFromString(reactor, options["ha-listen"]),
     )
     rng, failed = seeded_chance(f"broker {broker.broker_name}"), end_process(reactor, lambda: exit_with(1))
+    service: BrokerService | RaftBrokerService
     if broker.raft.enable_dleger_commit_log:
-        both = RaftBrokerService(
+        both = service = RaftBrokerService(
             broker, reactor, ports, disk=OsDisk(), rng=rng, wall_s=time.time, failed=failed,
             boot_id=read_boot_id(), make_admin=_admin_maker(options, reactor, lambda: both.member_status()),
         )
-        return both
-    return BrokerService(
-        broker, reactor, ports, disk=OsDisk(), rng=rng, wall_s=time.time, failed=failed,
-        make_admin=_admin_maker(options, reactor),
-    )
+        traced = both.broker
+    else:
+        traced = service = BrokerService(
+            broker, reactor, ports, disk=OsDisk(), rng=rng, wall_s=time.time, failed=failed,
+            make_admin=_admin_maker(options, reactor),
+        )
+    if broker.tracing:
+        traced.trace_with(make_spans(
+            reactor, {"cluster": broker.broker_cluster_name, "broker": broker.broker_name}
+        ))
+    return service

@@ -32,6 +32,7 @@ from dledger.rocketmq.broker.ha.service import HAService, HAStatus
 from dledger.rocketmq.broker.ha.slave import LogRange
 from dledger.rocketmq.broker.metadata.files import Metadata
 from dledger.rocketmq.broker.puts.puts import LogWriter, ReplicatedLog
+from dledger.rocketmq.broker.puts.tracing import MessageTrace
 from dledger.rocketmq.broker.store.commit_log_store import CommitLogStore
 from dledger.rocketmq.broker.store.store import MessageStore
 from dledger.rocketmq.broker.upkeep import HouseKeeping
@@ -47,6 +48,7 @@ class BrokerSurroundings:
     @ivar endpoint_of: from C{host:port} to the endpoint of that address.
     @ivar failed: called with the reason when the broker cannot continue.
     @ivar ha_listen: the endpoint to which slaves connect; None: no slave can.
+    @ivar trace: the spans of its messages; None: it has none.
     """
 
     reactor: Reactor
@@ -57,6 +59,7 @@ class BrokerSurroundings:
     endpoint_of: Callable[[str], IStreamClientEndpoint]
     failed: Callable[[str], None]
     ha_listen: IStreamServerEndpoint | None = None
+    trace: MessageTrace | None = None
 
 
 @attrs.frozen(kw_only=True)

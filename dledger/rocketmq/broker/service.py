@@ -37,12 +37,14 @@ from dledger.base.process.threads import DiskRunner, DiskThreads
 from dledger.base.process.timing import within
 from dledger.base.tls.key_watch import KeyWatch
 from dledger.base.tls.securing import Securing
+from dledger.base.tracing.spans import Spans
 from dledger.rocketmq.broker.browsing import MessageBrowser
 from dledger.rocketmq.broker.common.config import BrokerConfig, run_time_options
 from dledger.rocketmq.broker.describing import describe
 from dledger.rocketmq.broker.door.tls_ports import BrokerTls
 from dledger.rocketmq.broker.measuring import measure
 from dledger.rocketmq.broker.parts import BrokerParts
+from dledger.rocketmq.broker.puts.tracing import MessageTrace
 from dledger.rocketmq.broker.replication import BrokerSurroundings, LogKind
 from dledger.rocketmq.broker.status import BrokerMeasures, BrokerStatus
 from dledger.values.addresses import is_loopback, parse_address
@@ -121,6 +123,10 @@ class BrokerService(Service):
         self._ticking.clock = reactor
         self._listening: list[IListeningPort] = []
         self._has_failed = False
+
+    def trace_with(self, spans: Spans) -> None:
+        """Make spans of its messages. Called before L{startService}."""
+        self._around = attrs.evolve(self._around, trace=MessageTrace(spans))
 
     @property
     def role(self) -> str:
@@ -320,6 +326,8 @@ class BrokerService(Service):
             waited_s += 0.02
         broker.router.abort_all("the broker has stopped")
         broker.client.close()
+        if self._around.trace is not None:
+            self._around.trace.stop()
         await broker.saver.close()
         await self._close_files(broker)
 
