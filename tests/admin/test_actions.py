@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 import treq
 
+from dledger.admin.actions.table import MEMBER_ACTIONS
 from protocols.wire.codes import ResponseCode
 from tests.admin.fakes import MACHINE, picture
 from tests.admin.test_resource import PageCase
@@ -46,6 +47,13 @@ class EffectTests(PageCase):
         self.node.picture = picture(role="follower", leader_id="n2")
         told = self.effects("do=transfer&to=n1")
         self.assertEqual(told["problem"], "n0 does not lead; n2 does")
+        self.assertEqual(
+            told["effects"], ["Only the leader hands leadership over: ask the pages of n2."]
+        )
+        self.assertEqual(self.effects("do=transfer&to=n2")["problem"], "n0 does not lead; n2 does")
+        self.node.picture = picture(role="candidate", leader_id=None)
+        self.assertIn("knows none now", self.effects("do=transfer&to=n1")["effects"][0])
+        self.node.picture = picture(role="follower", leader_id="n2")
         self.assertNotIn('method="post"', self.html("/effects?do=transfer&to=n1"))
         self.assertIn("n0 does not lead; n2 does", self.html("/"))
 
@@ -84,6 +92,39 @@ class EffectTests(PageCase):
         self.assertIn('action="transfer?to=n1" method="post"', shown)
         self.assertIn("Nothing has been done yet", shown)
         self.assertNotIn("<script>x", self.html("/effects?do=transfer&to=%3Cscript%3Ex"))
+
+
+class QueryTests(PageCase):
+    """What has a slip does nothing."""
+
+    WRONG = (
+        ("junk=1", "'junk' is unknown here"), ("index=1&index=2", "index is given 2 times"),
+        ("to=n1&to=n2", "to is given 2 times"), ("index=" + "9" * 19, "is not a whole number"),
+        ("index=9223372036854775808", "is not a whole number"), ("to=%ff", "to is not UTF-8"),
+        ("to=" + "n" * 256, "to is longer than 255"), ("level=loud", "level is debug, "),
+        ("level=warn&room=", "room is a module"), ("index=", "index is "),
+    )
+
+    def test_refused(self) -> None:
+        """Of every action, with the form that it takes; the page of effects refuses the same."""
+        self.node.picture = picture(machine=FAILED)
+        seen = set()
+        for name, action in MEMBER_ACTIONS.items():
+            for query, said in self.WRONG:
+                is_own = query.split("=")[0] in {value.name for value in action.values}
+                if not is_own:
+                    said = f"{query.split('=')[0]!r} is unknown here; {name} takes "
+                for method, path in (("POST", f"/{name}?{query}"), ("GET", f"/effects?do={name}&{query}")):
+                    if method == "GET" and not action.title:
+                        continue
+                    error = self.document(path, 400, method)["error"]
+                    if method == "POST":
+                        self.assertTrue(error.startswith(f"write {action.usage}: "), error)
+                        if "times" not in error and "UTF-8" not in error:
+                            self.assertIn(said, error, path)
+                    seen.add((name, query))
+        self.assertEqual(len(seen), len(MEMBER_ACTIONS) * len(self.WRONG))
+        self.assertEqual((self.node.transferees, self.node.skipped), ([], []))
 
 
 class SkipTests(PageCase):

@@ -114,7 +114,8 @@ class OpenApiTests(test_resource.PageCase, FitsCase):
             ("/log-level?level=warn", {}, None), ("/log-level", {}, None),
             ("/skip?index=7", {}, ResponseCode.SUCCESS), ("/skip?index=x", {}, None),
             ("/skip?index=7", {}, ResponseCode.UNEXPECTED_ARGUMENT),
-            ("/flush", {"flushed_index": 100}, None), ("/flush", {"flushed_index": 98}, None),
+            ("/flush", {"flushed_index": 100}, None), ("/flush?junk=1", {}, None),
+            ("/flush", {"flushed_index": 98}, None),
         ):
             self.node.picture = picture(**facts)
             self.node.transfer_code = self.node.skip_code = code or ResponseCode.SUCCESS
