@@ -136,6 +136,12 @@ def _actions() -> dict[str, dict[int, JsonObject]]:
             200: object_schema({"index": _WHOLE, "order_index": _WHOLE}), 400: object_schema(error),
             409: object_schema({**error, "leader_id": json_schema(str | None)}),
         },
+        "/snapshot": {
+            **dict.fromkeys((200, 202), object_schema(
+                {"snapshot_index": _WHOLE, "snapshot_size": _WHOLE, "is_writing": _YES_NO}
+            )),
+            400: object_schema(error), 409: object_schema(error),
+        },
         "/flush": {
             200: object_schema(ends), 400: object_schema(error), 504: object_schema({**error, **ends}),
         },
@@ -204,7 +210,7 @@ def openapi_document(summaries: Mapping[str, str]) -> JsonObject:
     as_object(as_object(paths["/effects"])["get"])["parameters"] = effect_values(MEMBER_ACTIONS)
     for path, answers in _actions().items():
         responses = _responses({**answers, **_REFUSED}, {
-            200: "done", 400: "the query is wrong", 401: "the token is missing or unknown",
+            200: "done", 202: "begun, and not done yet", 400: "the query is wrong", 401: "the token is missing or unknown",
             403: "the member knows no token", 409: "the member refuses it", 504: "not done in time",
         })
         paths[path] = {"post": {

@@ -20,6 +20,7 @@ The administration of one member over HTTP: its own status, and that of its grou
     GET /actions   for browsers: the forms of what can be done
     GET /effects?do=transfer&to=n1    what an action would do now; needs a token, and does nothing
     POST /skip?index=17     let the state machines pass over an entry
+    POST /snapshot          let the state machine of this member take a snapshot
 
 All pages except those for browsers and C{/metrics} are JSON, errors included. Only those of POST change
 anything; they need a token, see L{AdminGuard <dledger.admin.basics.guard.AdminGuard>}.
@@ -54,6 +55,7 @@ from dledger.admin.actions.table import (
     LOG_LEVEL,
     MEMBER_ACTIONS,
     SKIP,
+    SNAPSHOT,
     TRANSFER,
     asked,
     asked_effects,
@@ -101,8 +103,10 @@ _INDEX = {
     "/openapi.json": "these pages, as OpenAPI 3.1",
     "/metrics": "metrics for Prometheus",
     "/actions": "the forms of what can be done here, for browsers",
-    "/effects": "what an action would do now, with a token: ?do=transfer&to=, ?do=flush, ?do=skip&index=",
+    "/effects": "what an action would do now, with a token: ?do=transfer&to=, ?do=flush, ?do=snapshot, "
+                "?do=skip&index=",
     "/skip": "POST with a token: let the state machines pass over ?index=, at which the leader's has failed",
+    "/snapshot": "POST with a token: let the state machine of this member take a snapshot",
     "/transfer": "POST with a token: hand leadership over to the member that ?to= names",
     "/log-level": "POST with a token: write the log from ?level= on, in ?room= or everywhere",
     "/flush": "POST with a token: put on stable storage what is in the ledger now",
@@ -323,6 +327,26 @@ class AdminApp:
                 "leader_id": answer.leader_id,
             })
         return json_page(request, 200, {"index": index, "order_index": answer.index})
+
+    @app.route("/snapshot", methods=["POST"])
+    async def snapshot(self, request: IRequest) -> bytes:
+        """Let the state machine take a snapshot, and wait for it for a while."""
+        asked(request, SNAPSHOT)
+        before, begin_s, has_begun = self._node.status().machine, self._seconds(), False
+        problem = self._node.ask_snapshot()
+        while not problem:
+            machine = self._node.status().machine
+            assert before is not None and machine is not None, "a member does not lose its machine"
+            told = {"snapshot_index": machine.snapshot_index, "snapshot_size": machine.snapshot_size}
+            if machine.snapshots > before.snapshots:
+                return json_page(request, 200, {**told, "is_writing": machine.is_writing})
+            if has_begun and not machine.is_writing:
+                problem = machine.snapshot_problem or "the state machine has stopped"
+            elif self._seconds() - begin_s >= FLUSH_TIME_OUT_S:
+                return json_page(request, 202, {**told, "is_writing": True})
+            has_begun = machine.is_writing
+            await deferLater(self._clock, FLUSH_LOOK_S)
+        return json_page(request, 409, {"error": f"no snapshot: {problem}"})
 
     @app.route("/config", methods=["GET"])
     def config(self, request: IRequest) -> bytes:

@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.machine.test_runner,tests.node.test_hosting -*-
 """
 The state machine of a member as others see it: its answers to requests, its snapshots, its status. Nothing
-here changes it: that is L{dledger.machine.runner}.
+here changes its state: that is L{dledger.machine.runner}.
 """
 
 from __future__ import annotations
@@ -85,6 +85,27 @@ class AnsweringMachine:
     def proven_index(self) -> int:
         """See L{dledger.node.requests.machine_requests.HostedMachine.proven_index}."""
         return -1 if self._snapshots is None else self._snapshots.proven_index
+
+    def ask_snapshot(self) -> str:
+        """See L{dledger.node.requests.machine_requests.HostedMachine.ask_snapshot}."""
+        writer, snapshots = self._writer, self._snapshots
+        if writer is None or snapshots is None:
+            return "this member keeps no snapshots"
+        if self.state != "running" or self.in_doubt:
+            return self.in_doubt or f"the state machine is {self.state}"
+        if self._in_thread is not None:
+            return "a snapshot is being written"
+        if self.applied_index < 0 or any(one.index == self.applied_index for one in snapshots.heads):
+            return f"there is a snapshot of the state after the entry {self.applied_index}" if (
+                snapshots.heads
+            ) else "the state machine has no entries yet"
+        writer.ask()
+        if not self.is_applying:  # else it is taken after the batch
+            self._take_snapshot_if_due()
+        return ""
+
+    def _take_snapshot_if_due(self) -> None:
+        raise NotImplementedError
 
     def piece_for(self, request: SnapshotRequest, max_bytes: int) -> SnapshotPiece:
         """See L{dledger.node.requests.machine_requests.HostedMachine.piece_for}."""

@@ -9,6 +9,7 @@ import attrs
 import treq
 
 from dledger.admin.actions.table import MEMBER_ACTIONS
+from dledger.admin.resource import FLUSH_LOOK_S
 from protocols.wire.codes import ResponseCode
 from tests.admin.fakes import MACHINE, picture
 from tests.admin.test_resource import PageCase
@@ -82,10 +83,28 @@ class EffectTests(PageCase):
         self.effects("do=skip", 400)
         self.assertEqual(self.node.skipped, [])
 
+    def test_snapshot(self) -> None:
+        """Of the machine of this member, whether it leads or not; and why it would take none."""
+        self.assertEqual(self.effects("do=snapshot")["problem"], "this member runs no state machine")
+        for facts, problem in (
+            ({}, ""), ({"state": "starting"}, "the state machine kv is starting"),
+            ({"is_writing": True}, "a snapshot is being written"),
+            ({"in_doubt": "others differ"}, "others differ"),
+            ({"snapshot_index": 90}, "there is a snapshot of the state after the entry 90"),
+            ({"snapshot_index": -1}, ""),
+        ):
+            machine = attrs.evolve(MACHINE, **facts)
+            self.node.picture = picture(machine=machine, role="follower", leader_id="n2")
+            told = self.effects("do=snapshot")
+            self.assertEqual((told["problem"], told["target"]), (problem, "snapshot"), facts)
+            self.assertIn("entries up to 90", told["effects"][0])
+        self.assertIn("it has none yet", told["effects"][0])
+        self.assertEqual(self.node.snapshots_asked, 0)
+
     def test_page(self) -> None:
         """The forms; then what it would do, with a button that does it; nothing of the query is HTML."""
         page = self.html("/actions")
-        for name in ("transfer", "flush", "skip"):
+        for name in ("transfer", "flush", "snapshot", "skip"):
             self.assertIn(f'name="do" value="{name}"', page)
         self.assertNotIn('method="post"', page)
         shown = self.html("/effects?do=transfer&to=n1")
@@ -139,3 +158,43 @@ class SkipTests(PageCase):
         self.assertIn("it is not skipped: it runs", self.document("/skip?index=91", 409, "POST")["error"])
         self.assertEqual(self.node.skipped, [91, 91])
         self.assertEqual(self.ask("/skip?index=91").code, 405)
+
+
+class SnapshotTests(PageCase):
+    """POST /snapshot."""
+
+    def machine(self, **facts: Any) -> None:
+        """What the member says of its machine from now on."""
+        self.node.picture = picture(machine=attrs.evolve(MACHINE, **facts))
+
+    def post(self, *looks: dict[str, Any]) -> tuple[int, Any]:
+        """Ask; with each look of the page the machine has come further. @return: status and document."""
+        self.machine()
+        asked = self.treq.request("POST", "http://admin.test/snapshot")
+        for facts in looks:
+            self.machine(**facts)
+            self.clock.advance(FLUSH_LOOK_S)
+        self.treq.flush()
+        self.pump()
+        response = self.successResultOf(asked)
+        return response.code, self.successResultOf(response.json())
+
+    def test_taken(self) -> None:
+        """When it is written: after which entry."""
+        done = {"snapshots": 4, "snapshot_index": 90, "snapshot_size": 77}
+        self.assertEqual(self.post({"is_writing": True}, done), (
+            200, {"snapshot_index": 90, "snapshot_size": 77, "is_writing": False},
+        ))
+        self.assertEqual(self.node.snapshots_asked, 1)
+
+    def test_long(self) -> None:
+        """One that takes longer goes on."""
+        status, told = self.post({"is_writing": True})
+        self.assertEqual((status, told["is_writing"]), (202, True))
+
+    def test_failed(self) -> None:
+        """One that cannot be written, or may not be taken."""
+        status, told = self.post({"is_writing": True}, {"snapshot_problem": "no room"})
+        self.assertEqual((status, told["error"]), (409, "no snapshot: no room"))
+        self.node.snapshot_problem = "it starts"
+        self.assertEqual(self.post(), (409, {"error": "no snapshot: it starts"}))

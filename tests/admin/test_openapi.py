@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import attrs
 import treq
 from treq.testing import StubTreq
 from twisted.internet.task import Clock
@@ -22,11 +23,11 @@ from dledger.node.reporting.reports import SeenEvent
 from dledger.values.option_values import Setting
 from protocols.wire.codes import ResponseCode
 from tests.admin import test_broker, test_name_server, test_resource
-from tests.admin.fakes import picture
+from tests.admin.fakes import MACHINE, picture
 
 #: Of pages that search: right ones, wrong ones, and some for what is not there.
 QUERIES = {
-    "/effects": ("?do=transfer&to=n1", "?do=flush", "?do=skip&index=7", "?do=nothing"),
+    "/effects": ("?do=transfer&to=n1", "?do=flush", "?do=skip&index=7", "?do=snapshot", "?do=nothing"),
     "/entries": ("?from=10&count=2", "?count=x", "?from=1"),
     "/topics": ("?topic=orders", "?topics=1", "?topic=none"),
     "/messages": ("?topic=orders", "?topic=orders&key=k", "?position=0", "?topic=none"),
@@ -116,8 +117,14 @@ class OpenApiTests(test_resource.PageCase, FitsCase):
             ("/skip?index=7", {}, ResponseCode.UNEXPECTED_ARGUMENT),
             ("/flush", {"flushed_index": 100}, None), ("/flush?junk=1", {}, None),
             ("/flush", {"flushed_index": 98}, None),
+            ("/snapshot", {"machine": MACHINE}, ResponseCode.SUCCESS), ("/snapshot?junk=1", {}, None),
+            ("/snapshot", {"machine": attrs.evolve(MACHINE, is_writing=True)}, None),
+            ("/snapshot", {}, ResponseCode.TIMEOUT),
         ):
             self.node.picture = picture(**facts)
+            done = picture(machine=attrs.evolve(MACHINE, snapshots=9))
+            self.node.with_snapshot = done if code is ResponseCode.SUCCESS else None
+            self.node.snapshot_problem = "no" if code is ResponseCode.TIMEOUT else ""
             self.node.transfer_code = self.node.skip_code = code or ResponseCode.SUCCESS
             asked = self.treq.request("POST", f"http://admin.test{path}")
             self.pump()
@@ -130,7 +137,7 @@ class OpenApiTests(test_resource.PageCase, FitsCase):
                 for code in page.get("post", {"responses": ()})["responses"]}
         no_log = ("/log-level", "409")  # twistd writes it
         self.assertEqual({one for one in told - seen if one[1] not in ("401", "403")}, {no_log})
-        for path in ("/transfer", "/log-level", "/flush", "/skip"):
+        for path in ("/transfer", "/log-level", "/flush", "/skip", "/snapshot"):
             self.assertEqual(paths[path]["post"]["security"], [{"token": []}])
 
 

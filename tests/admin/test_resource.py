@@ -91,8 +91,8 @@ class PageTests(PageCase):
         """What there is."""
         self.assertEqual(set(self.document("/")["pages"]), {
             "/status", "/cluster", "/healthz", "/readyz", "/events", "/config", "/openapi.json",
-            "/live", "/browse", "/entries", "/metrics", "/transfer", "/log-level", "/flush", "/actions",
-            "/effects", "/skip",
+            "/live", "/browse", "/entries", "/metrics", "/transfer", "/log-level", "/flush",
+            "/snapshot", "/actions", "/effects", "/skip",
         })
 
     def test_status(self) -> None:

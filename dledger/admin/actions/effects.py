@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 import attrs
 
-from dledger.admin.actions.table import FLUSH, SKIP, TRANSFER, Action
+from dledger.admin.actions.table import FLUSH, SKIP, SNAPSHOT, TRANSFER, Action
 from dledger.admin.browsing.query import Query, QueryProblem
 from dledger.admin.dashboard.overview import not_leader
 from dledger.node.reporting.status import NodeStatus
@@ -94,6 +94,30 @@ def _skip(status: NodeStatus, query: Query) -> Effects:
     ))
 
 
+def _snapshot(status: NodeStatus, query: Query) -> Effects:
+    machine, problem = status.machine, ""
+    if machine is None:
+        return Effects(action="snapshot", target="snapshot", effects=("This member has none to take.",),
+                       problem="this member runs no state machine")
+    if machine.state != "running":
+        problem = f"the state machine {machine.name} is {machine.state}"
+    elif machine.is_writing:
+        problem = "a snapshot is being written"
+    elif machine.in_doubt:
+        problem = machine.in_doubt
+    elif machine.snapshot_index == machine.applied_index:
+        problem = f"there is a snapshot of the state after the entry {machine.applied_index:,}"
+    last = f"the newest has those up to {machine.snapshot_index:,}" if machine.snapshot_index >= 0 else (
+        "it has none yet"
+    )
+    return Effects(action="snapshot", target="snapshot", problem=problem, effects=(
+        f"{status.member.self_id} writes the state of {machine.name} with the entries up to "
+        f"{machine.applied_index:,}, or the last one that is applied then, into a file; {last}.",
+        "The log goes on. The machine may answer later while it says what its state is, and the oldest "
+        "snapshot goes if there are more than are kept.",
+    ))
+
+
 _EFFECTS: Mapping[str, Callable[[NodeStatus, Query], Effects]] = {
-    TRANSFER.name: _transfer, FLUSH.name: _flush, SKIP.name: _skip,
+    TRANSFER.name: _transfer, FLUSH.name: _flush, SKIP.name: _skip, SNAPSHOT.name: _snapshot,
 }

@@ -104,6 +104,7 @@ SKIP = Action(name="skip", title="Let the state machine pass over an entry", val
     ActionValue(name="index", label="Index", is_place=True,
                 meaning="the index of the entry at which the state machine has failed"),
 ))
+SNAPSHOT = Action(name="snapshot", title="Let the state machine of this member take a snapshot")
 LOG_LEVEL = Action(name="log-level", values=(
     ActionValue(name="level", label="Level", meaning="the least that is written", choices=tuple(LEVELS)),
     ActionValue(name="room", label="Room", is_needed=False, chars_max=ROOM_CHARS_MAX, meaning=(
@@ -112,7 +113,9 @@ LOG_LEVEL = Action(name="log-level", values=(
     )),
 ))
 #: By the name of the page: what a member does.
-MEMBER_ACTIONS: Mapping[str, Action] = {one.name: one for one in (TRANSFER, FLUSH, SKIP, LOG_LEVEL)}
+MEMBER_ACTIONS: Mapping[str, Action] = {one.name: one for one in (
+    TRANSFER, FLUSH, SNAPSHOT, SKIP, LOG_LEVEL,
+)}
 
 
 def asked(request: IRequest, action: Action) -> Query:
