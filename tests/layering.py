@@ -413,7 +413,7 @@ LAYERS: tuple[Layer, ...] = (
         ours=(
             "dledger", *LEDGER, *CODES, "dledger.base", "dledger.node", "dledger.client",
             "dledger.rocketmq.namesrv.status", "dledger.rocketmq.broker.status",
-            "dledger.rocketmq.broker.shown", *LEDGER_WIRE,
+            "dledger.rocketmq.broker.basics.operators", "dledger.rocketmq.broker.shown", *LEDGER_WIRE,
         ),
         third=(*TWISTED, "klein", "treq", "werkzeug", "prometheus_client"),
         refused=("dledger.base.disk", "logging", "asyncio"),

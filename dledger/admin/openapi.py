@@ -207,32 +207,42 @@ def openapi_document(summaries: Mapping[str, str]) -> JsonObject:
     """
     document = _described("member", _pages(), summaries)
     paths = as_object(document["paths"])
-    as_object(as_object(paths["/effects"])["get"])["parameters"] = effect_values(MEMBER_ACTIONS)
-    for path, answers in _actions().items():
+    _add_actions(paths, _actions(), summaries, MEMBER_ACTIONS)
+    return document
+
+
+def _add_actions(
+    paths: JsonObject, pages: Mapping[str, Mapping[int, JsonObject]], summaries: Mapping[str, str],
+    actions: Mapping[str, Action],
+) -> None:
+    """Describe the pages that change something. @param pages: as of L{_pages}."""
+    as_object(as_object(paths["/effects"])["get"])["parameters"] = effect_values(actions)
+    for path, answers in pages.items():
         responses = _responses({**answers, **_REFUSED}, {
-            200: "done", 202: "begun, and not done yet", 400: "the query is wrong", 401: "the token is missing or unknown",
-            403: "the member knows no token", 409: "the member refuses it", 504: "not done in time",
+            200: "done", 202: "begun, and not done yet", 400: "the query is wrong",
+            401: "the token is missing or unknown", 403: "the server knows no token",
+            409: "the server refuses it", 503: "it does not serve", 504: "not done in time",
         })
         paths[path] = {"post": {
             "summary": summaries[path], "responses": responses, "security": [{"token": []}],
-            "parameters": _values(MEMBER_ACTIONS[path.strip("/")]),
+            "parameters": _values(actions[path.strip("/")]),
         }}
-    return document
 
 
 def service_document(
     service: str, status: JsonObject, further: Mapping[str, Mapping[int, JsonObject]],
-    summaries: Mapping[str, str],
+    summaries: Mapping[str, str], actions: Mapping[str, Action] | None = None,
 ) -> JsonObject:
     """
-    The whole description of the pages of a broker or a name server, of which none changes anything.
+    The whole description of the pages of a broker or a name server.
 
     @param service: in words. @param status: the schema of its page C{/status}.
     @param further: path, status, and schema of pages beside those of all services; an empty one is text.
     @param summaries: path of a page to its content, in words.
+    @param actions: what a broker does; None: the service changes nothing.
     """
     ready = object_schema({"status": _TEXT, "reasons": listed_schema(_TEXT)})
-    return _described(service, {
+    document = _described(service, {
         **_common_pages(),
         "/status": {200: status},
         "/healthz": {200: object_schema({"status": _TEXT}),
@@ -240,6 +250,19 @@ def service_document(
         "/readyz": {200: ready, 503: ready},
         **further,
     }, summaries)
+    if actions is not None:
+        _add_actions(as_object(document["paths"]), _broker_actions(), summaries, actions)
+    return document
+
+
+def _broker_actions() -> dict[str, dict[int, JsonObject]]:
+    """See L{_actions}."""
+    refused = {400: _ERROR, 409: _ERROR}
+    return {
+        "/flush": {200: object_schema({"flushed_offset": _WHOLE}), **refused, 503: _ERROR},
+        "/resolve": {200: object_schema({"directory": _TEXT}), **refused, 503: _ERROR},
+        "/transfer": {200: object_schema({"leader_id": _TEXT, "term": _WHOLE}), **refused},
+    }
 
 
 def _described(

@@ -41,13 +41,13 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.interfaces import IReactorTime, IStreamServerEndpoint
 from twisted.internet.protocol import ServerFactory
-from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 
 import dledger
+from dledger.admin.actions import doing
 from dledger.admin.actions.action_page import action_page
 from dledger.admin.actions.effects import Effects, effects_of
 from dledger.admin.actions.table import (
@@ -114,9 +114,6 @@ _INDEX = {
 #: Seconds for which a page, and the answers of the other members, are sent again.
 KEPT_S = 0.25
 SURVEY_KEPT_S = 1.0
-#: Seconds within which a flush must end, and between two looks at it.
-FLUSH_TIME_OUT_S = 10.0
-FLUSH_LOOK_S = 0.05
 
 
 def status_json(status: NodeStatus) -> JsonObject:
@@ -332,21 +329,7 @@ class AdminApp:
     async def snapshot(self, request: IRequest) -> bytes:
         """Let the state machine take a snapshot, and wait for it for a while."""
         asked(request, SNAPSHOT)
-        before, begin_s, has_begun = self._node.status().machine, self._seconds(), False
-        problem = self._node.ask_snapshot()
-        while not problem:
-            machine = self._node.status().machine
-            assert before is not None and machine is not None, "a member does not lose its machine"
-            told = {"snapshot_index": machine.snapshot_index, "snapshot_size": machine.snapshot_size}
-            if machine.snapshots > before.snapshots:
-                return json_page(request, 200, {**told, "is_writing": machine.is_writing})
-            if has_begun and not machine.is_writing:
-                problem = machine.snapshot_problem or "the state machine has stopped"
-            elif self._seconds() - begin_s >= FLUSH_TIME_OUT_S:
-                return json_page(request, 202, {**told, "is_writing": True})
-            has_begun = machine.is_writing
-            await deferLater(self._clock, FLUSH_LOOK_S)
-        return json_page(request, 409, {"error": f"no snapshot: {problem}"})
+        return json_page(request, *await doing.snapshot_and_wait(self._node, self._clock))
 
     @app.route("/config", methods=["GET"])
     def config(self, request: IRequest) -> bytes:
@@ -388,16 +371,7 @@ class AdminApp:
     async def flush(self, request: IRequest) -> bytes:
         """Wait until the ledger of now is on stable storage."""
         asked(request, FLUSH)
-        end_index = self._node.status().member.ledger_end_index
-        begin_s = self._seconds()
-        while (member := self._node.status().member).flushed_index < min(end_index, member.ledger_end_index):
-            if self._seconds() - begin_s >= FLUSH_TIME_OUT_S:
-                return json_page(request, 504, {
-                    "error": f"not on stable storage after {FLUSH_TIME_OUT_S:g} s",
-                    "flushed_index": member.flushed_index, "end_index": end_index,
-                })
-            await deferLater(self._clock, FLUSH_LOOK_S)
-        return json_page(request, 200, {"flushed_index": member.flushed_index, "end_index": end_index})
+        return json_page(request, *await doing.flush_and_wait(self._node, self._clock))
 
     @app.route("/log-level", methods=["POST"])
     def log_level(self, request: IRequest) -> bytes:

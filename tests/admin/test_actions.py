@@ -8,8 +8,8 @@ from typing import Any
 import attrs
 import treq
 
+from dledger.admin.actions.doing import LOOK_S
 from dledger.admin.actions.table import MEMBER_ACTIONS
-from dledger.admin.resource import FLUSH_LOOK_S
 from protocols.wire.codes import ResponseCode
 from tests.admin.fakes import MACHINE, picture
 from tests.admin.test_resource import PageCase
@@ -173,7 +173,7 @@ class SnapshotTests(PageCase):
         asked = self.treq.request("POST", "http://admin.test/snapshot")
         for facts in looks:
             self.machine(**facts)
-            self.clock.advance(FLUSH_LOOK_S)
+            self.clock.advance(LOOK_S)
         self.treq.flush()
         self.pump()
         response = self.successResultOf(asked)

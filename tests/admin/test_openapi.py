@@ -23,7 +23,7 @@ from dledger.node.reporting.reports import SeenEvent
 from dledger.values.option_values import Setting
 from protocols.wire.codes import ResponseCode
 from tests.admin import test_broker, test_name_server, test_resource
-from tests.admin.fakes import MACHINE, picture
+from tests.admin.fakes import MACHINE, FakeNode, picture
 
 #: Of pages that search: right ones, wrong ones, and some for what is not there.
 QUERIES = {
@@ -155,11 +155,12 @@ class ServicesTests(FitsCase):
         document: dict[str, Any] = self.successResultOf(treq.json_content(ask("/openapi.json")))
         self.assertEqual(set(document["paths"]), {rule.rule for rule in pages.app.url_map.iter_rules()})
         seen: set[tuple[str, str]] = set()
+        gets = {path: page for path, page in document["paths"].items() if "get" in page}
         for problem in ("", "it stops"):
             source.picture = picture(problem=problem)
-            self.pages_fit(document, ask, seen)
-        self.assertEqual(seen | self.refusals(document["paths"]), {
-            (path, code) for path, page in document["paths"].items() for code in page["get"]["responses"]
+            self.pages_fit({"paths": gets}, ask, seen)
+        self.assertEqual(seen | self.refusals(gets), {
+            (path, code) for path, page in gets.items() for code in page["get"]["responses"]
         })
         return document
 
@@ -171,6 +172,31 @@ class ServicesTests(FitsCase):
         document = self.check(pages, test_broker.picture, source, clock)
         self.assertEqual(document["info"]["title"], "Administration of a dledger broker")
         self.assertIn("text/html", document["paths"]["/live"]["get"]["responses"]["200"]["content"])
+        self.check_actions(pages, document["paths"], source)
+
+    def check_actions(self, pages: BrokerPages, paths: Any, source: test_broker.FakeBroker) -> None:
+        """Every answer of the pages that change something; the others are the guard's."""
+        node, seen = FakeNode(), set()
+        raft = BrokerPages(
+            source, Clock().seconds, wall_s=lambda: 0.0, member=node.status, transfer=node.transfer
+        )
+        for of, path, problem in (
+            (pages, "/flush", ""), (pages, "/flush?x=1", ""), (raft, "/flush", ""),
+            (pages, "/flush", "it stops"), (pages, "/resolve?how=try-again", ""), (pages, "/resolve", ""),
+            (raft, "/resolve?how=try-again", ""), (pages, "/resolve?how=try-again", "it stops"),
+            (raft, "/transfer?to=n1", ""), (raft, "/transfer", ""), (pages, "/transfer?to=n1", ""),
+        ):
+            source.picture = test_broker.picture(problem=problem)
+            stub = StubTreq(of.app.resource())
+            response = self.successResultOf(stub.request("POST", f"http://admin.test{path}"))
+            action = path.partition("?")[0]
+            schema = paths[action]["post"]["responses"][str(response.code)]["content"]["application/json"]
+            self.fits(self.successResultOf(response.json()), schema["schema"], path)
+            seen.add((action, str(response.code)))
+        self.assertEqual(seen, {
+            (path, code) for path, page in paths.items()
+            for code in page.get("post", {"responses": ()})["responses"] if code not in ("401", "403")
+        })
 
     def test_name_server(self) -> None:
         """A name server."""

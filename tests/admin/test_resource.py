@@ -16,11 +16,10 @@ from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.admin.actions.doing import ACTION_S, LOOK_S
 from dledger.admin.basics.cluster import MemberReport
 from dledger.admin.basics.pages import PagesAccess
 from dledger.admin.resource import (
-    FLUSH_LOOK_S,
-    FLUSH_TIME_OUT_S,
     KEPT_S,
     SURVEY_KEPT_S,
     AdminApp,
@@ -69,8 +68,8 @@ class PageCase(SynchronousTestCase):
 
     def pump(self) -> None:
         """Time passes until there is an answer to everything."""
-        for _ in range(round(FLUSH_TIME_OUT_S / FLUSH_LOOK_S) + 2):
-            self.clock.advance(FLUSH_LOOK_S)
+        for _ in range(round(ACTION_S / LOOK_S) + 2):
+            self.clock.advance(LOOK_S)
             self.treq.flush()
 
     def document(self, path: str, status: int = 200, method: str = "GET") -> Any:

@@ -9,6 +9,7 @@ from dledger.base.tracing.spans import write_context
 from dledger.core.state import inputs as ev
 from dledger.rocketmq.broker.common.config import broker_from_mapping
 from dledger.values.errors import StoreError
+from protocols.wire.codes import ResponseCode
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.layout import TERM_START_TOPIC
 from protocols.wire.rocketmq.message import decode_message
@@ -40,6 +41,14 @@ class LifeTests(RaftCase):
         self.assertIn(b"two", self.pull().body)
         (answer,) = self.ask(send_of(b"three"))
         self.assertEqual(answer.ext_fields["queueOffset"], "2")
+        self.stop()
+
+    def test_acts(self) -> None:
+        """Its member decides about the log; its pages hand leadership over as the member does."""
+        self.start()
+        self.assertIsNone(self.service.acts)
+        answer = self.successResultOf(self.raft.transfer("n9"))
+        self.assertIsNot(answer.code, ResponseCode.SUCCESS)
         self.stop()
 
     def test_traced(self) -> None:

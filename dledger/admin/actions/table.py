@@ -112,6 +112,17 @@ LOG_LEVEL = Action(name="log-level", values=(
         "their own"
     )),
 ))
+RESOLVE = Action(name="resolve", title="Decide how a slave goes on whose replication has stopped", values=(
+    ActionValue(name="how", label="How", choices=("try-again", "take-master"),
+                meaning="try-again: compare once more; take-master: move its own files away, and follow"),
+    ActionValue(name="common_end", label="", is_needed=False, is_place=True, is_seen=False,
+                meaning="with take-master: the end of the common part, as the effects show it"),
+    ActionValue(name="our_end", label="", is_needed=False, is_place=True, is_seen=False,
+                meaning="with take-master: the end of the slave's log, as the effects show it"),
+))
+#: By the name of the page: what a broker does with its commit log, and one with a raft log.
+LOG_ACTIONS: Mapping[str, Action] = {one.name: one for one in (FLUSH, RESOLVE)}
+RAFT_ACTIONS: Mapping[str, Action] = {TRANSFER.name: TRANSFER}
 #: By the name of the page: what a member does.
 MEMBER_ACTIONS: Mapping[str, Action] = {one.name: one for one in (
     TRANSFER, FLUSH, SNAPSHOT, SKIP, LOG_LEVEL,

@@ -343,9 +343,13 @@ def _name_server(config: NameServerConfig, listen: str, reactor: Reactor) -> Nam
 
 
 def _admin_maker(
-    options: Options, reactor: Reactor, member: Callable[[], object] | None = None
+    options: Options, reactor: Reactor, member: Callable[[], object] | None = None,
+    transfer: Callable[[str], object] | None = None,
 ) -> Callable[[BrokerService], IService] | None:
-    """@param member: returns the C{NodeStatus} of the member that keeps the log, if one does."""
+    """
+    @param member: returns the C{NodeStatus} of the member that keeps the log, if one does.
+    @param transfer: lets another member of its group lead.
+    """
     if not options["admin"]:
         return None
     try:
@@ -361,7 +365,7 @@ def _admin_maker(
         )
         administration: IService = pages.make_broker_pages(
             broker, options["admin"], reactor, wall_s=time.time, access=access, settings=options.settings_now,
-            member=member,
+            member=member, transfer=transfer,
         )
         return administration
 
@@ -385,7 +389,10 @@ def make_service(options: Options, reactor: Reactor) -> BrokerService | RaftBrok
     if broker.raft.enable_dleger_commit_log:
         both = service = RaftBrokerService(
             broker, reactor, ports, disk=OsDisk(), rng=rng, wall_s=time.time, failed=failed,
-            boot_id=read_boot_id(), make_admin=_admin_maker(options, reactor, lambda: both.member_status()),
+            boot_id=read_boot_id(),
+            make_admin=_admin_maker(
+                options, reactor, lambda: both.member_status(), lambda to: both.transfer(to)
+            ),
         )
         traced = both.broker
     else:

@@ -38,6 +38,7 @@ from dledger.base.process.timing import within
 from dledger.base.tls.key_watch import KeyWatch
 from dledger.base.tls.securing import Securing
 from dledger.base.tracing.spans import Spans
+from dledger.rocketmq.broker.admin.log_acts import LogActs
 from dledger.rocketmq.broker.browsing import MessageBrowser
 from dledger.rocketmq.broker.common.config import BrokerConfig, run_time_options
 from dledger.rocketmq.broker.describing import describe
@@ -45,7 +46,7 @@ from dledger.rocketmq.broker.door.tls_ports import BrokerTls
 from dledger.rocketmq.broker.measuring import measure
 from dledger.rocketmq.broker.parts import BrokerParts
 from dledger.rocketmq.broker.puts.tracing import MessageTrace
-from dledger.rocketmq.broker.replication import BrokerSurroundings, LogKind
+from dledger.rocketmq.broker.replication import BrokerSurroundings, HAReplication, LogKind
 from dledger.rocketmq.broker.status import BrokerMeasures, BrokerStatus
 from dledger.values.addresses import is_loopback, parse_address
 from dledger.values.errors import StoreError
@@ -163,6 +164,16 @@ class BrokerService(Service):
         """Reads its messages, for its pages; None while its store is not open."""
         broker = self.broker
         return broker.browser if broker is not None and self.running and not self._has_failed else None
+
+    @property
+    def acts(self) -> LogActs | None:
+        """
+        What its pages can do with its commit log; None while its store is not open, and with a raft log.
+        """
+        broker = self.broker
+        if broker is None or not self.running or self._has_failed:
+            return None
+        return broker.replication.acts if isinstance(broker.replication, HAReplication) else None
 
     def _problem(self) -> str:
         if self._has_failed:
