@@ -88,21 +88,14 @@ class AnsweringMachine:
 
     def ask_snapshot(self) -> str:
         """See L{dledger.node.requests.machine_requests.HostedMachine.ask_snapshot}."""
-        writer, snapshots = self._writer, self._snapshots
-        if writer is None or snapshots is None:
-            return "this member keeps no snapshots"
         if self.state != "running" or self.in_doubt:
             return self.in_doubt or f"the state machine is {self.state}"
-        if self._in_thread is not None:
-            return "a snapshot is being written"
-        if self.applied_index < 0 or any(one.index == self.applied_index for one in snapshots.heads):
-            return f"there is a snapshot of the state after the entry {self.applied_index}" if (
-                snapshots.heads
-            ) else "the state machine has no entries yet"
-        writer.ask()
-        if not self.is_applying:  # else it is taken after the batch
+        if self._writer is None or self._in_thread is not None:
+            return "a snapshot is being written" if self._writer else "this member keeps no snapshots"
+        problem = self._writer.ask(self.applied_index)
+        if not (problem or self.is_applying):  # else it is taken after the batch
             self._take_snapshot_if_due()
-        return ""
+        return problem
 
     def _take_snapshot_if_due(self) -> None:
         raise NotImplementedError
@@ -120,13 +113,10 @@ class AnsweringMachine:
         """See L{dledger.node.requests.machine_requests.HostedMachine.refusal}."""
         if self.state == "running":
             return None
-        if self.state == "starting":
-            return DLedgerError(
-                ResponseCode.LEADER_NOT_READY,
-                reason=self._waits_for or "the state machine takes up its snapshot",
-            )
-        if self.state == "installing":
-            reason = "the state machine waits for a snapshot of another member"
+        if self.state in ("starting", "installing"):
+            reason = self._waits_for or "the state machine takes up its snapshot"
+            if self.state == "installing":
+                reason = "the state machine waits for a snapshot of another member"
             return DLedgerError(ResponseCode.LEADER_NOT_READY, reason=reason)
         return DLedgerError(
             ResponseCode.MACHINE_STOPPED, reason=f"the state machine has {self.state}: {self.reason}"

@@ -67,9 +67,19 @@ class SnapshotWriter:
         self.problem = ""
         self._is_wanted = self._is_asked = False
 
-    def ask(self) -> None:
-        """An operator wants one, at the next entry where one can be taken."""
+    def ask(self, applied_index: int) -> str:
+        """
+        An operator wants one.
+
+        @param applied_index: last entry in the state.
+        @return: why there will be none; empty: one is due.
+        """
+        if applied_index < 0:
+            return "the state machine has no entries yet"
+        if any(head.index == applied_index for head in self._snapshots.heads):
+            return f"there is a snapshot of the state after the entry {applied_index}"
         self._is_asked = True
+        return ""
 
     def note(
         self, last_index: int, batch: Sequence[tuple[EntryHeader, bytes]], *, is_wanted: bool = False

@@ -537,6 +537,7 @@ class AskedTests(SynchronousTestCase):
         self.assertEqual(rig.node.ask_snapshot(), "")
         rig.runner.in_doubt = "others have another state"
         self.assertEqual(rig.node.ask_snapshot(), "others have another state")
+        rig.runner.in_doubt = ""
         rig.runner._writer = None
         self.assertEqual(rig.node.ask_snapshot(), "this member keeps no snapshots")
         rig.node.desk.machine = None

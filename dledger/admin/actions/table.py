@@ -29,7 +29,7 @@ class ActionValue:
     A value of an action's query.
 
     @ivar label: for the form. @ivar meaning: for programs. @ivar is_place: a whole number from 0 on.
-    @ivar choices: what it may be; empty: any text. @ivar is_seen: the form asks for it.
+    @ivar choices: its possible values; empty: any text. @ivar is_seen: the form asks for it.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Action:
     """
     Something that a page does, by POST.
 
-    @ivar name: of the page. @ivar title: of the form; empty: it has none, and nothing says what it would do.
+    @ivar name: of the page. @ivar title: of the form; empty: it has none, and its effects are not shown.
     """
 
     name: str
